@@ -1,0 +1,72 @@
+# Every command of the project. Targets build .venv/ from requirements.lock first, when it is missing or out of date.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test lint format sim bench-core venv lock clean
+
+PYTHON ?=
+SEEDS ?= 100
+SEED ?= 0
+PROFILE ?=
+
+BIN := .venv/bin
+STAMP := .venv/.built
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(STAMP) ## run the simulator's demonstration: faults, recovery and what was promised
+	$(BIN)/python -m pydanube.sim demo
+
+test: $(STAMP) ## run the whole test suite
+	$(BIN)/python -m pytest -q
+
+lint: $(STAMP) ## check style, format and types
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy --strict src
+
+format: $(STAMP) ## put imports and layout in order
+	$(BIN)/python -m ruff check --select I --fix .
+	$(BIN)/python -m ruff format .
+
+sim: $(STAMP) ## simulate: SEEDS=how many, SEED=the first, PROFILE=one profile instead of the mix
+	$(BIN)/python -m pydanube.sim run --seeds $(SEEDS) --first $(SEED) $(if $(PROFILE),--profile $(PROFILE))
+
+bench-core: $(STAMP) ## measure batches and the journal on this machine
+	$(BIN)/python bench/core.py
+
+venv: $(STAMP) ## build .venv/ and nothing else
+
+lock: ## resolve the newest allowed dependencies into requirements.lock (needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv." >&2; exit 1; }
+	uv pip compile pyproject.toml --group dev --extra arrow --universal --python-version 3.11 --upgrade \
+	    --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
+	    --output-file .lock.new
+	{ printf '# Every package of .venv/ with its hashes, for Python 3.11 and newer. Regenerate with: make lock\n'; \
+	    cat .lock.new; } > requirements.lock
+	rm -f .lock.new
+
+clean: ## remove .venv/ and every cache
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A candidate is tried by running it: a name on the PATH may be a shim with nothing behind it.
+$(STAMP): requirements.lock pyproject.toml
+	@set -e; \
+	fail() { echo "$$1" >&2; exit 1; }; \
+	for candidate in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	        then python=$$candidate; break; fi; \
+	done; \
+	[ -n "$${python:-}" ] || fail "Danube needs Python 3.11 or newer and found none; install it or name it: make PYTHON=<path>."; \
+	"$$python" -c 'import ensurepip, venv' >/dev/null 2>&1 || \
+	    fail "$$python lacks the modules venv and ensurepip; install them (on Debian and Ubuntu: apt install python3-venv)."; \
+	echo "building .venv/ with $$("$$python" --version)"; \
+	"$$python" -m venv --clear .venv || fail "$$python could not make a virtual environment in .venv/."; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements.lock || \
+	    fail "pip could not install requirements.lock; it needs a package index it can reach (pip's own message is above)."; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation -e . || \
+	    fail "pip could not install the project itself into .venv/ (pip's own message is above)."; \
+	touch $@

@@ -1,0 +1,77 @@
+"""Figures of a benchmark: one JSON line each as it is measured, and a table at the end.
+
+A goal is a direction to look in, not a test: a figure that misses it is reported, never an error.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+DIGITS = 4  # significant digits kept; more would be noise of the machine
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    figure: str
+    value: float
+    unit: str
+    goal: float | None
+    at_least: bool
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the goal is met; None where there is none."""
+        if self.goal is None:
+            return None
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
+
+
+class Figures:
+    """Collects what a run measured, in order."""
+
+    def __init__(self) -> None:
+        self.figures: list[Figure] = []
+
+    def report(self, figure: str, value: float, unit: str, goal: float | None = None, *, at_least: bool = True) -> None:
+        """Prints the figure as one JSON line and keeps it. `at_least=False` means that less is better."""
+        entry = Figure(figure, value, unit, goal, at_least)
+        self.figures.append(entry)
+        shown = {
+            "figure": figure,
+            "value": rounded(value),
+            "unit": unit,
+            "goal": goal and rounded(goal),
+            "ok": entry.ok,
+        }
+        print(json.dumps(shown), flush=True)
+
+    def table(self) -> None:
+        """Prints all figures, aligned, and how many of those with a goal met it."""
+        rows = [("figure", "value", "unit", "goal", "ok")]
+        for entry in self.figures:
+            goal = "" if entry.goal is None else f"{'≥' if entry.at_least else '≤'} {grouped(entry.goal)}"
+            ok = {True: "yes", False: "no", None: ""}[entry.ok]
+            rows.append((entry.figure, grouped(entry.value), entry.unit, goal, ok))
+        name, value, unit, goal_width, _ = (max(len(row[column]) for row in rows) for column in range(5))
+        print()
+        for row in rows:
+            line = f"{row[0]:<{name}}  {row[1]:>{value}}  {row[2]:<{unit}}  {row[3]:>{goal_width}}  {row[4]}"
+            print(line.rstrip())
+        with_goal = [entry for entry in self.figures if entry.goal is not None]
+        met = sum(1 for entry in with_goal if entry.ok)
+        print(f"\n{met} of {len(with_goal)} figures met their goal", flush=True)
+
+
+def rounded(value: float) -> float:
+    """To `DIGITS` significant digits, whole from 1,000 on."""
+    if value == 0:
+        return 0
+    if abs(value) >= 10 ** (DIGITS - 1):
+        return round(value)
+    return float(f"{value:.{DIGITS}g}")
+
+
+def grouped(value: float) -> str:
+    """As read by people: 1,234,567 or 0.1234."""
+    return f"{rounded(value):,}"

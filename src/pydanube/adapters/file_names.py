@@ -1,0 +1,14 @@
+"""Which names a file of a data directory may have. Names are made by this program, never by its users."""
+
+from __future__ import annotations
+
+FILE_NAME_CHARACTERS_MAX = 200  # below the 255 bytes of common file systems
+LOCK_NAME = "lock"  # held by the process that owns the directory; never listed, never given out
+
+
+def check_file_name(name: str) -> None:
+    """A wrong name is a mistake of the program, hence `ValueError`."""
+    if not name or len(name) > FILE_NAME_CHARACTERS_MAX or name in {".", "..", LOCK_NAME}:
+        raise ValueError(f"not a name of a file: {name!r}")
+    if "/" in name or "\\" in name or "\0" in name:
+        raise ValueError(f"a name of a file has no separator: {name!r}")

@@ -1,0 +1,224 @@
+"""The one table of errors: a code for the wire, whose fault it is, whether trying again helps, and what to do.
+
+Every face (native protocol, gRPC, REST, CLI) and the docs take their texts from here; nothing else invents an error.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Blame = Literal["caller", "server", "environment"]
+
+
+class DanubeError(Exception):
+    """The root. `code` never changes once released; `help` is one imperative sentence."""
+
+    code: ClassVar[str] = "internal"
+    blame: ClassVar[Blame] = "server"
+    retriable: ClassVar[bool] = False
+    help: ClassVar[str] = "Report it with the message and the log around it."
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+class BatchInvalid(DanubeError):
+    """Bytes that claim to be a batch and break a rule of the format that no accident explains."""
+
+    code = "batch_invalid"
+    blame = "caller"
+    help = "Build batches with the client library of this version."
+
+
+class BatchDamaged(DanubeError):
+    """A checksum of a batch does not match its bytes."""
+
+    code = "batch_damaged"
+    blame = "environment"
+    retriable = True
+    help = "Send or read it again; if it stays damaged, check the disk or the network."
+
+
+class BatchTooLarge(DanubeError):
+    """More messages or more bytes than one batch may have, before or after decompression."""
+
+    code = "batch_too_large"
+    blame = "caller"
+    help = "Split it into smaller batches."
+
+
+# -- ledgers and storage nodes ---------------------------------------------------------------------------------------
+
+
+class LedgerNotFound(DanubeError):
+    """This node has never heard of the ledger, or has deleted it."""
+
+    code = "ledger_not_found"
+    blame = "caller"
+    help = "List the ledgers of the node; ask the other copies."
+
+
+class LedgerExists(DanubeError):
+    """A ledger of this id was made before with another epoch or durability."""
+
+    code = "ledger_exists"
+    blame = "caller"
+    help = "Take a new ledger id from the catalogue."
+
+
+class LedgerFenced(DanubeError):
+    """A newer epoch owns the ledger, or it is closed: a ledger is never reopened for writing."""
+
+    code = "ledger_fenced"
+    blame = "caller"
+    help = "Recover the ledger and go on in a new one."
+
+
+class LedgerDamaged(DanubeError):
+    """The bytes asked for are on this node, but damaged. They are never served and never dropped."""
+
+    code = "ledger_damaged"
+    blame = "environment"
+    help = "Read another copy, or restore the node's directory from a backup."
+
+
+class EntryMissing(DanubeError):
+    """The node does not hold the entry, and would if it had ever promised to."""
+
+    code = "entry_missing"
+    blame = "caller"
+    help = "Ask another copy; during recovery this counts as one true absence."
+
+
+class EntryConflict(DanubeError):
+    """Another entry stands at this offset already."""
+
+    code = "entry_conflict"
+    blame = "caller"
+    help = "Stop the writer: two writers used one epoch."
+
+
+class OffsetNotConfirmed(DanubeError):
+    """The offset lies above what the ack quorum is known to hold, so nobody may see it yet."""
+
+    code = "offset_not_confirmed"
+    blame = "caller"
+    retriable = True
+    help = "Wait until it is confirmed."
+
+
+class LedgerUnrecoverable(DanubeError):
+    """Too few copies answer to decide whether an entry was acknowledged. Nothing is dropped meanwhile."""
+
+    code = "ledger_unrecoverable"
+    blame = "environment"
+    retriable = True
+    help = "Bring back one more of the ledger's storage nodes."
+
+
+class QuorumLost(DanubeError):
+    """An entry cannot reach its ack quorum any more; whether it was kept is decided by recovery."""
+
+    code = "quorum_lost"
+    blame = "environment"
+    retriable = True
+    help = "Send it again with the same producer sequence; the topic goes on in a new ledger."
+
+
+class NodeBusy(DanubeError):
+    """The queue in front of the journal is full."""
+
+    code = "node_busy"
+    blame = "environment"
+    retriable = True
+    help = "Send more slowly, or wait for acknowledgements before sending more."
+
+
+class TooManyLedgers(DanubeError):
+    """The node keeps as many ledgers as it can account for."""
+
+    code = "too_many_ledgers"
+    blame = "environment"
+    retriable = True
+    help = "Delete ledgers, let them age out, or add a storage node."
+
+
+class NodeClosed(DanubeError):
+    """The storage node is stopping or stopped."""
+
+    code = "node_closed"
+    blame = "environment"
+    retriable = True
+    help = "Connect to another node, or wait for this one to start."
+
+
+class NodeUnreachable(DanubeError):
+    """No answer in time. What was asked may or may not have happened."""
+
+    code = "node_unreachable"
+    blame = "environment"
+    retriable = True
+    help = "Check that the node runs and that the network reaches it."
+
+
+class NodeDirectoryInvalid(DanubeError):
+    """The directory is another node's, another version's, or damaged where nothing can be trusted without it."""
+
+    code = "node_directory_invalid"
+    blame = "environment"
+    help = "Point the node at its own directory, or restore it from a backup; never delete files from it."
+
+
+class DirectoryInUse(DanubeError):
+    """Another process has the directory."""
+
+    code = "directory_in_use"
+    blame = "caller"
+    help = "Stop the other process, or choose another directory."
+
+
+class StorageKindUnknown(DanubeError):
+    """No storage node of that kind is installed."""
+
+    code = "storage_kind_unknown"
+    blame = "caller"
+    help = "Use `disk` or `memory`, or install the package that provides the kind."
+
+
+# -- disks -----------------------------------------------------------------------------------------------------------
+
+
+class DiskFull(DanubeError):
+    """No room to write. Reads and deletions go on."""
+
+    code = "disk_full"
+    blame = "environment"
+    retriable = True
+    help = "Free space or add a disk; the topic goes on by itself."
+
+
+class DiskFailed(DanubeError):
+    """The operating system could not write, sync or read. It is never retried as if it had worked."""
+
+    code = "disk_failed"
+    blame = "environment"
+    help = "Check the disk; the ledgers on it are fenced."
+
+
+class FileMissing(DanubeError):
+    """A file that was named is not there."""
+
+    code = "file_missing"
+    blame = "environment"
+    help = "Restore the directory from a backup."
+
+
+def error_table() -> dict[str, type[DanubeError]]:
+    """Every error by its code."""
+    table: dict[str, type[DanubeError]] = {}
+    pending = [DanubeError]
+    while pending:
+        kind = pending.pop()
+        table[kind.code] = kind
+        pending.extend(kind.__subclasses__())
+    return table

@@ -1,0 +1,11 @@
+"""Identifiers. All are plain values, so that they cost nothing and serialise as themselves."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+LedgerId = NewType("LedgerId", int)  # given by the catalogue, never reused
+Epoch = NewType("Epoch", int)  # of a ledger: the one that may write it is the newest
+NodeIdentity = NewType("NodeIdentity", str)  # 32 hex digits, durable; a wiped node has a new one
+
+NO_OFFSET = -1  # "before the first": last offset of an empty ledger, last confirmed before anything is

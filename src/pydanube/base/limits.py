@@ -1,0 +1,30 @@
+"""A bound on everything that input can grow. Unit last in the name; the reason beside it."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# -- wire ------------------------------------------------------------------------------------------------------------
+FRAME_BYTES_MAX = 16 * MIB  # one frame fits the socket buffer pool; larger batches are split by the client
+BATCH_BYTES_MAX = FRAME_BYTES_MAX - 4 * KIB  # a batch and its command fit one frame
+BATCH_RAW_BYTES_MAX = BATCH_BYTES_MAX  # a batch never unpacks to more than it could have been sent as
+BATCH_MESSAGES_MAX = 1 << 17  # index arrays of one batch stay below 1 MiB
+BATCH_ATTRIBUTES_MAX = 1 << 20  # of all messages of a batch; what they decode to stays in proportion to its bytes
+OFFSET_MAX = (1 << 62) - 1  # base + count never overflows a signed 64-bit column
+
+# -- journal ---------------------------------------------------------------------------------------------------------
+BLOCK_BYTES = 4 * KIB  # groups start on a block, so a torn write never touches what was synced before
+JOURNAL_FILE_BYTES = 128 * MIB  # a roll every second at full speed; recovery scans one file that is not indexed
+JOURNAL_FILE_BYTES_MIN = 16 * BLOCK_BYTES
+GROUP_BYTES_MAX = 32 * MIB  # a group holds at least one batch of the largest size
+GROUP_BYTES_TARGET = 4 * MIB  # a group stops growing here: its waiters should not wait for megabytes of others
+GROUP_ENTRIES_MAX = 4096  # the directory of a group stays below 256 KiB
+JOURNAL_PENDING_BYTES_MAX = 64 * MIB  # appends waiting for the journal; beyond it NodeBusy
+MARK_IDLE_SECONDS = 0.25  # an idle journal covers its last group after this long
+NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
+RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+READ_BYTES_MAX = 32 * MIB  # one answer to a range read; holds at least one batch of the largest size
+INDEX_CACHE_BYTES = 16 * MIB  # loaded indexes of closed files, least recently used out

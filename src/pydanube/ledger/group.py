@@ -1,0 +1,204 @@
+"""The bytes of a journal file: a file header, then groups, each one group commit. Pure encoding and checking.
+
+A group is a header, a directory (one fixed record per entry), the batches themselves, padding, and a trailer that names
+the ledgers again, so that damage to either end still tells whom it concerns. The directory carries each batch's own
+checksum, so a group is sealed without touching the batches. See docs/internals/journal.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from pydanube.base.checksum import crc32c
+from pydanube.base.ids import LedgerId, NodeIdentity
+from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_MAX, GROUP_ENTRIES_MAX
+
+FILE_MAGIC = b"DJF1"
+GROUP_MAGIC = b"DJG1"
+TRAILER_MAGIC = b"DJT1"
+
+_FILE = struct.Struct("<4sIQQ16sQQQ")  # magic, crc, generation, salt, identity, previous generation and end, flags
+_GROUP = struct.Struct("<4sIQQQIIIIIIII")
+_ENTRY = struct.Struct("<QqqIIIB3x")
+_TRAILER = struct.Struct("<QQQII4sI")
+GROUP_HEADER_BYTES = _GROUP.size
+ENTRY_BYTES = _ENTRY.size
+TRAILER_BYTES = _TRAILER.size
+NO_PREVIOUS = 0
+
+pack_entry = _ENTRY.pack
+iter_entries = _ENTRY.iter_unpack
+
+
+class Kind(IntEnum):
+    """What a directory entry says. `a` and `b` are its two numbers."""
+
+    APPEND = 1  # a = base offset, b = last confirmed; the batch follows in the body
+    CREATE = 2  # a = epoch, b = durability code
+    FENCE = 3  # a = epoch
+    SEAL = 4  # a = last offset, b = epoch
+    DELETE = 5
+    RESERVE = 6  # a = offsets below it may have been acknowledged
+    KEPT = 7  # a = number of the data directory that holds copied-out entries
+    QUARANTINE = 8  # a = 1: no catalogue knows the ledger; 0: one does again
+    DAMAGED = 9  # some entries of the ledger cannot be read here
+
+
+class GroupKind(IntEnum):
+    ENTRIES = 0
+    CHECKPOINT = 1  # the body is the ledger table as of here
+    MARK = 2  # nothing but `synced_through`: covers the group before it
+
+
+class FileHeader(NamedTuple):
+    generation: int
+    salt: int  # random; every group repeats it, so that no payload can pose as a group of this file
+    identity: NodeIdentity
+    previous: int  # generation of the file before, NO_PREVIOUS if none
+    previous_end: int  # where its valid part ends: everything before was synced, everything after is cut
+    forgetful: bool  # an unreadable group may have made ledgers that no checkpoint names
+
+
+class Entry(NamedTuple):
+    """One directory record. `position` is where its batch starts in the file (0 for control records)."""
+
+    ledger: LedgerId
+    kind: int
+    a: int
+    b: int
+    length: int
+    messages: int
+    crc: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHead:
+    """A group header whose own checksum held."""
+
+    salt: int
+    number: int
+    synced_through: int
+    entries: int
+    body_bytes: int
+    ledgers: int
+    length: int
+    kind: GroupKind
+    directory_crc: int
+    body_crc: int
+
+    @property
+    def directory_bytes(self) -> int:
+        return self.entries * ENTRY_BYTES
+
+    @property
+    def body_start(self) -> int:
+        return GROUP_HEADER_BYTES + self.directory_bytes
+
+
+class Trailer(NamedTuple):
+    number: int
+    synced_through: int
+    length: int  # of the whole group
+    ledgers: tuple[LedgerId, ...]
+
+
+def blocks(length: int) -> int:
+    """`length` rounded up to whole blocks."""
+    return -(-length // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def group_length(entries: int, ledgers: int, body_bytes: int) -> int:
+    return blocks(GROUP_HEADER_BYTES + entries * ENTRY_BYTES + body_bytes + ledgers * 8 + TRAILER_BYTES)
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    fields = (header.previous, header.previous_end, int(header.forgetful))
+    body = _FILE.pack(FILE_MAGIC, 0, header.generation, header.salt, bytes.fromhex(header.identity), *fields)
+    return (body[:4] + crc32c(body[8:]).to_bytes(4, "little") + body[8:]).ljust(BLOCK_BYTES, b"\0")
+
+
+def decode_file_header(block: bytes) -> FileHeader | None:
+    """None if the block is not a whole, undamaged file header."""
+    if len(block) < BLOCK_BYTES or any(block[_FILE.size : BLOCK_BYTES]):
+        return None
+    magic, crc, generation, salt, identity, previous, previous_end, flags = _FILE.unpack_from(block)
+    if magic != FILE_MAGIC or crc != crc32c(block[8 : _FILE.size]) or flags > 1:
+        return None
+    return FileHeader(generation, salt, NodeIdentity(identity.hex()), previous, previous_end, bool(flags))
+
+
+def encode_group(
+    salt: int,
+    number: int,
+    synced_through: int,
+    directory: Sequence[bytes],
+    body: Sequence[bytes],
+    body_bytes: int,
+    ledgers: Iterable[int],
+    kind: GroupKind = GroupKind.ENTRIES,
+) -> tuple[list[bytes], int]:
+    """The buffers of one group, in order, and its length. The bodies are passed through untouched."""
+    packed = b"".join(directory)
+    ids = list(ledgers)
+    length = group_length(len(directory), len(ids), body_bytes)
+    body_crc = crc32c(b"".join(body)) if kind is GroupKind.CHECKPOINT else 0
+    head = _GROUP.pack(
+        GROUP_MAGIC, 0, salt, number, synced_through, len(directory), body_bytes, len(ids), length, kind,
+        crc32c(packed), body_crc, 0,
+    )  # fmt: skip
+    names = struct.pack(f"<{len(ids)}Q", *ids)
+    tail = _TRAILER.pack(salt, number, synced_through, len(ids), length, TRAILER_MAGIC, 0)[:-4]
+    tail += crc32c(names + tail).to_bytes(4, "little")
+    used = GROUP_HEADER_BYTES + len(packed) + body_bytes + len(names) + TRAILER_BYTES
+    checked = head[:4] + crc32c(head[8:]).to_bytes(4, "little") + head[8:]
+    return [checked, packed, *body, bytes(length - used), names, tail], length
+
+
+def decode_group_head(data: bytes, salt: int) -> GroupHead | None:
+    """None if `data` does not start with an undamaged group header of the file with this salt."""
+    if len(data) < GROUP_HEADER_BYTES:
+        return None
+    fields = _GROUP.unpack_from(data)
+    if fields[0] != GROUP_MAGIC or fields[1] != crc32c(data[8:GROUP_HEADER_BYTES]) or fields[2] != salt:
+        return None
+    _, _, _, number, synced, entries, body, ledgers, length, kind, directory_crc, body_crc, reserved = fields
+    whole = kind <= GroupKind.MARK and reserved == 0 and synced < number
+    if not whole or entries > GROUP_ENTRIES_MAX or ledgers > entries or length > GROUP_BYTES_MAX:
+        return None
+    if length != group_length(entries, ledgers, body):
+        return None
+    head = GroupHead(salt, number, synced, entries, body, ledgers, length, GroupKind(kind), directory_crc, body_crc)
+    return head
+
+
+def decode_directory(head: GroupHead, position: int, packed: bytes) -> list[Entry] | None:
+    """The entries of the group at `position`, or None if the directory is damaged."""
+    if len(packed) != head.directory_bytes or crc32c(packed) != head.directory_crc:
+        return None
+    entries = []
+    place = position + head.body_start
+    end = place + head.body_bytes
+    for ledger, a, b, length, count, crc, kind in iter_entries(packed):
+        entries.append(Entry(LedgerId(ledger), kind, a, b, length, count, crc, place if length else 0))
+        place += length
+    return entries if place == end or head.kind is GroupKind.CHECKPOINT else None
+
+
+def decode_trailer(data: bytes, salt: int) -> Trailer | None:
+    """The trailer at the very end of `data`; None if it is damaged or `data` does not hold all of it."""
+    if len(data) < TRAILER_BYTES:
+        return None
+    fields = _TRAILER.unpack_from(data, len(data) - TRAILER_BYTES)
+    found, number, synced, ledgers, length, magic, crc = fields
+    if magic != TRAILER_MAGIC or found != salt or ledgers > GROUP_ENTRIES_MAX:
+        return None
+    start = len(data) - TRAILER_BYTES - 8 * ledgers
+    if start < 0 or crc != crc32c(data[start:-4]):
+        return None
+    ids = struct.unpack_from(f"<{ledgers}Q", data, start)
+    return Trailer(number, synced, length, tuple(LedgerId(ledger) for ledger in ids))

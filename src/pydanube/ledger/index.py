@@ -1,0 +1,125 @@
+"""Where the entries of each ledger lie in one journal file: runs of offsets and the block their group starts at.
+
+Derived data: it is rebuilt by a scan whenever its own file is missing or damaged. One run per ledger and group, so the
+cost does not grow with the number of messages.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pydanube.base.checksum import crc32c
+from pydanube.base.ids import NO_OFFSET, LedgerId
+
+_HEAD = struct.Struct("<4sIQQI4x")  # magic, crc, generation, end of the valid part, ledgers
+_LEDGER = struct.Struct("<QqQI4x")  # ledger, confirmed, bytes, runs
+_MAGIC = b"DJI1"
+_RUN_BYTES = 20
+if sys.byteorder != "little":  # pragma: no cover - arrays are written as they lie in memory
+    raise ImportError("Danube's storage files need a little-endian machine")
+
+
+def _offsets() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
+class Runs:
+    """The runs of one ledger in one file, in offset order; they never overlap."""
+
+    firsts: array[int] = field(default_factory=_offsets)
+    lasts: array[int] = field(default_factory=_offsets)
+    blocks: array[int] = field(default_factory=lambda: array("I"))
+    confirmed: int = NO_OFFSET
+    bytes: int = 0
+
+    def add(self, first: int, last: int, block: int) -> None:
+        if not self.lasts or first > self.lasts[-1]:
+            self.firsts.append(first)
+            self.lasts.append(last)
+            self.blocks.append(block)
+            return
+        at = bisect_right(self.firsts, first)  # late or recovered entries fall behind what came first
+        self.firsts.insert(at, first)
+        self.lasts.insert(at, last)
+        self.blocks.insert(at, block)
+
+    def find(self, offset: int) -> int | None:
+        """The block of the group that holds `offset`."""
+        at = bisect_right(self.firsts, offset) - 1
+        return self.blocks[at] if at >= 0 and offset <= self.lasts[at] else None
+
+
+@dataclass(slots=True)
+class FileIndex:
+    """All runs of one file."""
+
+    ledgers: dict[LedgerId, Runs] = field(default_factory=dict)
+
+    def add(self, ledger: LedgerId, first: int, last: int, block: int, confirmed: int, size: int) -> None:
+        runs = self.ledgers.get(ledger)
+        if runs is None:
+            runs = self.ledgers[ledger] = Runs()
+        runs.add(first, last, block)
+        runs.bytes += size
+        if confirmed > runs.confirmed:
+            runs.confirmed = confirmed
+
+    def find(self, ledger: LedgerId, offset: int) -> int | None:
+        runs = self.ledgers.get(ledger)
+        return None if runs is None else runs.find(offset)
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes in memory, about."""
+        return sum(300 + _RUN_BYTES * len(runs.firsts) for runs in self.ledgers.values())
+
+    def summaries(self) -> Iterator[Summary]:
+        for ledger, runs in self.ledgers.items():
+            yield Summary(ledger, runs.firsts[0], runs.lasts[-1], runs.confirmed, runs.bytes)
+
+    def encode(self, generation: int, end: int) -> bytes:
+        parts = []
+        for ledger, runs in self.ledgers.items():
+            parts.append(_LEDGER.pack(ledger, runs.confirmed, runs.bytes, len(runs.firsts)))
+            parts += [runs.firsts.tobytes(), runs.lasts.tobytes(), runs.blocks.tobytes()]
+        body = b"".join(parts)
+        head = _HEAD.pack(_MAGIC, 0, generation, end, len(self.ledgers))
+        return head[:4] + crc32c(head[8:] + body).to_bytes(4, "little") + head[8:] + body
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the node remembers of one ledger in one closed file without loading the file's index."""
+
+    ledger: LedgerId
+    first: int
+    last: int
+    confirmed: int
+    bytes: int
+
+
+def decode_index(data: bytes, generation: int) -> tuple[FileIndex, int] | None:
+    """The index and the end of the file's valid part; None if it is damaged or another file's."""
+    if len(data) < _HEAD.size:
+        return None
+    magic, crc, found, end, ledgers = _HEAD.unpack_from(data)
+    if magic != _MAGIC or found != generation or crc != crc32c(data[8:]):
+        return None
+    index = FileIndex()
+    place = _HEAD.size
+    for _ in range(ledgers):
+        ledger, confirmed, size, count = _LEDGER.unpack_from(data, place)
+        place += _LEDGER.size
+        runs = Runs(confirmed=confirmed, bytes=size)
+        runs.firsts.frombytes(data[place : place + 8 * count])
+        runs.lasts.frombytes(data[place + 8 * count : place + 16 * count])
+        runs.blocks.frombytes(data[place + 16 * count : place + _RUN_BYTES * count])
+        place += _RUN_BYTES * count
+        index.ledgers[LedgerId(ledger)] = runs
+    return index, end

@@ -1,0 +1,263 @@
+"""Reads a journal file back: accepts what is whole, cuts a torn tail, names whom a damaged middle concerns.
+
+Sans-IO: `scan_file` is a generator that yields (position, length) and is sent the bytes. Damage at or below a later
+group's `synced_through`, or before the end that the next file recorded, was durable once: that is a damaged middle.
+Anything else that does not check is a torn tail, which was never acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from pydanube.base.checksum import crc32c
+from pydanube.base.ids import LedgerId
+from pydanube.base.limits import BLOCK_BYTES, MIB
+from pydanube.ledger.group import (
+    GROUP_HEADER_BYTES,
+    TRAILER_BYTES,
+    Entry,
+    FileHeader,
+    GroupHead,
+    GroupKind,
+    Kind,
+    decode_directory,
+    decode_file_header,
+    decode_group_head,
+    decode_trailer,
+)
+from pydanube.ledger.index import FileIndex
+from pydanube.ledger.table import Control, checkpoint_ok
+from pydanube.wire.sound import is_sound
+
+CHUNK_BYTES = 4 * MIB
+Reads = Generator[tuple[int, int], bytes, "Scan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of a file that was durable and cannot be read any more. `ledgers` is None if nobody can tell whose."""
+
+    generation: int
+    position: int
+    length: int
+    ledgers: tuple[LedgerId, ...] | None
+
+    def __str__(self) -> str:
+        whose = "every ledger open in it" if self.ledgers is None else f"ledgers {list(self.ledgers)}"
+        return f"journal file {self.generation}: {self.length} bytes at {self.position} are damaged; concerns {whose}"
+
+
+@dataclass(slots=True)
+class Group:
+    """One group whose directory checks, with the entries in it that do."""
+
+    position: int
+    head: GroupHead
+    entries: list[Entry]
+    whole: bool  # everything it names is there
+
+
+@dataclass(slots=True)
+class Scan:
+    """All there is to know of one file."""
+
+    generation: int
+    header: FileHeader | None = None
+    checkpoint: bytes | None = None  # None if it is damaged
+    controls: list[Control] = field(default_factory=list)  # in order, after the checkpoint
+    index: FileIndex = field(default_factory=FileIndex)
+    damage: list[Damage] = field(default_factory=list)
+    end: int = BLOCK_BYTES  # where the valid part ends
+    covered: int = BLOCK_BYTES  # up to here it is known to have been durable; the rest must be written again
+    uncovered: list[Group] = field(default_factory=list)  # whole groups between `covered` and `end`
+
+    @property
+    def names(self) -> set[LedgerId]:
+        """Ledgers this file has said anything about."""
+        return {record.ledger for record in self.controls} | self.index.ledgers.keys()
+
+
+class _Window:
+    """The part of the file that was read last, so that groups are cut from it without a read each."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.start = 0
+        self.data = b""
+
+    def take(self, position: int, length: int) -> Generator[tuple[int, int], bytes, bytes]:
+        offset = position - self.start
+        if offset < 0 or offset + length > len(self.data):
+            self.data = yield position, min(max(length, CHUNK_BYTES), max(self.size - position, 0))
+            self.start, offset = position, 0
+        return self.data[offset : offset + length]
+
+
+def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = False) -> Reads:
+    """`end` is what the next file's header says of this one; None if there is no next file.
+
+    `sealed` is for files that were complete and synced before they got their name: in them nothing is a torn tail.
+    """
+    window = _Window(size)
+    found = Scan(generation)
+    found.header = decode_file_header((yield from window.take(0, BLOCK_BYTES)))
+    salt = found.header.salt if found.header is not None else _salt_of((yield from window.take(BLOCK_BYTES, 64)))
+    if found.header is None or found.header.generation != generation:
+        found.header = None
+        found.damage.append(Damage(generation, 0, BLOCK_BYTES, ()))
+    position, number = BLOCK_BYTES, 1
+    groups: list[Group] = []
+    limit = size if end is None else end
+    while position < limit:
+        group = yield from _read_group(window, position, salt, number, limit)
+        if group is not None and group.whole:
+            groups.append(group)
+            position, number = position + group.head.length, number + 1
+            continue
+        synced = end is not None or sealed or (yield from _synced_later(window, position, salt, number))
+        if not synced:
+            break
+        position, number = yield from _step_over(window, found, groups, group, position, salt, number, limit)
+    found.end = position
+    yield from _collect(window, found, groups, end is not None or sealed)
+    return found
+
+
+def _salt_of(head: bytes) -> int:
+    """The file header is damaged: the first group knows the salt too."""
+    return int.from_bytes(head[8:16], "little")
+
+
+def _read_group(
+    window: _Window, position: int, salt: int, number: int, limit: int
+) -> Generator[tuple[int, int], bytes, Group | None]:
+    head = decode_group_head((yield from window.take(position, GROUP_HEADER_BYTES)), salt)
+    if head is None or head.number != number or position + head.length > limit:
+        return None
+    data = yield from window.take(position, head.length)
+    if len(data) < head.length:
+        return None
+    entries = decode_directory(head, position, data[GROUP_HEADER_BYTES : head.body_start])
+    if entries is None:
+        return None
+    if head.kind is GroupKind.CHECKPOINT:
+        body = data[head.body_start : head.body_start + head.body_bytes]
+        return Group(position, head, [], crc32c(body) == head.body_crc and checkpoint_ok(body))
+    sound = [entry for entry in entries if entry.kind != Kind.APPEND or _sound(data, entry, position)]
+    trailer = decode_trailer(data, salt)
+    whole = len(sound) == len(entries) and trailer is not None and trailer.number == number
+    return Group(position, head, sound, whole)
+
+
+def _sound(data: bytes, entry: Entry, position: int) -> bool:
+    return is_sound(data, entry.position - position, entry.length, entry.crc, entry.a, entry.messages)
+
+
+def _synced_later(window: _Window, position: int, salt: int, number: int) -> Generator[tuple[int, int], bytes, bool]:
+    """Whether a later group of the file says that group `number` had been synced."""
+    place = position + BLOCK_BYTES
+    while place < window.size:
+        head = decode_group_head((yield from window.take(place, GROUP_HEADER_BYTES)), salt)
+        if head is not None and head.synced_through >= number:
+            return True
+        place += BLOCK_BYTES
+    return False
+
+
+def _step_over(
+    window: _Window,
+    found: Scan,
+    groups: list[Group],
+    group: Group | None,
+    position: int,
+    salt: int,
+    number: int,
+    limit: int,
+) -> Generator[tuple[int, int], bytes, tuple[int, int]]:
+    """Past a damaged middle: notes whose it is and returns where reading goes on, and with which group number."""
+    generation = found.generation
+    if group is not None:  # the directory holds: only what does not check is lost
+        data = yield from window.take(position, group.head.length)
+        entries = decode_directory(group.head, position, data[GROUP_HEADER_BYTES : group.head.body_start]) or []
+        lost = tuple(sorted({entry.ledger for entry in entries} - _whole_ledgers(entries, group.entries)))
+        found.damage.append(Damage(generation, position, group.head.length, lost))
+        groups.append(group)
+        return position + group.head.length, number + 1
+    after, next_number = limit, number + 1
+    place = position + BLOCK_BYTES
+    while place < limit:
+        head = decode_group_head((yield from window.take(place, GROUP_HEADER_BYTES)), salt)
+        if head is not None and head.number > number:
+            after, next_number = place, head.number
+            break
+        place += BLOCK_BYTES
+    ledgers = yield from _named_by_trailers(window, position, after, salt)
+    found.damage.append(Damage(generation, position, after - position, ledgers))
+    return after, next_number
+
+
+def _whole_ledgers(entries: list[Entry], sound: list[Entry]) -> set[LedgerId]:
+    kept = set(sound)
+    broken = {entry.ledger for entry in entries if entry not in kept}
+    return {entry.ledger for entry in entries} - broken
+
+
+def _named_by_trailers(
+    window: _Window, start: int, end: int, salt: int
+) -> Generator[tuple[int, int], bytes, tuple[LedgerId, ...] | None]:
+    """The ledgers of the groups between two positions, read backwards from trailer to trailer; None if that fails."""
+    named: set[LedgerId] = set()
+    place = end
+    while place > start:
+        begin = max(start, place - 16 * BLOCK_BYTES)
+        data = yield from window.take(begin, place - begin)
+        trailer = decode_trailer(data, salt)
+        if trailer is None or trailer.length < TRAILER_BYTES:
+            return None
+        named.update(trailer.ledgers)
+        place -= trailer.length
+    return tuple(sorted(named)) if place == start else None
+
+
+def _collect(
+    window: _Window, found: Scan, groups: list[Group], closed: bool
+) -> Generator[tuple[int, int], bytes, None]:
+    """Turns the groups into checkpoint, control records and index, and finds how far they were durable."""
+    through = max((group.head.synced_through for group in groups), default=0)
+    for group in groups:
+        if group.head.kind is GroupKind.CHECKPOINT and group.whole:
+            data = yield from window.take(group.position, group.head.length)
+            found.checkpoint = data[group.head.body_start : group.head.body_start + group.head.body_bytes]
+            found.controls.clear()
+        found.controls += [
+            Control(Kind(entry.kind), entry.ledger, entry.a, entry.b)
+            for entry in group.entries
+            if entry.kind != Kind.APPEND
+        ]
+        if closed or group.head.number <= through:
+            found.covered = group.position + group.head.length
+            add_to_index(found.index, group.entries, group.position)
+        else:
+            found.uncovered.append(group)
+
+
+def add_to_index(index: FileIndex, entries: list[Entry], position: int) -> None:
+    """Adds a group's batches to an index, as few runs as their offsets allow."""
+    block = position // BLOCK_BYTES
+    runs: dict[LedgerId, list[int]] = {}  # first, last, confirmed, bytes
+    for ledger, kind, a, b, length, count, _, _ in entries:
+        if kind != Kind.APPEND:
+            continue
+        run = runs.get(ledger)
+        if run is not None and a == run[1] + 1:
+            run[1] = a + count - 1
+            run[3] += length
+            if b > run[2]:
+                run[2] = b
+            continue
+        if run is not None:
+            index.add(ledger, run[0], run[1], block, run[2], run[3])
+        runs[ledger] = [a, a + count - 1, b, length]
+    for ledger, (first, last, confirmed, size) in runs.items():
+        index.add(ledger, first, last, block, confirmed, size)

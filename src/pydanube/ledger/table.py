@@ -1,0 +1,237 @@
+"""What one storage node knows of each ledger: who may append, where it ends. Decide, log, replay.
+
+`decide_*` only reads and returns the records to log; `replay` is the only writer. The checkpoint at the start of each
+journal file is this table, so older files can go in any order.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pydanube.base.errors import (
+    EntryConflict,
+    LedgerDamaged,
+    LedgerExists,
+    LedgerFenced,
+    LedgerNotFound,
+    TooManyLedgers,
+)
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
+from pydanube.base.limits import NODE_LEDGERS_MAX
+from pydanube.ledger.group import Kind
+
+OPEN, FENCED, SEALED = range(3)
+FSYNC, BUFFERED = range(2)
+_RECORD = struct.Struct("<QQQqqIBBBx")
+_DAMAGED, _QUARANTINED = 1, 2
+
+
+class Control(NamedTuple):
+    """A change to the table, as one directory entry of the journal."""
+
+    kind: Kind
+    ledger: LedgerId
+    a: int = 0
+    b: int = 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One ledger on one node. `epoch` made it; `fence` is the newest that fenced it, 0 if none did."""
+
+    id: LedgerId
+    epoch: Epoch
+    durability: int
+    state: int = OPEN
+    fence: Epoch = Epoch(0)
+    sealed: int = NO_OFFSET  # the decided end, once sealed
+    queued: int = NO_OFFSET  # highest offset handed to the journal
+    held: int = NO_OFFSET  # highest offset that is as durable as the ledger asks
+    confirmed: int = NO_OFFSET
+    reserved: int = 0
+    homes: int = 0  # bit n: data directory n holds copied-out entries
+    damaged: bool = False
+    quarantined: bool = False
+    deleted: bool = False
+    extents: array[int] = field(default_factory=lambda: array("q"))  # see `add_extent`
+    _packed: bytes = b""
+
+    def admits(self, epoch: int) -> bool:
+        """Who may append: the maker while it is open, the newest fencer until it is sealed."""
+        if self.damaged:
+            return False
+        return (self.state == OPEN and epoch == self.epoch) or (self.state == FENCED and epoch == self.fence)
+
+    def add_extent(self, generation: int, first: int, last: int, size: int) -> None:
+        """File `generation` holds offsets within [first, last]. Four numbers a file: there may be many files."""
+        self.extents.extend((generation, first, last, size))
+        self.queued = max(self.queued, last)
+        self.held = max(self.held, last)
+
+    def drop_extent(self, generation: int) -> None:
+        for at in range(len(self.extents) - 4, -1, -4):
+            if self.extents[at] == generation:
+                del self.extents[at : at + 4]
+
+    def files(self) -> Iterator[tuple[int, int]]:
+        """Generation and bytes of each file that holds entries, the newest first."""
+        for at in range(len(self.extents) - 4, -1, -4):
+            yield self.extents[at], self.extents[at + 3]
+
+    def files_at(self, offset: int) -> list[int]:
+        """Generations of the files that may hold `offset`, the newest first."""
+        found = self.extents
+        return [found[at] for at in range(len(found) - 4, -1, -4) if found[at + 1] <= offset <= found[at + 2]]
+
+    def close(self) -> None:
+        """No more appends by the epoch that made it: a write failed, or the node restarted."""
+        if self.state == OPEN:
+            self.state, self._packed = FENCED, b""
+
+    def packed(self) -> bytes:
+        if not self._packed:
+            flags = self.damaged * _DAMAGED | self.quarantined * _QUARANTINED
+            self._packed = _RECORD.pack(
+                self.id,
+                self.epoch,
+                self.fence,
+                self.sealed,
+                self.reserved,
+                self.homes,
+                self.state,
+                self.durability,
+                flags,
+            )
+        return self._packed
+
+
+class LedgerTable:
+    """All ledgers of a node."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[LedgerId, Ledger] = {}
+        self.forgetful = False  # an unreadable group may have made ledgers that are not here
+
+    def __iter__(self) -> Iterator[Ledger]:
+        return iter(self._ledgers.values())
+
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
+    def find(self, ledger: LedgerId) -> Ledger | None:
+        return self._ledgers.get(ledger)
+
+    def get(self, ledger: LedgerId) -> Ledger:
+        found = self._ledgers.get(ledger)
+        if found is None:
+            self._refuse_if_forgetful(ledger)
+            raise LedgerNotFound(f"ledger {ledger}")
+        return found
+
+    def decide_create(self, ledger: LedgerId, epoch: Epoch, durability: int) -> list[Control]:
+        found = self._ledgers.get(ledger)
+        if found is None:
+            self._check_room()
+            return [Control(Kind.CREATE, ledger, epoch, durability)]
+        if found.state != OPEN or epoch < found.epoch:
+            raise LedgerFenced(f"ledger {ledger} is closed or fenced by epoch {max(found.fence, found.epoch)}")
+        if (epoch, durability) != (found.epoch, found.durability):
+            raise LedgerExists(f"ledger {ledger} was made by epoch {found.epoch}")
+        return []
+
+    def decide_fence(self, ledger: LedgerId, epoch: Epoch) -> list[Control]:
+        found = self._ledgers.get(ledger)
+        if found is None:
+            self._refuse_if_forgetful(ledger)
+            self._check_room()
+            return [Control(Kind.FENCE, ledger, epoch)]
+        if found.state == SEALED or (found.state == FENCED and found.fence == epoch):
+            return []
+        if epoch <= found.epoch or epoch < found.fence:
+            raise LedgerFenced(f"ledger {ledger} is owned by epoch {max(found.fence, found.epoch)}, not {epoch}")
+        return [Control(Kind.FENCE, ledger, epoch)]
+
+    def decide_seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> list[Control]:
+        found = self.get(ledger)
+        if found.state == SEALED:
+            if found.sealed != last:
+                raise EntryConflict(f"ledger {ledger} was sealed at {found.sealed}, not {last}")
+            return []
+        if not found.admits(epoch):
+            raise LedgerFenced(f"ledger {ledger} is owned by epoch {max(found.fence, found.epoch)}, not {epoch}")
+        return [Control(Kind.SEAL, ledger, last, epoch)]
+
+    def decide_delete(self, ledger: LedgerId) -> list[Control]:
+        return [Control(Kind.DELETE, ledger)] if ledger in self._ledgers else []
+
+    def replay(self, record: Control) -> None:
+        kind, ledger = record.kind, record.ledger
+        if kind == Kind.CREATE:
+            self._ledgers.setdefault(
+                ledger, Ledger(ledger, Epoch(record.a), record.b)
+            )  # a checkpoint may know it already
+            return
+        if kind == Kind.DELETE:
+            gone = self._ledgers.pop(ledger, None)
+            if gone is not None:
+                gone.deleted = True
+            return
+        found = self._ledgers.get(ledger)
+        if found is None:
+            if kind != Kind.FENCE:
+                return  # deleted since
+            found = self._ledgers[ledger] = Ledger(ledger, Epoch(0), FSYNC)
+        found._packed = b""
+        match kind:
+            case Kind.FENCE:
+                if found.state != SEALED:
+                    found.state, found.fence = FENCED, Epoch(max(record.a, found.fence))
+            case Kind.SEAL:
+                found.state, found.sealed = SEALED, record.a
+            case Kind.RESERVE:
+                found.reserved = max(record.a, found.reserved)
+            case Kind.KEPT:
+                found.homes |= 1 << record.a
+            case Kind.QUARANTINE:
+                found.quarantined = bool(record.a)
+            case Kind.DAMAGED:
+                found.damaged = True
+
+    def close_all(self) -> None:
+        """A restart: no ledger is ever reopened for writing."""
+        for ledger in self._ledgers.values():
+            ledger.close()
+
+    def checkpoint(self) -> bytes:
+        return b"".join([ledger.packed() for ledger in self._ledgers.values()])
+
+    def load_checkpoint(self, body: bytes) -> None:
+        """Takes over the table as of a checkpoint; what the indexes told stays."""
+        before = self._ledgers
+        self._ledgers = {}
+        for ledger, epoch, fence, sealed, reserved, homes, state, durability, flags in _RECORD.iter_unpack(body):
+            loaded = Ledger(LedgerId(ledger), Epoch(epoch), durability, state, Epoch(fence), sealed)
+            loaded.reserved, loaded.homes = reserved, homes
+            loaded.damaged, loaded.quarantined = bool(flags & _DAMAGED), bool(flags & _QUARANTINED)
+            known = before.get(loaded.id)
+            if known is not None:
+                loaded.queued, loaded.held, loaded.confirmed = known.queued, known.held, known.confirmed
+                loaded.extents = known.extents
+                loaded.damaged |= known.damaged
+            self._ledgers[loaded.id] = loaded
+
+    def _check_room(self) -> None:
+        if len(self._ledgers) >= NODE_LEDGERS_MAX:
+            raise TooManyLedgers(f"{NODE_LEDGERS_MAX} ledgers")
+
+    def _refuse_if_forgetful(self, ledger: LedgerId) -> None:
+        if self.forgetful:
+            raise LedgerDamaged(f"ledger {ledger} may have been on this node: a part of its journal is unreadable")
+
+
+def checkpoint_ok(body: bytes) -> bool:
+    return len(body) % _RECORD.size == 0

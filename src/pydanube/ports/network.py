@@ -1,0 +1,19 @@
+"""Messages between named peers. A message may be lost, doubled, late or out of order; it is never altered.
+
+A host that needs an answer numbers its requests. Values are immutable; the TCP adapter turns them into frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Network(Protocol):
+    def send(self, to: str, message: object) -> None:
+        """Hands over and returns at once; delivery is not promised."""
+        ...
+
+    def listen(self, receive: Callable[[str, object], None]) -> None:
+        """From now on `receive(sender, message)` is called for each message that arrives."""
+        ...

@@ -1,0 +1,76 @@
+"""A storage node as its writers and readers see it: in this process, across the network, or somebody else's.
+
+Every call submits at once and returns a future. The entries of a ledger are whole batches, known by their base offset;
+a node keeps no order between them but theirs. `pydanube.testing.storage_contract` tests any implementation.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
+from pydanube.wire.batch import Batch
+
+
+class Durability(Enum):
+    """What an acknowledgement of this node means; the value is what receipts say."""
+
+    FSYNC = "fsynced"
+    BUFFERED = "buffered"
+
+
+class LedgerState(Enum):
+    OPEN = "open"  # the epoch that made it may append
+    FENCED = "fenced"  # only the fencing epoch may append, to finish what may have been acknowledged
+    SEALED = "sealed"  # the last offset is decided; nothing is ever appended again
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatus:
+    """What one node knows of one ledger."""
+
+    ledger: LedgerId
+    epoch: Epoch
+    state: LedgerState
+    durability: Durability
+    last: int  # highest offset held, or the sealed end; NO_OFFSET if none
+    confirmed: int  # highest last-confirmed offset that came with an entry; NO_OFFSET if none
+    reserved: int  # offsets below this may have been acknowledged by a buffered ledger; 0 for fsync
+    damaged: bool  # some of its entries cannot be read here
+    quarantined: bool  # no catalogue knows it; kept and reported, never deleted by itself
+
+
+class StorageNode(Protocol):
+    @property
+    def identity(self) -> NodeIdentity:
+        """Durable; a node that lost its disk comes back with another one."""
+        ...
+
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
+        """Repeating it with the same arguments while the ledger is open is fine."""
+        ...
+
+    def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
+        """Keeps a stamped batch; done when it is as durable as the ledger asks. Repeating the same batch is fine."""
+        ...
+
+    def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[list[Batch]]:
+        """The batch that holds `offset` and those that follow it without a gap; at least one, else `EntryMissing`."""
+        ...
+
+    def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
+        """From now on only `epoch` may append. A ledger that is not known is made, fenced and empty."""
+        ...
+
+    def seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> Future[None]:
+        """Decides the end. Entries above `last` are not served any more."""
+        ...
+
+    def delete(self, ledger: LedgerId) -> Future[None]:
+        """Forgets the ledger for ever; repeating it is fine."""
+        ...
+
+    def list(self) -> Future[list[LedgerStatus]]: ...

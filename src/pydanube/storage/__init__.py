@@ -1,0 +1,1 @@
+"""Hosts of storage: the node that keeps ledgers in a journal, the writer that copies to several nodes, recovery."""

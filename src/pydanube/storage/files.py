@@ -1,0 +1,218 @@
+"""Closed journal files and kept copies of them: their indexes, loaded when needed, and reading entries back."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge, DanubeError, FileMissing, LedgerDamaged
+from pydanube.base.ids import LedgerId
+from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_MAX, KIB
+from pydanube.ledger.group import (
+    GROUP_HEADER_BYTES,
+    Entry,
+    GroupHead,
+    Kind,
+    decode_directory,
+    decode_group_head,
+)
+from pydanube.ledger.index import FileIndex, decode_index
+from pydanube.ledger.scan import Scan, scan_file
+from pydanube.ports.disk import Disk, DiskFile
+from pydanube.wire.batch import Batch
+
+CHUNK_BYTES = 256 * KIB  # one read brings many small groups, or the directory of a large one
+
+
+@dataclass(slots=True)
+class StoredFile:
+    """One file on one disk. The newest, which is being written, keeps its index in memory for good."""
+
+    disk: Disk
+    generation: int
+    salt: int
+    name: str
+    kept: bool = False
+    live: int = 0  # bytes of entries whose ledgers still exist
+    total: int = 0
+    length: int = 0  # of the valid part
+    handle: DiskFile | None = None
+    index: FileIndex | None = None
+    index_bytes: int = 0
+    readers: int = 0
+    gone: bool = False
+
+
+def file_name(generation: int, *, kept: bool = False) -> str:
+    return f"{'kept' if kept else 'journal'}-{generation:016x}.log"
+
+
+def index_name(generation: int) -> str:
+    return f"index-{generation:016x}.idx"
+
+
+def generation_of(name: str) -> int:
+    return int(name.rpartition("-")[2].partition(".")[0], 16)
+
+
+async def run_scan(handle: DiskFile, generation: int, end: int | None, *, sealed: bool = False) -> Scan:
+    """Drives the scanner over a real or simulated file."""
+    scan = scan_file(generation, await handle.size(), end, sealed=sealed)
+    request = next(scan)
+    try:
+        while True:
+            request = scan.send(await handle.read(*request))
+    except StopIteration as done:
+        result: Scan = done.value
+        return result
+
+
+async def load_index(disk: Disk, generation: int) -> tuple[FileIndex, int] | None:
+    """The stored index of a file and the end of the file's valid part; None if there is none to trust."""
+    try:
+        handle = await disk.open(index_name(generation))
+    except FileMissing:
+        return None
+    try:
+        data = await handle.read(0, await handle.size())
+    finally:
+        await handle.close()
+    return decode_index(data, generation)
+
+
+async def store_index(disk: Disk, generation: int, index: FileIndex, end: int) -> None:
+    """Not synced: an index that a crash damages is built again."""
+    name = index_name(generation)
+    handle = await disk.create(name + ".tmp")
+    try:
+        await handle.write(0, [index.encode(generation, end)], sync=False)
+    finally:
+        await handle.close()
+    await disk.rename(name + ".tmp", name)
+
+
+@dataclass(slots=True)
+class FileCache:
+    """Opened files, least recently used out, bounded by the bytes of their indexes and by their number."""
+
+    bytes_max: int
+    files_max: int = 256
+    _opened: OrderedDict[int, StoredFile] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+
+    async def open(self, file: StoredFile) -> tuple[DiskFile, FileIndex]:
+        if file.handle is None or file.index is None:
+            handle = file.handle or await file.disk.open(file.name)
+            loaded = await load_index(file.disk, file.generation)
+            if loaded is None:
+                scan = await run_scan(handle, file.generation, file.length, sealed=True)
+                index = scan.index
+            else:
+                index = loaded[0]
+            if file.handle is None:
+                file.handle = handle
+            elif file.handle is not handle:
+                await handle.close()  # two readers opened it at once
+            file.index, file.index_bytes = index, index.size
+        if file.generation not in self._opened:
+            self._opened[file.generation] = file
+            self._bytes += file.index_bytes
+        self._opened.move_to_end(file.generation)
+        file.readers += 1
+        self._evict()
+        return file.handle, file.index
+
+    def adopt(self, file: StoredFile) -> None:
+        """A file that was written just now and is open already."""
+        if file.index is not None and file.generation not in self._opened:
+            file.index_bytes = file.index.size
+            self._opened[file.generation] = file
+            self._bytes += file.index_bytes
+            self._evict()
+
+    def done(self, file: StoredFile) -> None:
+        file.readers -= 1
+        if file.gone and file.readers == 0:
+            self.forget(file)
+
+    def forget(self, file: StoredFile) -> None:
+        if self._opened.pop(file.generation, None) is not None:
+            self._bytes -= file.index_bytes
+        if file.handle is not None and file.readers == 0:
+            file.handle.close()
+            file.handle = file.index = None
+
+    def _evict(self) -> None:
+        while self._bytes > self.bytes_max or len(self._opened) > self.files_max:
+            victim = next((file for file in self._opened.values() if file.readers == 0), None)
+            if victim is None:
+                return
+            self.forget(victim)
+
+
+async def read_entries(
+    handle: DiskFile, salt: int, block: int, ledger: LedgerId, offset: int, bytes_max: int
+) -> list[Batch]:
+    """Batches of `ledger` from the one that holds `offset` on, without a gap, from the group at `block` and later ones.
+
+    Every checksum on the way is checked; what does not hold raises `LedgerDamaged`.
+    """
+    position = block * BLOCK_BYTES
+    chunk = await handle.read(position, CHUNK_BYTES)
+    start = position
+    batches: list[Batch] = []
+    wanted, room = offset, bytes_max
+    while position - start + GROUP_HEADER_BYTES <= len(chunk):
+        head = decode_group_head(chunk[position - start : position - start + GROUP_HEADER_BYTES], salt)
+        if head is None:
+            if not batches:
+                raise LedgerDamaged(f"ledger {ledger}: the group at {position} is damaged")
+            break
+        entries = await _directory(handle, chunk, start, position, head, ledger)
+        for entry in sorted((e for e in entries if e.ledger == ledger and e.kind == Kind.APPEND), key=lambda e: e.a):
+            if entry.a + entry.messages <= wanted:
+                continue
+            if entry.a > wanted or (batches and entry.length > room):
+                return batches
+            batches.append(await _batch(handle, chunk, start, entry))
+            wanted = entry.a + entry.messages
+            room -= entry.length
+        if not batches:
+            raise LedgerDamaged(f"ledger {ledger}: the index and the group at {position} disagree")
+        position += head.length
+    return batches
+
+
+async def _directory(
+    handle: DiskFile, chunk: bytes, start: int, position: int, head: GroupHead, ledger: LedgerId
+) -> list[Entry]:
+    begin = position - start + GROUP_HEADER_BYTES
+    packed = chunk[begin : begin + head.directory_bytes]
+    if len(packed) < head.directory_bytes:
+        packed = await handle.read(position + GROUP_HEADER_BYTES, head.directory_bytes)
+    entries = decode_directory(head, position, packed)
+    if entries is None:
+        raise LedgerDamaged(f"ledger {ledger}: the directory of the group at {position} is damaged")
+    return entries
+
+
+async def _batch(handle: DiskFile, chunk: bytes, start: int, entry: Entry) -> Batch:
+    begin = entry.position - start
+    data = chunk[begin : begin + entry.length]
+    if len(data) < entry.length:
+        data = await handle.read(entry.position, min(entry.length, GROUP_BYTES_MAX))
+    try:
+        batch = Batch.parse(data)
+    except (BatchDamaged, BatchInvalid, BatchTooLarge) as error:
+        raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is damaged: {error}") from error
+    if (batch.base_offset, batch.count, batch.crc) != (entry.a, entry.messages, entry.crc):
+        raise LedgerDamaged(f"ledger {entry.ledger}: another batch lies where offset {entry.a} should")
+    return batch
+
+
+async def try_remove(disk: Disk, name: str) -> None:
+    """Removes what nobody needs; a disk that refuses is none of the caller's business."""
+    try:
+        await disk.remove(name)
+    except DanubeError:
+        return

@@ -1,0 +1,379 @@
+"""The storage node on disk: checks who may, logs it in the journal, answers when it is durable, reads it back.
+
+Owned by one event loop. After a failed write or sync it throws its memory away and starts over by recovery, with every
+ledger closed; meanwhile reads go on from what was durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Task
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar
+
+from pydanube.base.errors import (
+    BatchInvalid,
+    DanubeError,
+    DiskFailed,
+    DiskFull,
+    EntryConflict,
+    EntryMissing,
+    LedgerDamaged,
+    LedgerFenced,
+    NodeClosed,
+    NodeDirectoryInvalid,
+)
+from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
+from pydanube.base.limits import READ_BYTES_MAX, RESERVE_OFFSETS
+from pydanube.ledger.group import Kind
+from pydanube.ledger.scan import Damage
+from pydanube.ledger.table import BUFFERED, SEALED, Control, Ledger
+from pydanube.ports.disk import Disk
+from pydanube.ports.randomness import Randomness
+from pydanube.ports.storage import Durability, LedgerStatus
+from pydanube.storage.files import FileCache, StoredFile, read_entries
+from pydanube.storage.journal import ActiveFile, Journal
+from pydanube.storage.keeper import Keeper
+from pydanube.storage.roll import Roller
+from pydanube.storage.settings import NodeSettings
+from pydanube.storage.start import NodeFile, Recovered, identify, recover
+from pydanube.storage.state import NodeDisks, NodeState
+from pydanube.storage.status import DURABILITY_CODES, status_of
+from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Batches = list[Batch]
+Statuses = list[LedgerStatus]
+LedgerIds = list[LedgerId]
+
+
+class DiskNode:
+    """A `StorageNode` on one or more directories. Made by `DiskNode.open`."""
+
+    def __init__(self, disks: NodeDisks, node: NodeFile, recovered: Recovered) -> None:
+        self._disks = disks
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[Task[object], None] = {}
+        self._closed = False
+        self._take_over(recovered)
+
+    @classmethod
+    async def open(
+        cls,
+        directories: Sequence[Disk],
+        settings: NodeSettings,
+        randomness: Randomness,
+        *,
+        journal: Disk | None = None,
+    ) -> DiskNode:
+        """Starts a node on its data directories; the journal is in the first unless it has a disk of its own."""
+        if not directories:
+            raise NodeDirectoryInvalid("a storage node needs at least one data directory")
+        journal = journal or directories[0]
+        await journal.lock("storage node")
+        node, data = await identify(journal, directories, randomness)
+        disks = NodeDisks(journal, data, node.identity, settings, randomness)
+        return cls(disks, node, await recover(journal, data, node.identity, settings, randomness))
+
+    def _take_over(self, recovered: Recovered) -> None:
+        settings = self._disks.settings
+        cache = FileCache(settings.index_cache_bytes)
+        self._state = state = NodeState(self._disks, recovered.table, recovered.files, cache, recovered.damage)
+        self._roller = roller = Roller(state)
+        self._journal = journal = Journal(recovered.active, settings, roll=self._roll, failed=self._broken)
+        self._keeper = keeper = Keeper(state, lambda: journal.active, journal.submit)
+        self._background = [self._task(self._prepare(roller, journal)), self._task(keeper.run())]
+        keeper.wake()
+
+    # -- the storage node port ---------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> NodeIdentity:
+        return self._node.identity
+
+    @property
+    def boots(self) -> int:
+        """How often this node has started: the durable boot epoch."""
+        return self._node.boots
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What the last start found damaged."""
+        return self._state.damage
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes the current journal has written since the node started or last recovered."""
+        return self._journal.bytes_written
+
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
+        if self._journal.full:
+            return self._refused(DiskFull("no room for another ledger"))
+        return self._control(lambda: self._state.table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))
+
+    def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
+        found = self._state.table.find(ledger)
+        if found is None or not batch.epoch or not found.admits(epoch):
+            return self._refused(self._why_not(ledger, epoch, batch))
+        first = batch.base_offset
+        if first <= found.queued:
+            return self._task(self._append_again(found, batch, confirmed))
+        last = found.queued = first + batch.count - 1
+        if confirmed > found.confirmed:
+            found.confirmed = confirmed
+        if found.durability == BUFFERED:
+            self._reserve(found, last)
+            return self._journal.append(found, batch, confirmed, sync=False)
+        return self._journal.append(found, batch, confirmed, sync=True)
+
+    def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
+        return self._task(self._read(ledger, offset, min(bytes_max, READ_BYTES_MAX)))
+
+    def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
+        return self._task(self._fence(ledger, epoch))
+
+    def seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> Future[None]:
+        return self._control(lambda: self._state.table.decide_seal(ledger, epoch, last))
+
+    def delete(self, ledger: LedgerId) -> Future[None]:
+        return self._task(self._delete(ledger))
+
+    def list(self) -> Future[Statuses]:
+        answer: Future[Statuses] = self._loop.create_future()
+        answer.set_result([status_of(ledger) for ledger in self._state.table])
+        return answer
+
+    # -- for the operator --------------------------------------------------------------------------------------------
+
+    async def quarantine(self, known: frozenset[LedgerId]) -> LedgerIds:
+        """Marks the ledgers that the catalogue does not know, durably, and returns them. Never deletes them."""
+        changes = [
+            Control(Kind.QUARANTINE, ledger.id, int(ledger.id not in known))
+            for ledger in self._state.table
+            if ledger.quarantined != (ledger.id not in known)
+        ]
+        if changes:
+            await self._control(lambda: changes)
+        strangers = sorted(ledger.id for ledger in self._state.table if ledger.quarantined)
+        if strangers:
+            log.error("%d ledgers are unknown to the catalogue and were set aside: %s", len(strangers), strangers[:20])
+        return strangers
+
+    async def close(self) -> None:
+        """No new work, everything queued is durable and marked, files closed, directories free."""
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._background:
+            task.cancel()
+        try:
+            await self._journal.flush()
+        except DanubeError as error:
+            log.error("the journal could not be flushed: %s", error)
+        self._journal.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._roller.close()
+        for file in self._state.files.values():
+            if file.handle is not None:
+                await file.handle.close()
+        for disk in dict.fromkeys([self._disks.journal, *self._disks.data.values()]):
+            await disk.unlock()
+
+    # -- control records ---------------------------------------------------------------------------------------------
+
+    def _control(self, decide: Callable[[], Sequence[Control]]) -> Future[None]:
+        """Decide, apply, log; the answer is released when the log is durable."""
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
+        if self._journal.failure is not None:
+            return self._refused(self._journal.failure)
+        try:
+            records = decide()
+        except DanubeError as error:
+            return self._refused(error)
+        for record in records:
+            self._state.table.replay(record)
+        return self._journal.submit(records)
+
+    async def _fence(self, ledger: LedgerId, epoch: Epoch) -> LedgerStatus:
+        state = self._state
+        await self._control(lambda: state.table.decide_fence(ledger, epoch))
+        return status_of(state.table.get(ledger))
+
+    async def _delete(self, ledger: LedgerId) -> None:
+        state, journal = self._state, self._journal
+        found = state.table.find(ledger)
+        await self._control(lambda: state.table.decide_delete(ledger))
+        if found is None:
+            return
+        state.release(found)
+        runs = journal.active.index.ledgers.pop(ledger, None)
+        if runs is not None:
+            journal.active.file.live -= runs.bytes
+        self._keeper.wake()
+
+    def _reserve(self, ledger: Ledger, last: int) -> None:
+        """A buffered ledger promises durably which offsets it may have used, before it acknowledges any of them."""
+        if last >= ledger.reserved:
+            record = Control(Kind.RESERVE, ledger.id, last + RESERVE_OFFSETS)
+            self._state.table.replay(record)
+            self._journal.note(record)
+
+    # -- appends that need a look --------------------------------------------------------------------------------------
+
+    def _why_not(self, ledger: LedgerId, epoch: Epoch, batch: Batch) -> DanubeError:
+        if self._closed:
+            return NodeClosed("the storage node is closed")
+        if not batch.epoch:
+            return BatchInvalid("the batch has no stamp")
+        try:
+            found = self._state.table.get(ledger)
+        except DanubeError as error:
+            return error
+        if found.damaged:
+            return LedgerDamaged(f"ledger {ledger} is read-only: a part of it is damaged")
+        return LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")
+
+    async def _append_again(self, ledger: Ledger, batch: Batch, confirmed: int) -> None:
+        """An offset at or below the highest: the same batch again, or one that comes late."""
+        held = await self._held(ledger, batch.base_offset)
+        queued = self._journal.find_queued(ledger.id, batch.base_offset)
+        if queued is not None:
+            if queued != batch.crc:
+                raise EntryConflict(f"ledger {ledger.id} has another batch at offset {batch.base_offset}")
+            await self._journal.submit([])
+        elif held is not None:
+            if (held.base_offset, held.crc) != (batch.base_offset, batch.crc):
+                raise EntryConflict(f"ledger {ledger.id} has another batch at offset {batch.base_offset}")
+        else:
+            await self._journal.append(ledger, batch, confirmed, sync=ledger.durability != BUFFERED)
+
+    async def _held(self, ledger: Ledger, offset: int) -> Batch | None:
+        try:
+            return (await self._read_from(ledger, offset, 1))[0]
+        except EntryMissing:
+            return None
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def _read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Batches:
+        found = self._state.table.get(ledger)
+        if found.state == SEALED and offset > found.sealed:
+            raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, before {offset}")
+        batches = await self._read_from(found, offset, bytes_max)
+        if found.state == SEALED:
+            batches = [batch for batch in batches if batch.base_offset <= found.sealed]
+        return batches
+
+    async def _read_from(self, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
+        active = self._journal.active
+        block = active.index.find(ledger.id, offset)
+        if block is not None:
+            return await self._read_file(active.file, ledger, block, offset, bytes_max)
+        state = self._state
+        for generation in ledger.files_at(offset):
+            file = state.files.get(generation)
+            if file is None:
+                continue
+            _, index = await state.cache.open(file)
+            try:
+                block = index.find(ledger.id, offset)
+                if block is not None:
+                    return await self._read_file(file, ledger, block, offset, bytes_max)
+            finally:
+                state.cache.done(file)
+        if ledger.damaged:
+            raise LedgerDamaged(f"ledger {ledger.id}: offset {offset} may have been in a part that is damaged")
+        raise EntryMissing(f"ledger {ledger.id} has no entry with offset {offset} here")
+
+    async def _read_file(self, file: StoredFile, ledger: Ledger, block: int, offset: int, bytes_max: int) -> Batches:
+        assert file.handle is not None
+        file.readers += 1
+        try:
+            return await read_entries(file.handle, file.salt, block, ledger.id, offset, bytes_max)
+        except LedgerDamaged as error:
+            self._found_damaged(ledger, error)
+            raise
+        except DiskFailed:
+            if file.kept:
+                self._lose_disk(file.disk)
+            raise
+        finally:
+            file.readers -= 1
+
+    def _found_damaged(self, ledger: Ledger, error: DanubeError) -> None:
+        if not ledger.damaged and not self._closed:
+            log.error("%s", error)
+            ledger.damaged = True
+            self._control(lambda: [Control(Kind.DAMAGED, ledger.id)]).add_done_callback(lambda done: done.exception())
+
+    def _lose_disk(self, disk: Disk) -> None:
+        """A data directory failed: its ledgers are fenced and do not answer for what may be on it; others go on."""
+        for slot, held in self._disks.data.items():
+            if held is disk:
+                for ledger in self._state.table:
+                    if ledger.homes >> slot & 1:
+                        ledger.close()
+                        ledger.damaged = True
+
+    # -- rolling, failing, tasks ---------------------------------------------------------------------------------------
+
+    def _roll(self, room: int) -> Task[ActiveFile]:
+        return self._task(self._roll_over(self._journal, self._roller, room))
+
+    async def _roll_over(self, journal: Journal, roller: Roller, room: int) -> ActiveFile:
+        old = journal.active
+        new = await roller.roll(old, room)
+        journal.has_spare = False
+        self._task(self._after_roll(journal, roller, old))
+        return new
+
+    async def _after_roll(self, journal: Journal, roller: Roller, old: ActiveFile) -> None:
+        await roller.store_index(old)
+        self._keeper.wake()
+        await self._prepare(roller, journal)
+
+    async def _prepare(self, roller: Roller, journal: Journal) -> None:
+        await roller.prepare()
+        journal.has_spare = True
+
+    def _broken(self, error: DanubeError) -> None:
+        log.error("the journal failed, its ledgers are closed and the node starts over: %s", error)
+        if not self._closed:
+            self._task(self._start_over())
+
+    async def _start_over(self) -> None:
+        """§7: the file is abandoned where it was last synced; memory is rebuilt from what is durable."""
+        old, active = self._state, self._journal.active
+        for task in self._background:
+            task.cancel()
+        while not self._closed:
+            try:
+                await self._roller.close()
+                recovered = await recover(
+                    self._disks.journal, self._disks.data, self.identity, self._disks.settings, self._disks.randomness,
+                    cut=(active.file.generation, active.synced_end),
+                )  # fmt: skip
+            except DanubeError as error:
+                log.error("the node cannot go on yet: %s", error)
+                await asyncio.sleep(self._disks.settings.retry_seconds)
+                continue
+            for file in old.files.values():
+                file.gone = True
+                old.cache.forget(file)
+            self._take_over(recovered)
+            return
+
+    def _task(self, work: Coroutine[object, object, Result]) -> Task[Result]:
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    def _refused(self, error: DanubeError) -> Future[Result]:
+        refused: Future[Result] = self._loop.create_future()
+        refused.set_exception(error)
+        return refused

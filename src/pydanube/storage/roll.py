@@ -1,0 +1,95 @@
+"""From one journal file to the next: a spare file set aside in advance, a closing mark, a checkpoint, a new name.
+
+As long as a spare exists the journal cannot run into a full disk in the middle of a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pydanube.base.errors import DanubeError, DiskFull
+from pydanube.ledger.group import GroupKind, encode_group
+from pydanube.ports.disk import DiskFile
+from pydanube.storage.files import store_index, try_remove
+from pydanube.storage.journal import ActiveFile
+from pydanube.storage.start import write_new_file
+from pydanube.storage.state import NodeState
+
+log = logging.getLogger(__name__)
+SPARE = "spare.tmp"
+
+
+class Roller:
+    """Owns the spare file."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._spare: DiskFile | None = None
+
+    @property
+    def has_spare(self) -> bool:
+        return self._spare is not None
+
+    async def prepare(self) -> None:
+        """Sets a file aside; tries again for as long as the disk is full."""
+        disks = self._state.disks
+        warned = False
+        while self._spare is None:
+            try:
+                await try_remove(disks.journal, SPARE)
+                self._spare = await disks.journal.create(SPARE, reserve=disks.settings.file_bytes)
+            except DanubeError as error:
+                if not warned:
+                    log.warning("no room for the next journal file, appends will be refused: %s", error)
+                warned = True
+                await asyncio.sleep(disks.settings.retry_seconds)
+        if warned:
+            log.warning("there is room for journal files again")
+
+    async def roll(self, active: ActiveFile, room: int) -> ActiveFile:
+        """Closes `active` and returns the file that follows it, with room for a group of `room` bytes."""
+        state = self._state
+        disks = state.disks
+        await self._close(active)
+        spare, self._spare = self._spare, None
+        if spare is None:
+            raise DiskFull("no room for another journal file")
+        old = active.file
+        new = await write_new_file(
+            disks.journal, disks.identity, disks.settings, disks.randomness, state.table, state.next_generation(), None,
+            spare=spare, previous=(old.generation, active.position), room=room,
+        )  # fmt: skip
+        old.length = active.position
+        for summary in active.index.summaries():
+            ledger = state.table.find(summary.ledger)
+            if ledger is not None:
+                ledger.add_extent(old.generation, summary.first, summary.last, summary.bytes)
+        state.files[new.file.generation] = new.file
+        return new
+
+    async def store_index(self, active: ActiveFile) -> None:
+        """After the roll, away from it: the closed file's index goes to disk, and memory lets go of it."""
+        try:
+            await store_index(self._state.disks.journal, active.file.generation, active.index, active.position)
+        except DanubeError as error:
+            log.warning("the index of journal file %d was not stored: %s", active.file.generation, error)
+        if not active.file.gone:
+            self._state.cache.adopt(active.file)
+
+    async def _close(self, active: ActiveFile) -> None:
+        """Everything in the file is synced, and a mark says so."""
+        if active.synced_number < active.number:
+            await active.handle.sync()
+            active.synced_number, active.synced_end = active.number, active.position
+        parts, length = encode_group(active.file.salt, active.number + 1, active.number, [], [], 0, (), GroupKind.MARK)
+        await active.handle.write(active.position, parts, sync=True)
+        active.number += 1
+        active.position += length
+        active.synced_number, active.synced_end = active.number, active.position
+
+    async def close(self) -> None:
+        if self._spare is not None:
+            await self._spare.close()
+            await try_remove(self._state.disks.journal, SPARE)
+            self._spare = None

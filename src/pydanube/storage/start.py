@@ -1,0 +1,401 @@
+"""The order of a start: lock, identity, boot epoch, scan, close what was open, one new file. Also used after a failure.
+
+Nothing is deleted here but files that never got their name. A damaged middle is reported and its ledgers marked; what
+was written but perhaps never synced is written again into the new file before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pydanube.base.checksum import crc32c
+from pydanube.base.errors import DiskFailed, FileMissing, LedgerDamaged, NodeDirectoryInvalid
+from pydanube.base.ids import LedgerId, NodeIdentity
+from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX
+from pydanube.ledger.group import (
+    NO_PREVIOUS,
+    Entry,
+    FileHeader,
+    GroupKind,
+    Kind,
+    blocks,
+    decode_file_header,
+    encode_file_header,
+    encode_group,
+    pack_entry,
+)
+from pydanube.ledger.index import FileIndex
+from pydanube.ledger.scan import Damage, Scan, add_to_index
+from pydanube.ledger.table import OPEN, LedgerTable
+from pydanube.ports.disk import Disk, DiskFile
+from pydanube.ports.randomness import Randomness
+from pydanube.storage.files import (
+    StoredFile,
+    file_name,
+    generation_of,
+    index_name,
+    load_index,
+    run_scan,
+    store_index,
+    try_remove,
+)
+from pydanube.storage.journal import ActiveFile
+from pydanube.storage.settings import NodeSettings
+from pydanube.wire.sound import is_sound
+
+log = logging.getLogger(__name__)
+NODE_FILE = "node"
+_NODE_MAGIC = b"DND1"
+_NUMBERS = struct.Struct("<IIQ")  # slot, slots, boots
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a start found, ready to serve."""
+
+    table: LedgerTable
+    files: dict[int, StoredFile]
+    active: ActiveFile
+    damage: list[Damage]
+    spare: str | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    """Work in progress of one recovery."""
+
+    table: LedgerTable = field(default_factory=LedgerTable)
+    files: dict[int, StoredFile] = field(default_factory=dict)
+    scans: dict[int, Scan] = field(default_factory=dict)
+    indexes: dict[int, FileIndex] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)  # what the next file says of each
+    damage: list[Damage] = field(default_factory=list)
+
+
+# -- who this directory belongs to ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFile:
+    """The small file every directory of a node carries."""
+
+    identity: NodeIdentity
+    slot: int  # number of the data directory; the journal's own is 0
+    boots: int
+    slots: int  # numbers given out so far; only the journal's own file counts
+
+    def encode(self) -> bytes:
+        body = bytes.fromhex(self.identity) + _NUMBERS.pack(self.slot, self.slots, self.boots)
+        return _NODE_MAGIC + crc32c(body).to_bytes(4, "little") + body
+
+
+async def read_node_file(disk: Disk) -> NodeFile | None:
+    """None if the directory is new; a damaged file is refused, for everything in it depends on whose it is."""
+    try:
+        handle = await disk.open(NODE_FILE)
+    except FileMissing:
+        if [name for name in await disk.list() if name.endswith(".log")]:
+            raise NodeDirectoryInvalid("the directory has journal files but no `node` file") from None
+        return None
+    data = await handle.read(0, BLOCK_BYTES)
+    await handle.close()
+    if len(data) != 40 or data[:4] != _NODE_MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
+        raise NodeDirectoryInvalid("the `node` file is damaged")
+    slot, slots, boots = _NUMBERS.unpack(data[24:])
+    return NodeFile(NodeIdentity(data[8:24].hex()), slot, boots, slots)
+
+
+async def write_node_file(disk: Disk, node: NodeFile) -> None:
+    await try_remove(disk, NODE_FILE + ".tmp")
+    handle = await disk.create(NODE_FILE + ".tmp")
+    await handle.write(0, [node.encode()], sync=True)
+    await handle.close()
+    await disk.rename(NODE_FILE + ".tmp", NODE_FILE)
+    await disk.sync_directory()
+
+
+async def identify(
+    journal: Disk, directories: Sequence[Disk], randomness: Randomness
+) -> tuple[NodeFile, dict[int, Disk]]:
+    """Whose directories these are, one boot more on the count; data directories by number, failed ones left out."""
+    found = await read_node_file(journal)
+    if found is None:
+        found = NodeFile(NodeIdentity(randomness.bytes(16).hex()), 0, 0, 1)
+    slots = found.slots
+    data: dict[int, Disk] = {}
+    for disk in directories:
+        if disk is journal:
+            data[0] = disk
+            continue
+        try:
+            await disk.lock("storage node")
+            theirs = await read_node_file(disk)
+            if theirs is None:
+                theirs = NodeFile(found.identity, slots, 0, 0)
+                slots += 1
+                await write_node_file(disk, theirs)
+        except (DiskFailed, FileMissing) as error:
+            log.error("a data directory is left out; ledgers with entries on it cannot be read whole: %s", error)
+            continue
+        if theirs.identity != found.identity or theirs.slot in data:
+            raise NodeDirectoryInvalid(f"a data directory belongs to node {theirs.identity}, slot {theirs.slot}")
+        data[theirs.slot] = disk
+    if not data:
+        raise NodeDirectoryInvalid("no data directory can be used")
+    found = NodeFile(found.identity, 0, found.boots + 1, slots)
+    await write_node_file(journal, found)
+    return found, data
+
+
+# -- recovery ---------------------------------------------------------------------------------------------------------
+
+
+async def recover(
+    disk: Disk,
+    data: dict[int, Disk],
+    identity: NodeIdentity,
+    settings: NodeSettings,
+    randomness: Randomness,
+    cut: tuple[int, int] | None = None,
+) -> Recovered:
+    """Rebuilds a node from its directories. `cut` is (generation, end) of a file of which later writes failed."""
+    found = _Found()
+    names = await disk.list()
+    for name in names:
+        if name.endswith(".tmp"):
+            await try_remove(disk, name)
+    generations = sorted(generation_of(name) for name in names if name.startswith("journal-") and name.endswith(".log"))
+    await _read_headers(disk, identity, found, generations, cut)
+    await _load_table(disk, found, generations)
+    for slot, kept_disk in data.items():
+        await _load_kept(kept_disk, slot, found)
+    _account(found, data)
+    found.table.close_all()
+    newest = found.scans[generations[-1]] if generations else None
+    active = await write_new_file(disk, identity, settings, randomness, found.table, _next(found), newest)
+    if newest is not None:
+        await _close_newest(disk, found, newest)
+    found.files[active.file.generation] = active.file
+    return Recovered(found.table, found.files, active, found.damage)
+
+
+def _next(found: _Found) -> int:
+    return max(found.files, default=0) + 1
+
+
+async def _read_headers(
+    disk: Disk, identity: NodeIdentity, found: _Found, generations: list[int], cut: tuple[int, int] | None
+) -> None:
+    for generation in generations:
+        handle = await disk.open(file_name(generation))
+        block = await handle.read(0, BLOCK_BYTES + 64)
+        header = decode_file_header(block[:BLOCK_BYTES])
+        if header is not None and header.identity != identity:
+            await handle.close()
+            raise NodeDirectoryInvalid(f"{file_name(generation)} was written by node {header.identity}")
+        salt = header.salt if header else int.from_bytes(block[BLOCK_BYTES + 8 : BLOCK_BYTES + 16], "little")
+        found.files[generation] = StoredFile(disk, generation, salt, file_name(generation), handle=handle)
+        if header is not None and header.previous in found.files:
+            found.ends[header.previous] = header.previous_end
+    if cut is not None:
+        found.ends[cut[0]] = cut[1]
+
+
+async def _load_table(disk: Disk, found: _Found, generations: list[int]) -> None:
+    """The newest checkpoint that holds, and every control record since; then the indexes of older files."""
+    since = len(generations)
+    for at in range(len(generations) - 1, -1, -1):
+        scan = await _scan(found, generations[at])
+        since = at
+        if scan.checkpoint is not None:
+            found.table.load_checkpoint(scan.checkpoint)
+            break
+    else:
+        if generations:
+            raise NodeDirectoryInvalid("no checkpoint of the journal can be read; restore the directory from a backup")
+    for generation in generations[since:]:
+        scan = found.scans[generation]
+        found.table.forgetful |= scan.header is not None and scan.header.forgetful
+        for record in scan.controls:
+            found.table.replay(record)
+        _note_damage(found, scan, after_checkpoint=True)
+    for generation in generations[:since]:
+        loaded = await load_index(disk, generation)
+        if loaded is not None:
+            found.indexes[generation], found.files[generation].length = loaded
+            continue
+        scan = await _scan(found, generation)
+        _note_damage(found, scan, after_checkpoint=False)
+        if not scan.damage:
+            await store_index(disk, generation, scan.index, scan.end)
+
+
+async def _scan(found: _Found, generation: int) -> Scan:
+    file = found.files[generation]
+    assert file.handle is not None
+    scan = await run_scan(file.handle, generation, found.ends.get(generation))
+    found.scans[generation] = scan
+    found.indexes[generation] = scan.index
+    file.length = scan.covered
+    return scan
+
+
+async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
+    """Copied-out files. One whose source is still there and whole was not finished: the source is the truth."""
+    for name in await disk.list():
+        if name.endswith(".tmp"):
+            await try_remove(disk, name)
+        if not (name.startswith("kept-") and name.endswith(".log")):
+            continue
+        generation = generation_of(name)
+        handle = await disk.open(name)
+        header = decode_file_header(await handle.read(0, BLOCK_BYTES))
+        source = found.scans.get(header.previous) if header is not None else None
+        if header is not None and header.previous in found.files and (source is None or not source.damage):
+            await handle.close()
+            await try_remove(disk, name)
+            await try_remove(disk, index_name(generation))
+            continue
+        loaded = await load_index(disk, generation)
+        if loaded is not None and header is not None:
+            index, length = loaded
+        else:
+            scan = await run_scan(handle, generation, None, sealed=True)
+            index, length = scan.index, scan.end
+            _note_damage(found, scan, after_checkpoint=False)
+        salt = header.salt if header is not None else 0
+        found.files[generation] = StoredFile(disk, generation, salt, name, kept=True, length=length, handle=handle)
+        found.indexes[generation] = index
+
+
+def _note_damage(found: _Found, scan: Scan, *, after_checkpoint: bool) -> None:
+    """Marks the ledgers concerned. If nobody can tell, that is every ledger that was open in the file."""
+    for damage in scan.damage:
+        log.error("%s", damage)
+        found.damage.append(damage)
+        named: set[LedgerId] = set(scan.names if damage.ledgers is None else damage.ledgers)
+        if damage.ledgers is None and scan.checkpoint is not None:
+            opened = LedgerTable()
+            opened.load_checkpoint(scan.checkpoint)
+            named |= {ledger.id for ledger in opened if ledger.state == OPEN}
+        for ledger in sorted(named):
+            known = found.table.find(ledger)
+            if known is not None:
+                known.damaged, known._packed = True, b""
+            elif after_checkpoint:
+                found.table.forgetful = True
+        if damage.ledgers is None and after_checkpoint:
+            found.table.forgetful = True
+
+
+def _account(found: _Found, data: dict[int, Disk]) -> None:
+    """Tells each ledger where its entries lie, and each file how many of its bytes are still needed."""
+    for generation in sorted(found.indexes):
+        file = found.files[generation]
+        for summary in found.indexes[generation].summaries():
+            file.total += summary.bytes
+            ledger = found.table.find(summary.ledger)
+            if ledger is None:
+                continue
+            file.live += summary.bytes
+            ledger.add_extent(generation, summary.first, summary.last, summary.bytes)
+            ledger.confirmed = max(ledger.confirmed, summary.confirmed)
+    present = sum(1 << slot for slot in data)
+    for ledger in found.table:
+        if ledger.homes & ~present:
+            ledger.damaged = True  # in memory only: the disk may come back
+
+
+async def _close_newest(disk: Disk, found: _Found, newest: Scan) -> None:
+    """The file that was being written is closed now; its index saves the next start a scan."""
+    if not newest.damage:
+        await try_remove(disk, index_name(newest.generation) + ".tmp")
+        await store_index(disk, newest.generation, newest.index, newest.covered)
+
+
+# -- a new file -------------------------------------------------------------------------------------------------------
+
+
+async def write_new_file(
+    disk: Disk,
+    identity: NodeIdentity,
+    settings: NodeSettings,
+    randomness: Randomness,
+    table: LedgerTable,
+    generation: int,
+    newest: Scan | None,
+    *,
+    spare: DiskFile | None = None,
+    previous: tuple[int, int] | None = None,
+    room: int = 0,
+) -> ActiveFile:
+    """Header, checkpoint and whatever must be written again, synced before the file gets its name."""
+    if newest is not None:
+        previous = (newest.generation, newest.covered)
+    salt = int.from_bytes(randomness.bytes(8), "little")
+    header = FileHeader(generation, salt, identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful)
+    body = table.checkpoint()
+    checkpoint, length = encode_group(salt, 1, 0, [], [body], len(body), (), GroupKind.CHECKPOINT)
+    rest = newest.uncovered if newest is not None else []
+    needed = BLOCK_BYTES + length + sum(blocks(group.head.length) for group in rest) + room + 2 * BLOCK_BYTES
+    capacity = max(settings.file_bytes, needed)
+    temporary = f"{file_name(generation)}.tmp"
+    if spare is None:
+        handle = await disk.create(temporary, reserve=capacity)
+    else:
+        handle, temporary = spare, spare.name
+    stored = StoredFile(disk, generation, salt, file_name(generation), handle=handle, index=FileIndex())
+    assert stored.index is not None
+    active = ActiveFile(stored, handle, stored.index, BLOCK_BYTES + length, capacity, 1, 1, BLOCK_BYTES + length)
+    await handle.write(0, [encode_file_header(header), *checkpoint], sync=not rest)
+    if newest is not None and rest:
+        await _write_again(active, disk, table, newest)
+    await disk.rename(temporary, stored.name)
+    await disk.sync_directory()
+    return active
+
+
+async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newest: Scan) -> None:
+    """Entries that were whole but perhaps never synced: on disk for certain now, or not at all."""
+    source = await disk.open(file_name(newest.generation))
+    for group in newest.uncovered:
+        entries = [entry for entry in group.entries if entry.kind == Kind.APPEND and table.find(entry.ledger)]
+        for at in range(0, len(entries), GROUP_ENTRIES_MAX):
+            await copy_group(source, active, entries[at : at + GROUP_ENTRIES_MAX], table)
+    await source.close()
+    await active.handle.sync()
+    active.synced_number, active.synced_end = active.number, active.position
+
+
+async def copy_group(source: DiskFile, active: ActiveFile, entries: list[Entry], table: LedgerTable) -> int:
+    """Writes the batches of `entries` as one more group of `active`, not synced; returns its length."""
+    body = []
+    for entry in entries:
+        data = await source.read(entry.position, entry.length)
+        if not is_sound(data, 0, entry.length, entry.crc, entry.a, entry.messages):
+            raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is damaged")
+        body.append(data)
+    directory = [
+        pack_entry(entry.ledger, entry.a, entry.b, entry.length, entry.messages, entry.crc, Kind.APPEND)
+        for entry in entries
+    ]
+    size = sum(entry.length for entry in entries)
+    ledgers = dict.fromkeys(entry.ledger for entry in entries)
+    number = active.number + 1
+    parts, length = encode_group(active.file.salt, number, active.synced_number, directory, body, size, ledgers)
+    await active.handle.write(active.position, parts, sync=False)
+    add_to_index(active.index, entries, active.position)
+    active.file.live += size
+    active.file.total += size
+    for entry in entries:
+        ledger = table.find(entry.ledger)
+        if ledger is not None:
+            ledger.queued = max(ledger.queued, entry.a + entry.messages - 1)
+            ledger.held = max(ledger.held, entry.a + entry.messages - 1)
+            ledger.confirmed = max(ledger.confirmed, entry.b)
+    active.number = number
+    active.position += length
+    return length

@@ -1,0 +1,48 @@
+"""What the parts of one disk node share. Owned by the node's event loop; replaced as a whole by recovery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydanube.base.ids import NodeIdentity
+from pydanube.ledger.scan import Damage
+from pydanube.ledger.table import Ledger, LedgerTable
+from pydanube.ports.disk import Disk
+from pydanube.ports.randomness import Randomness
+from pydanube.storage.files import FileCache, StoredFile
+from pydanube.storage.settings import NodeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDisks:
+    """The directories of a node: one for the journal, and numbered ones for what is copied out of it."""
+
+    journal: Disk
+    data: dict[int, Disk]
+    identity: NodeIdentity
+    settings: NodeSettings
+    randomness: Randomness
+
+
+@dataclass(slots=True)
+class NodeState:
+    """Everything in memory. Thrown away and rebuilt after a failed write."""
+
+    disks: NodeDisks
+    table: LedgerTable
+    files: dict[int, StoredFile]  # the active one included
+    cache: FileCache
+    damage: list[Damage] = field(default_factory=list)
+
+    def next_generation(self) -> int:
+        return max(self.files, default=0) + 1
+
+    def release(self, ledger: Ledger) -> list[StoredFile]:
+        """A deleted ledger needs its bytes no more; returns the files it leaves behind."""
+        left = []
+        for generation, size in ledger.files():
+            file = self.files.get(generation)
+            if file is not None:
+                file.live -= size
+                left.append(file)
+        return left

@@ -1,0 +1,24 @@
+"""From the node's own numbers to what the port says."""
+
+from __future__ import annotations
+
+from pydanube.ledger.table import BUFFERED, FENCED, FSYNC, OPEN, SEALED, Ledger
+from pydanube.ports.storage import Durability, LedgerState, LedgerStatus
+
+DURABILITY_CODES = {Durability.FSYNC: FSYNC, Durability.BUFFERED: BUFFERED}
+_DURABILITIES = {code: durability for durability, code in DURABILITY_CODES.items()}
+_STATES = {OPEN: LedgerState.OPEN, FENCED: LedgerState.FENCED, SEALED: LedgerState.SEALED}
+
+
+def status_of(ledger: Ledger) -> LedgerStatus:
+    return LedgerStatus(
+        ledger=ledger.id,
+        epoch=max(ledger.epoch, ledger.fence),
+        state=_STATES[ledger.state],
+        durability=_DURABILITIES[ledger.durability],
+        last=ledger.sealed if ledger.state == SEALED else ledger.held,
+        confirmed=ledger.confirmed,
+        reserved=ledger.reserved,
+        damaged=ledger.damaged,
+        quarantined=ledger.quarantined,
+    )

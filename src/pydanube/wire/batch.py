@@ -1,0 +1,364 @@
+"""The batch: many messages as columns behind one header, the same bytes on the wire, in the journal and in the cache.
+
+A producer builds the content; the broker only puts a stamp in front of it and never touches or decodes what is inside.
+Bytes from outside become a `Batch` through `parse` or `from_parts` alone, and only `BatchInvalid`, `BatchDamaged` and
+`BatchTooLarge` come out of it whatever they are. The format is in `docs/internals/batch.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import NamedTuple, TypeVar
+
+from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge
+from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from pydanube.wire.columns import WIDTHS, Column, Kind, Section, kind_of
+from pydanube.wire.content import content_check, seal
+from pydanube.wire.cut import Rows, cut_section
+from pydanube.wire.decode import decode_attributes, decode_bytes, decode_fixed
+from pydanube.wire.encode import encode_attributes, encode_bytes, encode_fixed, encode_keys
+from pydanube.wire.header import (
+    CODECS,
+    HEADER_BYTES,
+    PREFIX_BYTES,
+    STAMP_BYTES,
+    STAMP_FIELDS,
+    Codec,
+    Header,
+    check_stamp,
+    length_of,
+    make_stamp,
+    read_header,
+    stamp_check,
+)
+from pydanube.wire.packing import unpack
+
+__all__ = ["PREFIX_BYTES", "STAMP_BYTES", "Batch", "Codec", "Message", "build", "length_of"]
+
+_Value = TypeVar("_Value")
+
+
+class Message(NamedTuple):
+    """One row of a batch, under the names that Parquet, Arrow and Spark use too. Times are µs since 1970."""
+
+    offset: int  # the row number while the batch is not stamped
+    publish_time: int
+    append_time: int
+    event_time: int | None
+    delivery_time: int | None
+    key: bytes | None
+    payload: bytes | None  # None is a tombstone, b"" an empty message
+    attributes: dict[str, str] | None
+    producer: int
+    sequence: int
+    schema_id: int | None
+    schema_version: int | None
+    epoch: int
+
+
+_MESSAGE_OF: Callable[[tuple[object, ...]], Message] = partial(tuple.__new__, Message)  # half the time of Message(…)
+
+
+class Batch:
+    """A stamp and a content. Never changed once made: `stamped` and `slice` make new ones."""
+
+    __slots__ = (
+        "_packed",
+        "_plain",
+        "append_time",
+        "base_offset",
+        "codec",
+        "columns",
+        "content",
+        "count",
+        "crc",
+        "epoch",
+        "first_sequence",
+        "packed_bytes",
+        "plain_bytes",
+        "producer_id",
+        "publish_time",
+        "raw_bytes",
+        "stamp",
+    )
+
+    def __init__(self, stamp: bytes, content: bytes, header: Header) -> None:
+        """For this module: takes bytes that were made or checked here. Others call `build` or `parse`."""
+        self.stamp = stamp
+        self.content = content
+        base_offset, append_time, epoch, _, _ = STAMP_FIELDS.unpack(stamp)
+        self.base_offset: int = base_offset
+        self.append_time: int = append_time
+        self.epoch: int = epoch
+        self.crc = header.crc
+        self.codec = CODECS[header.codec]
+        self.columns = header.columns
+        self.count = header.count
+        self.plain_bytes = header.plain_bytes
+        self.packed_bytes = header.packed_bytes
+        self.raw_bytes = header.raw_bytes
+        self.publish_time = header.publish_time
+        self.producer_id = header.producer_id
+        self.first_sequence = header.first_sequence
+        self._plain: Section | None = None
+        self._packed: Section | None = None
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview) -> Batch:
+        """The batch these bytes are, all of them. Checks stamp, header and both checksums, not the columns."""
+        if len(data) > BATCH_BYTES_MAX:
+            raise BatchTooLarge(f"{len(data)} bytes, a batch has at most {BATCH_BYTES_MAX}")
+        return cls.from_parts(bytes(data[:STAMP_BYTES]), bytes(data[STAMP_BYTES:]))
+
+    @classmethod
+    def from_parts(cls, stamp: bytes, content: bytes) -> Batch:
+        """As `parse`, for a stamp and a content that were kept apart."""
+        if len(stamp) != STAMP_BYTES or len(content) < HEADER_BYTES:
+            raise BatchDamaged(f"{len(stamp) + len(content)} bytes are no batch")
+        if STAMP_BYTES + len(content) > BATCH_BYTES_MAX:
+            raise BatchTooLarge(f"{STAMP_BYTES + len(content)} bytes, a batch has at most {BATCH_BYTES_MAX}")
+        header = read_header(content)
+        if content_check(content) != header.crc:
+            raise BatchDamaged("the content does not match its checksum")
+        base_offset, append_time, epoch, check, reserved = STAMP_FIELDS.unpack(stamp)
+        if check != stamp_check(stamp[:24], header.crc) or reserved:
+            raise BatchDamaged("the stamp does not match its checksum, or is another content's")
+        header.check()
+        if len(content) != header.content_bytes:
+            raise BatchInvalid(f"a content of {len(content)} bytes says it has {header.content_bytes}")
+        check_stamp(base_offset, append_time, epoch, header.count)
+        if any(content[HEADER_BYTES + header.plain_bytes + header.packed_bytes :]):
+            raise BatchInvalid("padding at the end is not zero")
+        return cls(stamp, content, header)
+
+    def stamped(self, base_offset: int, epoch: int, append_time: int) -> Batch:
+        """The same content, the very object, with a place in a ledger."""
+        if not epoch:
+            raise BatchInvalid("epochs start at 1")
+        check_stamp(base_offset, append_time, epoch, self.count)
+        batch = object.__new__(Batch)
+        batch.stamp = make_stamp(base_offset, append_time, epoch, self.crc)
+        batch.base_offset = base_offset
+        batch.append_time = append_time
+        batch.epoch = epoch
+        for name in _CONTENT_SLOTS:
+            setattr(batch, name, getattr(self, name))
+        return batch
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.count - 1
+
+    @property
+    def size(self) -> int:
+        return STAMP_BYTES + len(self.content)
+
+    def parts(self) -> tuple[bytes, bytes]:
+        """Stamp and content, to be written one after the other without a copy."""
+        return self.stamp, self.content
+
+    def to_bytes(self) -> bytes:
+        return self.stamp + self.content
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Batch):
+            return NotImplemented
+        return self.stamp == other.stamp and self.content == other.content
+
+    def __hash__(self) -> int:
+        return hash(self.stamp)
+
+    def __repr__(self) -> str:
+        place = f"{self.base_offset}..{self.last_offset} of epoch {self.epoch}" if self.epoch else "not stamped"
+        return f"<Batch {place}, {self.count} messages, {self.size} bytes, {self.codec.name.lower()}>"
+
+    # -- columns -----------------------------------------------------------------------------------------------------
+
+    def check_plain(self) -> None:
+        """Raises unless the uncompressed columns (keys, times, schemas) hold. Remembered; cheap enough for a broker."""
+        self.plain_section().check()
+
+    def check(self) -> None:
+        """Raises unless all columns hold; unpacks a compressed section. Remembered, and implied by every reader."""
+        self.check_plain()
+        self.packed_section().check()
+
+    def plain_section(self) -> Section:
+        """Where the uncompressed columns lie: within the bytes, but `Section.check` is still to be asked."""
+        if self._plain is None:
+            end = HEADER_BYTES + self.plain_bytes
+            self._plain = Section(self.content, HEADER_BYTES, end, self.columns, self.count, packed=False)
+        return self._plain
+
+    def packed_section(self) -> Section:
+        """The same of payloads and attributes. Keeps what it unpacked."""
+        if self._packed is None:
+            self._packed = self._unpacked()
+        return self._packed
+
+    def _unpacked(self) -> Section:
+        start = HEADER_BYTES + self.plain_bytes
+        end = start + self.packed_bytes
+        if self.codec == Codec.NONE:
+            return Section(self.content, start, end, self.columns, self.count, packed=True)
+        raw = unpack(self.content[start:end], self.codec, self.raw_bytes)
+        return Section(raw, 0, self.raw_bytes, self.columns, self.count, packed=True)
+
+    def payloads(self) -> list[bytes | None]:
+        section = self.packed_section()
+        section.check()
+        return decode_bytes(section)
+
+    def attributes(self) -> list[dict[str, str] | None]:
+        section = self.packed_section()
+        section.check()
+        return decode_attributes(section)
+
+    def keys(self) -> list[bytes | None]:
+        self.check_plain()
+        return decode_bytes(self.plain_section())
+
+    def publish_times(self) -> list[int]:
+        if kind_of(self.columns, Column.PUBLISH_TIME) == Kind.ABSENT:
+            return [self.publish_time] * self.count
+        return self._integers(Column.PUBLISH_TIME)  # type: ignore[return-value]  # never nullable: see kinds_allowed
+
+    def event_times(self) -> list[int | None]:
+        return self._integers(Column.EVENT_TIME)
+
+    def delivery_times(self) -> list[int | None]:
+        return self._integers(Column.DELIVERY_TIME)
+
+    def schema_ids(self) -> list[int | None]:
+        return self._integers(Column.SCHEMA_ID)
+
+    def schema_versions(self) -> list[int | None]:
+        return self._integers(Column.SCHEMA_VERSION)
+
+    def _integers(self, column: Column) -> list[int | None]:
+        self.check_plain()
+        return decode_fixed(self.plain_section(), column)
+
+    def messages(self) -> Iterator[Message]:
+        """Every message with all its fields. Raises here, not while it is iterated."""
+        self.check()
+        rows = zip(
+            range(self.base_offset, self.base_offset + self.count),
+            self.publish_times(),
+            repeat(self.append_time),
+            self.event_times(),
+            self.delivery_times(),
+            self.keys(),
+            self.payloads(),
+            self.attributes(),
+            repeat(self.producer_id),
+            range(self.first_sequence, self.first_sequence + self.count),
+            self.schema_ids(),
+            self.schema_versions(),
+            repeat(self.epoch),
+            strict=False,  # the repeats have no end
+        )
+        return map(_MESSAGE_OF, rows)
+
+    def slice(self, first: int, count: int) -> Batch:
+        """The batch of `count` messages from row `first` on, with the offsets and sequences they have here.
+
+        No message is decoded. A compressed batch is unpacked and packed again: let the host offload that.
+        """
+        if first < 0 or count < 1 or first + count > self.count:
+            raise BatchInvalid(f"no rows {first}..{first + count - 1} in a batch of {self.count}")
+        if count == self.count:
+            return self
+        plain = self.plain_section()
+        packed = self._packed or self._unpacked()  # not kept: a cache that cuts must not grow by what it unpacks
+        plain.check()
+        packed.check()
+        rows = Rows(first, count)
+        plain_columns, plain_parts = cut_section(plain, rows, packed=False)
+        packed_columns, packed_parts = cut_section(packed, rows, packed=True)
+        header = Header(
+            codec=self.codec,
+            columns=plain_columns | packed_columns,
+            count=count,
+            publish_time=self.publish_time,
+            producer_id=self.producer_id,
+            first_sequence=self.first_sequence + first,
+        )
+        content = seal(header, plain_parts, packed_parts)
+        base_offset = self.base_offset + first if self.epoch else 0
+        return Batch(make_stamp(base_offset, self.append_time, self.epoch, header.crc), content, header)
+
+
+_CONTENT_SLOTS = tuple(name for name in Batch.__slots__ if name not in ("stamp", "base_offset", "append_time", "epoch"))
+
+
+def build(
+    payloads: Sequence[bytes | None],
+    *,
+    publish_time: int,
+    keys: Sequence[bytes | str | None] | None = None,
+    publish_times: Sequence[int] | None = None,
+    event_times: Sequence[int | None] | None = None,
+    delivery_times: Sequence[int | None] | None = None,
+    attributes: Sequence[Mapping[str, str] | None] | None = None,
+    schema_ids: int | Sequence[int | None] | None = None,
+    schema_versions: int | Sequence[int | None] | None = None,
+    producer_id: int = 0,
+    first_sequence: int = 0,
+    codec: Codec = Codec.NONE,
+) -> Batch:
+    """A batch of these messages, not stamped. Columns that are null throughout cost nothing."""
+    count = len(payloads)
+    if count > BATCH_MESSAGES_MAX:
+        raise BatchTooLarge(f"{count} messages, a batch has at most {BATCH_MESSAGES_MAX}")
+    if not count:
+        raise BatchInvalid("a batch has at least one message")
+    if publish_times is not None:
+        publish_times = _publish_times(_as_many(publish_times, count, "publish times"), publish_time)
+    columns = 0
+    plain: list[bytes] = []
+    if keys is not None:
+        columns, plain = encode_keys(_as_many(keys, count, "keys"))
+    for column, values in (
+        (Column.PUBLISH_TIME, publish_times),
+        (Column.EVENT_TIME, event_times),
+        (Column.DELIVERY_TIME, delivery_times),
+        (Column.SCHEMA_ID, schema_ids),
+        (Column.SCHEMA_VERSION, schema_versions),
+    ):
+        if values is not None:
+            each = [values] * count if isinstance(values, int) else _as_many(values, count, column.name)
+            kind, parts = encode_fixed(each, WIDTHS[column])
+            columns |= kind << 2 * column
+            plain += parts
+    kind, packed = encode_bytes(payloads)
+    columns |= kind << 2 * Column.PAYLOAD
+    if attributes is not None:
+        kind, parts = encode_attributes(_as_many(attributes, count, "attributes"))
+        columns |= kind << 2 * Column.ATTRIBUTES
+        packed += parts
+    header = Header(
+        codec=codec,
+        columns=columns,
+        count=count,
+        publish_time=publish_time,
+        producer_id=producer_id,
+        first_sequence=first_sequence,
+    )
+    content = seal(header, plain, packed)
+    return Batch(make_stamp(0, 0, 0, header.crc), content, header)
+
+
+def _publish_times(times: Sequence[int], publish_time: int) -> Sequence[int] | None:
+    """The column to store: none where the header's time says it all."""
+    if None in times:
+        raise BatchInvalid("every message has a publish time")
+    return None if times.count(publish_time) == len(times) else times
+
+
+def _as_many(values: Sequence[_Value], count: int, name: str) -> Sequence[_Value]:
+    if len(values) != count:
+        raise BatchInvalid(f"{len(values)} {name.lower()} for {count} messages")
+    return values

@@ -1,0 +1,68 @@
+"""Column buffers back into lists. Takes only sections that have passed `Section.check`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from struct import unpack_from
+from typing import TypeVar
+
+from pydanube.wire.columns import Column, Fixed, Kind, Section, Variable
+from pydanube.wire.lanes import flags_of
+
+_CODES = {4: "i", 8: "q"}
+_Value = TypeVar("_Value")
+
+
+def decode_bytes(section: Section) -> list[bytes | None]:
+    """The keys of a plain section, the payloads of a packed one."""
+    where = section.variable
+    if where is None:
+        return [None] * section.count
+    data = section.buffer[where.data : where.data + where.data_bytes]
+    return _nulled(section, where.validity, [data[a:b] for a, b in pairwise(_offsets(section, where.offsets))])
+
+
+def decode_fixed(section: Section, column: Column) -> list[int | None]:
+    where = section.fixed.get(column)
+    if where is None:
+        return [None] * section.count
+    if where.kind == Kind.CONSTANT:
+        return [decode_constant(section, where)] * section.count
+    values = list(unpack_from(f"<{section.count}{_CODES[where.width]}", section.buffer, where.values))
+    return _nulled(section, where.validity, values)
+
+
+def decode_constant(section: Section, where: Fixed) -> int:
+    """The one value of a constant column."""
+    return int.from_bytes(section.buffer[where.values : where.values + where.width], "little", signed=True)
+
+
+def decode_attributes(section: Section) -> list[dict[str, str] | None]:
+    where = section.entries
+    if where is None:
+        return [None] * section.count
+    entries = list(zip(_texts(section, where.names), _texts(section, where.texts), strict=True))
+    rows = [dict(entries[a:b]) for a, b in pairwise(_offsets(section, where.offsets))]
+    return _nulled(section, where.validity, rows)
+
+
+def _offsets(section: Section, at: int, rows: int | None = None) -> tuple[int, ...]:
+    return unpack_from(f"<{(section.count if rows is None else rows) + 1}i", section.buffer, at)
+
+
+def _texts(section: Section, where: Variable) -> list[str]:
+    data = section.buffer[where.data : where.data + where.data_bytes]
+    spans = pairwise(_offsets(section, where.offsets, where.rows))
+    if data.isascii():
+        text = data.decode()
+        return [text[a:b] for a, b in spans]
+    return [data[a:b].decode() for a, b in spans]
+
+
+def _nulled(section: Section, validity: int, values: list[_Value]) -> list[_Value | None]:
+    """The values, with None where the bitmap at `validity` says so."""
+    if validity < 0:
+        return values  # type: ignore[return-value]  # a list of values is a list of values or None that has no None
+    bits = int.from_bytes(section.buffer[validity : validity + (section.count + 7) // 8], "little")
+    flags = flags_of(bits, section.count)
+    return [value if flag == "1" else None for value, flag in zip(values, flags, strict=True)]

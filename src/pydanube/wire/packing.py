@@ -1,0 +1,55 @@
+"""Compression of a batch's packed section. Nothing is unpacked to a size that was not judged first."""
+
+from __future__ import annotations
+
+import lz4.block
+import zstandard
+
+from pydanube.base.errors import BatchInvalid
+from pydanube.base.limits import BATCH_RAW_BYTES_MAX
+from pydanube.wire.header import Codec
+
+ZSTD_LEVEL = 3
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_WINDOW_BYTES_MAX = 1 << BATCH_RAW_BYTES_MAX.bit_length()  # zstd's own windows are powers of two
+
+
+def pack(raw: bytes, codec: Codec) -> tuple[Codec, bytes]:
+    """The section compressed, or as it is when that does not make it smaller."""
+    if not raw or codec == Codec.NONE:
+        return Codec.NONE, raw
+    if codec == Codec.LZ4:
+        packed: bytes = lz4.block.compress(raw, store_size=False)
+    else:
+        packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)  # one a call: they may not be shared
+    return (codec, packed) if len(packed) < len(raw) else (Codec.NONE, raw)
+
+
+def unpack(packed: bytes, codec: Codec, raw_bytes: int) -> bytes:
+    """The section as it was. `raw_bytes` is the header's, already held against the limits."""
+    raw = _unpack_lz4(packed, raw_bytes) if codec == Codec.LZ4 else _unpack_zstd(packed, raw_bytes)
+    if len(raw) != raw_bytes:
+        raise BatchInvalid("a section does not unpack to the size its header says")
+    return raw
+
+
+def _unpack_lz4(packed: bytes, raw_bytes: int) -> bytes:
+    try:
+        raw: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)
+    except (lz4.block.LZ4BlockError, ValueError) as error:
+        raise BatchInvalid("a section is not lz4") from error
+    return raw
+
+
+def _unpack_zstd(packed: bytes, raw_bytes: int) -> bytes:
+    if not packed.startswith(_ZSTD_MAGIC):
+        raise BatchInvalid("a section is not one zstd frame")
+    try:
+        frame = zstandard.get_frame_parameters(packed)
+        if frame.content_size != raw_bytes or frame.dict_id or frame.window_size > _ZSTD_WINDOW_BYTES_MAX:
+            raise BatchInvalid("a zstd frame does not say what its header says")
+        return zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX).decompress(
+            packed, max_output_size=raw_bytes, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise BatchInvalid("a section is not one zstd frame") from error

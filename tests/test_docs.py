@@ -1,0 +1,132 @@
+"""The documents keep their word: Python snippets run, `make` commands exist, relative links resolve."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+SNIPPET_SECONDS_MAX = 60
+
+
+@dataclass(frozen=True)
+class Fence:
+    """One fenced block: what stands behind the opening marks, its text, and the line where the text begins."""
+
+    info: str
+    text: str
+    line: int
+
+
+def fences(text: str) -> list[Fence]:
+    found: list[Fence] = []
+    opened: tuple[str, str, int] | None = None
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        mark = re.match(r"\s*(`{3,}|~{3,})\s*(.*)$", line)
+        if mark and opened is None:
+            opened = (mark[1], mark[2].strip(), number + 1)
+        elif mark and opened and mark[1].startswith(opened[0]) and not mark[2]:
+            found.append(Fence(opened[1], "\n".join(lines[opened[2] - 1 : number - 1]), opened[2]))
+            opened = None
+    assert opened is None, f"the block opened before line {opened[2]} is never closed"
+    return found
+
+
+def outside_fences(text: str) -> str:
+    for fence in fences(text):
+        text = text.replace(fence.text, "", 1) if fence.text else text
+    return text
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+SNIPPETS = [
+    pytest.param(path, fence, id=f"{name_of(path)}:{fence.line}")
+    for path in DOCUMENTS
+    for fence in fences(path.read_text(encoding="utf-8"))
+    if re.match(r"py(thon|con)?\b", fence.info)
+]
+
+
+@pytest.mark.parametrize(("path", "fence"), SNIPPETS)
+def test_a_snippet_runs(path: Path, fence: Fence, tmp_path: Path) -> None:
+    assert fence.info == "python", "a Python snippet is marked `python` and nothing else: all of them run"
+    source = "\n" * (fence.line - 1) + fence.text  # so that a traceback names the line of the document
+    program = tmp_path / path.name
+    program.write_text(source, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SNIPPET_SECONDS_MAX,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def make_targets(makefile: str) -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+
+
+def mentioned_targets(text: str) -> set[str]:
+    """What `make` is asked to do in inline code and in the lines of blocks; settings like SEEDS=1 are no targets."""
+    spans = re.findall(r"`([^`\n]+)`", outside_fences(text))
+    blocks = [line.strip().removeprefix("$ ") for fence in fences(text) for line in fence.text.splitlines()]
+    commands = [command.split("#")[0] for command in (*spans, *blocks) if re.match(r"make( |$)", command)]
+    words = [word for command in commands for word in command.split()[1:]]
+    return {word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_every_make_command_exists(path: Path) -> None:
+    known = make_targets((ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert mentioned_targets(path.read_text(encoding="utf-8")) - known == set()
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that headings get, as forges make them."""
+    headings = re.findall(r"^#{1,6}\s+(.*?)\s*$", outside_fences(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(path: Path) -> list[str]:
+    broken: list[str] = []
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", outside_fences(text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        resolved = (path.parent / file).resolve() if file else path
+        if not resolved.exists() or (
+            anchor and resolved.suffix == ".md" and anchor not in anchors(resolved.read_text(encoding="utf-8"))
+        ):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_relative_links_resolve(path: Path) -> None:
+    assert broken_links(path) == []
+
+
+def test_the_checks_find_planted_mistakes(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(
+        "# One page\n\n`make fly` and `make sim SEEDS=3`\n\n[gone](gone.md) [here](#one-page) [not](#two)\n\n"
+        "```sh\nmake run test  # both\n```\n\n```python no-run\nprint(1)\n```\n",
+        encoding="utf-8",
+    )
+    text = document.read_text(encoding="utf-8")
+    assert [(fence.info, fence.line) for fence in fences(text)] == [("sh", 8), ("python no-run", 12)]
+    assert mentioned_targets(text) == {"fly", "sim", "run", "test"}
+    assert broken_links(document) == ["gone.md", "#two"]
+    assert make_targets("run: x ## go\nbench-core:\n\techo\nX := 1\n") == {"run", "bench-core"}

@@ -1,0 +1,437 @@
+"""Style and architecture as unit tests: who may import whom, what a core and a host may not touch, and house rules.
+
+Each rule is a function from source text to a list of complaints, so that the rules themselves are tested on planted
+violations at the end of this file.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from pydanube.base.errors import DanubeError
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+PACKAGE = "pydanube"
+LINES_MAX = 600
+
+Rule = Callable[[str, ast.Module], Iterator[str]]  # module name, its tree -> complaints
+
+# -- the direction of imports (see ARCHITECTURE.md) --------------------------------------------------------------------
+
+CORES = frozenset({"wire", "raft", "metadata", "ledger", "dispatch", "schema", "access", "placement"})
+BELOW_HOSTS = CORES | {"base", "ports"}
+EVERYTHING = BELOW_HOSTS | {"adapters", "storage", "broker", "api", "client", "spark", "connect", "cli"}
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "": frozenset(),  # the package itself: importing a core must not load a client
+    "base": frozenset(),
+    **{core: CORES | {"base"} for core in CORES},
+    "ports": CORES | {"base"},
+    "adapters": BELOW_HOSTS,
+    "storage": BELOW_HOSTS,
+    "broker": BELOW_HOSTS | {"storage", "adapters"},
+    "api": BELOW_HOSTS | {"storage", "adapters", "broker"},
+    "client": frozenset({"base", "wire", "ports"}),
+    "spark": frozenset({"base", "client"}),
+    "connect": frozenset({"base", "client"}),
+    "cli": frozenset({"base", "client"}),
+    "sim": EVERYTHING | {"testing"},
+    "testing": EVERYTHING | {"sim"},
+}
+
+CORE_FORBIDDEN_MODULES = frozenset({"asyncio", "os", "random", "socket", "threading", "time"})
+FORBIDDEN_MODULES = frozenset({"dill", "cloudpickle", "marshal", "pickle", "shelve"})
+FORBIDDEN_CALLS = frozenset({"eval", "exec", "builtins.eval", "builtins.exec", "yaml.load"})
+HOSTS = frozenset({"storage", "broker", "api", "client"})
+HOST_FORBIDDEN_MODULES = frozenset({"random", "secrets", "threading", "time", "uuid"})
+HOST_FORBIDDEN_NAMES = frozenset({"to_thread", "run_in_executor"})
+HOST_FORBIDDEN_CALLS = frozenset({"hash", "id"})
+CLOCK_METHODS = frozenset({"now", "today", "utcnow"})
+
+
+def folder_of(module: str) -> str:
+    """`pydanube.wire.batch` -> `wire`; the package itself -> ``."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def imports(module: str, tree: ast.Module, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """Every module a source names in an import, in any form, with its line. `from a import b` gives `a.b`."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and dotted(node.func) in {"import_module", "importlib.import_module"}:
+            named = (argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant))
+            yield from ((node.lineno, name) for name in named if isinstance(name, str))
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a chain of names, or an empty string for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def imported_folders(module: str, tree: ast.Module, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """The folders of this project that a source imports, other than its own."""
+    for line, name in imports(module, tree, is_package=is_package):
+        if name.split(".")[0] != PACKAGE:
+            continue
+        folder = folder_of(name)
+        if folder not in {"", "__version__", folder_of(module)}:
+            yield line, folder
+
+
+def wrong_direction(module: str, tree: ast.Module, *, is_package: bool = False) -> Iterator[str]:
+    own = folder_of(module)
+    if own not in MAY_IMPORT:
+        yield f"{module}: the folder {own}/ has no row in MAY_IMPORT; decide what it may import"
+        return
+    for line, folder in imported_folders(module, tree, is_package=is_package):
+        if folder not in MAY_IMPORT[own]:
+            yield f"{module}:{line}: {own or PACKAGE} may not import {folder}"
+
+
+def import_cycle(edges: dict[str, set[str]]) -> list[str]:
+    """One cycle between folders, or nothing."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+# -- what a core, a host and any module may not touch ------------------------------------------------------------------
+
+
+def forbidden_modules(module: str, tree: ast.Module, forbidden: frozenset[str], why: str) -> Iterator[str]:
+    for line, name in imports(module, tree):
+        if name.split(".")[0] in forbidden:
+            yield f"{module}:{line}: {name.split('.')[0]} is not for {why}"
+
+
+def impure_core(module: str, tree: ast.Module) -> Iterator[str]:
+    if folder_of(module) in CORES | {"base"}:
+        yield from forbidden_modules(module, tree, CORE_FORBIDDEN_MODULES, "a sans-IO core")
+
+
+def dangerous(module: str, tree: ast.Module) -> Iterator[str]:
+    yield from forbidden_modules(module, tree, FORBIDDEN_MODULES, "this project: it runs what it reads")
+    for line, name in imports(module, tree):
+        if name == "yaml.load":
+            yield f"{module}:{line}: yaml.load runs what it reads"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in FORBIDDEN_CALLS:
+            yield f"{module}:{node.lineno}: {dotted(node.func)} runs what it reads"
+
+
+def unrepeatable_host(module: str, tree: ast.Module) -> Iterator[str]:
+    """A host runs in the simulator, where the same seed must give the same run."""
+    if folder_of(module) not in HOSTS:
+        return
+    yield from forbidden_modules(module, tree, HOST_FORBIDDEN_MODULES, "a host: use a port")
+    for line, name in imports(module, tree):
+        if name.split(".")[-1] in HOST_FORBIDDEN_NAMES:
+            yield f"{module}:{line}: {name} is not for a host: use the offload port"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in HOST_FORBIDDEN_NAMES:
+            yield f"{module}:{node.lineno}: {node.attr} is not for a host: use the offload port"
+        elif isinstance(node, ast.Attribute) and node.attr in CLOCK_METHODS and "date" in dotted(node.value):
+            yield f"{module}:{node.lineno}: {dotted(node)} is not for a host: use the clock port"
+        elif isinstance(node, ast.Call) and dotted(node.func) in HOST_FORBIDDEN_CALLS:
+            yield f"{module}:{node.lineno}: {dotted(node.func)}() differs from run to run"
+        elif isinstance(node, ast.FunctionDef) and node.name == "__del__":
+            yield f"{module}:{node.lineno}: __del__ runs when the collector likes"
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and is_set(node.iter):
+            yield f"{module}:{node.iter.lineno}: a set has no repeatable order; sort it"
+
+
+def is_set(node: ast.expr) -> bool:
+    """Whether the expression visibly walks a set; a set behind a name is not seen."""
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    if isinstance(node, ast.BinOp):
+        return is_set(node.left) or is_set(node.right)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id in {"set", "frozenset"}:
+            return True
+        return node.func.id in {"enumerate", "iter", "list", "tuple"} and bool(node.args) and is_set(node.args[0])
+    return False
+
+
+def undocumented(module: str, tree: ast.Module) -> Iterator[str]:
+    if not (ast.get_docstring(tree) or "").strip():
+        yield f"{module}: the first line must say what the module owns"
+
+
+RULES: tuple[Rule, ...] = (impure_core, dangerous, unrepeatable_host, undocumented)
+
+
+# -- the tests ---------------------------------------------------------------------------------------------------------
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = sorted((SOURCE / PACKAGE).rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in SOURCES}
+
+
+def test_imports_point_in_one_direction() -> None:
+    complaints = [
+        complaint
+        for path, tree in TREES.items()
+        for complaint in wrong_direction(module_name(path), tree, is_package=path.name == "__init__.py")
+    ]
+    assert complaints == []
+
+
+def test_folders_do_not_import_each_other_in_a_circle() -> None:
+    edges: dict[str, set[str]] = {}
+    for path, tree in TREES.items():
+        own = folder_of(module_name(path))
+        if own not in {"sim", "testing"}:  # the simulator uses the public kit, and the kit the simulator
+            found = imported_folders(module_name(path), tree, is_package=path.name == "__init__.py")
+            edges.setdefault(own, set()).update(folder for _, folder in found)
+    assert import_cycle(edges) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_sources_obey(rule: Rule) -> None:
+    assert [complaint for path, tree in TREES.items() for complaint in rule(module_name(path), tree)] == []
+
+
+def test_every_folder_says_why_it_exists() -> None:
+    folders = {path.parent for path in SOURCES}
+    assert [folder for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def test_files_stay_readable() -> None:
+    files = [path for folder in ("src", "tests", "bench") for path in (ROOT / folder).rglob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {name: lines for name, lines in lengths.items() if lines > LINES_MAX} == {}
+
+
+def test_sources_leave_nothing_for_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX)\b")
+    assert [str(path) for path in SOURCES if marks.search(path.read_text(encoding="utf-8"))] == []
+
+
+def all_errors(root: type[DanubeError] = DanubeError) -> list[type[DanubeError]]:
+    """The product's errors; a test may have its own."""
+    found = [root]
+    for kind in root.__subclasses__():
+        if kind.__module__.split(".")[0] == PACKAGE:
+            found.extend(all_errors(kind))
+    return found
+
+
+def test_every_error_has_its_own_code() -> None:
+    codes = [kind.code for kind in all_errors()]
+    assert sorted(codes) == sorted(set(codes))
+
+
+@pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
+def test_an_error_says_what_it_is_and_what_to_do(kind: type[DanubeError]) -> None:
+    assert re.fullmatch(r"[a-z][a-z_]*", kind.code)
+    assert kind.help.endswith(".")
+    assert len(kind.help) > 1
+    assert kind.__dict__.get("__doc__"), "the docstring must be its own, not its parent's"
+    assert kind.blame in {"caller", "server", "environment"}
+
+
+# -- the repository ----------------------------------------------------------------------------------------------------
+
+# Written so that this file does not find itself.
+MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root)(?![\w-])|(?<![\w.~-])/home[/]")
+REGISTRY = re.compile(
+    r"py[p]i\.org|python[h]osted|registry\.npm[j]s|--(?:extra-)?index[-]url|--find[-]links", re.IGNORECASE
+)
+SKIPPED_FOLDERS = {".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"}
+
+
+def repository_files() -> list[Path]:
+    """What is or could be committed; without git, every file outside the caches."""
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            pass
+        else:
+            names = sorted(set(done.stdout.decode().split("\0")) - {""})
+            return [ROOT / name for name in names if (ROOT / name).is_file()]
+    found: list[Path] = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        found.extend(Path(folder) / name for name in sorted(names))
+    return found
+
+
+def of_one_machine(text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern in (MACHINE_PATH, REGISTRY):
+            if match := pattern.search(line):
+                yield f"{number}: {match.group()}"
+
+
+def test_the_repository_names_no_machine_and_no_package_index() -> None:
+    complaints: list[str] = []
+    for path in repository_files():
+        data = path.read_bytes()
+        if b"\0" in data:
+            continue
+        text = data.decode("utf-8", errors="replace")
+        complaints.extend(f"{path.relative_to(ROOT)}:{complaint}" for complaint in of_one_machine(text))
+    assert complaints == []
+
+
+def test_the_lock_names_packages_and_hashes_only() -> None:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "--hash=sha256:" in text
+
+
+def requirement_name(requirement: str) -> str:
+    return re.split(r"[\s\[<>=!~;]", requirement, maxsplit=1)[0]
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [
+        *project["project"]["dependencies"],
+        *(name for extra in project["project"]["optional-dependencies"].values() for name in extra),
+        *(name for group in project["dependency-groups"].values() for name in group),
+    ]
+    reasons = (ROOT / "docs/decisions/0002-dependencies.md").read_text(encoding="utf-8")
+    missing = [name for name in map(requirement_name, wanted) if f"`{name}`" not in reasons]
+    assert missing == []
+
+
+# -- the rules find what they look for ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "complaint"),
+    [
+        ("pydanube.base.ids", "from pydanube.wire.batch import Batch", "base may not import wire"),
+        ("pydanube.wire.batch", "from pydanube.ports import disk", "wire may not import ports"),
+        ("pydanube.ledger.index", "import pydanube.storage.node", "ledger may not import storage"),
+        ("pydanube.ledger.index", "from pydanube import storage", "ledger may not import storage"),
+        ("pydanube.ledger.index", "from ..storage import node", "ledger may not import storage"),
+        ("pydanube.ledger.index", "if 1:\n    from pydanube.adapters import posix", "ledger may not import adapters"),
+        ("pydanube.ports.disk", "import pydanube.adapters.posix", "ports may not import adapters"),
+        ("pydanube.storage.node", "from pydanube.adapters.posix import PosixDisk", "storage may not import adapters"),
+        ("pydanube.storage.node", "from pydanube.sim import clock", "storage may not import sim"),
+        ("pydanube.storage.node", "importlib.import_module('pydanube.broker')", "storage may not import broker"),
+        ("pydanube.client.producer", "from pydanube.broker.service import Service", "client may not import broker"),
+        ("pydanube.cli.topic", "import pydanube.broker", "cli may not import broker"),
+        ("pydanube", "from pydanube.client import connect", "pydanube may not import client"),
+        ("pydanube.misc.helpers", "", "has no row in MAY_IMPORT"),
+    ],
+)
+def test_the_direction_rule_finds_a_planted_import(module: str, source: str, complaint: str) -> None:
+    found = list(wrong_direction(module, ast.parse(source)))
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("pydanube.wire.batch", "import struct\nfrom pydanube.base import limits"),
+        ("pydanube.ledger.index", "from pydanube.wire.batch import Batch\nfrom . import quorum"),
+        ("pydanube.storage.node", "from pydanube import __version__\nfrom pydanube.ports.disk import Disk"),
+        ("pydanube.sim.world", "import pydanube.storage.node, pydanube.broker, pydanube.testing"),
+        ("pydanube.testing.kit", "from pydanube.sim import world"),
+    ],
+)
+def test_the_direction_rule_lets_good_imports_pass(module: str, source: str) -> None:
+    assert list(wrong_direction(module, ast.parse(source))) == []
+
+
+def test_a_relative_import_of_a_package_is_its_own_folder() -> None:
+    tree = ast.parse("from .batch import Batch")
+    assert list(wrong_direction("pydanube.wire", tree, is_package=True)) == []
+
+
+def test_the_circle_rule_finds_a_planted_circle() -> None:
+    circle = {"wire": {"ledger"}, "ledger": {"schema"}, "schema": {"wire"}}
+    assert set(import_cycle(circle)) == set(circle)
+    assert import_cycle({"ledger": {"wire", "base"}, "wire": {"base"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "module", "source"),
+    [
+        *((impure_core, "pydanube.raft.node", f"import {name}") for name in sorted(CORE_FORBIDDEN_MODULES)),
+        (impure_core, "pydanube.base.ids", "from os.path import join"),
+        (impure_core, "pydanube.wire.batch", "def late():\n    from time import monotonic"),
+        (dangerous, "pydanube.wire.batch", "import pickle"),
+        (dangerous, "pydanube.adapters.posix", "from marshal import loads"),
+        (dangerous, "pydanube.cli.config", "import yaml\nyaml.load(text)"),
+        (dangerous, "pydanube.cli.config", "from yaml import load"),
+        (dangerous, "pydanube.sim.world", "eval('1')"),
+        (dangerous, "pydanube.sim.world", "exec('1')"),
+        (unrepeatable_host, "pydanube.storage.node", "asyncio.to_thread(work)"),
+        (unrepeatable_host, "pydanube.storage.node", "from asyncio import to_thread"),
+        (unrepeatable_host, "pydanube.broker.topic", "loop.run_in_executor(None, work)"),
+        (unrepeatable_host, "pydanube.broker.topic", "slot = hash(key) % 8"),
+        (unrepeatable_host, "pydanube.api.tcp.server", "names[id(task)] = task"),
+        (unrepeatable_host, "pydanube.client.producer", "import uuid"),
+        (unrepeatable_host, "pydanube.client.producer", "from secrets import token_hex"),
+        (unrepeatable_host, "pydanube.client.producer", "import random"),
+        (unrepeatable_host, "pydanube.storage.node", "import time"),
+        (unrepeatable_host, "pydanube.storage.node", "from time import monotonic"),
+        (unrepeatable_host, "pydanube.storage.node", "datetime.now()"),
+        (unrepeatable_host, "pydanube.storage.node", "datetime.datetime.utcnow()"),
+        (unrepeatable_host, "pydanube.storage.node", "class Node:\n    def __del__(self): ..."),
+        (unrepeatable_host, "pydanube.storage.node", "for node in {a, b}: ..."),
+        (unrepeatable_host, "pydanube.storage.node", "for node in set(nodes): ..."),
+        (unrepeatable_host, "pydanube.storage.node", "for at, node in enumerate(set(nodes) - gone): ..."),
+        (unrepeatable_host, "pydanube.storage.node", "[node for node in {name for name in nodes}]"),
+        (undocumented, "pydanube.storage.node", "import asyncio"),
+        (undocumented, "pydanube.storage.node", '""" """'),
+    ],
+)
+def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) -> None:
+    assert len(list(rule(module, ast.parse(source)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "module", "source"),
+    [
+        (impure_core, "pydanube.adapters.posix", "import os, time, threading"),
+        (dangerous, "pydanube.cli.config", "import yaml\nyaml.safe_load(text)\nmodel.eval()"),
+        (unrepeatable_host, "pydanube.adapters.clock", "import time\ntime.monotonic()"),
+        (unrepeatable_host, "pydanube.sim.loop", "import random\nhash(seed)"),
+        (unrepeatable_host, "pydanube.storage.node", "for node in sorted(set(nodes)): ...\nnode.id\nself.clock.now()"),
+        (undocumented, "pydanube.storage.node", '"""Keeps ledgers."""'),
+    ],
+)
+def test_a_rule_lets_good_source_pass(rule: Rule, module: str, source: str) -> None:
+    assert list(rule(module, ast.parse(source))) == []
+
+
+def test_the_machine_rule_finds_planted_names() -> None:
+    planted = ["cd /" + "work/main", "/" + "root/.cache", "open('/" + "home/me')", "https://py" + "pi.org/simple"]
+    assert [len(list(of_one_machine(line))) for line in planted] == [1, 1, 1, 1]
+    assert list(of_one_machine("src/workers /default/orders network/root the work at hand, /workflows")) == []

@@ -1,0 +1,45 @@
+"""The big-integer arithmetic agrees with the plain kind, also across the pieces it works in."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydanube.wire import lanes
+
+int32s = st.integers(-(1 << 31), (1 << 31) - 1)
+sorted_int32s = st.lists(st.integers(0, (1 << 31) - 1), min_size=1).map(sorted)
+
+
+def packed(values: list[int]) -> bytes:
+    return pack(f"<{len(values)}i", *values)
+
+
+@given(st.lists(int32s, min_size=1) | sorted_int32s)
+def test_rising_means_sorted_and_never_negative(values: list[int]) -> None:
+    assert lanes.rising(b"xx" + packed(values) + b"yy", 2, len(values)) == (values[0] >= 0 and values == sorted(values))
+
+
+@pytest.mark.parametrize("at", [1, 8190, 8191, 8192, 8193, 16383, 16384, 16385, 19_999])
+def test_one_step_back_is_found_wherever_it_is(at: int) -> None:
+    values = list(range(20_000))
+    assert lanes.rising(packed(values), 0, len(values))
+    values[at] = values[at - 1] - 1
+    assert not lanes.rising(packed(values), 0, len(values))
+
+
+@given(sorted_int32s, st.data())
+def test_rebasing_takes_the_base_from_every_value(values: list[int], data: st.DataObject) -> None:
+    base = data.draw(st.integers(0, values[0]))
+    assert lanes.rebased(packed(values), base) == packed([value - base for value in values])
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_flags_and_bitmaps_are_inverse(flags: list[bool]) -> None:
+    text = "".join("01"[flag] for flag in flags)
+    bits = lanes.bits_of(text)
+    assert [bits >> row & 1 == 1 for row in range(len(flags))] == flags
+    assert lanes.flags_of(bits, len(flags)) == text
