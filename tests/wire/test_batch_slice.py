@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire.batches import NOW, SAMPLES, drafts, expected_fields, fields_of
 
 from pydanube.base.errors import BatchInvalid
 from pydanube.wire.batch import Batch, Codec, build
 from pydanube.wire.columns import Column, Kind, kind_of
+from wire.batches import NOW, SAMPLES, drafts, expected_fields, fields_of
 
 
 @given(drafts(), st.data())

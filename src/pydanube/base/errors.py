@@ -161,6 +161,32 @@ class NodeUnreachable(DanubeError):
     help = "Check that the node runs and that the network reaches it."
 
 
+class NodeReplaced(DanubeError):
+    """Another node answers where this one was: its disk was wiped, so what it lacks proves nothing."""
+
+    code = "node_replaced"
+    blame = "environment"
+    help = "Let the ledger recover from its other copies."
+
+
+class CatalogConflict(DanubeError):
+    """Somebody else changed the record first."""
+
+    code = "catalog_conflict"
+    blame = "environment"
+    retriable = True
+    help = "Load the record again and decide anew."
+
+
+class OwnershipLost(DanubeError):
+    """A newer owner has taken the topic; this one may neither append nor decide any more."""
+
+    code = "ownership_lost"
+    blame = "environment"
+    retriable = True
+    help = "Look up the topic's owner and send there."
+
+
 class NodeDirectoryInvalid(DanubeError):
     """The directory is another node's, another version's, or damaged where nothing can be trusted without it."""
 

@@ -25,6 +25,13 @@ MARK_IDLE_SECONDS = 0.25  # an idle journal covers its last group after this lon
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
 
+# -- copies ----------------------------------------------------------------------------------------------------------
+WRITER_LAG_BYTES_MAX = 64 * MIB  # how far one copy may fall behind the others before the writer goes on without it
+CALL_SECONDS = 5.0  # a storage node that has not answered by then counts as unreachable
+CALLS_WAITING_MAX = 65_536  # requests in flight to one remote node; beyond it NodeBusy
+
+MEMORY_NODE_BYTES = 256 * MIB  # what a memory node keeps; beyond it NodeBusy
+
 # -- reading ---------------------------------------------------------------------------------------------------------
 READ_BYTES_MAX = 32 * MIB  # one answer to a range read; holds at least one batch of the largest size
 INDEX_CACHE_BYTES = 16 * MIB  # loaded indexes of closed files, least recently used out

@@ -11,15 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from pydanube.base.durability import Durability
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.wire.batch import Batch
-
-
-class Durability(Enum):
-    """What an acknowledgement of this node means; the value is what receipts say."""
-
-    FSYNC = "fsynced"
-    BUFFERED = "buffered"
 
 
 class LedgerState(Enum):
@@ -74,3 +68,15 @@ class StorageNode(Protocol):
         ...
 
     def list(self) -> Future[list[LedgerStatus]]: ...
+
+
+class StorageNodes(Protocol):
+    """The storage nodes a writer can reach."""
+
+    def get(self, identity: NodeIdentity) -> StorageNode:
+        """Never fails: a node that cannot be reached answers every call with `NodeUnreachable`."""
+        ...
+
+    def choose(self, count: int) -> list[NodeIdentity]:
+        """The best nodes for a new ledger, `count` different ones, or `QuorumLost` if there are not as many."""
+        ...

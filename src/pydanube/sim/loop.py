@@ -333,8 +333,6 @@ class SimLoop(Base):
             for task in tasks.items:
                 if not task.done():
                     bury(task)
-                elif is_unretrieved(task):
-                    task._log_traceback = False
             tasks.items.clear()
         for process in self._processes:
             process.held.clear()

@@ -61,11 +61,11 @@ class Inode:
 
     def covered(self) -> list[Write]:
         """What a sync that starts now will make durable."""
-        return [write for write in self.unsynced if not write.limbo]
+        return list(self.unsynced)
 
     def sync(self, covered: list[Write], size: int) -> None:
         for write in covered:
-            if not write.limbo and not write.durable:
+            if not write.limbo and not write.durable:  # another sync may have failed on it, or done it, meanwhile
                 put(self.durable, write.position, write.data)
                 write.durable = True
         self.unsynced = [write for write in self.unsynced if not write.durable]

@@ -112,7 +112,6 @@ def is_unretrieved(task: asyncio.Task[Any]) -> bool:
 
 
 def bury(task: asyncio.Task[Any]) -> None:
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    coroutine = task.get_coro()
+    """Closes what the task would have gone on with."""
     with contextlib.suppress(BaseException):  # a `finally` that awaits or raises: nobody is left to hear it
-        coroutine.close()
+        task.get_coro().close()

@@ -12,6 +12,7 @@ from asyncio import Future, Task
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
+from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     BatchInvalid,
     DanubeError,
@@ -31,7 +32,7 @@ from pydanube.ledger.scan import Damage
 from pydanube.ledger.table import BUFFERED, SEALED, Control, Ledger
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
-from pydanube.ports.storage import Durability, LedgerStatus
+from pydanube.ports.storage import LedgerStatus
 from pydanube.storage.files import FileCache, StoredFile, read_entries
 from pydanube.storage.journal import ActiveFile, Journal
 from pydanube.storage.keeper import Keeper

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pydanube.base.durability import Durability
 from pydanube.ledger.table import BUFFERED, FENCED, FSYNC, OPEN, SEALED, Ledger
-from pydanube.ports.storage import Durability, LedgerState, LedgerStatus
+from pydanube.ports.storage import LedgerState, LedgerStatus
 
 DURABILITY_CODES = {Durability.FSYNC: FSYNC, Durability.BUFFERED: BUFFERED}
 _DURABILITIES = {code: durability for durability, code in DURABILITY_CODES.items()}

@@ -265,7 +265,8 @@ class Batch:
     def slice(self, first: int, count: int) -> Batch:
         """The batch of `count` messages from row `first` on, with the offsets and sequences they have here.
 
-        No message is decoded. A compressed batch is unpacked and packed again: let the host offload that.
+        No message is decoded. A compressed batch is unpacked and packed again: let the host offload that. All rows are
+        the batch itself, as it is.
         """
         if first < 0 or count < 1 or first + count > self.count:
             raise BatchInvalid(f"no rows {first}..{first + count - 1} in a batch of {self.count}")

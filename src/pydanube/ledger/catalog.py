@@ -1,0 +1,116 @@
+"""What the cluster agrees on about one stream: its owner's epoch and its ledgers. Pure transitions, checked.
+
+Ensemble, epoch, fence and seal are decisions recorded here; copies of entries are quorum writes. Whoever stores these
+records does it by compare-and-set, so two would-be owners cannot both succeed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from pydanube.base.durability import Durability
+from pydanube.base.errors import EntryMissing, OwnershipLost
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
+
+
+class Phase(Enum):
+    OPEN = "open"
+    RECOVERING = "recovering"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """How many copies: an entry goes to `write` of `replicas` nodes and is acknowledged when `ack` have it."""
+
+    replicas: int = 1
+    write: int = 1
+    ack: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ack <= self.write <= self.replicas:
+            raise ValueError(f"needs 1 <= ack_quorum <= write_quorum <= replicas, not {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    id: LedgerId
+    epoch: Epoch  # the owner that made it, or that recovers it
+    phase: Phase
+    first: int
+    last: int  # the decided end once sealed
+    nodes: tuple[NodeIdentity, ...]  # these very identities: a wiped node is another one
+    copies: Copies
+    durability: Durability
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    """A stream's ledgers in offset order; all but the last are sealed."""
+
+    owner: Epoch = Epoch(0)
+    token: str = ""  # of the owner itself, to know its own change again when the answer to it was lost
+    next_offset: int = 0  # no ledger opened from now on starts below
+    ledgers: tuple[LedgerRecord, ...] = ()
+
+    @property
+    def unsealed(self) -> LedgerRecord | None:
+        return self.ledgers[-1] if self.ledgers and self.ledgers[-1].phase is not Phase.SEALED else None
+
+    @property
+    def end(self) -> int:
+        """The last offset of the last sealed ledger: confirmed, whoever asks."""
+        sealed = [ledger.last for ledger in self.ledgers if ledger.phase is Phase.SEALED]
+        return sealed[-1] if sealed else NO_OFFSET
+
+    def taken_over(self, token: str) -> StreamRecord:
+        return replace(self, owner=Epoch(self.owner + 1), token=token)
+
+    def check_owner(self, epoch: Epoch) -> None:
+        if epoch != self.owner:
+            raise OwnershipLost(f"epoch {self.owner} owns the stream, not {epoch}")
+
+    def opened(self, epoch: Epoch, ledger: LedgerRecord) -> StreamRecord:
+        self.check_owner(epoch)
+        assert self.unsealed is None and ledger.first >= self.next_offset and ledger.epoch == epoch
+        return replace(self, ledgers=(*self.ledgers, ledger))
+
+    def recovering(self, epoch: Epoch) -> StreamRecord:
+        self.check_owner(epoch)
+        ledger = self.unsealed
+        assert ledger is not None and (epoch > ledger.epoch or ledger.phase is Phase.RECOVERING)
+        return self._with_last(replace(ledger, phase=Phase.RECOVERING, epoch=epoch))
+
+    def sealed(self, epoch: Epoch, last: int, next_offset: int) -> StreamRecord:
+        """The unsealed ledger ends at `last`; the next one starts at or above `next_offset`."""
+        self.check_owner(epoch)
+        ledger = self.unsealed
+        assert ledger is not None and last >= ledger.first - 1 and next_offset > last
+        if last < ledger.first:  # nothing was ever acknowledged in it
+            record = replace(self, ledgers=self.ledgers[:-1])
+        else:
+            record = self._with_last(replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch))
+        return replace(record, next_offset=max(self.next_offset, next_offset))
+
+    def trimmed(self, epoch: Epoch, before: int) -> tuple[StreamRecord, tuple[LedgerRecord, ...]]:
+        """Without the sealed ledgers that end below `before`; also returns those."""
+        self.check_owner(epoch)
+        gone = tuple(ledger for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last < before)
+        return replace(self, ledgers=self.ledgers[len(gone) :]), gone
+
+    def ledger_at(self, offset: int) -> LedgerRecord:
+        """The ledger that holds `offset`, or the next one if it fell into a gap that was never used."""
+        for ledger in self.ledgers:
+            if ledger.phase is not Phase.SEALED or offset <= ledger.last:
+                return ledger
+        raise EntryMissing(f"the stream has nothing at or after offset {offset}")
+
+    def _with_last(self, ledger: LedgerRecord) -> StreamRecord:
+        return replace(self, ledgers=(*self.ledgers[:-1], ledger))
+
+
+def new_ledger(
+    id: LedgerId, epoch: Epoch, first: int, nodes: tuple[NodeIdentity, ...], copies: Copies, durability: Durability
+) -> LedgerRecord:
+    return LedgerRecord(id, epoch, Phase.OPEN, first, NO_OFFSET, nodes, copies, durability)

@@ -1,0 +1,25 @@
+"""The records the cluster agrees on, by versioned compare-and-set. A seam: the metadata store stands behind it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydanube.base.ids import LedgerId
+from pydanube.ledger.catalog import StreamRecord
+
+
+class Catalog(Protocol):
+    async def load(self, stream: str) -> tuple[StreamRecord, int]:
+        """The record and its version; an empty record of version 0 if the stream is new."""
+        ...
+
+    async def store(self, stream: str, record: StreamRecord, version: int) -> int:
+        """Replaces the record if it still has `version`, durably, and returns the new version.
+
+        Raises `CatalogConflict` if it does not. After any other error it may or may not have happened.
+        """
+        ...
+
+    async def next_ledger_id(self) -> LedgerId:
+        """A number that no ledger ever had."""
+        ...

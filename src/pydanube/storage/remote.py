@@ -1,0 +1,155 @@
+"""A storage node across the network: numbered requests out, replies back, a time limit on each. And its server side.
+
+A request may be lost, doubled or late; every operation of a node can be repeated, and a node refuses what is stale, so
+nothing here needs to know which happened. A node that answers under another identity was wiped: that is no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future, TimerHandle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydanube.base.durability import Durability
+from pydanube.base.errors import DanubeError, NodeBusy, NodeReplaced, NodeUnreachable, error_table
+from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
+from pydanube.base.limits import CALL_SECONDS, CALLS_WAITING_MAX
+from pydanube.ports.network import Network
+from pydanube.ports.storage import LedgerStatus, StorageNode
+from pydanube.wire.batch import Batch
+
+Batches = list[Batch]
+Statuses = list[LedgerStatus]
+OPERATIONS = frozenset({"create", "append", "read", "fence", "seal", "delete", "list"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    session: str  # of the caller: replies to an earlier life of it are not for this one
+    number: int
+    operation: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    session: str
+    number: int
+    identity: NodeIdentity
+    error: str  # a code of the error table, empty if it went well
+    value: Any  # the result, or the error's message
+
+
+class RemoteCaller:
+    """One process's side of all its calls."""
+
+    def __init__(self, network: Network, session: str, *, seconds: float = CALL_SECONDS) -> None:
+        self._network = network
+        self._session = session
+        self._seconds = seconds
+        self._number = 0
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, tuple[Future[Any], TimerHandle, NodeIdentity]] = {}
+
+    def node(self, address: str, identity: NodeIdentity) -> RemoteNode:
+        return RemoteNode(self, address, identity)
+
+    def call(self, address: str, identity: NodeIdentity, operation: str, *arguments: object) -> Future[Any]:
+        answer: Future[Any] = self._loop.create_future()
+        if len(self._waiting) >= CALLS_WAITING_MAX:
+            answer.set_exception(NodeBusy(f"{len(self._waiting)} calls wait for answers"))
+            return answer
+        self._number += 1
+        timer = self._loop.call_later(self._seconds, self._too_late, self._number, address)
+        self._waiting[self._number] = (answer, timer, identity)
+        self._network.send(address, Request(self._session, self._number, operation, arguments))
+        return answer
+
+    def receive(self, sender: str, message: object) -> None:
+        """Takes replies; anything else, or a reply nobody waits for any more, is not for this caller."""
+        if not isinstance(message, Reply) or message.session != self._session:
+            return
+        waiting = self._waiting.pop(message.number, None)
+        if waiting is None:
+            return
+        answer, timer, identity = waiting
+        timer.cancel()
+        if answer.done():
+            return
+        if message.identity != identity:
+            answer.set_exception(NodeReplaced(f"{sender} is node {message.identity} now, not {identity}"))
+        elif message.error:
+            answer.set_exception(error_table()[message.error](message.value))
+        else:
+            answer.set_result(message.value)
+
+    def _too_late(self, number: int, address: str) -> None:
+        answer, _, _ = self._waiting.pop(number)
+        if not answer.done():
+            answer.set_exception(NodeUnreachable(f"{address} did not answer within {self._seconds} s"))
+
+
+class RemoteNode:
+    """A `StorageNode` somewhere else."""
+
+    def __init__(self, caller: RemoteCaller, address: str, identity: NodeIdentity) -> None:
+        self._caller = caller
+        self._address = address
+        self._identity = identity
+
+    @property
+    def identity(self) -> NodeIdentity:
+        return self._identity
+
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
+        return self._call("create", ledger, epoch, durability)
+
+    def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
+        return self._call("append", ledger, epoch, batch, confirmed)
+
+    def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
+        return self._call("read", ledger, offset, bytes_max)
+
+    def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
+        return self._call("fence", ledger, epoch)
+
+    def seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> Future[None]:
+        return self._call("seal", ledger, epoch, last)
+
+    def delete(self, ledger: LedgerId) -> Future[None]:
+        return self._call("delete", ledger)
+
+    def list(self) -> Future[Statuses]:
+        return self._call("list")
+
+    def _call(self, operation: str, *arguments: object) -> Future[Any]:
+        return self._caller.call(self._address, self._identity, operation, *arguments)
+
+
+class NodeServer:
+    """Serves one node's operations to callers on the network."""
+
+    def __init__(self, node: StorageNode, network: Network) -> None:
+        self._node = node
+        self._network = network
+
+    def receive(self, sender: str, message: object) -> None:
+        if not isinstance(message, Request) or message.operation not in OPERATIONS:
+            return
+        answer: Future[Any] = getattr(self._node, message.operation)(*message.arguments)
+        answer.add_done_callback(self._reply_to(sender, message))
+
+    def _reply_to(self, sender: str, request: Request) -> Callable[[Future[Any]], None]:
+        def reply(answer: Future[Any]) -> None:
+            if answer.cancelled():
+                return
+            error = answer.exception()
+            if error is not None and not isinstance(error, DanubeError):
+                raise error
+            code, value = (error.code, str(error)) if isinstance(error, DanubeError) else ("", answer.result())
+            identity = self._node.identity
+            self._network.send(sender, Reply(request.session, request.number, identity, code, value))
+
+        return reply

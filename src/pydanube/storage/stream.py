@@ -1,0 +1,295 @@
+"""A topic's stream on storage nodes: one open ledger after the other, read back as one. It goes on by itself.
+
+Taking a stream means taking a new epoch in the catalogue, recovering the ledger that was left open, and opening a new
+one. After a lost quorum, a full disk or a fencing it does the same again, until it works or somebody else owns the
+stream. Readers see only what is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Task
+from dataclasses import dataclass
+
+from pydanube.base.durability import Durability
+from pydanube.base.errors import (
+    CatalogConflict,
+    DanubeError,
+    EntryMissing,
+    NodeClosed,
+    OffsetNotConfirmed,
+    OwnershipLost,
+)
+from pydanube.base.ids import NO_OFFSET, Epoch
+from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
+from pydanube.ports.catalog import Catalog
+from pydanube.ports.clock import Clock
+from pydanube.ports.randomness import Randomness
+from pydanube.ports.storage import StorageNodes
+from pydanube.storage.recovery import recover_ledger
+from pydanube.storage.writer import LedgerWriter
+from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """Per topic."""
+
+    copies: Copies = Copies()
+    durability: Durability = Durability.FSYNC
+    ledger_bytes: int = 256 * 1024 * 1024  # a ledger is sealed and followed by a new one beyond this
+    retry_seconds: float = 0.2
+
+
+class Stream:
+    """One owner's hold on a stream. `Stream.take` makes it; when it is lost, it stays lost."""
+
+    def __init__(
+        self, name: str, catalog: Catalog, nodes: StorageNodes, clock: Clock, token: str, settings: StreamSettings
+    ) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._nodes = nodes
+        self._clock = clock
+        self._token = token
+        self._settings = settings
+        self._record = StreamRecord()
+        self._version = 0
+        self._writer: LedgerWriter | None = None
+        self._finishing: LedgerWriter | None = None  # the ledger before, while the stream rolls
+        self._confirmed = NO_OFFSET
+        self._why_not: DanubeError = NodeClosed("the stream is not open yet")
+        self._opening: Task[None] | None = None
+        self._append_time = 0
+        self._closed = False
+        self._changing = asyncio.Lock()  # one decision about the record at a time
+
+    @classmethod
+    async def take(
+        cls,
+        name: str,
+        catalog: Catalog,
+        nodes: StorageNodes,
+        clock: Clock,
+        randomness: Randomness,
+        settings: StreamSettings,
+    ) -> Stream:
+        """Becomes the owner, whoever was it before; returns when the stream can be appended to."""
+        stream = cls(name, catalog, nodes, clock, randomness.bytes(8).hex(), settings)
+        stream._record, stream._version = await catalog.load(name)
+        await stream._store(stream._record.taken_over(stream._token))
+        stream._opening = asyncio.get_running_loop().create_task(stream._open())
+        await asyncio.shield(stream._opening)
+        if stream._writer is None:
+            raise stream._why_not
+        return stream
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._record.owner
+
+    @property
+    def lost(self) -> bool:
+        return isinstance(self._why_not, OwnershipLost)
+
+    @property
+    def receipt(self) -> str:
+        """What is true of a confirmed append of this stream: `fsynced`, `replicated:2`, `buffered`."""
+        settings = self._settings
+        if settings.copies.replicas > 1 and settings.durability is Durability.FSYNC:
+            return f"replicated:{settings.copies.ack}"
+        return settings.durability.value
+
+    def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
+        """The batch with its offsets, and a future of its confirmation. Raises why not if the stream cannot take it."""
+        writer = self._writer
+        if writer is None:
+            raise self._why_not
+        self._append_time = max(self._append_time, self._clock.wall())  # non-decreasing, whatever the clock does
+        appended = writer.append(batch, self._append_time)
+        if writer.bytes >= self._settings.ledger_bytes and self._finishing is None:
+            self._roll(writer)
+        return appended
+
+    @property
+    def confirmed(self) -> int:
+        """The last offset that anybody may see; never goes back."""
+        writer = self._finishing or self._writer
+        if writer is not None:
+            self._confirmed = max(self._confirmed, writer.confirmed)
+        return self._confirmed
+
+    @property
+    def first(self) -> int:
+        """The first offset that is still there, or will be."""
+        return self._record.ledgers[0].first if self._record.ledgers else self._record.next_offset
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def read(self, offset: int, bytes_max: int) -> list[Batch]:
+        """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
+        if offset > self.confirmed:
+            raise OffsetNotConfirmed(f"offset {offset} of {self.name} is not confirmed")
+        ledger = self._record.ledger_at(offset)
+        return await self._read_ledger(ledger, max(offset, ledger.first), bytes_max)
+
+    async def _read_ledger(self, ledger: LedgerRecord, offset: int, bytes_max: int) -> list[Batch]:
+        """From the first copy that can serve it; a copy that is down or damaged is passed over."""
+        error: DanubeError = EntryMissing(f"{self.name}: no copy has offset {offset}")
+        for identity in ledger.nodes:
+            try:
+                batches = await self._nodes.get(identity).read(ledger.id, offset, bytes_max)
+            except DanubeError as failure:
+                error = failure
+                continue
+            end = ledger.last if ledger.phase is Phase.SEALED else self.confirmed
+            visible = [batch for batch in batches if batch.last_offset <= end]
+            if visible:
+                return visible
+        raise error
+
+    # -- trimming ----------------------------------------------------------------------------------------------------
+
+    async def trim(self, before: int) -> int:
+        """Deletes the sealed ledgers that end below `before`: from the catalogue first, then from the nodes."""
+        async with self._changing:
+            record, gone = self._record.trimmed(self.epoch, before)
+            if gone:
+                await self._store(record)
+        for ledger in gone:
+            deletions = [self._nodes.get(identity).delete(ledger.id) for identity in ledger.nodes]
+            await asyncio.gather(*deletions, return_exceptions=True)  # who misses it reports a stranger later
+        return len(gone)
+
+    # -- opening and going on ------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Recovers what was left open and opens a new ledger; again and again, unless somebody else has taken over."""
+        while not self._closed:
+            try:
+                async with self._changing:
+                    if self._record.unsealed is not None:
+                        await self._recover()
+                    self._confirmed = max(self._confirmed, self._record.end)
+                    writer = LedgerWriter(self.epoch, self._record.next_offset, self._nodes, self._failed)
+                    await self._begin(writer)
+                self._writer = writer
+                return
+            except OwnershipLost as error:
+                self._lose(error)
+                return
+            except DanubeError as error:
+                self._why_not = error
+                log.warning("%s cannot be appended to yet: %s", self.name, error)
+                await asyncio.sleep(self._settings.retry_seconds)
+
+    async def _recover(self) -> None:
+        ledger = self._record.unsealed
+        assert ledger is not None
+        if ledger.epoch >= self.epoch and ledger.phase is Phase.OPEN:
+            await self._store(self._record.taken_over(self._token))  # our own ledger failed: a new epoch fences it
+        await self._store(self._record.recovering(self.epoch))
+        ending = await recover_ledger(ledger, self.epoch, self._nodes)
+        await self._store(self._record.sealed(self.epoch, ending.last, ending.next_offset))
+        sealings = [self._nodes.get(node).seal(ledger.id, self.epoch, ending.last) for node in ledger.nodes]
+        await asyncio.gather(*sealings, return_exceptions=True)
+
+    async def _begin(self, writer: LedgerWriter) -> None:
+        """The ledger is durable in the catalogue before a node hears of it."""
+        copies, durability = self._settings.copies, self._settings.durability
+        nodes = tuple(self._nodes.choose(copies.replicas))
+        ledger_id = await self._catalog.next_ledger_id()
+        ledger = new_ledger(ledger_id, self.epoch, self._record.next_offset, nodes, copies, durability)
+        await self._store(self._record.opened(self.epoch, ledger))
+        await writer.begin(ledger)
+
+    def _failed(self, error: DanubeError) -> None:
+        """A ledger cannot be written any more: go on in a new one."""
+        if self._closed or (self._writer is None and self._finishing is None):
+            return
+        log.warning("%s goes on in a new ledger: %s", self.name, error)
+        self._stop_writing(error)
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    def _stop_writing(self, error: DanubeError) -> None:
+        _ = self.confirmed
+        self._why_not = error
+        for writer in (self._finishing, self._writer):
+            if writer is not None and writer.failure is None:
+                writer.abandon(error)
+        self._writer = self._finishing = None
+
+    def _lose(self, error: OwnershipLost) -> None:
+        log.warning("%s: %s", self.name, error)
+        self._stop_writing(error)
+
+    # -- rolling -----------------------------------------------------------------------------------------------------
+
+    def _roll(self, full: LedgerWriter) -> None:
+        """New batches go to a writer that holds them back until the full ledger is sealed."""
+        self._finishing = full
+        self._writer = LedgerWriter(self.epoch, full.next_offset, self._nodes, self._failed)
+        self._opening = asyncio.get_running_loop().create_task(self._roll_over(full, self._writer))
+
+    async def _roll_over(self, full: LedgerWriter, writer: LedgerWriter) -> None:
+        """A clean end: all confirmed, sealed in the catalogue by the owner itself, no recovery."""
+        try:
+            async with self._changing:
+                last = await full.finish()
+                await self._store(self._record.sealed(self.epoch, last, full.next_offset))
+                await self._begin(writer)
+            self._confirmed = max(self._confirmed, last)
+            self._finishing = None
+            await full.seal(last)
+        except OwnershipLost as error:
+            self._lose(error)
+        except DanubeError as error:
+            self._stop_writing(error)
+            await self._open()
+
+    async def close(self) -> None:
+        """Seals what is open and lets go."""
+        if self._opening is not None:
+            await asyncio.gather(self._opening, return_exceptions=True)
+        self._closed = True
+        writer = self._writer
+        if writer is None:
+            return
+        last = await writer.finish()
+        await self._store(self._record.sealed(self.epoch, last, writer.next_offset))
+        await writer.seal(last)
+        self._stop_writing(NodeClosed(f"{self.name} is closed"))
+
+    # -- the catalogue -----------------------------------------------------------------------------------------------
+
+    async def _store(self, record: StreamRecord) -> None:
+        """Stores a decision for certain, or raises `OwnershipLost`: an answer that never came is asked for again."""
+        while True:
+            try:
+                self._version = await self._catalog.store(self.name, record, self._version)
+                self._record = record
+                return
+            except CatalogConflict:
+                current, version = await self._load()
+                if current.token != self._token and (record.token == self._token or current.owner >= record.owner):
+                    raise OwnershipLost(f"epoch {current.owner} owns {self.name}, not {record.owner}") from None
+                self._record, self._version = current, version
+                if current != record:
+                    raise  # an older decision of ours arrived late: decide anew from it
+                return
+            except DanubeError as error:
+                log.warning("%s: the catalogue did not answer: %s", self.name, error)
+                await asyncio.sleep(self._settings.retry_seconds)
+
+    async def _load(self) -> tuple[StreamRecord, int]:
+        while True:
+            try:
+                return await self._catalog.load(self.name)
+            except DanubeError:
+                await asyncio.sleep(self._settings.retry_seconds)
