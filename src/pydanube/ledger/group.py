@@ -21,7 +21,8 @@ FILE_MAGIC = b"DJF1"
 GROUP_MAGIC = b"DJG1"
 TRAILER_MAGIC = b"DJT1"
 
-_FILE = struct.Struct("<4sIQQ16sQQQ")  # magic, crc, generation, salt, identity, previous generation and end, flags
+_FILE = struct.Struct("<4sIQQ16sQQII")  # magic, crc, generation, salt, identity, previous and its end, flags, sources
+SOURCES_MAX = 64  # files that one copy may take over
 _GROUP = struct.Struct("<4sIQQQIIIIIIII")
 _ENTRY = struct.Struct("<QqqIIIB3x")
 _TRAILER = struct.Struct("<QQQII4sI")
@@ -61,6 +62,7 @@ class FileHeader(NamedTuple):
     previous: int  # generation of the file before, NO_PREVIOUS if none
     previous_end: int  # where its valid part ends: everything before was synced, everything after is cut
     forgetful: bool  # an unreadable group may have made ledgers that no checkpoint names
+    sources: tuple[int, ...] = ()  # of a kept file: generations of the files it takes over from
 
 
 class Entry(NamedTuple):
@@ -117,19 +119,22 @@ def group_length(entries: int, ledgers: int, body_bytes: int) -> int:
 
 
 def encode_file_header(header: FileHeader) -> bytes:
-    fields = (header.previous, header.previous_end, int(header.forgetful))
-    body = _FILE.pack(FILE_MAGIC, 0, header.generation, header.salt, bytes.fromhex(header.identity), *fields)
-    return (body[:4] + crc32c(body[8:]).to_bytes(4, "little") + body[8:]).ljust(BLOCK_BYTES, b"\0")
+    identity, sources = bytes.fromhex(header.identity), header.sources
+    fields = (header.previous, header.previous_end, int(header.forgetful), len(sources))
+    body = _FILE.pack(FILE_MAGIC, 0, header.generation, header.salt, identity, *fields)
+    body = (body + struct.pack(f"<{len(sources)}Q", *sources)).ljust(BLOCK_BYTES, b"\0")
+    return body[:4] + crc32c(body[8:]).to_bytes(4, "little") + body[8:]
 
 
 def decode_file_header(block: bytes) -> FileHeader | None:
     """None if the block is not a whole, undamaged file header."""
-    if len(block) < BLOCK_BYTES or any(block[_FILE.size : BLOCK_BYTES]):
+    if len(block) != BLOCK_BYTES:
         return None
-    magic, crc, generation, salt, identity, previous, previous_end, flags = _FILE.unpack_from(block)
-    if magic != FILE_MAGIC or crc != crc32c(block[8 : _FILE.size]) or flags > 1:
+    magic, crc, generation, salt, identity, previous, previous_end, flags, count = _FILE.unpack_from(block)
+    if magic != FILE_MAGIC or crc != crc32c(block[8:]) or flags > 1 or count > SOURCES_MAX:
         return None
-    return FileHeader(generation, salt, NodeIdentity(identity.hex()), previous, previous_end, bool(flags))
+    sources = struct.unpack_from(f"<{count}Q", block, _FILE.size)
+    return FileHeader(generation, salt, NodeIdentity(identity.hex()), previous, previous_end, bool(flags), sources)
 
 
 def encode_group(

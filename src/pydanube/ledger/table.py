@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,9 +72,9 @@ class Ledger:
         self.queued = max(self.queued, last)
         self.held = max(self.held, last)
 
-    def drop_extent(self, generation: int) -> None:
+    def drop_extents(self, generations: Collection[int]) -> None:
         for at in range(len(self.extents) - 4, -1, -4):
-            if self.extents[at] == generation:
+            if self.extents[at] in generations:
                 del self.extents[at : at + 4]
 
     def files(self) -> Iterator[tuple[int, int]]:

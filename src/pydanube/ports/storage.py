@@ -43,6 +43,11 @@ class StorageNode(Protocol):
         """Durable; a node that lost its disk comes back with another one."""
         ...
 
+    @property
+    def in_order(self) -> bool:
+        """Whether new entries of a ledger are acknowledged in the order they were appended, as a journal does it."""
+        ...
+
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         """Repeating it with the same arguments while the ledger is open is fine."""
         ...

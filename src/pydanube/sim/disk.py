@@ -103,6 +103,7 @@ class SimDisk:
         self._platter = Platter(sector, capacity)
         self._in_flight: dict[_Operation, None] = {}
         self._known: dict[Process, None] = {}
+        self._failed: dict[Process, list[Future[Any]]] = {}
         self._holder: tuple[Process | None, str] | None = None
         self._faults = DiskFaults(random)
 
@@ -236,6 +237,8 @@ class SimDisk:
             return  # goes on with its second step, or nobody waits
         if error is not None:
             future.set_exception(error)
+            if operation.process is not None:
+                self._failed.setdefault(operation.process, []).append(future)
         else:
             future.set_result(result)
 
@@ -257,6 +260,8 @@ class SimDisk:
     def _process_killed(self, process: Process) -> None:
         """The operating system lives on: what was under way happens now, in part, or never; nothing happens later."""
         self._known.pop(process, None)
+        for future in self._failed.pop(process, []):
+            future.exception()  # whoever was about to look at it is dead
         if self.frozen:
             return  # the power went first
         for operation in [operation for operation in self._in_flight if operation.process is process]:

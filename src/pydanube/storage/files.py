@@ -40,6 +40,7 @@ class StoredFile:
     index: FileIndex | None = None
     index_bytes: int = 0
     readers: int = 0
+    closed: bool = False  # nothing is written to it any more, and its ledgers know of it
     gone: bool = False
 
 

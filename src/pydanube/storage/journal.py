@@ -171,9 +171,12 @@ class Journal:
         waiter: Future[None] = self._loop.create_future()
         group.waiters.append(waiter)
         if self._writing is None and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._schedule()
         return waiter
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._flush)
 
     def _next_group(self) -> Pending:
         self._queue.append(self._filling)
@@ -310,12 +313,8 @@ class Journal:
         if self._loop.time() - self._last_activity < self._settings.mark_idle_seconds:
             self._idle()
         else:
-            self._queue_mark()
-
-    def _queue_mark(self) -> Future[None]:
-        mark = Pending(sync=True, kind=GroupKind.MARK)
-        self._queue.append(mark)
-        return self._wait(mark)
+            self._queue.append(Pending(sync=True, kind=GroupKind.MARK))
+            self._schedule()
 
     async def flush(self) -> None:
         """Everything queued so far is durable when this returns, and covered by a mark."""
@@ -323,7 +322,9 @@ class Journal:
             raise self.failure
         if self._filling.waiters:
             self._next_group()
-        await self._queue_mark()
+        mark = Pending(sync=True, kind=GroupKind.MARK)
+        self._queue.append(mark)
+        await self._wait(mark)
 
     def stop(self) -> None:
         """No more of this journal: fails what waits."""

@@ -14,6 +14,8 @@ from pydanube.base.errors import DanubeError, LedgerDamaged
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX
 from pydanube.ledger.group import (
     GROUP_HEADER_BYTES,
+    NO_PREVIOUS,
+    SOURCES_MAX,
     Entry,
     FileHeader,
     Kind,
@@ -30,6 +32,7 @@ from pydanube.storage.start import copy_group
 from pydanube.storage.state import NodeState
 
 log = logging.getLogger(__name__)
+SMALL_FILES_MAX = 8  # so many nearly empty files are merged into one
 Log = Callable[[list[Control]], Awaitable[None]]
 
 
@@ -64,26 +67,31 @@ class Keeper:
             for file in self._closed():
                 if file.live <= 0:
                     await self.remove(file)
-            source = self._worth_copying()
-            if source is not None:
-                await self._copy_or_give_up(source)
+            sources = self._worth_copying()
+            if sources:
+                await self._copy_or_give_up(sources)
                 self._wake.set()
 
     def _closed(self) -> list[StoredFile]:
-        active = self._active().file.generation
-        return [file for file in self._state.files.values() if file.generation < active and not file.gone]
+        active = self._active().file
+        files = self._state.files.values()
+        return [file for file in files if file is not active and file.closed and not file.gone]
 
-    def _worth_copying(self) -> StoredFile | None:
+    def _worth_copying(self) -> list[StoredFile]:
+        """Files of which little is needed any more, many small ones, or the oldest of a journal over its budget."""
         settings = self._state.disks.settings
         closed = [file for file in self._closed() if file.generation not in self._given_up]
-        for file in closed:
-            if file.live < file.total * settings.copy_below:
-                return file
-        if settings.journal_bytes_max is not None:
-            journal = [file for file in closed if not file.kept]
-            if sum(file.length for file in journal) > settings.journal_bytes_max:
-                return min(journal, key=lambda file: file.generation)
-        return None
+        sparse = [file for file in closed if file.live < file.total * settings.copy_below]
+        if sparse:
+            return sparse[:SOURCES_MAX]
+        small = [file for file in closed if file.live < settings.file_bytes * settings.copy_below]
+        if len(small) >= SMALL_FILES_MAX:
+            return small[:SOURCES_MAX]
+        journal = [file for file in closed if not file.kept]
+        budget = settings.journal_bytes_max
+        if budget is not None and sum(file.length for file in journal) > budget:
+            return [min(journal, key=lambda file: file.generation)]
+        return []
 
     async def remove(self, file: StoredFile) -> None:
         """Nobody needs it: its ledgers are deleted or copied, durably."""
@@ -99,53 +107,55 @@ class Keeper:
 
     # -- copying out -------------------------------------------------------------------------------------------------
 
-    async def _copy_or_give_up(self, source: StoredFile) -> None:
+    async def _copy_or_give_up(self, sources: list[StoredFile]) -> None:
         copies: dict[int, Copy] = {}
         try:
-            await self._copy_out(source, copies)
+            await self._copy_out(sources, copies)
         except DanubeError as error:
-            self._given_up[source.generation] = str(error)
-            log.error("%s stays where it is, for it could not be copied out: %s", source.name, error)
+            names = [source.name for source in sources]
+            log.error("%s stay where they are, for they could not be copied out: %s", names, error)
+            self._given_up.update((source.generation, str(error)) for source in sources)
             for copy in copies.values():
                 self._state.files.pop(copy.active.file.generation, None)
                 await copy.active.handle.close()
                 await try_remove(copy.disk, copy.active.handle.name)
                 await try_remove(copy.disk, copy.active.file.name)
 
-    async def _copy_out(self, source: StoredFile, copies: dict[int, Copy]) -> None:
-        """The live entries of `source`, into one file per data directory that takes some of them."""
+    async def _copy_out(self, sources: list[StoredFile], copies: dict[int, Copy]) -> None:
+        """The live entries of the sources, into one file per data directory that takes some of them."""
         state = self._state
         slots = sorted(state.disks.data)
-        handle, _ = await state.cache.open(source)
-        try:
-            async for entry in _entries(handle, source):
-                if state.table.find(entry.ledger) is None:
-                    continue
-                slot = slots[entry.ledger % len(slots)]
-                if slot not in copies:
-                    copies[slot] = await self._begin(slot, source)
-                await self._add(copies[slot], handle, entry)
-            for copy in copies.values():
-                await self._write(copy, handle)
-                await self._seal_copy(copy.disk, copy.active)
-        finally:
-            state.cache.done(source)
+        for source in sources:
+            handle, _ = await state.cache.open(source)
+            try:
+                async for entry in _entries(handle, source):
+                    if state.table.find(entry.ledger) is None:
+                        continue
+                    slot = slots[entry.ledger % len(slots)]
+                    if slot not in copies:
+                        copies[slot] = await self._begin(slot, sources)
+                    await self._add(copies[slot], handle, entry)
+                for copy in copies.values():
+                    await self._write(copy, handle)
+            finally:
+                state.cache.done(source)
         for copy in copies.values():
+            await self._seal_copy(copy.disk, copy.active)
             await store_index(copy.disk, copy.active.file.generation, copy.active.index, copy.active.position)
-        await self._switch(source, copies)
+        await self._switch(sources, copies)
 
-    async def _begin(self, slot: int, source: StoredFile) -> Copy:
+    async def _begin(self, slot: int, sources: list[StoredFile]) -> Copy:
         disks = self._state.disks
         disk = disks.data[slot]
-        generation = self._state.next_generation()
+        generation = self._state.take_generation()
         salt = int.from_bytes(disks.randomness.bytes(8), "little")
         name = file_name(generation, kept=True)
-        index = FileIndex()
-        file = StoredFile(disk, generation, salt, name, kept=True, index=index)
-        self._state.files[generation] = file  # takes the number; holds nothing that anybody looks for yet
-        handle = file.handle = await disk.create(name + ".tmp")
-        header = FileHeader(generation, salt, disks.identity, source.generation, 0, False)
+        handle = await disk.create(name + ".tmp")
+        taken = tuple(source.generation for source in sources)
+        header = FileHeader(generation, salt, disks.identity, NO_PREVIOUS, 0, False, taken)
         await handle.write(0, [encode_file_header(header)], sync=False)
+        index = FileIndex()
+        file = StoredFile(disk, generation, salt, name, kept=True, handle=handle, index=index)
         return Copy(slot, disk, ActiveFile(file, handle, index, BLOCK_BYTES, 0, 0, 0, BLOCK_BYTES))
 
     async def _add(self, copy: Copy, handle: DiskFile, entry: Entry) -> None:
@@ -166,30 +176,31 @@ class Keeper:
         await disk.rename(active.file.name + ".tmp", active.file.name)
         await disk.sync_directory()
 
-    async def _switch(self, source: StoredFile, copies: dict[int, Copy]) -> None:
-        """Readers find the copies from here on; the source goes when the ledgers' homes are durable."""
+    async def _switch(self, sources: list[StoredFile], copies: dict[int, Copy]) -> None:
+        """Readers find the copies from here on; the sources go when the ledgers' homes are durable."""
         state = self._state
         homes = [
             Control(Kind.KEPT, ledger, copy.slot) for copy in copies.values() for ledger in copy.active.index.ledgers
         ]
-        for at in range(0, len(homes), GROUP_ENTRIES_MAX):
-            for record in homes[at : at + GROUP_ENTRIES_MAX]:
-                state.table.replay(record)
-            await self._log(homes[at : at + GROUP_ENTRIES_MAX])
+        for record in homes:
+            state.table.replay(record)
+        await self._log(homes)
         for copy in copies.values():
             file = copy.active.file
-            file.length = copy.active.position
-            file.live = 0
+            file.length, file.live, file.closed = copy.active.position, 0, True
             for summary in copy.active.index.summaries():
                 ledger = state.table.find(summary.ledger)
                 if ledger is not None:
                     file.live += summary.bytes
                     ledger.add_extent(file.generation, summary.first, summary.last, summary.bytes)
+            state.files[file.generation] = file
             state.cache.adopt(file)
+        gone = {source.generation for source in sources}
         for ledger in state.table:
-            ledger.drop_extent(source.generation)
-        source.live = 0
-        await self.remove(source)
+            ledger.drop_extents(gone)
+        for source in sources:
+            source.live = 0
+            await self.remove(source)
 
 
 async def _entries(handle: DiskFile, source: StoredFile) -> AsyncIterator[Entry]:

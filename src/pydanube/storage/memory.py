@@ -51,6 +51,8 @@ class MemoryNode:
     def identity(self) -> NodeIdentity:
         return self._identity
 
+    in_order = True
+
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         return self._control(lambda: self._table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))
 

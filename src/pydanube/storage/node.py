@@ -95,6 +95,8 @@ class DiskNode:
     def identity(self) -> NodeIdentity:
         return self._node.identity
 
+    in_order = True
+
     @property
     def boots(self) -> int:
         """How often this node has started: the durable boot epoch."""

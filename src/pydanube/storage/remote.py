@@ -103,6 +103,8 @@ class RemoteNode:
     def identity(self) -> NodeIdentity:
         return self._identity
 
+    in_order = False  # the network may let one answer overtake another
+
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         return self._call("create", ledger, epoch, durability)
 

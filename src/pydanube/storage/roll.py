@@ -51,13 +51,13 @@ class Roller:
         """Closes `active` and returns the file that follows it, with room for a group of `room` bytes."""
         state = self._state
         disks = state.disks
-        await self._close(active)
         spare, self._spare = self._spare, None
         if spare is None:
             raise DiskFull("no room for another journal file")
+        await self._close(active)
         old = active.file
         new = await write_new_file(
-            disks.journal, disks.identity, disks.settings, disks.randomness, state.table, state.next_generation(), None,
+            disks.journal, disks.identity, disks.settings, disks.randomness, state.table, state.take_generation(), None,
             spare=spare, previous=(old.generation, active.position), room=room,
         )  # fmt: skip
         old.length = active.position
@@ -65,6 +65,7 @@ class Roller:
             ledger = state.table.find(summary.ledger)
             if ledger is not None:
                 ledger.add_extent(old.generation, summary.first, summary.last, summary.bytes)
+        old.closed = True
         state.files[new.file.generation] = new.file
         return new
 

@@ -73,6 +73,7 @@ class _Found:
     indexes: dict[int, FileIndex] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)  # what the next file says of each
     damage: list[Damage] = field(default_factory=list)
+    sources: set[int] = field(default_factory=set)  # generations of all files that are there
 
 
 # -- who this directory belongs to ------------------------------------------------------------------------------------
@@ -170,9 +171,11 @@ async def recover(
     generations = sorted(generation_of(name) for name in names if name.startswith("journal-") and name.endswith(".log"))
     await _read_headers(disk, identity, found, generations, cut)
     await _load_table(disk, found, generations)
-    for slot, kept_disk in data.items():
-        await _load_kept(kept_disk, slot, found)
-    _account(found, data)
+    superseded: set[int] = set()
+    found.sources = await _present(disk, data)
+    for kept_disk in data.values():
+        await _load_kept(kept_disk, found, superseded)
+    _account(found, data, superseded)
     found.table.close_all()
     newest = found.scans[generations[-1]] if generations else None
     active = await write_new_file(disk, identity, settings, randomness, found.table, _next(found), newest)
@@ -243,8 +246,11 @@ async def _scan(found: _Found, generation: int) -> Scan:
     return scan
 
 
-async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
-    """Copied-out files. One whose source is still there and whole was not finished: the source is the truth."""
+async def _load_kept(disk: Disk, found: _Found, superseded: set[int]) -> None:
+    """Copied-out files. If all its sources are still there, a copy was not finished: it goes, and they stay the truth.
+
+    If some are gone already, the copy is the truth, and the sources that are left are superseded.
+    """
     for name in await disk.list():
         if name.endswith(".tmp"):
             await try_remove(disk, name)
@@ -253,8 +259,8 @@ async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
         generation = generation_of(name)
         handle = await disk.open(name)
         header = decode_file_header(await handle.read(0, BLOCK_BYTES))
-        source = found.scans.get(header.previous) if header is not None else None
-        if header is not None and header.previous in found.files and (source is None or not source.damage):
+        sources = header.sources if header is not None else ()
+        if sources and all(source in found.sources for source in sources):
             await handle.close()
             await try_remove(disk, name)
             await try_remove(disk, index_name(generation))
@@ -262,13 +268,21 @@ async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
         loaded = await load_index(disk, generation)
         if loaded is not None and header is not None:
             index, length = loaded
+            superseded.update(sources)
         else:
             scan = await run_scan(handle, generation, None, sealed=True)
             index, length = scan.index, scan.end
             _note_damage(found, scan, after_checkpoint=False)
+            superseded.update(() if scan.damage else sources)
         salt = header.salt if header is not None else 0
         found.files[generation] = StoredFile(disk, generation, salt, name, kept=True, length=length, handle=handle)
         found.indexes[generation] = index
+
+
+async def _present(disk: Disk, data: dict[int, Disk]) -> set[int]:
+    """Generations of all files there are, journal and kept."""
+    names = [name for place in dict.fromkeys([disk, *data.values()]) for name in await place.list()]
+    return {generation_of(name) for name in names if name.endswith(".log")}
 
 
 def _note_damage(found: _Found, scan: Scan, *, after_checkpoint: bool) -> None:
@@ -291,10 +305,13 @@ def _note_damage(found: _Found, scan: Scan, *, after_checkpoint: bool) -> None:
             found.table.forgetful = True
 
 
-def _account(found: _Found, data: dict[int, Disk]) -> None:
+def _account(found: _Found, data: dict[int, Disk], superseded: set[int]) -> None:
     """Tells each ledger where its entries lie, and each file how many of its bytes are still needed."""
     for generation in sorted(found.indexes):
         file = found.files[generation]
+        file.closed = True
+        if generation in superseded:
+            continue
         for summary in found.indexes[generation].summaries():
             file.total += summary.bytes
             ledger = found.table.find(summary.ledger)

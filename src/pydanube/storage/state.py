@@ -33,9 +33,12 @@ class NodeState:
     files: dict[int, StoredFile]  # the active one included
     cache: FileCache
     damage: list[Damage] = field(default_factory=list)
+    generations: int = 0  # the last number given out
 
-    def next_generation(self) -> int:
-        return max(self.files, default=0) + 1
+    def take_generation(self) -> int:
+        """A number for a new file, never given out twice: a roll and a copy may be under way at once."""
+        self.generations = max(self.generations, *self.files) + 1
+        return self.generations
 
     def release(self, ledger: Ledger) -> list[StoredFile]:
         """A deleted ledger needs its bytes no more; returns the files it leaves behind."""

@@ -162,9 +162,20 @@ class Stream:
             if gone:
                 await self._store(record)
         for ledger in gone:
-            deletions = [self._nodes.get(identity).delete(ledger.id) for identity in ledger.nodes]
-            await asyncio.gather(*deletions, return_exceptions=True)  # who misses it reports a stranger later
+            await self._delete(ledger)
         return len(gone)
+
+    async def _delete(self, ledger: LedgerRecord) -> None:
+        deletions = [self._nodes.get(identity).delete(ledger.id) for identity in ledger.nodes]
+        await asyncio.gather(*deletions, return_exceptions=True)  # who misses it reports a stranger later
+
+    async def _tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
+        """The end that the catalogue has decided; a node that misses it loses nothing."""
+        if last < ledger.first:
+            await self._delete(ledger)
+            return
+        sealings = [self._nodes.get(identity).seal(ledger.id, self.epoch, last) for identity in ledger.nodes]
+        await asyncio.gather(*sealings, return_exceptions=True)
 
     # -- opening and going on ------------------------------------------------------------------------------------------
 
@@ -196,8 +207,7 @@ class Stream:
         await self._store(self._record.recovering(self.epoch))
         ending = await recover_ledger(ledger, self.epoch, self._nodes)
         await self._store(self._record.sealed(self.epoch, ending.last, ending.next_offset))
-        sealings = [self._nodes.get(node).seal(ledger.id, self.epoch, ending.last) for node in ledger.nodes]
-        await asyncio.gather(*sealings, return_exceptions=True)
+        await self._tell_nodes(ledger, ending.last)
 
     async def _begin(self, writer: LedgerWriter) -> None:
         """The ledger is durable in the catalogue before a node hears of it."""
@@ -246,7 +256,7 @@ class Stream:
                 await self._begin(writer)
             self._confirmed = max(self._confirmed, last)
             self._finishing = None
-            await full.seal(last)
+            await self._tell_nodes(full.record, last)
         except OwnershipLost as error:
             self._lose(error)
         except DanubeError as error:
@@ -263,7 +273,7 @@ class Stream:
             return
         last = await writer.finish()
         await self._store(self._record.sealed(self.epoch, last, writer.next_offset))
-        await writer.seal(last)
+        await self._tell_nodes(writer.record, last)
         self._stop_writing(NodeClosed(f"{self.name} is closed"))
 
     # -- the catalogue -----------------------------------------------------------------------------------------------

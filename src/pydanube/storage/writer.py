@@ -75,7 +75,7 @@ class LedgerWriter:
         self._nodes = [self._pool.get(identity) for identity in record.nodes]
         self._alive = list(self._nodes)
         self._lag = [0] * len(self._nodes)
-        self._only = self._nodes[0] if len(self._nodes) == 1 else None
+        self._only = self._nodes[0] if len(self._nodes) == 1 and self._nodes[0].in_order else None
         creations = [node.create(record.id, record.epoch, record.durability) for node in self._nodes]
         answers = await asyncio.gather(*creations, return_exceptions=True)
         for node, answer in zip(self._nodes, answers, strict=True):
@@ -83,7 +83,7 @@ class LedgerWriter:
                 self._alive.remove(node)
         if not writable(self._nodes, self._alive, record.copies):
             causes = [answer for answer in answers if isinstance(answer, DanubeError)]
-            raise causes[0] if self._only is not None and causes else QuorumLost(f"ledger {record.id}: {causes}")
+            raise causes[0] if len(self._nodes) == 1 and causes else QuorumLost(f"ledger {record.id}: {causes}")
         held, self._held = self._held or [], None
         for batch, future in held:
             self._send(batch).add_done_callback(partial(_pass_on, future))
@@ -128,7 +128,7 @@ class LedgerWriter:
             return
         _ = self.confirmed
         if self._answers:
-            self._watch(self._answers[-1][0])
+            self._watch(self._answers[0][0])
 
     # -- several nodes -----------------------------------------------------------------------------------------------
 
@@ -202,11 +202,6 @@ class LedgerWriter:
             raise self.failure
         self.failure = QuorumLost(f"ledger {self.record.id} is finished")
         return self.confirmed
-
-    async def seal(self, last: int) -> None:
-        """Tells the nodes the decided end; a node that misses it loses nothing, for the catalogue knows."""
-        answers = [node.seal(self.record.id, self._epoch, last) for node in self._alive]
-        await asyncio.gather(*answers, return_exceptions=True)
 
 
 def _nobody(error: DanubeError) -> None:

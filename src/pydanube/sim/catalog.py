@@ -1,0 +1,47 @@
+"""A catalogue that never loses a record, but may answer late, or not at all after having done what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from pydanube.base.errors import CatalogConflict, NodeUnreachable
+from pydanube.base.ids import LedgerId
+from pydanube.ledger.catalog import StreamRecord
+
+
+class SimCatalog:
+    """Shared by all processes of a world; outlives them."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._records: dict[str, tuple[StreamRecord, int]] = {}
+        self._ledgers = 0
+        self.unreliable = 0.0  # the chance that an answer is lost
+
+    async def load(self, stream: str) -> tuple[StreamRecord, int]:
+        await self._travel()
+        return self._records.get(stream, (StreamRecord(), 0))
+
+    async def store(self, stream: str, record: StreamRecord, version: int) -> int:
+        await self._travel()
+        _, current = self._records.get(stream, (StreamRecord(), 0))
+        if current != version:
+            raise CatalogConflict(f"{stream} has version {current}, not {version}")
+        self._records[stream] = (record, version + 1)
+        await self._travel()
+        return version + 1
+
+    async def next_ledger_id(self) -> LedgerId:
+        await self._travel()
+        self._ledgers += 1
+        return LedgerId(self._ledgers)
+
+    def known(self) -> frozenset[LedgerId]:
+        return frozenset(ledger.id for record, _ in self._records.values() for ledger in record.ledgers)
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self._random.uniform(0.0002, 0.003))
+        if self.unreliable and self._random.random() < self.unreliable:
+            await asyncio.sleep(self._random.uniform(0.05, 1.0))
+            raise NodeUnreachable("the catalogue did not answer")

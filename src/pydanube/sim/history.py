@@ -1,0 +1,91 @@
+"""What happened, as the outside saw it, and whether the promises held. Shared by all processes of a world.
+
+Checks are written from the outside: acknowledgements, what readers saw, what is there in the end. A violation names the
+promise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydanube.base.durability import Durability
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    promise: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.sentence}"
+
+
+@dataclass(slots=True)
+class StreamHistory:
+    """One stream, seen from outside."""
+
+    name: str
+    durability: Durability
+    acked: dict[int, bytes] = field(default_factory=dict)  # offset: payload
+    seen: dict[int, bytes] = field(default_factory=dict)
+    trimmed: int = 0  # offsets below were given up on purpose
+    attempts: int = 0
+    refused: int = 0
+
+
+class History:
+    """Records and checks at once; `violations` is what went wrong."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, StreamHistory] = {}
+        self.violations: list[Violation] = []
+        self.power_lost = False  # a buffered stream may have lost what was acknowledged
+        self.sync_failed = False
+
+    def stream(self, name: str, durability: Durability) -> StreamHistory:
+        return self.streams.setdefault(name, StreamHistory(name, durability))
+
+    def ack(self, name: str, offset: int, payload: bytes) -> None:
+        stream = self.streams[name]
+        before = stream.acked.setdefault(offset, payload)
+        if before != payload:
+            self._violated("I2", f"{name}: offset {offset} was acknowledged for {before[:24]!r} and {payload[:24]!r}")
+        self.see(name, offset, payload)
+
+    def see(self, name: str, offset: int, payload: bytes) -> None:
+        before = self.streams[name].seen.setdefault(offset, payload)
+        if before != payload:
+            self._violated("I2", f"{name}: offset {offset} showed {before[:24]!r} and later {payload[:24]!r}")
+
+    def trim(self, name: str, before: int) -> None:
+        stream = self.streams[name]
+        stream.trimmed = max(stream.trimmed, before)
+
+    def final(self, name: str, found: list[tuple[int, bytes, int]]) -> None:
+        """`found` is all that can be read in the end: offset, payload, epoch."""
+        stream = self.streams[name]
+        offsets = [offset for offset, _, _ in found]
+        if offsets != sorted(set(offsets)):
+            self._violated("I2", f"{name}: offsets repeat or run backwards")
+        epochs = [epoch for _, _, epoch in found]
+        if epochs != sorted(epochs):
+            self._violated("I5", f"{name}: an older epoch wrote above a newer one")
+        for offset, payload, _ in found:
+            self.see(name, offset, payload)
+        may_lose = stream.durability is Durability.BUFFERED and (self.power_lost or self.sync_failed)
+        present = set(offsets)
+        for offset in stream.acked:
+            if offset not in present and offset >= stream.trimmed and not may_lose:
+                self._violated("I1", f"{name}: offset {offset} was acknowledged and is gone")
+        for offset in stream.seen:
+            if offset not in present and offset >= stream.trimmed and not may_lose:
+                self._violated("I2", f"{name}: offset {offset} was shown to a reader and is gone")
+
+    def check(self, holds: bool, promise: str, sentence: str) -> None:
+        if not holds:
+            self._violated(promise, sentence)
+
+    def _violated(self, promise: str, sentence: str) -> None:
+        violation = Violation(promise, sentence)
+        if violation not in self.violations:
+            self.violations.append(violation)

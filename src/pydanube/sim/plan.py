@@ -1,0 +1,144 @@
+"""A seed becomes a plan: how large the world is, what is published, which faults happen when. Pure data.
+
+A plan can be run again with fewer faults or fewer messages, which is how a failing seed is shrunk.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from pydanube.base.durability import Durability
+from pydanube.ledger.catalog import Copies
+
+# kind: (row of the fault matrix, what it does)
+FAULTS = {
+    "kill": "P1: kill -9 of a storage node or broker; it restarts",
+    "power": "D1: one machine loses what was not synced",
+    "power_all": "D2: all machines lose power at once",
+    "write_error": "D8: a write fails",
+    "sync_error": "D8: an fsync fails",
+    "name_error": "D8: a rename, create, remove or directory sync fails",
+    "full": "D9: the disk is full for a while",
+    "slow": "D10: a disk takes seconds",
+    "isolate": "N1: one machine hears nobody",
+    "one_way": "N1: one direction between two machines is cut",
+    "lossy": "N2: messages are lost, doubled and late everywhere",
+    "late": "N5: messages arrive very late, in another epoch",
+    "pause": "P4: a process stands still, then goes on",
+    "clock": "T1: a wall clock jumps, freezes or drifts",
+    "rival": "M3: a second broker takes a topic that has an owner",
+    "wipe": "R1: a storage node loses its disk and comes back as a new one",
+    "damage": "D6: bits flip on one storage node",
+    "catalogue": "the catalogue answers late or not at all",
+}
+# Which faults a profile draws from. `mixed` draws a subset of all per seed, and nothing for every fourth seed.
+PROFILES: dict[str, tuple[str, ...]] = {
+    "mixed": tuple(FAULTS),
+    "power": ("power", "power_all", "kill"),
+    "disk": ("write_error", "sync_error", "name_error", "kill", "power"),
+    "full": ("full", "kill", "power"),
+    "slow": ("slow", "kill"),
+    "partition": ("isolate", "one_way", "lossy", "kill"),
+    "late": ("late", "lossy", "rival", "kill"),
+    "owners": ("rival", "pause", "isolate", "kill"),
+    "wipe": ("wipe", "damage", "kill", "isolate"),
+    "clock": ("clock", "kill", "power"),
+}
+COPIES = (
+    Copies(1, 1, 1),
+    Copies(1, 1, 1),
+    Copies(3, 3, 2),
+    Copies(3, 3, 2),
+    Copies(3, 2, 2),
+    Copies(4, 3, 2),
+    Copies(5, 3, 2),
+    Copies(5, 5, 3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    at: float
+    kind: str
+    target: int  # taken modulo however many there are
+    seconds: float  # how long it lasts
+    amount: float  # what "how much" means is the kind's
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    profile: str
+    nodes: int
+    brokers: int
+    embedded: bool  # one process with its own storage node, as `standalone` is
+    streams: int
+    copies: Copies
+    durabilities: tuple[Durability, ...]
+    data_directories: int
+    journal_apart: bool
+    file_bytes: int
+    ledger_bytes: int
+    messages: int  # batches that each stream's publisher tries to send
+    seconds: float  # of trouble; then everything heals
+    trims: bool
+    faults: tuple[Fault, ...]
+
+    def only(self, faults: tuple[int, ...] | None = None, messages: int | None = None) -> Plan:
+        """The same world with some of its faults, or fewer messages."""
+        kept = self.faults if faults is None else tuple(self.faults[place] for place in faults)
+        return replace(self, faults=kept, messages=self.messages if messages is None else messages)
+
+
+def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
+    draw = random.Random(f"{profile}/{seed}")
+    kinds = _kinds(draw, seed, profile)
+    copies = draw.choice(COPIES)
+    if profile in ("wipe", "owners", "partition", "late"):
+        copies = draw.choice([some for some in COPIES if some.replicas >= 3 and some.ack < some.write])
+    embedded = copies.replicas == 1 and draw.random() < 0.7 and not {"rival", "isolate"} & set(kinds)
+    if copies.ack == copies.write or copies.ack < 2:
+        kinds = tuple(kind for kind in kinds if kind not in ("wipe", "damage"))
+    nodes = 1 if embedded else min(5, copies.replicas + draw.choice((0, 0, 1)))
+    seconds = draw.uniform(4.0, 12.0) * scale
+    streams = draw.choice((1, 1, 2, 3))
+    count = 0 if not kinds else max(1, round(draw.uniform(2, 9) * scale))
+    faults = sorted((_fault(draw, kinds, seconds) for _ in range(count)), key=lambda fault: fault.at)
+    return Plan(
+        seed=seed,
+        profile=profile,
+        nodes=nodes,
+        brokers=1 if embedded else 2,
+        embedded=embedded,
+        streams=streams,
+        copies=copies,
+        durabilities=tuple(Durability.BUFFERED if draw.random() < 0.2 else Durability.FSYNC for _ in range(streams)),
+        data_directories=draw.choice((1, 1, 1, 2)),
+        journal_apart=draw.random() < 0.2,
+        file_bytes=draw.choice((16, 24, 48)) * 4096,
+        ledger_bytes=draw.choice((4_000, 20_000, 1_000_000)),
+        messages=round(draw.choice((60, 120, 200)) * scale),
+        seconds=seconds,
+        trims=draw.random() < 0.6,
+        faults=tuple(faults),
+    )
+
+
+def _kinds(draw: random.Random, seed: int, profile: str) -> tuple[str, ...]:
+    kinds = PROFILES[profile]
+    if profile != "mixed":
+        return kinds
+    if seed % 4 == 3:
+        return ()
+    return tuple(sorted(draw.sample(kinds, draw.randint(1, len(kinds)))))
+
+
+def _fault(draw: random.Random, kinds: tuple[str, ...], seconds: float) -> Fault:
+    return Fault(
+        at=round(draw.uniform(0.05, seconds), 6),
+        kind=draw.choice(kinds),
+        target=draw.randrange(1 << 16),
+        seconds=round(draw.choice((0.05, 0.5, 2.0)) * draw.uniform(0.2, 2.0), 6),
+        amount=round(draw.random(), 6),
+    )

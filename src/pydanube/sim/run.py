@@ -1,0 +1,121 @@
+"""Runs one seed from plan to verdict: trouble, healing, draining, and the checks of the promises."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from dataclasses import dataclass
+
+from pydanube.base.errors import DanubeError, OffsetNotConfirmed
+from pydanube.sim.faults import Troublemaker
+from pydanube.sim.history import Violation
+from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
+from pydanube.sim.plan import Plan, plan_for
+from pydanube.sim.world import World
+from pydanube.storage.stream import Stream
+
+DRAIN_SECONDS = 120.0  # of virtual time, after everything healed: by then all must work again
+FILES_MAX = 64  # on one machine, in any run of this size
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one seed came to."""
+
+    plan: Plan
+    violations: tuple[Violation, ...]
+    digest: str
+    events: int
+    acked: int
+    faults: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+
+
+def run_seed(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Outcome:
+    return run_plan(plan_for(seed, profile, scale=scale))
+
+
+def run_plan(plan: Plan, *, record: bool = False) -> Outcome:
+    """The same plan always gives the same outcome."""
+    loop = SimLoop(plan.seed, budget=2_000_000, record=record)
+    world = World(loop, plan)
+    trouble = Troublemaker(world)
+    quiet = logging.getLogger("pydanube")
+    level, collecting = quiet.level, gc.isenabled()
+    quiet.setLevel(logging.CRITICAL)  # faults are the point here, not news
+    gc.disable()
+    try:
+        world.start_all()
+        trouble.schedule()
+        loop.run_until_complete(_story(world, trouble))
+    except (SimStalled, SimBudgetExceeded) as error:
+        world.history.check(False, "I8", f"{type(error).__name__}: {error}")
+    finally:
+        for failure in loop.failures:
+            world.history.check(False, "I9", f"unhandled: {failure}")
+        digest = loop.trace_digest()
+        loop.shutdown()
+        quiet.setLevel(level)
+        if collecting:
+            gc.enable()
+    acked = sum(len(stream.acked) for stream in world.history.streams.values())
+    lines = tuple(loop.lines or ())
+    return Outcome(plan, tuple(world.history.violations), digest, loop.events, acked, tuple(trouble.done), lines)
+
+
+async def _story(world: World, trouble: Troublemaker) -> None:
+    await asyncio.sleep(world.plan.seconds)
+    trouble.heal()
+    try:
+        async with asyncio.timeout(DRAIN_SECONDS):
+            await _drain(world)
+    except TimeoutError:
+        world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed")
+    for machine in world.storage:
+        for disk in machine.disks:
+            count = len(disk.names())
+            world.history.check(count <= FILES_MAX, "I9", f"{machine.name} keeps {count} files")
+
+
+async def _drain(world: World) -> None:
+    """A fresh owner takes each stream, it takes appends again, and everything can be read."""
+    for number, name in enumerate(world.owners):
+        while True:
+            broker = world.hosts.get(world.owners[name])
+            if broker is not None and name in broker.streams and not broker.streams[name].lost:
+                break
+            world.owners[name] = world.brokers[number % len(world.brokers)].name
+            await asyncio.sleep(0.05)
+        stream = broker.streams[name]
+        for count in range(3):
+            while True:
+                try:
+                    stamped, future = stream.append(broker.batch(name, -1 - count))
+                except DanubeError:
+                    await asyncio.sleep(0.1)
+                    stream = broker.streams[name]
+                    continue
+                if await broker.told(stream, stamped, future):
+                    break
+                await asyncio.sleep(0.1)
+                stream = broker.streams[name]
+        world.history.final(name, await _read_all(stream))
+
+
+async def _read_all(stream: Stream) -> list[tuple[int, bytes, int]]:
+    found: list[tuple[int, bytes, int]] = []
+    offset, end = stream.first, stream.confirmed
+    while offset <= end:
+        try:
+            batches = await stream.read(offset, 50_000)
+        except OffsetNotConfirmed:
+            break
+        except DanubeError:
+            await asyncio.sleep(0.1)
+            continue
+        for batch in batches:
+            for place, payload in enumerate(batch.payloads()):
+                found.append((batch.base_offset + place, payload or b"", batch.epoch))
+        offset = batches[-1].last_offset + 1
+    return found

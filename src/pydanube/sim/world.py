@@ -1,0 +1,196 @@
+"""A small world of storage nodes and brokers on simulated machines; it starts, kills and restarts them.
+
+Machines are a process and its disks. The processes run the product's own node, stream and remote code; only ports are
+simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydanube.base.errors import DanubeError, QuorumLost
+from pydanube.base.ids import NodeIdentity
+from pydanube.ports.storage import StorageNode
+from pydanube.sim.catalog import SimCatalog
+from pydanube.sim.clock import SimClock
+from pydanube.sim.disk import SimDisk
+from pydanube.sim.history import History
+from pydanube.sim.loop import Process, SimLoop
+from pydanube.sim.network import Link, SimNetwork
+from pydanube.sim.plan import Plan
+from pydanube.sim.publishing import Broker
+from pydanube.sim.randomness import SimRandomness
+from pydanube.storage.node import DiskNode
+from pydanube.storage.remote import NodeServer, RemoteCaller
+from pydanube.storage.settings import NodeSettings
+
+CALL_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Machine:
+    """One host: its disks outlive its processes."""
+
+    name: str
+    disks: list[SimDisk]
+    clock: SimClock
+    process: Process
+    node: DiskNode | None = None
+    lives: int = 0
+    down: bool = False
+
+
+class Nodes:
+    """The storage nodes as one broker sees them: by identity, wherever it lives now."""
+
+    def __init__(self, world: World, caller: RemoteCaller | None, local: DiskNode | None) -> None:
+        self._world = world
+        self._caller = caller
+        self._local = local
+        self._random = world.loop.fork_random(f"choose/{world.loop.events}")
+
+    def get(self, identity: NodeIdentity) -> StorageNode:
+        if self._local is not None and identity == self._local.identity:
+            return self._local
+        assert self._caller is not None
+        return self._caller.node(self._world.addresses[identity], identity)
+
+    def choose(self, count: int) -> list[NodeIdentity]:
+        """As a membership service would: those that seem to be up."""
+        if self._local is not None:
+            return [self._local.identity]
+        up = [machine.node.identity for machine in self._world.storage if machine.node is not None]
+        if len(up) < count:
+            raise QuorumLost(f"{len(up)} storage nodes are up, {count} are needed")
+        return self._random.sample(up, count)
+
+
+@dataclass
+class World:
+    """Everything of one run."""
+
+    loop: SimLoop
+    plan: Plan
+    history: History = field(default_factory=History)
+    storage: list[Machine] = field(default_factory=list)
+    brokers: list[Machine] = field(default_factory=list)
+    addresses: dict[NodeIdentity, str] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)  # stream: machine that should own it
+    hosts: dict[str, Broker] = field(default_factory=dict)
+    healed: bool = False
+
+    def __post_init__(self) -> None:
+        self.network = SimNetwork(self.loop, self.loop.fork_random("network"), Link())
+        self.catalog = SimCatalog(self.loop.fork_random("catalogue"))
+        plan = self.plan
+        if plan.embedded:
+            self.storage.append(self._machine("b0", disks=True))
+            self.brokers = self.storage
+        else:
+            self.storage += [self._machine(f"s{place}", disks=True) for place in range(plan.nodes)]
+            self.brokers += [self._machine(f"b{place}", disks=False) for place in range(plan.brokers)]
+        for place in range(plan.streams):
+            name = f"t{place}"
+            self.history.stream(name, plan.durabilities[place])
+            self.owners[name] = self.brokers[place % len(self.brokers)].name
+
+    @property
+    def machines(self) -> list[Machine]:
+        return self.storage if self.plan.embedded else self.storage + self.brokers
+
+    def settings(self) -> NodeSettings:
+        plan = self.plan
+        return NodeSettings(
+            file_bytes=plan.file_bytes,
+            journal_bytes_max=4 * plan.file_bytes if plan.journal_apart else None,
+            copy_bytes_per_second=4_000_000,
+            index_cache_bytes=4096,
+            retry_seconds=0.2,
+        )
+
+    # -- lives -------------------------------------------------------------------------------------------------------
+
+    def start_all(self) -> None:
+        for machine in self.machines:
+            self.start(machine)
+
+    def start(self, machine: Machine) -> None:
+        machine.down = False
+        machine.lives += 1
+        if machine.lives > 1:
+            machine.process = self.loop.process(machine.name)
+        self.loop.spawn(machine.process, self._main(machine), name=f"main {machine.name}")
+
+    def kill(self, machine: Machine) -> None:
+        machine.node = None
+        machine.down = True
+        self.hosts.pop(machine.name, None)
+        self.loop.kill(machine.process)
+
+    def power_cut(self, machine: Machine) -> None:
+        for disk in machine.disks:
+            disk.freeze()
+        self.kill(machine)
+        for disk in machine.disks:
+            disk.power_cut()
+        if machine.disks:
+            self.history.power_lost = True
+
+    def wipe(self, machine: Machine) -> None:
+        """The machine comes back with empty disks, so as another node."""
+        self.kill(machine)
+        machine.disks = self._disks(f"{machine.name}.{machine.lives}")
+
+    async def _main(self, machine: Machine) -> None:
+        """What a process does from start to crash: open the node, join the network, own streams."""
+        random = self.loop.fork_random(f"{machine.name}/{machine.lives}")
+        randomness = SimRandomness(random)
+        network = self.network.endpoint(machine.name, machine.process)
+        if machine.disks:
+            journal, *data = machine.disks
+            if not self.plan.journal_apart:
+                data = machine.disks
+            node = await self._open(machine, journal, data, randomness)
+            self.addresses[node.identity] = machine.name
+            server = NodeServer(node, network)
+            network.listen(server.receive)
+            machine.node = node
+        if machine in self.brokers:
+            local = machine.node if self.plan.embedded else None
+            caller = (
+                None if local is not None else RemoteCaller(network, randomness.bytes(8).hex(), seconds=CALL_SECONDS)
+            )
+            if caller is not None:
+                network.listen(caller.receive)
+            broker = Broker(self, machine.name, machine.clock, randomness, Nodes(self, caller, local))
+            self.hosts[machine.name] = broker
+            await broker.run()
+
+    async def _open(
+        self, machine: Machine, journal: SimDisk, data: list[SimDisk], randomness: SimRandomness
+    ) -> DiskNode:
+        """As a supervisor would: a node that cannot start is started again."""
+        import asyncio
+
+        while True:
+            try:
+                node = await DiskNode.open(data, self.settings(), randomness, journal=journal)
+                await node.quarantine(self.catalog.known())
+                return node
+            except DanubeError as error:
+                self.loop.trace("node.cannot_start", machine.name, error.code)
+                for disk in machine.disks:
+                    await disk.unlock()
+                await asyncio.sleep(0.3)
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def _machine(self, name: str, *, disks: bool) -> Machine:
+        process = self.loop.process(name)
+        return Machine(name, self._disks(name) if disks else [], SimClock(self.loop), process)
+
+    def _disks(self, name: str) -> list[SimDisk]:
+        count = self.plan.data_directories + self.plan.journal_apart
+        return [
+            SimDisk(self.loop, self.loop.fork_random(f"{name}/{place}"), f"{name}/{place}") for place in range(count)
+        ]
