@@ -61,9 +61,14 @@ class History:
         stream = self.streams[name]
         stream.trimmed = max(stream.trimmed, before)
 
-    def final(self, name: str, found: list[tuple[int, bytes, int]]) -> None:
+    def expected(self, name: str) -> tuple[list[int], list[int]]:
+        """Offsets acknowledged and offsets seen so far: whoever reads everything from now on must find them."""
+        return list(self.streams[name].acked), list(self.streams[name].seen)
+
+    def final(self, name: str, found: list[tuple[int, bytes, int]], expected: tuple[list[int], list[int]]) -> None:
         """`found` is all that can be read in the end: offset, payload, epoch."""
         stream = self.streams[name]
+        acked, seen = expected
         offsets = [offset for offset, _, _ in found]
         if offsets != sorted(set(offsets)):
             self._violated("I2", f"{name}: offsets repeat or run backwards")
@@ -74,10 +79,10 @@ class History:
             self.see(name, offset, payload)
         may_lose = stream.durability is Durability.BUFFERED and (self.power_lost or self.sync_failed)
         present = set(offsets)
-        for offset in stream.acked:
+        for offset in acked:
             if offset not in present and offset >= stream.trimmed and not may_lose:
                 self._violated("I1", f"{name}: offset {offset} was acknowledged and is gone")
-        for offset in stream.seen:
+        for offset in seen:
             if offset not in present and offset >= stream.trimmed and not may_lose:
                 self._violated("I2", f"{name}: offset {offset} was shown to a reader and is gone")
 

@@ -100,7 +100,8 @@ async def _drain(world: World) -> None:
                     break
                 await asyncio.sleep(0.1)
                 stream = broker.streams[name]
-        world.history.final(name, await _read_all(stream))
+        expected = world.history.expected(name)
+        world.history.final(name, await _read_all(stream), expected)
 
 
 async def _read_all(stream: Stream) -> list[tuple[int, bytes, int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Task
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from pydanube.base.durability import Durability
@@ -81,8 +82,7 @@ class Stream:
         stream = cls(name, catalog, nodes, clock, randomness.bytes(8).hex(), settings)
         stream._record, stream._version = await catalog.load(name)
         await stream._store(stream._record.taken_over(stream._token))
-        stream._opening = asyncio.get_running_loop().create_task(stream._open())
-        await asyncio.shield(stream._opening)
+        await asyncio.shield(stream._start(stream._open()))
         if stream._writer is None:
             raise stream._why_not
         return stream
@@ -224,8 +224,19 @@ class Stream:
             return
         log.warning("%s goes on in a new ledger: %s", self.name, error)
         self._stop_writing(error)
-        if self._opening is None or self._opening.done():
-            self._opening = asyncio.get_running_loop().create_task(self._open())
+        self._go_on(self._opening)
+
+    def _start(self, work: Coroutine[object, object, None]) -> Task[None]:
+        self._opening = asyncio.get_running_loop().create_task(work)
+        self._opening.add_done_callback(self._go_on)
+        return self._opening
+
+    def _go_on(self, opening: Task[None] | None) -> None:
+        """Opens again whatever failed while it was not watched; called whenever an opening ends or a ledger fails."""
+        if opening is not None and (not opening.done() or opening.cancelled()):
+            return
+        if self._writer is None and not self._closed and not self.lost:
+            self._start(self._open())
 
     def _stop_writing(self, error: DanubeError) -> None:
         _ = self.confirmed
@@ -245,7 +256,7 @@ class Stream:
         """New batches go to a writer that holds them back until the full ledger is sealed."""
         self._finishing = full
         self._writer = LedgerWriter(self.epoch, full.next_offset, self._nodes, self._failed)
-        self._opening = asyncio.get_running_loop().create_task(self._roll_over(full, self._writer))
+        self._start(self._roll_over(full, self._writer))
 
     async def _roll_over(self, full: LedgerWriter, writer: LedgerWriter) -> None:
         """A clean end: all confirmed, sealed in the catalogue by the owner itself, no recovery."""
