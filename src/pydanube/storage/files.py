@@ -152,14 +152,15 @@ class FileCache:
 
 
 async def read_entries(
-    handle: DiskFile, salt: int, block: int, ledger: LedgerId, offset: int, bytes_max: int
+    handle: DiskFile, salt: int, block: int, end: int, ledger: LedgerId, offset: int, bytes_max: int
 ) -> list[Batch]:
     """Batches of `ledger` from the one that holds `offset` on, without a gap, from the group at `block` and later ones.
 
-    Every checksum on the way is checked; what does not hold raises `LedgerDamaged`.
+    Nothing at or after `end` is looked at: a torn tail may lie there. Every checksum on the way is checked; what does
+    not hold raises `LedgerDamaged`.
     """
     position = block * BLOCK_BYTES
-    chunk = await handle.read(position, CHUNK_BYTES)
+    chunk = await handle.read(position, min(CHUNK_BYTES, end - position))
     start = position
     batches: list[Batch] = []
     wanted, room = offset, bytes_max

@@ -295,8 +295,10 @@ class DiskNode:
     async def _read_file(self, file: StoredFile, ledger: Ledger, block: int, offset: int, bytes_max: int) -> Batches:
         assert file.handle is not None
         file.readers += 1
+        active = self._journal.active
+        end = active.position if file is active.file else file.length
         try:
-            return await read_entries(file.handle, file.salt, block, ledger.id, offset, bytes_max)
+            return await read_entries(file.handle, file.salt, block, end, ledger.id, offset, bytes_max)
         except LedgerDamaged as error:
             self._found_damaged(ledger, error)
             raise
