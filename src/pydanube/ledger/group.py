@@ -21,7 +21,7 @@ FILE_MAGIC = b"DJF1"
 GROUP_MAGIC = b"DJG1"
 TRAILER_MAGIC = b"DJT1"
 
-_FILE = struct.Struct("<4sIQQ16sQQII")  # magic, crc, generation, salt, identity, previous and its end, flags, sources
+_FILE = struct.Struct("<4sIQQ16sQQIIQ")  # magic, crc, then `FileHeader`, with the number of sources before the capacity
 SOURCES_MAX = 64  # files that one copy may take over
 _GROUP = struct.Struct("<4sIQQQIIIIIIII")
 _ENTRY = struct.Struct("<QqqIIIB3x")
@@ -29,6 +29,7 @@ _TRAILER = struct.Struct("<QQQII4sI")
 GROUP_HEADER_BYTES = _GROUP.size
 ENTRY_BYTES = _ENTRY.size
 TRAILER_BYTES = _TRAILER.size
+FILE_START_BYTES = BLOCK_BYTES + GROUP_HEADER_BYTES
 NO_PREVIOUS = 0
 
 pack_entry = _ENTRY.pack
@@ -63,6 +64,7 @@ class FileHeader(NamedTuple):
     previous_end: int  # where its valid part ends: everything before was synced, everything after is cut
     forgetful: bool  # an unreadable group may have made ledgers that no checkpoint names
     sources: tuple[int, ...] = ()  # of a kept file: generations of the files it takes over from
+    capacity: int = 0  # of a journal file: bytes set aside before it got its name; if it is shorter, it was cut
 
 
 class Entry(NamedTuple):
@@ -120,7 +122,7 @@ def group_length(entries: int, ledgers: int, body_bytes: int) -> int:
 
 def encode_file_header(header: FileHeader) -> bytes:
     identity, sources = bytes.fromhex(header.identity), header.sources
-    fields = (header.previous, header.previous_end, int(header.forgetful), len(sources))
+    fields = (header.previous, header.previous_end, int(header.forgetful), len(sources), header.capacity)
     body = _FILE.pack(FILE_MAGIC, 0, header.generation, header.salt, identity, *fields)
     body = (body + struct.pack(f"<{len(sources)}Q", *sources)).ljust(BLOCK_BYTES, b"\0")
     return body[:4] + crc32c(body[8:]).to_bytes(4, "little") + body[8:]
@@ -130,11 +132,23 @@ def decode_file_header(block: bytes) -> FileHeader | None:
     """None if the block is not a whole, undamaged file header."""
     if len(block) != BLOCK_BYTES:
         return None
-    magic, crc, generation, salt, identity, previous, previous_end, flags, count = _FILE.unpack_from(block)
+    magic, crc, generation, salt, name, previous, previous_end, flags, count, capacity = _FILE.unpack_from(block)
     if magic != FILE_MAGIC or crc != crc32c(block[8:]) or flags > 1 or count > SOURCES_MAX:
         return None
     sources = struct.unpack_from(f"<{count}Q", block, _FILE.size)
-    return FileHeader(generation, salt, NodeIdentity(identity.hex()), previous, previous_end, bool(flags), sources)
+    identity = NodeIdentity(name.hex())
+    return FileHeader(generation, salt, identity, previous, previous_end, bool(flags), sources, capacity)
+
+
+def decode_file_start(start: bytes, generation: int) -> tuple[FileHeader | None, int]:
+    """Header and salt of the file with that number, from its first `FILE_START_BYTES`.
+
+    The header is None if it is damaged or another file's; the first group knows the salt too.
+    """
+    header = decode_file_header(start[:BLOCK_BYTES])
+    if header is None or header.generation != generation:
+        return None, int.from_bytes(start[BLOCK_BYTES + 8 : BLOCK_BYTES + 16], "little")
+    return header, header.salt
 
 
 def encode_group(

@@ -49,10 +49,10 @@ class Runs:
         self.lasts.insert(at, last)
         self.blocks.insert(at, block)
 
-    def find(self, offset: int) -> int | None:
-        """The block of the group that holds `offset`."""
-        at = bisect_right(self.firsts, offset) - 1
-        return self.blocks[at] if at >= 0 and offset <= self.lasts[at] else None
+    def find(self, first: int, last: int) -> int | None:
+        """The block of a group that holds an offset within [first, last]."""
+        at = bisect_right(self.firsts, last) - 1
+        return self.blocks[at] if at >= 0 and first <= self.lasts[at] else None
 
 
 @dataclass(slots=True)
@@ -70,9 +70,9 @@ class FileIndex:
         if confirmed > runs.confirmed:
             runs.confirmed = confirmed
 
-    def find(self, ledger: LedgerId, offset: int) -> int | None:
+    def find(self, ledger: LedgerId, first: int, last: int) -> int | None:
         runs = self.ledgers.get(ledger)
-        return None if runs is None else runs.find(offset)
+        return None if runs is None else runs.find(first, last)
 
     @property
     def size(self) -> int:

@@ -14,15 +14,15 @@ from pydanube.base.checksum import crc32c
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, MIB
 from pydanube.ledger.group import (
+    FILE_START_BYTES,
     GROUP_HEADER_BYTES,
-    TRAILER_BYTES,
     Entry,
     FileHeader,
     GroupHead,
     GroupKind,
     Kind,
     decode_directory,
-    decode_file_header,
+    decode_file_start,
     decode_group_head,
     decode_trailer,
 )
@@ -97,15 +97,14 @@ class _Window:
 def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = False) -> Reads:
     """`end` is what the next file's header says of this one; None if there is no next file.
 
-    `sealed` is for files that were complete and synced before they got their name: in them nothing is a torn tail.
+    `sealed` is for files that were complete and synced before they got their name, and end with a mark: in them nothing
+    is a torn tail. Of other files that holds for the first group, the checkpoint, and for their size.
     """
     window = _Window(size)
     found = Scan(generation)
-    found.header = decode_file_header((yield from window.take(0, BLOCK_BYTES)))
-    salt = found.header.salt if found.header is not None else _salt_of((yield from window.take(BLOCK_BYTES, 64)))
-    if found.header is None or found.header.generation != generation:
-        found.header = None
-        found.damage.append(Damage(generation, 0, BLOCK_BYTES, ()))
+    found.header, salt = decode_file_start((yield from window.take(0, FILE_START_BYTES)), generation)
+    if found.header is None:
+        found.damage.append(Damage(generation, 0, BLOCK_BYTES, () if size > BLOCK_BYTES else None))
     position, number = BLOCK_BYTES, 1
     groups: list[Group] = []
     limit = size if end is None else end
@@ -115,18 +114,22 @@ def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = Fal
             groups.append(group)
             position, number = position + group.head.length, number + 1
             continue
-        synced = end is not None or sealed or (yield from _synced_later(window, position, salt, number))
-        if not synced:
+        known = end is not None or sealed or number == 1
+        if not (known or (yield from _synced_later(window, position, salt, number))):
             break
         position, number = yield from _step_over(window, found, groups, group, position, salt, number, limit)
     found.end = position
+    if end is None and _is_cut(found, groups, size, sealed):
+        found.damage.append(Damage(generation, position, max(size - position, 0), None))
     yield from _collect(window, found, groups, end is not None or sealed)
     return found
 
 
-def _salt_of(head: bytes) -> int:
-    """The file header is damaged: the first group knows the salt too."""
-    return int.from_bytes(head[8:16], "little")
+def _is_cut(found: Scan, groups: list[Group], size: int, sealed: bool) -> bool:
+    """Whether the file was longer once, so that nobody can tell what is missing at its end."""
+    if sealed:
+        return not groups or groups[-1].head.kind is not GroupKind.MARK
+    return found.header is not None and size < found.header.capacity
 
 
 def _read_group(
@@ -192,7 +195,7 @@ def _step_over(
             after, next_number = place, head.number
             break
         place += BLOCK_BYTES
-    ledgers = yield from _named_by_trailers(window, position, after, salt)
+    ledgers = yield from _named_by_trailers(window, position, after, salt, range(number, next_number))
     found.damage.append(Damage(generation, position, after - position, ledgers))
     return after, next_number
 
@@ -204,16 +207,16 @@ def _whole_ledgers(entries: list[Entry], sound: list[Entry]) -> set[LedgerId]:
 
 
 def _named_by_trailers(
-    window: _Window, start: int, end: int, salt: int
+    window: _Window, start: int, end: int, salt: int, numbers: range
 ) -> Generator[tuple[int, int], bytes, tuple[LedgerId, ...] | None]:
     """The ledgers of the groups between two positions, read backwards from trailer to trailer; None if that fails."""
     named: set[LedgerId] = set()
     place = end
-    while place > start:
+    for number in reversed(numbers):
         begin = max(start, place - 16 * BLOCK_BYTES)
         data = yield from window.take(begin, place - begin)
         trailer = decode_trailer(data, salt)
-        if trailer is None or trailer.length < TRAILER_BYTES:
+        if trailer is None or trailer.number != number or trailer.length > place - start:
             return None
         named.update(trailer.ledgers)
         place -= trailer.length

@@ -82,10 +82,11 @@ class Ledger:
         for at in range(len(self.extents) - 4, -1, -4):
             yield self.extents[at], self.extents[at + 3]
 
-    def files_at(self, offset: int) -> list[int]:
-        """Generations of the files that may hold `offset`, the newest first."""
+    def files_at(self, first: int, last: int) -> list[int]:
+        """Generations of the files that may hold an offset within [first, last], the newest first."""
         found = self.extents
-        return [found[at] for at in range(len(found) - 4, -1, -4) if found[at + 1] <= offset <= found[at + 2]]
+        places = range(len(found) - 4, -1, -4)
+        return [found[at] for at in places if found[at + 1] <= last and first <= found[at + 2]]
 
     def close(self) -> None:
         """No more appends by the epoch that made it: a write failed, or the node restarted."""

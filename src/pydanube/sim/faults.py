@@ -49,23 +49,19 @@ class Troublemaker:
         machine = self._any(fault)
         if not machine.down:
             self.world.kill(machine)
-            self.later(fault.seconds, self._restart, machine)
-
-    def _restart(self, machine: Machine) -> None:
-        if machine.down:
-            self.world.start(machine)
+            self.later(fault.seconds, self.world.restart, machine)
 
     def _power(self, fault: Fault) -> None:
         machine = self._storage(fault)
         if not machine.down:
             self.world.power_cut(machine)
-            self.later(fault.seconds, self._restart, machine)
+            self.later(fault.seconds, self.world.restart, machine)
 
     def _power_all(self, fault: Fault) -> None:
         for machine in self.world.machines:
             if not machine.down:
                 self.world.power_cut(machine)
-                self.later(fault.seconds, self._restart, machine)
+                self.later(fault.seconds, self.world.restart, machine)
 
     def _pause(self, fault: Fault) -> None:
         process = self._any(fault).process
@@ -115,7 +111,7 @@ class Troublemaker:
         machine = self._victim(fault)
         if machine is not None:
             self.world.wipe(machine)
-            self.later(fault.seconds, self._restart, machine)
+            self.later(fault.seconds, self.world.restart, machine)
 
     def _damage(self, fault: Fault) -> None:
         machine = self._victim(fault)
@@ -193,5 +189,5 @@ class Troublemaker:
             for disk in machine.disks:
                 disk.cure()
                 disk.capacity = None
-            self._restart(machine)
+            world.restart(machine)
         world.loop.trace("healed")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydanube.base.errors import DanubeError, OffsetNotConfirmed
 from pydanube.sim.faults import Troublemaker
-from pydanube.sim.history import Violation
+from pydanube.sim.history import History, Violation
 from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
 from pydanube.sim.plan import Plan, plan_for
 from pydanube.sim.world import World
 from pydanube.storage.stream import Stream
+from pydanube.wire.batch import Batch
 
 DRAIN_SECONDS = 120.0  # of virtual time, after everything healed: by then all must work again
+READ_ATTEMPTS = 100  # a tenth of a second apart
 FILES_SPARE = 24  # journal files that may be there beyond what their content needs
 
 
@@ -36,8 +39,13 @@ def run_seed(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Outcom
     return run_plan(plan_for(seed, profile, scale=scale))
 
 
-def run_plan(plan: Plan, *, record: bool = False) -> Outcome:
-    """The same plan always gives the same outcome."""
+def run_job(job: tuple[int, str]) -> Outcome:
+    """One seed of one profile, for a pool of processes."""
+    return run_seed(*job)
+
+
+def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], None] | None = None) -> Outcome:
+    """The same plan always gives the same outcome. `prepare` may arrange more trouble before anything starts."""
     loop = SimLoop(plan.seed, budget=2_000_000, record=record)
     world = World(loop, plan)
     trouble = Troublemaker(world)
@@ -46,6 +54,8 @@ def run_plan(plan: Plan, *, record: bool = False) -> Outcome:
     quiet.setLevel(logging.CRITICAL)  # faults are the point here, not news
     gc.disable()
     try:
+        if prepare is not None:
+            prepare(world)
         world.start_all()
         trouble.schedule()
         loop.run_until_complete(_story(world, trouble))
@@ -102,20 +112,32 @@ async def _drain(world: World) -> None:
                 await asyncio.sleep(0.1)
                 stream = broker.streams[name]
         expected = world.history.expected(name)
-        world.history.final(name, await _read_all(stream), expected)
+        world.history.final(name, await _read_all(world.history, stream), expected)
 
 
-async def _read_all(stream: Stream) -> list[tuple[int, bytes, int]]:
+async def _read_patiently(stream: Stream, offset: int) -> list[Batch]:
+    """Tries again for a while: a node may still be starting, a ledger still recovering."""
+    for _ in range(READ_ATTEMPTS):
+        try:
+            return await stream.read(offset, 50_000)
+        except OffsetNotConfirmed:
+            raise
+        except DanubeError:
+            await asyncio.sleep(0.1)
+    return await stream.read(offset, 50_000)
+
+
+async def _read_all(history: History, stream: Stream) -> list[tuple[int, bytes, int]]:
     found: list[tuple[int, bytes, int]] = []
     offset, end = stream.first, stream.confirmed
     while offset <= end:
         try:
-            batches = await stream.read(offset, 50_000)
+            batches = await _read_patiently(stream, offset)
         except OffsetNotConfirmed:
             break
-        except DanubeError:
-            await asyncio.sleep(0.1)
-            continue
+        except DanubeError as error:
+            history.check(False, "I1", f"{stream.name}: offset {offset} cannot be read: {error.code}: {error}")
+            break
         for batch in batches:
             for place, payload in enumerate(batch.payloads()):
                 found.append((batch.base_offset + place, payload or b"", batch.epoch))

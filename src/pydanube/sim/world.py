@@ -121,6 +121,10 @@ class World:
             machine.process = self.loop.process(machine.name)
         self.loop.spawn(machine.process, self._main(machine), name=f"main {machine.name}")
 
+    def restart(self, machine: Machine) -> None:
+        if machine.down:
+            self.start(machine)
+
     def kill(self, machine: Machine) -> None:
         machine.node = None
         machine.down = True

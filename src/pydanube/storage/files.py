@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -17,10 +18,11 @@ from pydanube.ledger.group import (
     decode_group_head,
 )
 from pydanube.ledger.index import FileIndex, decode_index
-from pydanube.ledger.scan import Scan, scan_file
+from pydanube.ledger.scan import Damage, Scan, scan_file
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.wire.batch import Batch
 
+log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * KIB  # one read brings many small groups, or the directory of a large one
 
 
@@ -42,6 +44,10 @@ class StoredFile:
     readers: int = 0
     closed: bool = False  # nothing is written to it any more, and its ledgers know of it
     gone: bool = False
+    damage: list[Damage] = field(default_factory=list)  # as far as it is known: an indexed file is not looked through
+
+    def may_have_lost(self, ledger: LedgerId) -> bool:
+        return any(damage.ledgers is None or ledger in damage.ledgers for damage in self.damage)
 
 
 def file_name(generation: int, *, kept: bool = False) -> str:
@@ -82,14 +88,19 @@ async def load_index(disk: Disk, generation: int) -> tuple[FileIndex, int] | Non
 
 
 async def store_index(disk: Disk, generation: int, index: FileIndex, end: int) -> None:
-    """Not synced: an index that a crash damages is built again."""
+    """Saves the next start a scan. Not synced, and no failure: an index that is missing or damaged is built again."""
     name = index_name(generation)
-    handle = await disk.create(name + ".tmp")
     try:
-        await handle.write(0, [index.encode(generation, end)], sync=False)
-    finally:
-        await handle.close()
-    await disk.rename(name + ".tmp", name)
+        await try_remove(disk, name + ".tmp")
+        handle = await disk.create(name + ".tmp")
+        try:
+            await handle.write(0, [index.encode(generation, end)], sync=False)
+        finally:
+            await handle.close()
+        await disk.rename(name + ".tmp", name)
+    except DanubeError as error:
+        log.warning("%s was not stored: %s", name, error)
+        await try_remove(disk, name + ".tmp")
 
 
 @dataclass(slots=True)
@@ -107,7 +118,7 @@ class FileCache:
             loaded = await load_index(file.disk, file.generation)
             if loaded is None:
                 scan = await run_scan(handle, file.generation, file.length, sealed=True)
-                index = scan.index
+                index, file.damage = scan.index, scan.damage
             else:
                 index = loaded[0]
             if file.handle is None:
@@ -156,32 +167,37 @@ async def read_entries(
 ) -> list[Batch]:
     """Batches of `ledger` from the one that holds `offset` on, without a gap, from the group at `block` and later ones.
 
-    Nothing at or after `end` is looked at: a torn tail may lie there. Every checksum on the way is checked; what does
-    not hold raises `LedgerDamaged`.
+    None if that group is whole and does not hold the offset. Nothing at or after `end` is looked at: a torn tail may
+    lie there. Every checksum on the way is checked: if the first batch does not hold, `LedgerDamaged`; if a later one
+    or a later group does not, the batches before it.
     """
-    position = block * BLOCK_BYTES
+    position = start = block * BLOCK_BYTES
     chunk = await handle.read(position, min(CHUNK_BYTES, end - position))
-    start = position
     batches: list[Batch] = []
     wanted, room = offset, bytes_max
-    while position - start + GROUP_HEADER_BYTES <= len(chunk):
-        head = decode_group_head(chunk[position - start : position - start + GROUP_HEADER_BYTES], salt)
-        if head is None:
-            if not batches:
+    try:
+        while position - start + GROUP_HEADER_BYTES <= len(chunk):
+            head = decode_group_head(chunk[position - start : position - start + GROUP_HEADER_BYTES], salt)
+            if head is None:
                 raise LedgerDamaged(f"ledger {ledger}: the group at {position} is damaged")
-            break
-        entries = await _directory(handle, chunk, start, position, head, ledger)
-        for entry in sorted((e for e in entries if e.ledger == ledger and e.kind == Kind.APPEND), key=lambda e: e.a):
-            if entry.a + entry.messages <= wanted:
-                continue
-            if entry.a > wanted or (batches and entry.length > room):
+            entries = await _directory(handle, chunk, start, position, head, ledger)
+            mine = (entry for entry in entries if entry.ledger == ledger and entry.kind == Kind.APPEND)
+            for entry in sorted(mine, key=lambda entry: entry.a):
+                if entry.a + entry.messages <= wanted:
+                    continue
+                if entry.a > wanted or (batches and entry.length > room):
+                    return batches
+                batches.append(await _batch(handle, chunk, start, entry))
+                wanted = entry.a + entry.messages
+                room -= entry.length
+            if not batches:
                 return batches
-            batches.append(await _batch(handle, chunk, start, entry))
-            wanted = entry.a + entry.messages
-            room -= entry.length
+            position += head.length
         if not batches:
-            raise LedgerDamaged(f"ledger {ledger}: the index and the group at {position} disagree")
-        position += head.length
+            raise LedgerDamaged(f"ledger {ledger}: the file ends before the group at {position}")
+    except LedgerDamaged:
+        if not batches:
+            raise
     return batches
 
 

@@ -28,20 +28,44 @@ CONTROL_ROOM_PART = 8  # the last 1/8 of a file is for control records while the
 
 @dataclass(slots=True)
 class Pending:
-    """A group that is being filled, queued or written."""
+    """A group that is being filled, queued or written. Appends may be refused on their own, if the disk is full."""
 
-    directory: list[bytes] = field(default_factory=list)
+    directory: list[bytes] = field(default_factory=list)  # of appends
     body: list[bytes] = field(default_factory=list)
     body_bytes: int = 0
     waiters: list[Future[None]] = field(default_factory=list)
     runs: dict[LedgerId, list[list[int]]] = field(default_factory=dict)  # [first, last, confirmed, bytes] each
-    ledgers: dict[LedgerId, Ledger | None] = field(default_factory=dict)
+    ledgers: dict[LedgerId, Ledger] = field(default_factory=dict)
+    controls: list[bytes] = field(default_factory=list)  # as directory entries
+    control_ledgers: dict[LedgerId, None] = field(default_factory=dict)
+    control_waiters: list[Future[None]] = field(default_factory=list)
     sync: bool = False
     kind: GroupKind = GroupKind.ENTRIES
 
     @property
+    def entries(self) -> int:
+        return len(self.directory) + len(self.controls)
+
+    @property
+    def names(self) -> dict[LedgerId, object]:
+        return {**self.control_ledgers, **self.ledgers}
+
+    @property
     def length(self) -> int:
-        return group_length(len(self.directory), len(self.ledgers), self.body_bytes)
+        return group_length(self.entries, len(self.names), self.body_bytes)
+
+    @property
+    def waited_for(self) -> bool:
+        return bool(self.waiters or self.control_waiters)
+
+    def refuse_appends(self, error: DanubeError) -> None:
+        """They are not in it any more, and as they leave gaps, their ledgers are closed."""
+        for ledger in self.ledgers.values():
+            ledger.close()
+        _refuse(self.waiters, error)
+        for part in (self.directory, self.body, self.waiters, self.runs, self.ledgers):
+            part.clear()
+        self.body_bytes = 0
 
 
 @dataclass(slots=True)
@@ -56,6 +80,7 @@ class ActiveFile:
     number: int  # of the last group written
     synced_number: int
     synced_end: int  # where the last synced group ends
+    covered: bool = False  # the last group is a mark, or the checkpoint, which needs none
 
 
 class Journal:
@@ -82,11 +107,10 @@ class Journal:
         self._mark_timer: asyncio.TimerHandle | None = None
         self._last_activity = 0.0
         self._unsynced_since: float | None = None
-        self._covered = True  # the last group is a mark or the checkpoint
         self.has_spare = False
         self.failure: DanubeError | None = None
         self.groups_written = 0
-        self.bytes_written = 0
+        self._idle()  # what recovery wrote again waits for its mark too
 
     # -- submitting --------------------------------------------------------------------------------------------------
 
@@ -98,7 +122,7 @@ class Journal:
         if self._queued_bytes + size > self._settings.pending_bytes_max:
             return self._refused(NodeBusy(f"{self._queued_bytes} bytes wait for the journal"))
         group = self._filling
-        if group.body_bytes >= GROUP_BYTES_TARGET or len(group.directory) >= GROUP_ENTRIES_MAX:
+        if group.body_bytes >= GROUP_BYTES_TARGET or len(group.directory) + len(group.controls) >= GROUP_ENTRIES_MAX:
             group = self._next_group()
         first = batch.base_offset
         last = first + batch.count - 1
@@ -111,7 +135,7 @@ class Journal:
         runs = group.runs.get(key)
         if runs is None:
             group.runs[key] = [[first, last, confirmed, size]]
-            group.ledgers[key] = ledger  # also over the None of a control record
+            group.ledgers[key] = ledger
         else:
             run = runs[-1]
             if first == run[1] + 1:
@@ -122,33 +146,30 @@ class Journal:
                 runs.append([first, last, confirmed, size])
         if sync:
             group.sync = True
-        return self._wait(group)
+        return self._wait(group.waiters)
 
     def submit(self, controls: Sequence[Control]) -> Future[None]:
-        """Queues control records; with none, the future is a barrier behind everything queued so far."""
+        """Queues control records; with none, the future is a barrier behind those queued so far."""
         if self.failure is not None:
             return self._refused(self.failure)
-        group = self._filling
-        for kind, ledger, a, b in controls:
-            if len(group.directory) >= GROUP_ENTRIES_MAX:
-                group.sync = True
-                group = self._next_group()
-            group.directory.append(pack_entry(ledger, a, b, 0, 0, 0, kind))
-            group.ledgers.setdefault(ledger, None)
-        if not controls and not group.directory and self._writing is None and not self._queue:
-            done: Future[None] = self._loop.create_future()
-            done.set_result(None)
-            return done
-        group.sync = True
-        return self._wait(group)
+        for record in controls:
+            self.note(record)
+        return self._wait(self._filling.control_waiters)
 
     def note(self, record: Control) -> None:
-        """A control record that must be durable before the append that follows it is acknowledged."""
-        if len(self._filling.directory) >= GROUP_ENTRIES_MAX:
-            self._next_group()
-        self._filling.directory.append(pack_entry(record.ledger, record.a, record.b, 0, 0, 0, record.kind))
-        self._filling.ledgers.setdefault(record.ledger, None)
-        self._filling.sync = True
+        """A control record that must be durable before what follows it is acknowledged."""
+        group = self._filling
+        if group.entries >= GROUP_ENTRIES_MAX:
+            group = self._next_group()
+        group.controls.append(pack_entry(record.ledger, record.a, record.b, 0, 0, 0, record.kind))
+        group.control_ledgers[record.ledger] = None
+        group.sync = True
+
+    def after_appends(self) -> Future[None]:
+        """A barrier behind all appends queued so far, for one that comes again."""
+        if self.failure is not None:
+            return self._refused(self.failure)
+        return self._wait(self._filling.waiters)
 
     @property
     def full(self) -> bool:
@@ -156,20 +177,20 @@ class Journal:
         limit = self.active.capacity - self.active.capacity // CONTROL_ROOM_PART
         return not self.has_spare and self.active.position + 2 * BLOCK_BYTES > limit
 
-    def find_queued(self, ledger: LedgerId, offset: int) -> int | None:
-        """The checksum of a batch at `offset` that is on its way, for a writer that sends it again."""
+    def find_queued(self, ledger: LedgerId, first: int, last: int) -> tuple[int, int] | None:
+        """Base offset and checksum of a batch on its way that overlaps [first, last], for one that comes again."""
         groups = (
             [*self._queue, self._filling] if self._writing is None else [self._writing, *self._queue, self._filling]
         )
         for group in groups:
-            for entry_ledger, a, _, _, _, crc, kind in iter_entries(b"".join(group.directory)):
-                if kind == Kind.APPEND and entry_ledger == ledger and a == offset:
-                    return int(crc)
+            for entry_ledger, a, _, _, count, crc, _ in iter_entries(b"".join(group.directory)):
+                if entry_ledger == ledger and a <= last and first < a + count:
+                    return int(a), int(crc)
         return None
 
-    def _wait(self, group: Pending) -> Future[None]:
+    def _wait(self, waiters: list[Future[None]]) -> Future[None]:
         waiter: Future[None] = self._loop.create_future()
-        group.waiters.append(waiter)
+        waiters.append(waiter)
         if self._writing is None and not self._scheduled:
             self._schedule()
         return waiter
@@ -197,28 +218,38 @@ class Journal:
             return
         if self._queue:
             group = self._queue.popleft()
-        elif self._filling.directory or self._filling.waiters:
+        elif self._filling.entries or self._filling.waited_for:
             group, self._filling = self._filling, Pending()
         else:
             self._idle()
             return
         self._writing = group
-        if not group.directory and group.kind is not GroupKind.MARK:
-            self._resolve(group)  # a barrier alone: everything before it is written
-            return
-        if self._fits(group):
+        if group.body_bytes and not self.has_spare and not self._fits(group):
+            self._refuse_appends(DiskFull("no room for another journal file"))
+        if not group.entries and group.kind is not GroupKind.MARK:
+            self._resolve(group)  # barriers alone: everything before them is written
+        elif self._fits(group):
             self._write(group)
-        elif group.body_bytes and not self.has_spare:
-            self._fail_group(group, DiskFull("no room for another journal file"))
         else:
             self._roll(group.length).add_done_callback(self._rolled)
 
     def _fits(self, group: Pending) -> bool:
-        end = self.active.position + group.length + BLOCK_BYTES  # the last block is for the closing mark
+        if group.kind is GroupKind.MARK:  # for which the last block is kept
+            return self.active.position + group.length <= self.active.capacity
         limit = self.active.capacity
         if group.body_bytes and not self.has_spare:
             limit -= limit // CONTROL_ROOM_PART
-        return end <= limit
+        return self.active.position + group.length + BLOCK_BYTES <= limit
+
+    def _refuse_appends(self, error: DanubeError) -> None:
+        """The disk is full: no append is taken, also of those that wait, for later ones must not overtake.
+
+        Control records still have room. Were they refused too, memory would know what no file does.
+        """
+        for group in (self._writing, *self._queue, self._filling):
+            if group is not None:
+                group.refuse_appends(error)
+        self._queued_bytes = 0
 
     def _rolled(self, task: Task[ActiveFile]) -> None:
         group = self._writing
@@ -226,10 +257,7 @@ class Journal:
             return
         error = task.exception()
         if error is not None:
-            if isinstance(error, DiskFull):
-                self._fail_group(group, error)
-            else:
-                self.fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+            self.fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
             return
         self.active = task.result()
         self._unsynced_since = None
@@ -239,12 +267,11 @@ class Journal:
         active = self.active
         number = active.number + 1
         parts, length = encode_group(
-            active.file.salt, number, active.synced_number, group.directory, group.body, group.body_bytes, group.ledgers,
-            group.kind,
+            active.file.salt, number, active.synced_number, group.controls + group.directory, group.body,
+            group.body_bytes, group.names, group.kind,
         )  # fmt: skip
         sync = self._must_sync(group)
         self.groups_written += 1
-        self.bytes_written += length
         written = active.handle.write(active.position, parts, sync=sync)
         written.add_done_callback(lambda done: self._written(done, group, number, length, sync))
 
@@ -270,7 +297,7 @@ class Journal:
             self._unsynced_since = None
         elif self._unsynced_since is None:
             self._unsynced_since = self._loop.time()
-        self._covered = group.kind is GroupKind.MARK
+        active.covered = group.kind is GroupKind.MARK
         self._index(group, block)
         self._resolve(group)
 
@@ -278,7 +305,7 @@ class Journal:
         add, file = self.active.index.add, self.active.file
         for key, runs in group.runs.items():
             ledger = group.ledgers[key]
-            if ledger is None or ledger.deleted:
+            if ledger.deleted:
                 continue
             for first, last, confirmed, size in runs:
                 add(key, first, last, block, confirmed, size)
@@ -291,10 +318,11 @@ class Journal:
         self._writing = None
         self._queued_bytes -= group.body_bytes
         self._last_activity = self._loop.time()
-        for waiter in group.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        if self._queue or self._filling.waiters:
+        for waiters in (group.waiters, group.control_waiters):
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self._queue or self._filling.waited_for:
             self._flush()
         else:
             self._idle()
@@ -303,7 +331,7 @@ class Journal:
 
     def _idle(self) -> None:
         """Nothing waits: after a while one mark group covers the last group, so that later damage to it is noticed."""
-        if self._mark_timer is None and self.failure is None and not self._covered:
+        if self._mark_timer is None and self.failure is None and not self.active.covered:
             self._mark_timer = self._loop.call_later(self._settings.mark_idle_seconds, self._mark)
 
     def _mark(self) -> None:
@@ -320,11 +348,11 @@ class Journal:
         """Everything queued so far is durable when this returns, and covered by a mark."""
         if self.failure is not None:
             raise self.failure
-        if self._filling.waiters:
+        if self._filling.waited_for:
             self._next_group()
         mark = Pending(sync=True, kind=GroupKind.MARK)
         self._queue.append(mark)
-        await self._wait(mark)
+        await self._wait(mark.waiters)
 
     def stop(self) -> None:
         """No more of this journal: fails what waits."""
@@ -342,23 +370,13 @@ class Journal:
         self._queue.clear()
         self._queued_bytes = 0
         for group in groups:
-            _refuse(group, error)
+            _refuse(group.waiters, error)
+            _refuse(group.control_waiters, error)
         if report:
             self._report_failure(error)
 
-    def _fail_group(self, group: Pending, error: DanubeError) -> None:
-        """Refuses one group that was never written; its ledgers have a gap now, so they are closed."""
-        self._writing = None
-        self._queued_bytes -= group.body_bytes
-        for ledger in group.ledgers.values():
-            if ledger is not None:
-                ledger.close()
-        _refuse(group, error)
-        if self._queue or self._filling.waiters:
-            self._loop.call_soon(self._flush)
 
-
-def _refuse(group: Pending, error: DanubeError) -> None:
-    for waiter in group.waiters:
+def _refuse(waiters: list[Future[None]], error: DanubeError) -> None:
+    for waiter in waiters:
         if not waiter.done():
             waiter.set_exception(error)

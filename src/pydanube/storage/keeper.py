@@ -18,12 +18,15 @@ from pydanube.ledger.group import (
     SOURCES_MAX,
     Entry,
     FileHeader,
+    GroupKind,
     Kind,
     decode_directory,
     decode_group_head,
     encode_file_header,
+    encode_group,
 )
 from pydanube.ledger.index import FileIndex
+from pydanube.ledger.scan import Damage
 from pydanube.ledger.table import Control
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.storage.files import StoredFile, file_name, index_name, store_index, try_remove
@@ -33,6 +36,7 @@ from pydanube.storage.state import NodeState
 
 log = logging.getLogger(__name__)
 SMALL_FILES_MAX = 8  # so many nearly empty files are merged into one
+PAUSE_SECONDS_MAX = 60.0  # between attempts to copy to a disk that is full or fails
 Log = Callable[[list[Control]], Awaitable[None]]
 
 
@@ -55,7 +59,10 @@ class Keeper:
         self._active = active
         self._log = log_controls
         self._wake = asyncio.Event()
-        self._given_up: dict[int, str] = {}  # files that could not be copied: they stay, and why
+        self._loop = asyncio.get_running_loop()
+        self._source: StoredFile | None = None  # being copied
+        self._pause = 0.0  # seconds until the next attempt to copy, longer with each that failed
+        self._not_before = 0.0
 
     def wake(self) -> None:
         self._wake.set()
@@ -65,11 +72,11 @@ class Keeper:
             await self._wake.wait()
             self._wake.clear()
             for file in self._closed():
-                if file.live <= 0:
+                if not self._state.needs(file):
                     await self.remove(file)
-            sources = self._worth_copying()
+            sources = self._worth_copying() if self._loop.time() >= self._not_before else []
             if sources:
-                await self._copy_or_give_up(sources)
+                await self._copy_or_wait(sources)
                 self._wake.set()
 
     def _closed(self) -> list[StoredFile]:
@@ -80,7 +87,7 @@ class Keeper:
     def _worth_copying(self) -> list[StoredFile]:
         """Files of which little is needed any more, many small ones, or the oldest of a journal over its budget."""
         settings = self._state.disks.settings
-        closed = [file for file in self._closed() if file.generation not in self._given_up]
+        closed = [file for file in self._closed() if not file.damage]  # what is damaged stays where it is
         sparse = [file for file in closed if file.live < file.total * settings.copy_below]
         if sparse:
             return sparse[:SOURCES_MAX]
@@ -107,25 +114,31 @@ class Keeper:
 
     # -- copying out -------------------------------------------------------------------------------------------------
 
-    async def _copy_or_give_up(self, sources: list[StoredFile]) -> None:
+    async def _copy_or_wait(self, sources: list[StoredFile]) -> None:
         copies: dict[int, Copy] = {}
         try:
             await self._copy_out(sources, copies)
+            self._pause = 0.0
         except DanubeError as error:
-            names = [source.name for source in sources]
-            log.error("%s stay where they are, for they could not be copied out: %s", names, error)
-            self._given_up.update((source.generation, str(error)) for source in sources)
+            if isinstance(error, LedgerDamaged) and self._source is not None:
+                self._source.damage.append(Damage(self._source.generation, 0, self._source.length, None))
+                log.error("%s stays where it is, for a part of it is damaged: %s", self._source.name, error)
+            else:
+                self._pause = min(PAUSE_SECONDS_MAX, self._state.disks.settings.retry_seconds + 2 * self._pause)
+                self._not_before = self._loop.time() + self._pause
+                self._loop.call_later(self._pause, self.wake)
+                log.warning("%d files could not be copied out yet: %s", len(sources), error)
             for copy in copies.values():
-                self._state.files.pop(copy.active.file.generation, None)
                 await copy.active.handle.close()
-                await try_remove(copy.disk, copy.active.handle.name)
-                await try_remove(copy.disk, copy.active.file.name)
+                for name in (copy.active.handle.name, copy.active.file.name, index_name(copy.active.file.generation)):
+                    await try_remove(copy.disk, name)
 
     async def _copy_out(self, sources: list[StoredFile], copies: dict[int, Copy]) -> None:
         """The live entries of the sources, into one file per data directory that takes some of them."""
         state = self._state
         slots = sorted(state.disks.data)
         for source in sources:
+            self._source = source
             handle, _ = await state.cache.open(source)
             try:
                 async for entry in _entries(handle, source):
@@ -171,8 +184,10 @@ class Keeper:
             await asyncio.sleep(written / self._state.disks.settings.copy_bytes_per_second)
 
     async def _seal_copy(self, disk: Disk, active: ActiveFile) -> None:
-        """Durable under its final name: only now may the source go."""
-        await active.handle.sync()
+        """Whole, durable and under its final name: only now may the source go."""
+        parts, length = encode_group(active.file.salt, active.number + 1, active.number, [], [], 0, (), GroupKind.MARK)
+        await active.handle.write(active.position, parts, sync=True)
+        active.position += length
         await disk.rename(active.file.name + ".tmp", active.file.name)
         await disk.sync_directory()
 

@@ -92,16 +92,17 @@ class MemoryNode:
         found = self._table.get(ledger)
         if not found.admits(epoch):
             raise LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")
-        entries = self._entries.setdefault(ledger, {})
-        held = entries.get(batch.base_offset)
-        if held is not None:
-            if held.crc != batch.crc:
+        entries, offsets = self._entries.setdefault(ledger, {}), self._offsets.setdefault(ledger, [])
+        below = bisect_right(offsets, batch.last_offset) - 1
+        held = entries[offsets[below]] if below >= 0 else None
+        if held is not None and held.last_offset >= batch.base_offset:
+            if (held.base_offset, held.crc) != (batch.base_offset, batch.crc):
                 raise EntryConflict(f"ledger {ledger} has another batch at offset {batch.base_offset}")
             return
         if self._bytes + batch.size > self._bytes_max:
             raise NodeBusy(f"{self._bytes} bytes are held in memory")
         entries[batch.base_offset] = batch
-        insort(self._offsets.setdefault(ledger, []), batch.base_offset)
+        insort(offsets, batch.base_offset)
         self._bytes += batch.size
         found.held = max(found.held, batch.last_offset)
         found.confirmed = max(found.confirmed, confirmed)

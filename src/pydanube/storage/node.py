@@ -74,10 +74,15 @@ class DiskNode:
         if not directories:
             raise NodeDirectoryInvalid("a storage node needs at least one data directory")
         journal = journal or directories[0]
-        await journal.lock("storage node")
-        node, data = await identify(journal, directories, randomness)
-        disks = NodeDisks(journal, data, node.identity, settings, randomness)
-        return cls(disks, node, await recover(journal, data, node.identity, settings, randomness))
+        locked: list[Disk] = []
+        try:
+            node, data = await identify(journal, directories, randomness, locked)
+            recovered = await recover(journal, data, node.identity, settings, randomness)
+        except BaseException:
+            for disk in locked:
+                await disk.unlock()
+            raise
+        return cls(NodeDisks(journal, data, node.identity, settings, randomness), node, recovered)
 
     def _take_over(self, recovered: Recovered) -> None:
         settings = self._disks.settings
@@ -108,9 +113,9 @@ class DiskNode:
         return self._state.damage
 
     @property
-    def bytes_written(self) -> int:
-        """Bytes the current journal has written since the node started or last recovered."""
-        return self._journal.bytes_written
+    def groups_written(self) -> int:
+        """Group commits of the current journal since the node started or last recovered."""
+        return self._journal.groups_written
 
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         if self._journal.full:
@@ -119,11 +124,11 @@ class DiskNode:
 
     def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
         found = self._state.table.find(ledger)
-        if found is None or not batch.epoch or not found.admits(epoch):
+        if found is None or not batch.epoch or not found.admits(epoch) or self._closed:
             return self._refused(self._why_not(ledger, epoch, batch))
         first = batch.base_offset
         if first <= found.queued:
-            return self._task(self._append_again(found, batch, confirmed))
+            return self._task(self._append_again(found, epoch, batch, confirmed))
         last = found.queued = first + batch.count - 1
         if confirmed > found.confirmed:
             found.confirmed = confirmed
@@ -133,6 +138,8 @@ class DiskNode:
         return self._journal.append(found, batch, confirmed, sync=True)
 
     def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
         return self._task(self._read(ledger, offset, min(bytes_max, READ_BYTES_MAX)))
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
@@ -145,6 +152,8 @@ class DiskNode:
         return self._task(self._delete(ledger))
 
     def list(self) -> Future[Statuses]:
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
         answer: Future[Statuses] = self._loop.create_future()
         answer.set_result([status_of(ledger) for ledger in self._state.table])
         return answer
@@ -177,7 +186,11 @@ class DiskNode:
         except DanubeError as error:
             log.error("the journal could not be flushed: %s", error)
         self._journal.stop()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:  # a recovery that was under way ends with new ones
+            for task in self._background:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._journal.stop()
         await self._roller.close()
         for file in self._state.files.values():
             if file.handle is not None:
@@ -240,25 +253,25 @@ class DiskNode:
             return LedgerDamaged(f"ledger {ledger} is read-only: a part of it is damaged")
         return LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")
 
-    async def _append_again(self, ledger: Ledger, batch: Batch, confirmed: int) -> None:
+    async def _append_again(self, ledger: Ledger, epoch: Epoch, batch: Batch, confirmed: int) -> None:
         """An offset at or below the highest: the same batch again, or one that comes late."""
-        held = await self._held(ledger, batch.base_offset)
-        queued = self._journal.find_queued(ledger.id, batch.base_offset)
-        if queued is not None:
-            if queued != batch.crc:
-                raise EntryConflict(f"ledger {ledger.id} has another batch at offset {batch.base_offset}")
-            await self._journal.submit([])
-        elif held is not None:
-            if (held.base_offset, held.crc) != (batch.base_offset, batch.crc):
-                raise EntryConflict(f"ledger {ledger.id} has another batch at offset {batch.base_offset}")
+        first, last = batch.base_offset, batch.last_offset
+        found = await self._find(ledger, first, last)
+        queued = self._journal.find_queued(ledger.id, first, last)
+        if found is not None:
+            held = await self._read_file(*found, ledger, first, 1)
+            same = bool(held) and (held[0].base_offset, held[0].crc) == (first, batch.crc)
         else:
+            same = queued is None or queued == (first, batch.crc)
+        if not same:
+            raise EntryConflict(f"ledger {ledger.id} has another batch within offsets {first} to {last}")
+        if found is None and queued is None:
+            if self._state.table.find(ledger.id) is not ledger or not ledger.admits(epoch):
+                raise self._why_not(ledger.id, epoch, batch)  # fenced, sealed or deleted since it was checked
+            ledger.confirmed = max(confirmed, ledger.confirmed)
             await self._journal.append(ledger, batch, confirmed, sync=ledger.durability != BUFFERED)
-
-    async def _held(self, ledger: Ledger, offset: int) -> Batch | None:
-        try:
-            return (await self._read_from(ledger, offset, 1))[0]
-        except EntryMissing:
-            return None
+        elif found is None:
+            await self._journal.after_appends()
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -272,46 +285,65 @@ class DiskNode:
         return batches
 
     async def _read_from(self, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
-        active = self._journal.active
-        block = active.index.find(ledger.id, offset)
-        if block is not None:
-            return await self._read_file(active.file, ledger, block, offset, bytes_max)
-        state = self._state
-        for generation in ledger.files_at(offset):
-            file = state.files.get(generation)
-            if file is None:
-                continue
-            _, index = await state.cache.open(file)
-            try:
-                block = index.find(ledger.id, offset)
-                if block is not None:
-                    return await self._read_file(file, ledger, block, offset, bytes_max)
-            finally:
-                state.cache.done(file)
+        found = await self._find(ledger, offset, offset)
+        if found is not None:
+            batches = await self._read_file(*found, ledger, offset, bytes_max)
+            if batches:
+                return batches
+            self._found_damaged(ledger, f"ledger {ledger.id}: the index and the group with offset {offset} disagree")
         if ledger.damaged:
             raise LedgerDamaged(f"ledger {ledger.id}: offset {offset} may have been in a part that is damaged")
         raise EntryMissing(f"ledger {ledger.id} has no entry with offset {offset} here")
 
-    async def _read_file(self, file: StoredFile, ledger: Ledger, block: int, offset: int, bytes_max: int) -> Batches:
+    async def _find(self, ledger: Ledger, first: int, last: int) -> tuple[StoredFile, int] | None:
+        """File and block of an entry within the offsets, with the file held for `_read_file`.
+
+        Looks again after each wait: entries move on, to a closed file by a roll and to a kept one by copying out. When
+        it finds none, none was there in this very moment.
+        """
+        state = self._state
+        tried: set[int] = set()
+        while True:
+            active = self._journal.active
+            block = active.index.find(ledger.id, first, last)
+            if block is not None:
+                active.file.readers += 1
+                return active.file, block
+            left = [generation for generation in ledger.files_at(first, last) if generation not in tried]
+            if not left:
+                return None
+            tried.add(left[0])
+            file = state.files.get(left[0])
+            if file is None:
+                continue
+            _, index = await state.cache.open(file)
+            block = index.find(ledger.id, first, last)
+            if block is not None:
+                return file, block
+            state.cache.done(file)
+            if file.may_have_lost(ledger.id):
+                self._found_damaged(ledger, f"ledger {ledger.id}: a part of {file.name} is damaged")
+
+    async def _read_file(self, file: StoredFile, block: int, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
+        """What `_find` found; lets go of the file."""
         assert file.handle is not None
-        file.readers += 1
         active = self._journal.active
         end = active.position if file is active.file else file.length
         try:
             return await read_entries(file.handle, file.salt, block, end, ledger.id, offset, bytes_max)
         except LedgerDamaged as error:
-            self._found_damaged(ledger, error)
+            self._found_damaged(ledger, str(error))
             raise
         except DiskFailed:
             if file.kept:
                 self._lose_disk(file.disk)
             raise
         finally:
-            file.readers -= 1
+            self._state.cache.done(file)
 
-    def _found_damaged(self, ledger: Ledger, error: DanubeError) -> None:
+    def _found_damaged(self, ledger: Ledger, what: str) -> None:
         if not ledger.damaged and not self._closed:
-            log.error("%s", error)
+            log.error("%s", what)
             ledger.damaged = True
             self._control(lambda: [Control(Kind.DAMAGED, ledger.id)]).add_done_callback(lambda done: done.exception())
 
@@ -333,7 +365,8 @@ class DiskNode:
         old = journal.active
         new = await roller.roll(old, room)
         journal.has_spare = False
-        self._task(self._after_roll(journal, roller, old))
+        self._background = [task for task in self._background if not task.done()]
+        self._background.append(self._task(self._after_roll(journal, roller, old)))
         return new
 
     async def _after_roll(self, journal: Journal, roller: Roller, old: ActiveFile) -> None:

@@ -71,15 +71,14 @@ class Roller:
 
     async def store_index(self, active: ActiveFile) -> None:
         """After the roll, away from it: the closed file's index goes to disk, and memory lets go of it."""
-        try:
-            await store_index(self._state.disks.journal, active.file.generation, active.index, active.position)
-        except DanubeError as error:
-            log.warning("the index of journal file %d was not stored: %s", active.file.generation, error)
+        await store_index(self._state.disks.journal, active.file.generation, active.index, active.position)
         if not active.file.gone:
             self._state.cache.adopt(active.file)
 
     async def _close(self, active: ActiveFile) -> None:
         """Everything in the file is synced, and a mark says so."""
+        if active.covered and active.number > 1:
+            return
         if active.synced_number < active.number:
             await active.handle.sync()
             active.synced_number, active.synced_end = active.number, active.position
@@ -87,7 +86,7 @@ class Roller:
         await active.handle.write(active.position, parts, sync=True)
         active.number += 1
         active.position += length
-        active.synced_number, active.synced_end = active.number, active.position
+        active.synced_number, active.synced_end, active.covered = active.number, active.position, True
 
     async def close(self) -> None:
         if self._spare is not None:

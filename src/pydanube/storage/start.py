@@ -16,20 +16,21 @@ from pydanube.base.errors import DiskFailed, FileMissing, LedgerDamaged, NodeDir
 from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX
 from pydanube.ledger.group import (
+    FILE_START_BYTES,
     NO_PREVIOUS,
     Entry,
     FileHeader,
     GroupKind,
     Kind,
     blocks,
-    decode_file_header,
+    decode_file_start,
     encode_file_header,
     encode_group,
     pack_entry,
 )
 from pydanube.ledger.index import FileIndex
 from pydanube.ledger.scan import Damage, Scan, add_to_index
-from pydanube.ledger.table import OPEN, LedgerTable
+from pydanube.ledger.table import SEALED, LedgerTable
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.ports.randomness import Randomness
 from pydanube.storage.files import (
@@ -119,9 +120,14 @@ async def write_node_file(disk: Disk, node: NodeFile) -> None:
 
 
 async def identify(
-    journal: Disk, directories: Sequence[Disk], randomness: Randomness
+    journal: Disk, directories: Sequence[Disk], randomness: Randomness, locked: list[Disk]
 ) -> tuple[NodeFile, dict[int, Disk]]:
-    """Whose directories these are, one boot more on the count; data directories by number, failed ones left out."""
+    """Whose directories these are, one boot more on the count; data directories by number, failed ones left out.
+
+    Takes them for this process first; `locked` are those it got, also if it fails.
+    """
+    await journal.lock("storage node")
+    locked.append(journal)
     found = await read_node_file(journal)
     if found is None:
         found = NodeFile(NodeIdentity(randomness.bytes(16).hex()), 0, 0, 1)
@@ -133,6 +139,7 @@ async def identify(
             continue
         try:
             await disk.lock("storage node")
+            locked.append(disk)
             theirs = await read_node_file(disk)
             if theirs is None:
                 theirs = NodeFile(found.identity, slots, 0, 0)
@@ -164,23 +171,30 @@ async def recover(
 ) -> Recovered:
     """Rebuilds a node from its directories. `cut` is (generation, end) of a file of which later writes failed."""
     found = _Found()
-    names = await disk.list()
-    for name in names:
-        if name.endswith(".tmp"):
-            await try_remove(disk, name)
-    generations = sorted(generation_of(name) for name in names if name.startswith("journal-") and name.endswith(".log"))
-    await _read_headers(disk, identity, found, generations, cut)
-    await _load_table(disk, found, generations)
-    superseded: set[int] = set()
-    found.sources = await _present(disk, data)
-    for kept_disk in data.values():
-        await _load_kept(kept_disk, found, superseded)
-    _account(found, data, superseded)
-    found.table.close_all()
-    newest = found.scans[generations[-1]] if generations else None
-    active = await write_new_file(disk, identity, settings, randomness, found.table, _next(found), newest)
-    if newest is not None:
-        await _close_newest(disk, found, newest)
+    try:
+        names = await disk.list()
+        for name in names:
+            if name.endswith(".tmp"):
+                await try_remove(disk, name)
+        journals = [name for name in names if name.startswith("journal-") and name.endswith(".log")]
+        generations = sorted(generation_of(name) for name in journals)
+        await _read_headers(disk, identity, found, generations, cut)
+        await _load_table(disk, found, generations)
+        superseded: set[int] = set()
+        found.sources = await _present(disk, data)
+        for slot, kept_disk in data.items():
+            await _load_kept(kept_disk, slot, found, superseded)
+        _account(found, data, superseded)
+        found.table.close_all()
+        newest = found.scans[generations[-1]] if generations else None
+        active = await write_new_file(disk, identity, settings, randomness, found.table, _next(found), newest)
+        if newest is not None:
+            await _close_newest(disk, found, newest)
+    finally:
+        for file in found.files.values():  # opened again when they are read: there may be more than a process can hold
+            if file.handle is not None:
+                file.handle.close()
+                file.handle = None
     found.files[active.file.generation] = active.file
     return Recovered(found.table, found.files, active, found.damage)
 
@@ -194,12 +208,10 @@ async def _read_headers(
 ) -> None:
     for generation in generations:
         handle = await disk.open(file_name(generation))
-        block = await handle.read(0, BLOCK_BYTES + 64)
-        header = decode_file_header(block[:BLOCK_BYTES])
+        header, salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
         if header is not None and header.identity != identity:
             await handle.close()
             raise NodeDirectoryInvalid(f"{file_name(generation)} was written by node {header.identity}")
-        salt = header.salt if header else int.from_bytes(block[BLOCK_BYTES + 8 : BLOCK_BYTES + 16], "little")
         found.files[generation] = StoredFile(disk, generation, salt, file_name(generation), handle=handle)
         if header is not None and header.previous in found.files:
             found.ends[header.previous] = header.previous_end
@@ -209,44 +221,71 @@ async def _read_headers(
 
 async def _load_table(disk: Disk, found: _Found, generations: list[int]) -> None:
     """The newest checkpoint that holds, and every control record since; then the indexes of older files."""
-    since = len(generations)
-    for at in range(len(generations) - 1, -1, -1):
-        scan = await _scan(found, generations[at])
-        since = at
-        if scan.checkpoint is not None:
-            found.table.load_checkpoint(scan.checkpoint)
-            break
-    else:
-        if generations:
-            raise NodeDirectoryInvalid("no checkpoint of the journal can be read; restore the directory from a backup")
+    since = await _find_checkpoint(found, generations)
     for generation in generations[since:]:
         scan = found.scans[generation]
-        found.table.forgetful |= scan.header is not None and scan.header.forgetful
+        found.table.forgetful |= scan.header is None or scan.header.forgetful  # who cannot tell must not deny
         for record in scan.controls:
             found.table.replay(record)
-        _note_damage(found, scan, after_checkpoint=True)
-    for generation in generations[:since]:
+        open_then = {ledger.id for ledger in found.table if ledger.state != SEALED}
+        _note_damage(found, scan, open_then, after_checkpoint=True)
+    for at, generation in enumerate(generations[:since]):
         loaded = await load_index(disk, generation)
         if loaded is not None:
             found.indexes[generation], found.files[generation].length = loaded
             continue
         scan = await _scan(found, generation)
-        _note_damage(found, scan, after_checkpoint=False)
+        _note_damage(found, scan, await _open_in(found, scan, generations[at + 1]), after_checkpoint=False)
         if not scan.damage:
             await store_index(disk, generation, scan.index, scan.end)
+
+
+async def _find_checkpoint(found: _Found, generations: list[int]) -> int:
+    """Loads the newest one from which every record up to now can be replayed; the place of its file."""
+    for at in range(len(generations) - 1, -1, -1):
+        scan = await _scan(found, generations[at])
+        if scan.checkpoint is not None:
+            found.table.load_checkpoint(scan.checkpoint)
+            return at
+        if scan.header is None or at == 0 or scan.header.previous != generations[at - 1]:
+            break  # what lay between is gone: older checkpoints do not lead here
+    if generations:
+        raise NodeDirectoryInvalid("no checkpoint of the journal can be read; restore the directory from a backup")
+    return 0
+
+
+async def _open_in(found: _Found, scan: Scan, after: int) -> set[LedgerId]:
+    """Ledgers that may have been appended to in an older file, for damage that nobody can tell whose it is.
+
+    They were not sealed at its start, or were made in it: the file after it knows those.
+    """
+    if all(damage.ledgers is not None for damage in scan.damage):
+        return set()
+    later = found.scans.get(after) or await _scan(found, after)
+    if scan.checkpoint is None or later.checkpoint is None:
+        return {ledger.id for ledger in found.table}
+    before, behind = LedgerTable(), LedgerTable()
+    before.load_checkpoint(scan.checkpoint)
+    behind.load_checkpoint(later.checkpoint)
+    open_before = {ledger.id for ledger in before if ledger.state != SEALED}
+    return open_before | {ledger.id for ledger in behind if before.find(ledger.id) is None}
 
 
 async def _scan(found: _Found, generation: int) -> Scan:
     file = found.files[generation]
     assert file.handle is not None
     scan = await run_scan(file.handle, generation, found.ends.get(generation))
+    if generation != max(found.files):  # an older file whose end nobody remembers: all that is whole in it counts
+        for group in scan.uncovered:
+            add_to_index(scan.index, group.entries, group.position)
+        scan.covered, scan.uncovered = scan.end, []
     found.scans[generation] = scan
     found.indexes[generation] = scan.index
-    file.length = scan.covered
+    file.length, file.damage = scan.covered, scan.damage
     return scan
 
 
-async def _load_kept(disk: Disk, found: _Found, superseded: set[int]) -> None:
+async def _load_kept(disk: Disk, slot: int, found: _Found, superseded: set[int]) -> None:
     """Copied-out files. If all its sources are still there, a copy was not finished: it goes, and they stay the truth.
 
     If some are gone already, the copy is the truth, and the sources that are left are superseded.
@@ -258,24 +297,24 @@ async def _load_kept(disk: Disk, found: _Found, superseded: set[int]) -> None:
             continue
         generation = generation_of(name)
         handle = await disk.open(name)
-        header = decode_file_header(await handle.read(0, BLOCK_BYTES))
+        header, salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
         sources = header.sources if header is not None else ()
         if sources and all(source in found.sources for source in sources):
             await handle.close()
             await try_remove(disk, name)
             await try_remove(disk, index_name(generation))
             continue
+        file = found.files[generation] = StoredFile(disk, generation, salt, name, kept=True, handle=handle)
         loaded = await load_index(disk, generation)
-        if loaded is not None and header is not None:
-            index, length = loaded
+        if loaded is not None:
+            index, file.length = loaded
             superseded.update(sources)
         else:
             scan = await run_scan(handle, generation, None, sealed=True)
-            index, length = scan.index, scan.end
-            _note_damage(found, scan, after_checkpoint=False)
+            index, file.length, file.damage = scan.index, scan.end, scan.damage
+            housed = {ledger.id for ledger in found.table if ledger.homes >> slot & 1}
+            _note_damage(found, scan, housed, after_checkpoint=False)
             superseded.update(() if scan.damage else sources)
-        salt = header.salt if header is not None else 0
-        found.files[generation] = StoredFile(disk, generation, salt, name, kept=True, length=length, handle=handle)
         found.indexes[generation] = index
 
 
@@ -285,16 +324,12 @@ async def _present(disk: Disk, data: dict[int, Disk]) -> set[int]:
     return {generation_of(name) for name in names if name.endswith(".log")}
 
 
-def _note_damage(found: _Found, scan: Scan, *, after_checkpoint: bool) -> None:
-    """Marks the ledgers concerned. If nobody can tell, that is every ledger that was open in the file."""
+def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_checkpoint: bool) -> None:
+    """Marks the ledgers concerned: if nobody can tell, the suspects and every ledger that the file names elsewhere."""
     for damage in scan.damage:
         log.error("%s", damage)
         found.damage.append(damage)
-        named: set[LedgerId] = set(scan.names if damage.ledgers is None else damage.ledgers)
-        if damage.ledgers is None and scan.checkpoint is not None:
-            opened = LedgerTable()
-            opened.load_checkpoint(scan.checkpoint)
-            named |= {ledger.id for ledger in opened if ledger.state == OPEN}
+        named = scan.names | suspects if damage.ledgers is None else set(damage.ledgers)
         for ledger in sorted(named):
             known = found.table.find(ledger)
             if known is not None:
@@ -329,7 +364,6 @@ def _account(found: _Found, data: dict[int, Disk], superseded: set[int]) -> None
 async def _close_newest(disk: Disk, found: _Found, newest: Scan) -> None:
     """The file that was being written is closed now; its index saves the next start a scan."""
     if not newest.damage:
-        await try_remove(disk, index_name(newest.generation) + ".tmp")
         await store_index(disk, newest.generation, newest.index, newest.covered)
 
 
@@ -353,25 +387,31 @@ async def write_new_file(
     if newest is not None:
         previous = (newest.generation, newest.covered)
     salt = int.from_bytes(randomness.bytes(8), "little")
-    header = FileHeader(generation, salt, identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful)
     body = table.checkpoint()
     checkpoint, length = encode_group(salt, 1, 0, [], [body], len(body), (), GroupKind.CHECKPOINT)
     rest = newest.uncovered if newest is not None else []
     needed = BLOCK_BYTES + length + sum(blocks(group.head.length) for group in rest) + room + 2 * BLOCK_BYTES
     capacity = max(settings.file_bytes, needed)
+    reserved = capacity if spare is None else settings.file_bytes
+    header = FileHeader(generation, salt, identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful, capacity=reserved)
     temporary = f"{file_name(generation)}.tmp"
     if spare is None:
         handle = await disk.create(temporary, reserve=capacity)
     else:
         handle, temporary = spare, spare.name
-    stored = StoredFile(disk, generation, salt, file_name(generation), handle=handle, index=FileIndex())
-    assert stored.index is not None
-    active = ActiveFile(stored, handle, stored.index, BLOCK_BYTES + length, capacity, 1, 1, BLOCK_BYTES + length)
-    await handle.write(0, [encode_file_header(header), *checkpoint], sync=not rest)
-    if newest is not None and rest:
-        await _write_again(active, disk, table, newest)
-    await disk.rename(temporary, stored.name)
-    await disk.sync_directory()
+    index = FileIndex()
+    stored = StoredFile(disk, generation, salt, file_name(generation), handle=handle, index=index)
+    end = BLOCK_BYTES + length
+    active = ActiveFile(stored, handle, index, end, capacity, 1, 1, end, covered=True)
+    try:
+        await handle.write(0, [encode_file_header(header), *checkpoint], sync=not rest)
+        if newest is not None and rest:
+            await _write_again(active, disk, table, newest)
+        await disk.rename(temporary, stored.name)
+        await disk.sync_directory()
+    except BaseException:
+        handle.close()
+        raise
     return active
 
 
@@ -413,6 +453,6 @@ async def copy_group(source: DiskFile, active: ActiveFile, entries: list[Entry],
             ledger.queued = max(ledger.queued, entry.a + entry.messages - 1)
             ledger.held = max(ledger.held, entry.a + entry.messages - 1)
             ledger.confirmed = max(ledger.confirmed, entry.b)
-    active.number = number
+    active.number, active.covered = number, False
     active.position += length
     return length

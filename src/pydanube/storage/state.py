@@ -40,6 +40,18 @@ class NodeState:
         self.generations = max(self.generations, *self.files) + 1
         return self.generations
 
+    def needs(self, file: StoredFile) -> bool:
+        """Whether a ledger that still exists has entries in it, or may have some in a part of it that is damaged."""
+        if file.live > 0:
+            return True
+        for damage in file.damage:
+            if damage.ledgers is None:
+                if any(ledger.damaged for ledger in self.table):
+                    return True
+            elif any(self.table.find(ledger) is not None for ledger in damage.ledgers):
+                return True
+        return False
+
     def release(self, ledger: Ledger) -> list[StoredFile]:
         """A deleted ledger needs its bytes no more; returns the files it leaves behind."""
         left = []

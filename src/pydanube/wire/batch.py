@@ -37,6 +37,7 @@ from pydanube.wire.packing import unpack
 
 __all__ = ["PREFIX_BYTES", "STAMP_BYTES", "Batch", "Codec", "Message", "build", "length_of"]
 
+_NEW = object.__new__
 _Value = TypeVar("_Value")
 
 
@@ -65,22 +66,16 @@ class Batch:
     """A stamp and a content. Never changed once made: `stamped` and `slice` make new ones."""
 
     __slots__ = (
+        "_header",
         "_packed",
         "_plain",
         "append_time",
         "base_offset",
-        "codec",
-        "columns",
         "content",
         "count",
         "crc",
         "epoch",
-        "first_sequence",
-        "packed_bytes",
-        "plain_bytes",
-        "producer_id",
-        "publish_time",
-        "raw_bytes",
+        "size",
         "stamp",
     )
 
@@ -93,15 +88,9 @@ class Batch:
         self.append_time: int = append_time
         self.epoch: int = epoch
         self.crc = header.crc
-        self.codec = CODECS[header.codec]
-        self.columns = header.columns
         self.count = header.count
-        self.plain_bytes = header.plain_bytes
-        self.packed_bytes = header.packed_bytes
-        self.raw_bytes = header.raw_bytes
-        self.publish_time = header.publish_time
-        self.producer_id = header.producer_id
-        self.first_sequence = header.first_sequence
+        self.size = STAMP_BYTES + len(content)
+        self._header = header
         self._plain: Section | None = None
         self._packed: Section | None = None
 
@@ -138,22 +127,55 @@ class Batch:
         if not epoch:
             raise BatchInvalid("epochs start at 1")
         check_stamp(base_offset, append_time, epoch, self.count)
-        batch = object.__new__(Batch)
-        batch.stamp = make_stamp(base_offset, append_time, epoch, self.crc)
+        batch: Batch = _NEW(Batch)
+        crc = batch.crc = self.crc
+        batch.stamp = make_stamp(base_offset, append_time, epoch, crc)
         batch.base_offset = base_offset
         batch.append_time = append_time
         batch.epoch = epoch
-        for name in _CONTENT_SLOTS:
-            setattr(batch, name, getattr(self, name))
+        batch.content = self.content
+        batch.count = self.count
+        batch.size = self.size
+        batch._header = self._header
+        batch._plain = self._plain
+        batch._packed = self._packed
         return batch
+
+    @property
+    def codec(self) -> Codec:
+        return CODECS[self._header.codec]
+
+    @property
+    def columns(self) -> int:
+        return self._header.columns
+
+    @property
+    def plain_bytes(self) -> int:
+        return self._header.plain_bytes
+
+    @property
+    def packed_bytes(self) -> int:
+        return self._header.packed_bytes
+
+    @property
+    def raw_bytes(self) -> int:
+        return self._header.raw_bytes
+
+    @property
+    def publish_time(self) -> int:
+        return self._header.publish_time
+
+    @property
+    def producer_id(self) -> int:
+        return self._header.producer_id
+
+    @property
+    def first_sequence(self) -> int:
+        return self._header.first_sequence
 
     @property
     def last_offset(self) -> int:
         return self.base_offset + self.count - 1
-
-    @property
-    def size(self) -> int:
-        return STAMP_BYTES + len(self.content)
 
     def parts(self) -> tuple[bytes, bytes]:
         """Stamp and content, to be written one after the other without a copy."""
@@ -290,9 +312,6 @@ class Batch:
         content = seal(header, plain_parts, packed_parts)
         base_offset = self.base_offset + first if self.epoch else 0
         return Batch(make_stamp(base_offset, self.append_time, self.epoch, header.crc), content, header)
-
-
-_CONTENT_SLOTS = tuple(name for name in Batch.__slots__ if name not in ("stamp", "base_offset", "append_time", "epoch"))
 
 
 def build(

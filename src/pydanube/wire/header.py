@@ -23,7 +23,7 @@ VERSION = 1
 NUMBER_MAX = (1 << 63) - 1  # epochs, producer ids and times fit a signed 64-bit column everywhere they travel
 
 STAMP_FIELDS = Struct("<qqQII")  # base offset, append time, epoch, check, reserved
-_STAMP_HEAD = Struct("<qqQ")
+_STAMP_HEAD = Struct("<qqQI")  # what the check covers: the stamp's fields and the content's checksum
 _STAMP_TAIL = Struct("<II")
 HEADER_FIELDS = Struct("<IIBBHIIIIIqQqQ")  # the fields of `Header`, in order
 
@@ -128,8 +128,8 @@ def read_header(content: bytes) -> Header:
 
 def make_stamp(base_offset: int, append_time: int, epoch: int, content_crc: int) -> bytes:
     """The check covers the content's own, so that a stamp holds for one content only."""
-    head = _STAMP_HEAD.pack(base_offset, append_time, epoch)
-    return head + _STAMP_TAIL.pack(stamp_check(head, content_crc), 0)
+    checked = _STAMP_HEAD.pack(base_offset, append_time, epoch, content_crc)
+    return checked[:24] + _STAMP_TAIL.pack(crc32c(checked), 0)
 
 
 def stamp_check(head: bytes, content_crc: int) -> int:

@@ -1,0 +1,73 @@
+"""Power cuts at every boundary of a scripted run: the whole script, once for each step that changes the disk.
+
+At step n the machine stops dead, the disk keeps what was synced and a seeded part of the rest, and the machine comes
+back; in the end everything that was acknowledged must be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydanube.base.durability import Durability
+from pydanube.ledger.catalog import Copies
+from pydanube.sim.plan import Plan
+from pydanube.sim.run import Outcome, run_plan
+from pydanube.sim.world import World
+
+# One broker with its own disk: ledgers roll, files roll, ledgers are trimmed, files are copied out and removed.
+SCRIPT = Plan(
+    seed=1,
+    profile="mixed",
+    nodes=1,
+    brokers=1,
+    embedded=True,
+    streams=1,
+    copies=Copies(1, 1, 1),
+    durabilities=(Durability.FSYNC,),
+    data_directories=1,
+    journal_apart=False,
+    file_bytes=16 * 4096,
+    ledger_bytes=6_000,
+    messages=120,
+    seconds=4.0,
+    trims=True,
+    faults=(),
+)
+
+
+def count_boundaries(plan: Plan) -> int:
+    """How many steps change the disk when nothing goes wrong, until the script is over and all is read back."""
+    steps: list[int] = []
+
+    def prepare(world: World) -> None:
+        def step(number: int) -> None:
+            if not world.healed:
+                steps.append(number)
+
+        world.storage[0].disks[0].on_boundary = step
+
+    run_plan(plan, prepare=prepare)
+    return len(steps)
+
+
+def run_with_cut(plan: Plan, boundary: int) -> Outcome:
+    """The plan with one power cut, when that many steps are done."""
+
+    def prepare(world: World) -> None:
+        machine = world.storage[0]
+        disk = machine.disks[0]
+
+        def cut() -> None:
+            world.power_cut(machine)
+            world.loop.call_later(0.2, world.restart, machine, context=world.loop.world)
+
+        disk.cut_at = boundary
+        disk.on_cut = cut
+
+    return run_plan(plan, prepare=prepare)
+
+
+def cut_everywhere(plan: Plan = SCRIPT) -> Iterator[Outcome]:
+    """Each boundary once, of the very same run up to there."""
+    for boundary in range(count_boundaries(plan)):
+        yield run_with_cut(plan, boundary)

@@ -1,0 +1,69 @@
+"""A short story for a newcomer: three copies, a broker killed, a power cut, a wiped disk; nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydanube.base.durability import Durability
+from pydanube.ledger.catalog import Copies
+from pydanube.sim.plan import Fault, Plan
+from pydanube.sim.run import run_plan
+
+STORY = Plan(
+    seed=7,
+    profile="mixed",
+    nodes=3,
+    brokers=2,
+    embedded=False,
+    streams=1,
+    copies=Copies(3, 3, 2),
+    durabilities=(Durability.FSYNC,),
+    data_directories=1,
+    journal_apart=False,
+    file_bytes=24 * 4096,
+    ledger_bytes=20_000,
+    messages=1500,
+    seconds=12.0,
+    trims=False,
+    faults=(
+        Fault(1.0, "kill", 3, 0.5, 0.0),
+        Fault(3.0, "power", 1, 1.0, 0.0),
+        Fault(5.0, "rival", 7, 0.0, 0.0),
+        Fault(7.0, "power_all", 0, 0.5, 0.0),
+        Fault(9.0, "wipe", 2, 0.5, 0.0),
+    ),
+)
+TOLD = {
+    "kill": "kill -9 of the broker that owns the topic",
+    "power": "a power cut on one storage node: everything not synced is gone",
+    "rival": "a second broker takes the topic while the first still writes",
+    "power_all": "a power cut on every machine at once",
+    "wipe": "a storage node loses its disk for good and comes back empty",
+}
+
+
+def demo(tell: Callable[[str], None]) -> int:
+    """Runs the story and tells it; returns 0 if every promise held."""
+    tell("Three storage nodes, two brokers, one topic with three copies of each message, two of them before the ack.")
+    tell("Everything below runs the product's own code on simulated disks, network and clocks, in virtual time.\n")
+    outcome = run_plan(STORY, record=True)
+    acked = 0
+    for line in outcome.lines:
+        moment, kind, rest = line.split(" ", 2)
+        if kind == "acked":
+            acked += 1
+        elif kind == "fault":
+            tell(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   FAULT  {TOLD[rest.split(chr(39))[1]]}")
+        elif kind == "took":
+            broker, _, epoch = (part.strip(" ()',") for part in rest.split(","))
+            tell(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   broker {broker} owns it, epoch {epoch}")
+        elif kind == "healed":
+            tell(f"{float(moment):6.2f} s  {acked:4d} batches acknowledged   all faults end; everything is read back")
+    tell(f"\n{outcome.events:,} simulated events; {outcome.acked:,} messages were acknowledged.")
+    if outcome.violations:
+        for violation in outcome.violations:
+            tell(f"BROKEN  {violation}")
+        return 1
+    tell("Every one of them was found in the end: the same payload at the same offset, once. No promise was broken.")
+    tell("More of this: `make sim SEEDS=300`. The broker comes next.")
+    return 0
