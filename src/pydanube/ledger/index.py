@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -54,6 +54,11 @@ class Runs:
         at = bisect_right(self.firsts, last) - 1
         return self.blocks[at] if at >= 0 and first <= self.lasts[at] else None
 
+    def next_first(self, offset: int) -> int | None:
+        """Where the first run at or after `offset` starts."""
+        at = bisect_left(self.firsts, offset)
+        return self.firsts[at] if at < len(self.firsts) else None
+
 
 @dataclass(slots=True)
 class FileIndex:
@@ -73,6 +78,10 @@ class FileIndex:
     def find(self, ledger: LedgerId, first: int, last: int) -> int | None:
         runs = self.ledgers.get(ledger)
         return None if runs is None else runs.find(first, last)
+
+    def next_first(self, ledger: LedgerId, offset: int) -> int | None:
+        runs = self.ledgers.get(ledger)
+        return None if runs is None else runs.next_first(offset)
 
     @property
     def size(self) -> int:

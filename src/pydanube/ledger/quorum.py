@@ -38,9 +38,12 @@ def proves_absence(absences: int, copies: Copies) -> bool:
     return absences >= copies.write - copies.ack + 1
 
 
-def counts_as_absence(error: DanubeError) -> bool:
-    """Silence, damage or a wiped disk prove nothing; only a node that would have it if it had promised to."""
-    return isinstance(error, EntryMissing | LedgerNotFound)
+def counts_as_absence(error: DanubeError, *, fenced: bool) -> bool:
+    """Silence, damage or a wiped disk prove nothing; only a node that would have it if it had promised to.
+
+    And only a fenced one: any other may lack it now and get it later.
+    """
+    return fenced and isinstance(error, EntryMissing | LedgerNotFound)
 
 
 def fenced_enough(nodes: Sequence[Node], fenced: Collection[Node], copies: Copies) -> bool:

@@ -21,11 +21,12 @@ from pydanube.base.errors import (
     TooManyLedgers,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
-from pydanube.base.limits import NODE_LEDGERS_MAX
+from pydanube.base.limits import NODE_LEDGERS_MAX, OFFSET_MAX
 from pydanube.ledger.group import Kind
 
 OPEN, FENCED, SEALED = range(3)
 FSYNC, BUFFERED = range(2)
+NOTHING_REFUSED = OFFSET_MAX + 1
 _RECORD = struct.Struct("<QQQqqIBBBx")
 _DAMAGED, _QUARANTINED = 1, 2
 
@@ -53,6 +54,7 @@ class Ledger:
     held: int = NO_OFFSET  # highest offset that is as durable as the ledger asks
     confirmed: int = NO_OFFSET
     reserved: int = 0
+    refused: int = NOTHING_REFUSED  # lowest offset that came when the node was busy: no higher one may be taken first
     homes: int = 0  # bit n: data directory n holds copied-out entries
     damaged: bool = False
     quarantined: bool = False
@@ -65,6 +67,15 @@ class Ledger:
         if self.damaged:
             return False
         return (self.state == OPEN and epoch == self.epoch) or (self.state == FENCED and epoch == self.fence)
+
+    def takes(self, offset: int, *, room: bool) -> bool:
+        """Whether the node is free for the entry at `offset`; once it was not, later ones wait for that very entry."""
+        if not room or offset > self.refused:
+            self.refused = min(self.refused, offset)
+            return False
+        if offset == self.refused:
+            self.refused = NOTHING_REFUSED
+        return True
 
     def add_extent(self, generation: int, first: int, last: int, size: int) -> None:
         """File `generation` holds offsets within [first, last]. Four numbers a file: there may be many files."""
@@ -209,6 +220,10 @@ class LedgerTable:
 
     def checkpoint(self) -> bytes:
         return b"".join([ledger.packed() for ledger in self._ledgers.values()])
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return len(self._ledgers) * _RECORD.size
 
     def load_checkpoint(self, body: bytes) -> None:
         """Takes over the table as of a checkpoint; what the indexes told stays."""

@@ -60,6 +60,10 @@ class StorageNode(Protocol):
         """The batch that holds `offset` and those that follow it without a gap; at least one, else `EntryMissing`."""
         ...
 
+    def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
+        """Behind a gap: the base offset of the first entry at or after `offset`, else `EntryMissing`."""
+        ...
+
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         """From now on only `epoch` may append. A ledger that is not known is made, fenced and empty."""
         ...

@@ -23,6 +23,7 @@ CI_SEEDS = {
     "slow": 50,
     "partition": 300,
     "late": 200,
+    "lossy": 100,
     "owners": 200,
     "wipe": 200,
     "clock": 50,

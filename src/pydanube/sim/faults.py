@@ -8,7 +8,6 @@ from pydanube.sim.network import Link
 from pydanube.sim.plan import Fault
 from pydanube.sim.world import Machine, World
 
-LOSSY = Link(delay_max=0.05, loss=0.1, duplication=0.1)
 LATE = Link(delay_max=0.01, loss=0.02, duplication=0.1, late=0.1, late_max=8.0)
 
 
@@ -140,7 +139,7 @@ class Troublemaker:
             self.later(fault.seconds * 2, self.world.network.heal, a, b)
 
     def _lossy(self, fault: Fault) -> None:
-        self._link(LOSSY, fault)
+        self._link(Link(delay_max=0.05, loss=0.05 + 0.3 * fault.amount, duplication=0.1), fault)
 
     def _late(self, fault: Fault) -> None:
         self._link(LATE, fault)

@@ -41,6 +41,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "slow": ("slow", "kill"),
     "partition": ("isolate", "one_way", "lossy", "kill"),
     "late": ("late", "lossy", "rival", "kill"),
+    "lossy": ("lossy", "lossy", "rival", "kill"),
     "owners": ("rival", "pause", "isolate", "kill"),
     "wipe": ("wipe", "damage", "kill", "isolate"),
     "clock": ("clock", "kill", "power"),
@@ -95,7 +96,7 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
     draw = random.Random(f"{profile}/{seed}")
     kinds = _kinds(draw, seed, profile)
     copies = draw.choice(COPIES)
-    if profile in ("wipe", "owners", "partition", "late"):
+    if profile in ("wipe", "owners", "partition", "late", "lossy"):
         copies = draw.choice([some for some in COPIES if some.replicas >= 3 and some.ack < some.write])
     embedded = copies.replicas == 1 and draw.random() < 0.7 and not {"rival", "isolate"} & set(kinds)
     if copies.ack == copies.write or copies.ack < 2:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pydanube.base.errors import DanubeError, DiskFull, NodeBusy, NodeClosed
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX
-from pydanube.ledger.group import GroupKind, Kind, encode_group, group_length, iter_entries, pack_entry
+from pydanube.ledger.group import GroupKind, encode_group, group_length, iter_entries, pack_entry
 from pydanube.ledger.index import FileIndex
 from pydanube.ledger.table import Control, Ledger
 from pydanube.ports.disk import DiskFile
@@ -119,7 +119,7 @@ class Journal:
         size = batch.size
         if self.failure is not None:
             return self._refused(self.failure)
-        if self._queued_bytes + size > self._settings.pending_bytes_max:
+        if not self.has_room(size):
             return self._refused(NodeBusy(f"{self._queued_bytes} bytes wait for the journal"))
         group = self._filling
         if group.body_bytes >= GROUP_BYTES_TARGET or len(group.directory) + len(group.controls) >= GROUP_ENTRIES_MAX:
@@ -147,6 +147,9 @@ class Journal:
         if sync:
             group.sync = True
         return self._wait(group.waiters)
+
+    def has_room(self, size: int) -> bool:
+        return self._queued_bytes + size <= self._settings.pending_bytes_max
 
     def submit(self, controls: Sequence[Control]) -> Future[None]:
         """Queues control records; with none, the future is a barrier behind those queued so far."""
@@ -226,6 +229,9 @@ class Journal:
         self._writing = group
         if group.body_bytes and not self.has_spare and not self._fits(group):
             self._refuse_appends(DiskFull("no room for another journal file"))
+        self._write_or_roll(group)
+
+    def _write_or_roll(self, group: Pending) -> None:
         if not group.entries and group.kind is not GroupKind.MARK:
             self._resolve(group)  # barriers alone: everything before them is written
         elif self._fits(group):
@@ -256,6 +262,10 @@ class Journal:
         if self.failure is not None or group is None:
             return
         error = task.exception()
+        if isinstance(error, DiskFull) and group.body_bytes:
+            self._refuse_appends(error)
+            self._write_or_roll(group)
+            return
         if error is not None:
             self.fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
             return

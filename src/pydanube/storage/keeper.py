@@ -119,6 +119,10 @@ class Keeper:
         try:
             await self._copy_out(sources, copies)
             self._pause = 0.0
+        except asyncio.CancelledError:
+            for copy in copies.values():
+                copy.active.handle.close()
+            raise
         except DanubeError as error:
             if isinstance(error, LedgerDamaged) and self._source is not None:
                 self._source.damage.append(Damage(self._source.generation, 0, self._source.length, None))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -62,6 +62,9 @@ class MemoryNode:
     def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
         return self._answer(lambda: self._read(ledger, offset, min(bytes_max, READ_BYTES_MAX)))
 
+    def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
+        return self._answer(lambda: self._find_next(ledger, offset))
+
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         def fence() -> LedgerStatus:
             self._apply(self._table.decide_fence(ledger, epoch))
@@ -99,7 +102,7 @@ class MemoryNode:
             if (held.base_offset, held.crc) != (batch.base_offset, batch.crc):
                 raise EntryConflict(f"ledger {ledger} has another batch at offset {batch.base_offset}")
             return
-        if self._bytes + batch.size > self._bytes_max:
+        if not found.takes(batch.base_offset, room=self._bytes + batch.size <= self._bytes_max):
             raise NodeBusy(f"{self._bytes} bytes are held in memory")
         entries[batch.base_offset] = batch
         insort(offsets, batch.base_offset)
@@ -125,6 +128,14 @@ class MemoryNode:
         if not batches or offset > end:
             raise EntryMissing(f"ledger {ledger} has no entry with offset {offset} here")
         return batches
+
+    def _find_next(self, ledger: LedgerId, offset: int) -> int:
+        found = self._table.get(ledger)
+        offsets = self._offsets.get(ledger, [])
+        at = bisect_left(offsets, offset)
+        if at == len(offsets) or (found.state == SEALED and offsets[at] > found.sealed):
+            raise EntryMissing(f"ledger {ledger} has no entry at or after offset {offset} here")
+        return offsets[at]
 
     def _control(self, decide: Callable[[], Sequence[Control]]) -> Future[None]:
         return self._answer(lambda: self._apply(decide()))

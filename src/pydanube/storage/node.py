@@ -22,11 +22,12 @@ from pydanube.base.errors import (
     EntryMissing,
     LedgerDamaged,
     LedgerFenced,
+    NodeBusy,
     NodeClosed,
     NodeDirectoryInvalid,
 )
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import READ_BYTES_MAX, RESERVE_OFFSETS
+from pydanube.base.limits import OFFSET_MAX, READ_BYTES_MAX, RESERVE_OFFSETS
 from pydanube.ledger.group import Kind
 from pydanube.ledger.scan import Damage
 from pydanube.ledger.table import BUFFERED, SEALED, Control, Ledger
@@ -129,6 +130,8 @@ class DiskNode:
         first = batch.base_offset
         if first <= found.queued:
             return self._task(self._append_again(found, epoch, batch, confirmed))
+        if not found.takes(first, room=self._journal.has_room(batch.size)):
+            return self._refused(NodeBusy("too many bytes wait for the journal"))
         last = found.queued = first + batch.count - 1
         if confirmed > found.confirmed:
             found.confirmed = confirmed
@@ -141,6 +144,11 @@ class DiskNode:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
         return self._task(self._read(ledger, offset, min(bytes_max, READ_BYTES_MAX)))
+
+    def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
+        return self._task(self._find_next(ledger, offset))
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         return self._task(self._fence(ledger, epoch))
@@ -295,6 +303,21 @@ class DiskNode:
             raise LedgerDamaged(f"ledger {ledger.id}: offset {offset} may have been in a part that is damaged")
         raise EntryMissing(f"ledger {ledger.id} has no entry with offset {offset} here")
 
+    async def _find_next(self, ledger: LedgerId, offset: int) -> int:
+        state = self._state
+        found = state.table.get(ledger)
+        firsts = [self._journal.active.index.next_first(ledger, offset)]
+        for generation in found.files_at(offset, OFFSET_MAX):
+            file = state.files.get(generation)
+            if file is not None:
+                _, index = await state.cache.open(file)
+                firsts.append(index.next_first(ledger, offset))
+                state.cache.done(file)
+        there = [first for first in firsts if first is not None]
+        if not there or (found.state == SEALED and min(there) > found.sealed):
+            raise EntryMissing(f"ledger {ledger} has no entry at or after offset {offset} here")
+        return min(there)
+
     async def _find(self, ledger: Ledger, first: int, last: int) -> tuple[StoredFile, int] | None:
         """File and block of an entry within the offsets, with the file held for `_read_file`.
 
@@ -364,7 +387,7 @@ class DiskNode:
     async def _roll_over(self, journal: Journal, roller: Roller, room: int) -> ActiveFile:
         old = journal.active
         new = await roller.roll(old, room)
-        journal.has_spare = False
+        journal.has_spare = roller.has_spare
         self._background = [task for task in self._background if not task.done()]
         self._background.append(self._task(self._after_roll(journal, roller, old)))
         return new

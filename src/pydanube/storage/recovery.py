@@ -32,14 +32,14 @@ async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes
     """Run by the owner of `epoch`, after the catalogue says so."""
     copies = [nodes.get(identity) for identity in record.nodes]
     fenced = await _fence(record, epoch, copies)
-    offset = max(record.first, *(status.confirmed + 1 for status in fenced.values()))
+    offset = max([record.first, *(status.confirmed + 1 for status in fenced.values())])
     while True:
         batch = await _find(record, offset, copies, fenced)
         if batch is None:
             break
         await _finish(record, epoch, batch, offset, copies)
         offset = batch.last_offset + 1
-    return Ending(offset - 1, max(offset, *(status.reserved for status in fenced.values())))
+    return Ending(offset - 1, max([offset, *(status.reserved for status in fenced.values())]))
 
 
 async def _fence(record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> dict[int, LedgerStatus]:
@@ -54,10 +54,7 @@ async def _fence(record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNod
 async def _find(
     record: LedgerRecord, offset: int, copies: Sequence[StorageNode], fenced: Collection[int]
 ) -> Batch | None:
-    """The entry at `offset` from any node of its write set; None once enough of them truly lack it.
-
-    A node that is not fenced may lack it now and get it later, so only fenced ones count.
-    """
+    """The entry at `offset` from any node of its write set; None once enough of them truly lack it."""
     asked = write_set(range(len(copies)), offset, record.copies.write)
     answers = await _ask([copies[place].read(record.id, offset, 1) for place in asked])
     absences = 0
@@ -68,7 +65,7 @@ async def _find(
             return found
         if isinstance(answer, DanubeError):
             causes.append(f"{answer.code}: {answer}")
-            absences += place in fenced and counts_as_absence(answer)
+            absences += counts_as_absence(answer, fenced=place in fenced)
     if proves_absence(absences, record.copies):
         return None
     raise LedgerUnrecoverable(f"ledger {record.id}, offset {offset}: {absences} true absences are too few: {causes}")

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pydanube.base.errors import DanubeError, DiskFull
+from pydanube.base.errors import DanubeError, DiskFailed, DiskFull
 from pydanube.ledger.group import GroupKind, encode_group
 from pydanube.ports.disk import DiskFile
 from pydanube.storage.files import store_index, try_remove
 from pydanube.storage.journal import ActiveFile
-from pydanube.storage.start import write_new_file
+from pydanube.storage.start import bytes_needed, write_new_file
 from pydanube.storage.state import NodeState
 
 log = logging.getLogger(__name__)
 SPARE = "spare.tmp"
+LARGE = "large.tmp"
 
 
 class Roller:
@@ -48,26 +49,43 @@ class Roller:
             log.warning("there is room for journal files again")
 
     async def roll(self, active: ActiveFile, room: int) -> ActiveFile:
-        """Closes `active` and returns the file that follows it, with room for a group of `room` bytes."""
+        """Closes `active` and returns the file that follows it, with room for a group of `room` bytes.
+
+        `DiskFull` means that nothing has changed; after any other error the journal must not go on.
+        """
         state = self._state
         disks = state.disks
-        spare, self._spare = self._spare, None
-        if spare is None:
-            raise DiskFull("no room for another journal file")
-        await self._close(active)
+        spare = await self._take(bytes_needed(state.table, room))
         old = active.file
-        new = await write_new_file(
-            disks.journal, disks.identity, disks.settings, disks.randomness, state.table, state.take_generation(), None,
-            spare=spare, previous=(old.generation, active.position), room=room,
-        )  # fmt: skip
+        try:
+            await self._close(active)
+            new = await write_new_file(
+                disks.journal, disks.identity, disks.settings, disks.randomness, state.table, state.take_generation(),
+                None, spare=spare, previous=(old.generation, active.position), room=room,
+            )  # fmt: skip
+        except DiskFull as error:
+            raise DiskFailed(f"the room that was set aside is not there: {error}") from error
         old.length = active.position
         for summary in active.index.summaries():
             ledger = state.table.find(summary.ledger)
             if ledger is not None:
                 ledger.add_extent(old.generation, summary.first, summary.last, summary.bytes)
+            else:
+                old.live -= summary.bytes  # deleted, but the record of it goes to the new file
         old.closed = True
         state.files[new.file.generation] = new.file
         return new
+
+    async def _take(self, needed: int) -> tuple[DiskFile, int]:
+        """A file set aside and its size: the spare, or one of its own for a group that is larger."""
+        disks = self._state.disks
+        if needed > disks.settings.file_bytes:
+            await try_remove(disks.journal, LARGE)
+            return await disks.journal.create(LARGE, reserve=needed), needed
+        spare, self._spare = self._spare, None
+        if spare is None:
+            raise DiskFull("no room for another journal file")
+        return spare, disks.settings.file_bytes
 
     async def store_index(self, active: ActiveFile) -> None:
         """After the roll, away from it: the closed file's index goes to disk, and memory lets go of it."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pydanube.base.checksum import crc32c
-from pydanube.base.errors import DiskFailed, FileMissing, LedgerDamaged, NodeDirectoryInvalid
+from pydanube.base.errors import DiskFailed, DiskFull, FileMissing, LedgerDamaged, NodeDirectoryInvalid
 from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX
 from pydanube.ledger.group import (
@@ -26,6 +26,7 @@ from pydanube.ledger.group import (
     decode_file_start,
     encode_file_header,
     encode_group,
+    group_length,
     pack_entry,
 )
 from pydanube.ledger.index import FileIndex
@@ -49,6 +50,7 @@ from pydanube.wire.sound import is_sound
 
 log = logging.getLogger(__name__)
 NODE_FILE = "node"
+CONTROL_BYTES = 16 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
 _NODE_MAGIC = b"DND1"
 _NUMBERS = struct.Struct("<IIQ")  # slot, slots, boots
 
@@ -370,6 +372,11 @@ async def _close_newest(disk: Disk, found: _Found, newest: Scan) -> None:
 # -- a new file -------------------------------------------------------------------------------------------------------
 
 
+def bytes_needed(table: LedgerTable, room: int) -> int:
+    """Of a new file: header, checkpoint, groups of `room` bytes, and a mark at the end."""
+    return BLOCK_BYTES + group_length(0, 0, table.checkpoint_bytes) + room + 2 * BLOCK_BYTES
+
+
 async def write_new_file(
     disk: Disk,
     identity: NodeIdentity,
@@ -379,26 +386,27 @@ async def write_new_file(
     generation: int,
     newest: Scan | None,
     *,
-    spare: DiskFile | None = None,
+    spare: tuple[DiskFile, int] | None = None,
     previous: tuple[int, int] | None = None,
     room: int = 0,
 ) -> ActiveFile:
-    """Header, checkpoint and whatever must be written again, synced before the file gets its name."""
+    """Header, checkpoint and whatever must be written again, synced before the file gets its name.
+
+    `spare` is a file set aside for it and its size, enough for a group of `room` bytes.
+    """
     if newest is not None:
         previous = (newest.generation, newest.covered)
     salt = int.from_bytes(randomness.bytes(8), "little")
     body = table.checkpoint()
     checkpoint, length = encode_group(salt, 1, 0, [], [body], len(body), (), GroupKind.CHECKPOINT)
     rest = newest.uncovered if newest is not None else []
-    needed = BLOCK_BYTES + length + sum(blocks(group.head.length) for group in rest) + room + 2 * BLOCK_BYTES
-    capacity = max(settings.file_bytes, needed)
-    reserved = capacity if spare is None else settings.file_bytes
-    header = FileHeader(generation, salt, identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful, capacity=reserved)
-    temporary = f"{file_name(generation)}.tmp"
     if spare is None:
-        handle = await disk.create(temporary, reserve=capacity)
+        temporary = f"{file_name(generation)}.tmp"
+        needed = bytes_needed(table, room + sum(blocks(group.head.length) for group in rest))
+        handle, capacity = await _create(disk, temporary, max(settings.file_bytes, needed), needed + CONTROL_BYTES)
     else:
-        handle, temporary = spare, spare.name
+        (handle, capacity), temporary = spare, spare[0].name
+    header = FileHeader(generation, salt, identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful, capacity=capacity)
     index = FileIndex()
     stored = StoredFile(disk, generation, salt, file_name(generation), handle=handle, index=index)
     end = BLOCK_BYTES + length
@@ -413,6 +421,16 @@ async def write_new_file(
         handle.close()
         raise
     return active
+
+
+async def _create(disk: Disk, name: str, capacity: int, least: int) -> tuple[DiskFile, int]:
+    """A file and its capacity. On a full disk that is little: not for appends, but for deletions, which make room."""
+    try:
+        return await disk.create(name, reserve=capacity), capacity
+    except DiskFull:
+        if least >= capacity:
+            raise
+        return await disk.create(name, reserve=least), least
 
 
 async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newest: Scan) -> None:

@@ -19,6 +19,7 @@ from pydanube.base.errors import (
     DanubeError,
     EntryMissing,
     NodeClosed,
+    NodeReplaced,
     OffsetNotConfirmed,
     OwnershipLost,
 )
@@ -33,6 +34,7 @@ from pydanube.storage.writer import LedgerWriter
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
+GONE = (EntryMissing, NodeReplaced)  # this copy does not have it and never will
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +138,46 @@ class Stream:
         if offset > self.confirmed:
             raise OffsetNotConfirmed(f"offset {offset} of {self.name} is not confirmed")
         ledger = self._record.ledger_at(offset)
-        return await self._read_ledger(ledger, max(offset, ledger.first), bytes_max)
+        offset = max(offset, ledger.first)
+        try:
+            return await self._read_ledger(ledger, offset, bytes_max)
+        except EntryMissing:
+            if ledger.durability is not Durability.BUFFERED:
+                raise
+            return await self.read(await self._behind_gap(ledger, offset), bytes_max)
+
+    async def _behind_gap(self, ledger: LedgerRecord, offset: int) -> int:
+        """A power cut took what was only buffered. If every copy says so, reading goes on at the next entry."""
+        answers = await asyncio.gather(
+            *(self._nodes.get(identity).find_next(ledger.id, offset) for identity in ledger.nodes),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, GONE):
+                raise answer  # a copy that cannot be asked may have it
+        found = [answer for answer in answers if isinstance(answer, int)]
+        end = ledger.last if ledger.phase is Phase.SEALED else self.confirmed
+        following = min([first for first in found if first > offset], default=end + 1)
+        if following == offset or (following > end and ledger.phase is not Phase.SEALED):
+            raise EntryMissing(f"{self.name}: nothing is confirmed after offset {offset}")
+        log.warning("%s: offsets %d to %d were buffered and lost", self.name, offset, following - 1)
+        return following
 
     async def _read_ledger(self, ledger: LedgerRecord, offset: int, bytes_max: int) -> list[Batch]:
-        """From the first copy that can serve it; a copy that is down or damaged is passed over."""
-        error: DanubeError = EntryMissing(f"{self.name}: no copy has offset {offset}")
+        """From the first copy that can serve it; `EntryMissing` only if every copy says that it has none."""
+        errors: list[DanubeError] = []
         for identity in ledger.nodes:
             try:
                 batches = await self._nodes.get(identity).read(ledger.id, offset, bytes_max)
-            except DanubeError as failure:
-                error = failure
+            except DanubeError as error:
+                errors.append(error)
                 continue
             end = ledger.last if ledger.phase is Phase.SEALED else self.confirmed
             visible = [batch for batch in batches if batch.last_offset <= end]
             if visible:
                 return visible
-        raise error
+        others = [error for error in errors if not isinstance(error, GONE)]
+        raise others[0] if others else EntryMissing(f"{self.name}: no copy has offset {offset}")
 
     # -- trimming ----------------------------------------------------------------------------------------------------
 
