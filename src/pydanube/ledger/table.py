@@ -57,14 +57,20 @@ class Ledger:
     refused: int = NOTHING_REFUSED  # lowest offset that came when the node was busy: no higher one may be taken first
     homes: int = 0  # bit n: data directory n holds copied-out entries
     damaged: bool = False
+    away: bool = False  # some of it may be on a disk that is not there; not stored, for the disk may come back
     quarantined: bool = False
     deleted: bool = False
     extents: array[int] = field(default_factory=lambda: array("q"))  # see `add_extent`
     _packed: bytes = b""
 
+    @property
+    def incomplete(self) -> bool:
+        """Some of it cannot be read here: what is not found may have been there, and nothing is added."""
+        return self.damaged or self.away
+
     def admits(self, epoch: int) -> bool:
         """Who may append: the maker while it is open, the newest fencer until it is sealed."""
-        if self.damaged:
+        if self.incomplete:
             return False
         return (self.state == OPEN and epoch == self.epoch) or (self.state == FENCED and epoch == self.fence)
 

@@ -38,6 +38,7 @@ class StoredFile:
     live: int = 0  # bytes of entries whose ledgers still exist
     total: int = 0
     length: int = 0  # of the valid part
+    capacity: int = 0  # bytes set aside for it, if this process made it
     handle: DiskFile | None = None
     index: FileIndex | None = None
     index_bytes: int = 0
@@ -113,26 +114,36 @@ class FileCache:
     _bytes: int = 0
 
     async def open(self, file: StoredFile) -> tuple[DiskFile, FileIndex]:
-        if file.handle is None or file.index is None:
-            handle = file.handle or await file.disk.open(file.name)
-            loaded = await load_index(file.disk, file.generation)
-            if loaded is None:
-                scan = await run_scan(handle, file.generation, file.length, sealed=True)
-                index, file.damage = scan.index, scan.damage
-            else:
-                index = loaded[0]
-            if file.handle is None:
-                file.handle = handle
-            elif file.handle is not handle:
-                await handle.close()  # two readers opened it at once
-            file.index, file.index_bytes = index, index.size
+        """Opens it for one reader, who calls `done`; until then it is neither closed nor written over."""
+        file.readers += 1
+        try:
+            handle, index = await self._load(file)
+        except BaseException:
+            self.done(file)
+            raise
         if file.generation not in self._opened:
             self._opened[file.generation] = file
             self._bytes += file.index_bytes
         self._opened.move_to_end(file.generation)
-        file.readers += 1
         self._evict()
-        return file.handle, file.index
+        return handle, index
+
+    async def _load(self, file: StoredFile) -> tuple[DiskFile, FileIndex]:
+        handle = file.handle
+        if handle is None:
+            opened = await file.disk.open(file.name)
+            handle = file.handle = file.handle or opened
+            if handle is not opened:
+                opened.close()  # two readers opened it at once
+        if file.index is None:
+            loaded = await load_index(file.disk, file.generation)
+            if loaded is None:
+                scan = await run_scan(handle, file.generation, file.length, sealed=True)
+                file.index, file.damage = scan.index, scan.damage
+            else:
+                file.index = loaded[0]
+            file.index_bytes = file.index.size
+        return handle, file.index
 
     def adopt(self, file: StoredFile) -> None:
         """A file that was written just now and is open already."""

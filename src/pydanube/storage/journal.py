@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pydanube.base.errors import DanubeError, DiskFull, NodeBusy, NodeClosed
+from pydanube.base.errors import DanubeError, DiskFull, NodeClosed
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX
-from pydanube.ledger.group import GroupKind, encode_group, group_length, iter_entries, pack_entry
+from pydanube.ledger.group import GroupKind, encode_group, group_length, pack_entry
 from pydanube.ledger.index import FileIndex
 from pydanube.ledger.table import Control, Ledger
 from pydanube.ports.disk import DiskFile
@@ -27,44 +27,75 @@ CONTROL_ROOM_PART = 8  # the last 1/8 of a file is for control records while the
 
 
 @dataclass(slots=True)
+class Packed:
+    """The appends of a group as the file wants them. Made once for all of them, when the group is about to be written."""
+
+    directory: list[bytes] = field(default_factory=list)
+    body: list[bytes] = field(default_factory=list)
+    runs: dict[LedgerId, list[list[int]]] = field(default_factory=dict)  # [first, last, confirmed, bytes] each
+    ledgers: dict[LedgerId, Ledger] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Pending:
     """A group that is being filled, queued or written. Appends may be refused on their own, if the disk is full."""
 
-    directory: list[bytes] = field(default_factory=list)  # of appends
-    body: list[bytes] = field(default_factory=list)
+    appends: list[tuple[Ledger, Batch, int]] = field(default_factory=list)  # with the last confirmed offset
     body_bytes: int = 0
     waiters: list[Future[None]] = field(default_factory=list)
-    runs: dict[LedgerId, list[list[int]]] = field(default_factory=dict)  # [first, last, confirmed, bytes] each
-    ledgers: dict[LedgerId, Ledger] = field(default_factory=dict)
     controls: list[bytes] = field(default_factory=list)  # as directory entries
     control_ledgers: dict[LedgerId, None] = field(default_factory=dict)
     control_waiters: list[Future[None]] = field(default_factory=list)
     sync: bool = False
     kind: GroupKind = GroupKind.ENTRIES
+    packed: Packed = field(default_factory=Packed)
 
     @property
     def entries(self) -> int:
-        return len(self.directory) + len(self.controls)
+        return len(self.appends) + len(self.controls)
 
     @property
     def names(self) -> dict[LedgerId, object]:
-        return {**self.control_ledgers, **self.ledgers}
+        return {**self.control_ledgers, **self.packed.ledgers}
 
     @property
     def length(self) -> int:
+        """Once it is packed."""
         return group_length(self.entries, len(self.names), self.body_bytes)
 
     @property
     def waited_for(self) -> bool:
         return bool(self.waiters or self.control_waiters)
 
+    def pack(self) -> None:
+        packed = self.packed = Packed()
+        directory, body, runs, ledgers = packed.directory, packed.body, packed.runs, packed.ledgers
+        for ledger, batch, confirmed in self.appends:
+            key, first, count, size = ledger.id, batch.base_offset, batch.count, batch.size
+            directory.append(pack_entry(key, first, confirmed, size, count, batch.crc, 1))
+            body.append(batch.stamp)
+            body.append(batch.content)
+            if key not in runs:
+                runs[key] = [[first, first + count - 1, confirmed, size]]
+                ledgers[key] = ledger
+                continue
+            run = runs[key][-1]
+            if first == run[1] + 1:
+                run[1] += count
+                run[3] += size
+                if confirmed > run[2]:
+                    run[2] = confirmed
+            else:
+                runs[key].append([first, first + count - 1, confirmed, size])
+
     def refuse_appends(self, error: DanubeError) -> None:
         """They are not in it any more, and as they leave gaps, their ledgers are closed."""
-        for ledger in self.ledgers.values():
+        for ledger, _, _ in self.appends:
             ledger.close()
         _refuse(self.waiters, error)
-        for part in (self.directory, self.body, self.waiters, self.runs, self.ledgers):
-            part.clear()
+        self.appends.clear()
+        self.waiters.clear()
+        self.packed = Packed()
         self.body_bytes = 0
 
 
@@ -116,39 +147,20 @@ class Journal:
 
     def append(self, ledger: Ledger, batch: Batch, confirmed: int, *, sync: bool) -> Future[None]:
         """Queues one batch; the future is done when its group is as durable as `sync` says."""
-        size = batch.size
         if self.failure is not None:
             return self._refused(self.failure)
-        if not self.has_room(size):
-            return self._refused(NodeBusy(f"{self._queued_bytes} bytes wait for the journal"))
         group = self._filling
-        if group.body_bytes >= GROUP_BYTES_TARGET or len(group.directory) + len(group.controls) >= GROUP_ENTRIES_MAX:
+        if group.body_bytes >= GROUP_BYTES_TARGET or len(group.appends) + len(group.controls) >= GROUP_ENTRIES_MAX:
             group = self._next_group()
-        first = batch.base_offset
-        last = first + batch.count - 1
-        key = ledger.id
-        group.directory.append(pack_entry(key, first, confirmed, size, batch.count, batch.crc, 1))
-        group.body.append(batch.stamp)
-        group.body.append(batch.content)
-        group.body_bytes += size
-        self._queued_bytes += size
-        runs = group.runs.get(key)
-        if runs is None:
-            group.runs[key] = [[first, last, confirmed, size]]
-            group.ledgers[key] = ledger
-        else:
-            run = runs[-1]
-            if first == run[1] + 1:
-                run[1] = last
-                run[2] = max(confirmed, run[2])
-                run[3] += size
-            else:
-                runs.append([first, last, confirmed, size])
+        group.appends.append((ledger, batch, confirmed))
+        group.body_bytes += batch.size
+        self._queued_bytes += batch.size
         if sync:
             group.sync = True
         return self._wait(group.waiters)
 
     def has_room(self, size: int) -> bool:
+        """Whether an append of that size may be queued; the node asks before it promises anything."""
         return self._queued_bytes + size <= self._settings.pending_bytes_max
 
     def submit(self, controls: Sequence[Control]) -> Future[None]:
@@ -186,9 +198,9 @@ class Journal:
             [*self._queue, self._filling] if self._writing is None else [self._writing, *self._queue, self._filling]
         )
         for group in groups:
-            for entry_ledger, a, _, _, count, crc, _ in iter_entries(b"".join(group.directory)):
-                if entry_ledger == ledger and a <= last and first < a + count:
-                    return int(a), int(crc)
+            for entry_ledger, batch, _ in group.appends:
+                if entry_ledger.id == ledger and batch.base_offset <= last and first <= batch.last_offset:
+                    return batch.base_offset, batch.crc
         return None
 
     def _wait(self, waiters: list[Future[None]]) -> Future[None]:
@@ -227,6 +239,7 @@ class Journal:
             self._idle()
             return
         self._writing = group
+        group.pack()
         if group.body_bytes and not self.has_spare and not self._fits(group):
             self._refuse_appends(DiskFull("no room for another journal file"))
         self._write_or_roll(group)
@@ -277,7 +290,7 @@ class Journal:
         active = self.active
         number = active.number + 1
         parts, length = encode_group(
-            active.file.salt, number, active.synced_number, group.controls + group.directory, group.body,
+            active.file.salt, number, active.synced_number, group.controls + group.packed.directory, group.packed.body,
             group.body_bytes, group.names, group.kind,
         )  # fmt: skip
         sync = self._must_sync(group)
@@ -313,8 +326,8 @@ class Journal:
 
     def _index(self, group: Pending, block: int) -> None:
         add, file = self.active.index.add, self.active.file
-        for key, runs in group.runs.items():
-            ledger = group.ledgers[key]
+        for key, runs in group.packed.runs.items():
+            ledger = group.packed.ledgers[key]
             if ledger.deleted:
                 continue
             for first, last, confirmed, size in runs:

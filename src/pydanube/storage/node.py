@@ -30,7 +30,7 @@ from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import OFFSET_MAX, READ_BYTES_MAX, RESERVE_OFFSETS
 from pydanube.ledger.group import Kind
 from pydanube.ledger.scan import Damage
-from pydanube.ledger.table import BUFFERED, SEALED, Control, Ledger
+from pydanube.ledger.table import BUFFERED, OPEN, SEALED, Control, Ledger
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
@@ -135,7 +135,7 @@ class DiskNode:
         last = found.queued = first + batch.count - 1
         if confirmed > found.confirmed:
             found.confirmed = confirmed
-        if found.durability == BUFFERED:
+        if found.durability == BUFFERED and found.state == OPEN:
             self._reserve(found, last)
             return self._journal.append(found, batch, confirmed, sync=False)
         return self._journal.append(found, batch, confirmed, sync=True)
@@ -257,7 +257,7 @@ class DiskNode:
             found = self._state.table.get(ledger)
         except DanubeError as error:
             return error
-        if found.damaged:
+        if found.incomplete:
             return LedgerDamaged(f"ledger {ledger} is read-only: a part of it is damaged")
         return LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")
 
@@ -276,8 +276,11 @@ class DiskNode:
         if found is None and queued is None:
             if self._state.table.find(ledger.id) is not ledger or not ledger.admits(epoch):
                 raise self._why_not(ledger.id, epoch, batch)  # fenced, sealed or deleted since it was checked
+            if not self._journal.has_room(batch.size):
+                raise NodeBusy("too many bytes wait for the journal")
             ledger.confirmed = max(confirmed, ledger.confirmed)
-            await self._journal.append(ledger, batch, confirmed, sync=ledger.durability != BUFFERED)
+            lazy = ledger.durability == BUFFERED and ledger.state == OPEN  # what recovery brings back is synced
+            await self._journal.append(ledger, batch, confirmed, sync=not lazy)
         elif found is None:
             await self._journal.after_appends()
 
@@ -299,8 +302,8 @@ class DiskNode:
             if batches:
                 return batches
             self._found_damaged(ledger, f"ledger {ledger.id}: the index and the group with offset {offset} disagree")
-        if ledger.damaged:
-            raise LedgerDamaged(f"ledger {ledger.id}: offset {offset} may have been in a part that is damaged")
+        if ledger.incomplete:
+            raise LedgerDamaged(f"ledger {ledger.id}: offset {offset} may be in a part that cannot be read")
         raise EntryMissing(f"ledger {ledger.id} has no entry with offset {offset} here")
 
     async def _find_next(self, ledger: LedgerId, offset: int) -> int:
@@ -377,7 +380,7 @@ class DiskNode:
                 for ledger in self._state.table:
                     if ledger.homes >> slot & 1:
                         ledger.close()
-                        ledger.damaged = True
+                        ledger.away = True
 
     # -- rolling, failing, tasks ---------------------------------------------------------------------------------------
 

@@ -182,11 +182,10 @@ async def recover(
         generations = sorted(generation_of(name) for name in journals)
         await _read_headers(disk, identity, found, generations, cut)
         await _load_table(disk, found, generations)
-        superseded: set[int] = set()
         found.sources = await _present(disk, data)
         for slot, kept_disk in data.items():
-            await _load_kept(kept_disk, slot, found, superseded)
-        _account(found, data, superseded)
+            await _load_kept(kept_disk, slot, found)
+        _account(found, data)
         found.table.close_all()
         newest = found.scans[generations[-1]] if generations else None
         active = await write_new_file(disk, identity, settings, randomness, found.table, _next(found), newest)
@@ -287,10 +286,10 @@ async def _scan(found: _Found, generation: int) -> Scan:
     return scan
 
 
-async def _load_kept(disk: Disk, slot: int, found: _Found, superseded: set[int]) -> None:
-    """Copied-out files. If all its sources are still there, a copy was not finished: it goes, and they stay the truth.
+async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
+    """Copied-out files. If all its sources are still there, a copy was perhaps not finished: it goes, they are enough.
 
-    If some are gone already, the copy is the truth, and the sources that are left are superseded.
+    If some are gone, both count: the sources that are left may have gone on to another copy, or not.
     """
     for name in await disk.list():
         if name.endswith(".tmp"):
@@ -310,13 +309,11 @@ async def _load_kept(disk: Disk, slot: int, found: _Found, superseded: set[int])
         loaded = await load_index(disk, generation)
         if loaded is not None:
             index, file.length = loaded
-            superseded.update(sources)
         else:
             scan = await run_scan(handle, generation, None, sealed=True)
             index, file.length, file.damage = scan.index, scan.end, scan.damage
             housed = {ledger.id for ledger in found.table if ledger.homes >> slot & 1}
             _note_damage(found, scan, housed, after_checkpoint=False)
-            superseded.update(() if scan.damage else sources)
         found.indexes[generation] = index
 
 
@@ -342,13 +339,11 @@ def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_ch
             found.table.forgetful = True
 
 
-def _account(found: _Found, data: dict[int, Disk], superseded: set[int]) -> None:
+def _account(found: _Found, data: dict[int, Disk]) -> None:
     """Tells each ledger where its entries lie, and each file how many of its bytes are still needed."""
     for generation in sorted(found.indexes):
         file = found.files[generation]
         file.closed = True
-        if generation in superseded:
-            continue
         for summary in found.indexes[generation].summaries():
             file.total += summary.bytes
             ledger = found.table.find(summary.ledger)
@@ -359,8 +354,7 @@ def _account(found: _Found, data: dict[int, Disk], superseded: set[int]) -> None
             ledger.confirmed = max(ledger.confirmed, summary.confirmed)
     present = sum(1 << slot for slot in data)
     for ledger in found.table:
-        if ledger.homes & ~present:
-            ledger.damaged = True  # in memory only: the disk may come back
+        ledger.away = bool(ledger.homes & ~present)
 
 
 async def _close_newest(disk: Disk, found: _Found, newest: Scan) -> None:
@@ -408,7 +402,8 @@ async def write_new_file(
         (handle, capacity), temporary = spare, spare[0].name
     header = FileHeader(generation, salt, identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful, capacity=capacity)
     index = FileIndex()
-    stored = StoredFile(disk, generation, salt, file_name(generation), handle=handle, index=index)
+    name = file_name(generation)
+    stored = StoredFile(disk, generation, salt, name, capacity=capacity, handle=handle, index=index)
     end = BLOCK_BYTES + length
     active = ActiveFile(stored, handle, index, end, capacity, 1, 1, end, covered=True)
     try:

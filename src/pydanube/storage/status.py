@@ -20,6 +20,6 @@ def status_of(ledger: Ledger) -> LedgerStatus:
         last=ledger.sealed if ledger.state == SEALED else ledger.held,
         confirmed=ledger.confirmed,
         reserved=ledger.reserved,
-        damaged=ledger.damaged,
+        damaged=ledger.incomplete,
         quarantined=ledger.quarantined,
     )

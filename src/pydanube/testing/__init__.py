@@ -1,4 +1,36 @@
 """The public testing kit: what somebody who builds on Danube, or adds a part to it, needs for tests of their own.
 
-`storage_contract` is what every kind of storage node must do. Nothing here needs more than the standard library.
+Contracts are what every kind of a thing must do, as test methods to inherit. The simulated ports run Danube's own code
+on virtual time, with disks and networks that fail when told. `run_seed` runs a whole simulated world and says which
+promises it broke. Nothing here needs pytest. See docs/testing.md.
 """
+
+from pydanube.sim.catalog import SimCatalog
+from pydanube.sim.clock import SimClock
+from pydanube.sim.disk import SimDisk
+from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
+from pydanube.sim.network import Link, SimNetwork
+from pydanube.sim.offload import SimOffload
+from pydanube.sim.plan import plan_for
+from pydanube.sim.randomness import SimRandomness
+from pydanube.sim.run import Outcome, run_plan, run_seed
+from pydanube.testing.storage_contract import DurableNodeContract, StorageNodeContract
+
+__all__ = [
+    "DurableNodeContract",
+    "Link",
+    "Outcome",
+    "SimBudgetExceeded",
+    "SimCatalog",
+    "SimClock",
+    "SimDisk",
+    "SimLoop",
+    "SimNetwork",
+    "SimOffload",
+    "SimRandomness",
+    "SimStalled",
+    "StorageNodeContract",
+    "plan_for",
+    "run_plan",
+    "run_seed",
+]
