@@ -73,20 +73,25 @@ class StreamRecord:
 
     def opened(self, epoch: Epoch, ledger: LedgerRecord) -> StreamRecord:
         self.check_owner(epoch)
-        assert self.unsealed is None and ledger.first >= self.next_offset and ledger.epoch == epoch
+        assert self.unsealed is None
+        assert ledger.first >= self.next_offset
+        assert ledger.epoch == epoch
         return replace(self, ledgers=(*self.ledgers, ledger))
 
     def recovering(self, epoch: Epoch) -> StreamRecord:
         self.check_owner(epoch)
         ledger = self.unsealed
-        assert ledger is not None and (epoch > ledger.epoch or ledger.phase is Phase.RECOVERING)
+        assert ledger is not None
+        assert epoch > ledger.epoch or ledger.phase is Phase.RECOVERING
         return self._with_last(replace(ledger, phase=Phase.RECOVERING, epoch=epoch))
 
     def sealed(self, epoch: Epoch, last: int, next_offset: int) -> StreamRecord:
         """The unsealed ledger ends at `last`; the next one starts at or above `next_offset`."""
         self.check_owner(epoch)
         ledger = self.unsealed
-        assert ledger is not None and last >= ledger.first - 1 and next_offset > last
+        assert ledger is not None
+        assert last >= ledger.first - 1
+        assert next_offset > last
         if last < ledger.first:  # nothing was ever acknowledged in it
             record = replace(self, ledgers=self.ledgers[:-1])
         else:

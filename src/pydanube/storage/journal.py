@@ -130,6 +130,7 @@ class Journal:
         self._roll = roll
         self._report_failure = failed
         self._loop = asyncio.get_running_loop()
+        self._create_future: Callable[[], Future[None]] = self._loop.create_future
         self._filling = Pending()
         self._queue: deque[Pending] = deque()
         self._writing: Pending | None = None
@@ -157,7 +158,11 @@ class Journal:
         self._queued_bytes += batch.size
         if sync:
             group.sync = True
-        return self._wait(group.waiters)
+        waiter = self._create_future()
+        group.waiters.append(waiter)
+        if self._writing is None and not self._scheduled:
+            self._schedule()
+        return waiter
 
     def has_room(self, size: int) -> bool:
         """Whether an append of that size may be queued; the node asks before it promises anything."""
@@ -204,7 +209,7 @@ class Journal:
         return None
 
     def _wait(self, waiters: list[Future[None]]) -> Future[None]:
-        waiter: Future[None] = self._loop.create_future()
+        waiter = self._create_future()
         waiters.append(waiter)
         if self._writing is None and not self._scheduled:
             self._schedule()
@@ -240,8 +245,6 @@ class Journal:
             return
         self._writing = group
         group.pack()
-        if group.body_bytes and not self.has_spare and not self._fits(group):
-            self._refuse_appends(DiskFull("no room for another journal file"))
         self._write_or_roll(group)
 
     def _write_or_roll(self, group: Pending) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-from pydanube.base.errors import DanubeError, LedgerDamaged
+from pydanube.base.errors import DanubeError, DiskFull, LedgerDamaged
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX
 from pydanube.ledger.group import (
     GROUP_HEADER_BYTES,
@@ -62,6 +62,7 @@ class Keeper:
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._source: StoredFile | None = None  # being copied
+        self._at_once = SOURCES_MAX  # files to copy, fewer on a full disk
         self._pause = 0.0  # seconds until the next attempt to copy, longer with each that failed
         self._not_before = 0.0
 
@@ -91,10 +92,10 @@ class Keeper:
         closed = [file for file in self._closed() if not file.damage]  # what is damaged stays where it is
         sparse = [file for file in closed if file.live < file.total * settings.copy_below]
         if sparse:
-            return sparse[:SOURCES_MAX]
+            return sorted(sparse, key=lambda file: file.live)[: self._at_once]
         small = [file for file in closed if file.live < settings.file_bytes * settings.copy_below]
         if len(small) >= SMALL_FILES_MAX:
-            return small[:SOURCES_MAX]
+            return sorted(small, key=lambda file: file.live)[: max(self._at_once, 2)]
         journal = [file for file in closed if not file.kept]
         budget = settings.journal_bytes_max
         if budget is not None and sum(file.length for file in journal) > budget:
@@ -135,7 +136,7 @@ class Keeper:
         copies: dict[int, Copy] = {}
         try:
             await self._copy_out(sources, copies)
-            self._pause = 0.0
+            self._pause, self._at_once = 0.0, SOURCES_MAX
         except asyncio.CancelledError:
             for copy in copies.values():
                 copy.active.handle.close()
@@ -144,6 +145,8 @@ class Keeper:
             if isinstance(error, LedgerDamaged) and self._source is not None:
                 self._source.damage.append(Damage(self._source.generation, 0, self._source.length, None))
                 log.error("%s stays where it is, for a part of it is damaged: %s", self._source.name, error)
+            elif isinstance(error, DiskFull) and len(sources) > 1:
+                self._at_once = len(sources) // 2  # less may find room, and makes some
             else:
                 self._pause = min(PAUSE_SECONDS_MAX, self._state.disks.settings.retry_seconds + 2 * self._pause)
                 self._not_before = self._loop.time() + self._pause

@@ -30,7 +30,7 @@ from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import OFFSET_MAX, READ_BYTES_MAX, RESERVE_OFFSETS
 from pydanube.ledger.group import Kind
 from pydanube.ledger.scan import Damage
-from pydanube.ledger.table import BUFFERED, OPEN, SEALED, Control, Ledger
+from pydanube.ledger.table import BUFFERED, NOTHING_REFUSED, OPEN, SEALED, Control, Ledger
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
@@ -119,7 +119,7 @@ class DiskNode:
         return self._journal.groups_written
 
     def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
-        if self._journal.full:
+        if self._roller.disk_full and self._journal.full:
             return self._refused(DiskFull("no room for another ledger"))
         return self._control(lambda: self._state.table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))
 
@@ -130,15 +130,17 @@ class DiskNode:
         first = batch.base_offset
         if first <= found.queued:
             return self._task(self._append_again(found, epoch, batch, confirmed))
-        if not found.takes(first, room=self._journal.has_room(batch.size)):
+        journal = self._journal
+        room = journal.has_room(batch.size)
+        if not (room and found.refused == NOTHING_REFUSED) and not found.takes(first, room=room):
             return self._refused(NodeBusy("too many bytes wait for the journal"))
         last = found.queued = first + batch.count - 1
         if confirmed > found.confirmed:
             found.confirmed = confirmed
         if found.durability == BUFFERED and found.state == OPEN:
             self._reserve(found, last)
-            return self._journal.append(found, batch, confirmed, sync=False)
-        return self._journal.append(found, batch, confirmed, sync=True)
+            return journal.append(found, batch, confirmed, sync=False)
+        return journal.append(found, batch, confirmed, sync=True)
 
     def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
         if self._closed:
@@ -187,8 +189,6 @@ class DiskNode:
         if self._closed:
             return
         self._closed = True
-        for task in self._background:
-            task.cancel()
         try:
             await self._journal.flush()
         except DanubeError as error:
@@ -309,14 +309,18 @@ class DiskNode:
     async def _find_next(self, ledger: LedgerId, offset: int) -> int:
         state = self._state
         found = state.table.get(ledger)
-        firsts = [self._journal.active.index.next_first(ledger, offset)]
-        for generation in found.files_at(offset, OFFSET_MAX):
-            file = state.files.get(generation)
+        firsts: dict[int, int | None] = {}  # by file; looks again after each wait, as `_find` does
+        while left := [generation for generation in found.files_at(offset, OFFSET_MAX) if generation not in firsts]:
+            firsts[left[0]] = None
+            file = state.files.get(left[0])
             if file is not None:
                 _, index = await state.cache.open(file)
-                firsts.append(index.next_first(ledger, offset))
+                firsts[left[0]] = index.next_first(ledger, offset)
                 state.cache.done(file)
-        there = [first for first in firsts if first is not None]
+        if found.incomplete:
+            raise LedgerDamaged(f"ledger {ledger}: what follows offset {offset} may be in a part that cannot be read")
+        newest = self._journal.active.index.next_first(ledger, offset)
+        there = [first for first in (newest, *firsts.values()) if first is not None]
         if not there or (found.state == SEALED and min(there) > found.sealed):
             raise EntryMissing(f"ledger {ledger} has no entry at or after offset {offset} here")
         return min(there)

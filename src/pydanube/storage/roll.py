@@ -27,23 +27,31 @@ class Roller:
     def __init__(self, state: NodeState) -> None:
         self._state = state
         self._spare: DiskFile | None = None
+        self._tried = asyncio.Event()  # set once it is known whether there is a spare to be had
 
     @property
     def has_spare(self) -> bool:
         return self._spare is not None
 
+    @property
+    def disk_full(self) -> bool:
+        return self._spare is None and self._tried.is_set()
+
     async def prepare(self) -> None:
         """Sets a file aside; tries again for as long as the disk is full."""
-        disks = self._state.disks
         warned = False
-        while self._spare is None:
-            try:
-                self._spare = await self._make_spare()
-            except DanubeError as error:
-                if not warned:
-                    log.warning("no room for the next journal file, appends will be refused: %s", error)
-                warned = True
-                await asyncio.sleep(disks.settings.retry_seconds)
+        try:
+            while self._spare is None:
+                try:
+                    self._spare = await self._make_spare()
+                except DanubeError as error:
+                    if not warned:
+                        log.warning("no room for the next journal file, appends will be refused: %s", error)
+                    warned = True
+                    self._tried.set()
+                    await asyncio.sleep(self._state.disks.settings.retry_seconds)
+        finally:
+            self._tried.set()
         if warned:
             log.warning("there is room for journal files again")
 
@@ -89,9 +97,11 @@ class Roller:
         if needed > disks.settings.file_bytes:
             await try_remove(disks.journal, LARGE)
             return await disks.journal.create(LARGE, reserve=needed), needed
+        await self._tried.wait()  # one may be in the making: a slow disk is not a full one
         spare, self._spare = self._spare, None
         if spare is None:
             raise DiskFull("no room for another journal file")
+        self._tried.clear()
         return spare, disks.settings.file_bytes
 
     async def store_index(self, active: ActiveFile) -> None:

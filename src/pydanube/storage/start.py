@@ -50,7 +50,7 @@ from pydanube.wire.sound import is_sound
 
 log = logging.getLogger(__name__)
 NODE_FILE = "node"
-CONTROL_BYTES = 16 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
+CONTROL_BYTES = 8 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
 _NODE_MAGIC = b"DND1"
 _NUMBERS = struct.Struct("<IIQ")  # slot, slots, boots
 
@@ -104,8 +104,10 @@ async def read_node_file(disk: Disk) -> NodeFile | None:
         if [name for name in await disk.list() if name.endswith(".log")]:
             raise NodeDirectoryInvalid("the directory has journal files but no `node` file") from None
         return None
-    data = await handle.read(0, BLOCK_BYTES)
-    await handle.close()
+    try:
+        data = await handle.read(0, BLOCK_BYTES)
+    finally:
+        handle.close()
     if len(data) != 40 or data[:4] != _NODE_MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
         raise NodeDirectoryInvalid("the `node` file is damaged")
     slot, slots, boots = _NUMBERS.unpack(data[24:])
@@ -209,11 +211,10 @@ async def _read_headers(
 ) -> None:
     for generation in generations:
         handle = await disk.open(file_name(generation))
-        header, salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
+        file = found.files[generation] = StoredFile(disk, generation, 0, file_name(generation), handle=handle)
+        header, file.salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
         if header is not None and header.identity != identity:
-            await handle.close()
-            raise NodeDirectoryInvalid(f"{file_name(generation)} was written by node {header.identity}")
-        found.files[generation] = StoredFile(disk, generation, salt, file_name(generation), handle=handle)
+            raise NodeDirectoryInvalid(f"{file.name} was written by node {header.identity}")
         if header is not None and header.previous in found.files:
             found.ends[header.previous] = header.previous_end
     if cut is not None:
@@ -298,14 +299,15 @@ async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
             continue
         generation = generation_of(name)
         handle = await disk.open(name)
-        header, salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
+        file = found.files[generation] = StoredFile(disk, generation, 0, name, kept=True, handle=handle)
+        header, file.salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
         sources = header.sources if header is not None else ()
         if sources and all(source in found.sources for source in sources):
             await handle.close()
+            del found.files[generation]
             await try_remove(disk, name)
             await try_remove(disk, index_name(generation))
             continue
-        file = found.files[generation] = StoredFile(disk, generation, salt, name, kept=True, handle=handle)
         loaded = await load_index(disk, generation)
         if loaded is not None:
             index, file.length = loaded
@@ -431,11 +433,13 @@ async def _create(disk: Disk, name: str, capacity: int, least: int) -> tuple[Dis
 async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newest: Scan) -> None:
     """Entries that were whole but perhaps never synced: on disk for certain now, or not at all."""
     source = await disk.open(file_name(newest.generation))
-    for group in newest.uncovered:
-        entries = [entry for entry in group.entries if entry.kind == Kind.APPEND and table.find(entry.ledger)]
-        for at in range(0, len(entries), GROUP_ENTRIES_MAX):
-            await copy_group(source, active, entries[at : at + GROUP_ENTRIES_MAX], table)
-    await source.close()
+    try:
+        for group in newest.uncovered:
+            entries = [entry for entry in group.entries if entry.kind == Kind.APPEND and table.find(entry.ledger)]
+            for at in range(0, len(entries), GROUP_ENTRIES_MAX):
+                await copy_group(source, active, entries[at : at + GROUP_ENTRIES_MAX], table)
+    finally:
+        source.close()
     await active.handle.sync()
     active.synced_number, active.synced_end = active.number, active.position
 

@@ -1,8 +1,8 @@
 """The public testing kit: what somebody who builds on Danube, or adds a part to it, needs for tests of their own.
 
-Contracts are what every kind of a thing must do, as test methods to inherit. The simulated ports run Danube's own code
-on virtual time, with disks and networks that fail when told. `run_seed` runs a whole simulated world and says which
-promises it broke. Nothing here needs pytest. See docs/testing.md.
+Contracts are what every kind of a thing must do, as test methods to inherit; `ledgers` has the small steps of them. The
+simulated ports run Danube's own code on virtual time, with disks and networks that fail when told. `run_seed` runs a
+whole simulated world and says which promises it broke. Nothing here needs pytest. See docs/testing.md.
 """
 
 from pydanube.sim.catalog import SimCatalog

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     BatchInvalid,
-    DanubeError,
     EntryConflict,
     EntryMissing,
     LedgerExists,
@@ -34,55 +33,25 @@ from pydanube.base.errors import (
     NodeClosed,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
-from pydanube.ports.storage import LedgerState, LedgerStatus, StorageNode
-from pydanube.wire.batch import Batch, build
+from pydanube.ports.storage import LedgerState, StorageNode
+from pydanube.testing.ledgers import (
+    FENCER,
+    LATER,
+    LEDGER,
+    MAKER,
+    OTHER,
+    PLENTY,
+    append,
+    batch_at,
+    create,
+    holds,
+    read_all,
+    refused,
+    status,
+)
+from pydanube.wire.batch import build
 
-LEDGER, OTHER = LedgerId(7), LedgerId(8)
-MAKER, FENCER, LATER = Epoch(3), Epoch(5), Epoch(9)
-PLENTY = 1 << 20  # bytes: more than any test here reads
 Scenario = Callable[[StorageNode], Coroutine[Any, Any, None]]
-
-
-def batch_at(offset: int, count: int = 1, *, epoch: int = MAKER, text: str = "payload") -> Batch:
-    """A stamped batch of `count` messages from `offset` on; the same arguments give the same bytes."""
-    payloads = [f"{text} {number}".encode() for number in range(offset, offset + count)]
-    return build(payloads, publish_time=1_700_000_000_000_000).stamped(offset, epoch, 1_700_000_000_000_000)
-
-
-async def refused(kind: type[DanubeError], answer: Awaitable[object]) -> None:
-    """The answer is this error, and nothing else."""
-    try:
-        value = await answer
-    except kind:
-        return
-    raise AssertionError(f"{kind.__name__} was due, but it was answered with {value!r}")
-
-
-async def create(node: StorageNode, *ledgers: LedgerId, durability: Durability = Durability.FSYNC) -> None:
-    for ledger in ledgers or (LEDGER,):
-        await node.create(ledger, MAKER, durability)
-
-
-async def append(node: StorageNode, *batches: Batch, ledger: LedgerId = LEDGER, epoch: Epoch = MAKER) -> None:
-    """All at once, as a writer does; each says that what is before it is confirmed."""
-    await asyncio.gather(*(node.append(ledger, epoch, batch, batch.base_offset - 1) for batch in batches))
-
-
-async def read_all(node: StorageNode, ledger: LedgerId = LEDGER, offset: int = 0) -> Sequence[Batch]:
-    """Up to the first gap. One answer may hold fewer batches than there are, never none: so it is asked again."""
-    found: list[Batch] = list(await node.read(ledger, offset, PLENTY))
-    while True:
-        try:
-            more = await node.read(ledger, found[-1].last_offset + 1, PLENTY)
-        except EntryMissing:
-            return found
-        assert more, "a read gives at least one batch, or EntryMissing"
-        found += more
-
-
-async def status(node: StorageNode, ledger: LedgerId = LEDGER) -> LedgerStatus:
-    (found,) = [each for each in await node.list() if each.ledger == ledger]
-    return found
 
 
 class StorageNodeContract:
@@ -232,6 +201,20 @@ class StorageNodeContract:
 
         self.check(scenario)
 
+    def test_what_follows_a_gap_can_be_asked_for(self) -> None:
+        async def scenario(node: StorageNode) -> None:
+            await create(node)
+            await append(node, batch_at(10, 2), batch_at(12, 2))
+            await append(node, batch_at(20, 2))
+            assert [await node.find_next(LEDGER, offset) for offset in (0, 9, 10, 14, 20)] == [10, 10, 10, 20, 20]
+            await refused(EntryMissing, node.find_next(LEDGER, 22))
+            await refused(LedgerNotFound, node.find_next(OTHER, 0))
+            await node.seal(LEDGER, MAKER, 13)
+            assert await node.find_next(LEDGER, 0) == 10
+            await refused(EntryMissing, node.find_next(LEDGER, 14))
+
+        self.check(scenario)
+
     def test_entries_may_come_in_any_order(self) -> None:
         async def scenario(node: StorageNode) -> None:
             await create(node)
@@ -359,13 +342,13 @@ class StorageNodeContract:
             fence = node.fence(LEDGER, FENCER)
             answers += [node.append(LEDGER, MAKER, batch, NO_OFFSET) for batch in racing[15:]]
             found = await fence
-            seen = [batch for batch in racing if await _holds(node, batch)]
+            seen = [batch for batch in racing if await holds(node, batch)]
             results = await asyncio.gather(*answers, return_exceptions=True)
             assert all(result is None or isinstance(result, LedgerFenced) for result in results), results
             kept = [batch for batch, result in zip(racing, results, strict=True) if result is None]
             assert [batch for batch in kept if batch not in seen] == []
             assert found.last >= max(batch.last_offset for batch in [batch_at(40), *kept])
-            assert [batch for batch in racing if await _holds(node, batch)] == seen, "entries came after the fence"
+            assert [batch for batch in racing if await holds(node, batch)] == seen, "entries came after the fence"
 
         self.check(scenario)
 
@@ -476,19 +459,13 @@ class StorageNodeContract:
             await refused(NodeClosed, node.create(OTHER, MAKER, Durability.FSYNC))
             await refused(NodeClosed, node.append(LEDGER, MAKER, batch_at(1), 0))
             await refused(NodeClosed, node.read(LEDGER, 0, PLENTY))
+            await refused(NodeClosed, node.find_next(LEDGER, 0))
             await refused(NodeClosed, node.fence(LEDGER, FENCER))
             await refused(NodeClosed, node.seal(LEDGER, MAKER, 0))
             await refused(NodeClosed, node.delete(LEDGER))
             await refused(NodeClosed, node.list())
 
         self.check(scenario)
-
-
-async def _holds(node: StorageNode, batch: Batch) -> bool:
-    try:
-        return await node.read(LEDGER, batch.base_offset, 1) == [batch]
-    except EntryMissing:
-        return False
 
 
 class DurableNodeContract(StorageNodeContract):

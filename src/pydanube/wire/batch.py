@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import NamedTuple, TypeVar
 
 from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge
-from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, OFFSET_MAX
 from pydanube.wire.columns import WIDTHS, Column, Kind, Section, kind_of
 from pydanube.wire.content import content_check, seal
 from pydanube.wire.cut import Rows, cut_section
@@ -22,6 +22,7 @@ from pydanube.wire.encode import encode_attributes, encode_bytes, encode_fixed, 
 from pydanube.wire.header import (
     CODECS,
     HEADER_BYTES,
+    NUMBER_MAX,
     PREFIX_BYTES,
     STAMP_BYTES,
     STAMP_FIELDS,
@@ -124,9 +125,9 @@ class Batch:
 
     def stamped(self, base_offset: int, epoch: int, append_time: int) -> Batch:
         """The same content, the very object, with a place in a ledger."""
-        if not epoch:
-            raise BatchInvalid("epochs start at 1")
-        check_stamp(base_offset, append_time, epoch, self.count)
+        in_range = 0 < epoch <= NUMBER_MAX and 0 <= append_time <= NUMBER_MAX
+        if not in_range or not 0 <= base_offset <= OFFSET_MAX - self.count + 1:
+            raise BatchInvalid(f"epoch {epoch}, append time {append_time} and offset {base_offset} make no stamp")
         batch: Batch = _NEW(Batch)
         crc = batch.crc = self.crc
         batch.stamp = make_stamp(base_offset, append_time, epoch, crc)
