@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test lint format sim bench-core venv lock clean
+.PHONY: help run test lint format sim sim-ci bench-core venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -33,6 +33,9 @@ format: $(STAMP) ## put imports and layout in order
 
 sim: $(STAMP) ## simulate: SEEDS=how many, SEED=the first, PROFILE=one profile instead of the mix
 	$(BIN)/python -m pydanube.sim run --seeds $(SEEDS) --first $(SEED) $(if $(PROFILE),--profile $(PROFILE))
+
+sim-ci: $(STAMP) ## simulate what every change must pass: the mix and each narrow profile
+	$(BIN)/python -m pydanube.sim ci
 
 bench-core: $(STAMP) ## measure batches and the journal on this machine
 	$(BIN)/python bench/core.py

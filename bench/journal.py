@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvloop
-from figures import Figures
 
+from figures import Figures
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemRandomness
 from pydanube.base.durability import Durability
@@ -143,7 +143,7 @@ async def throughput(
 
 
 async def many_ledgers(figures: Figures, directory: Path) -> None:
-    """What one append costs with 1 and with 10,000 ledgers: CPU time, slices interleaved, so the disk does not matter."""
+    """What an append costs with 1 and with 10,000 ledgers: CPU time, slices interleaved, so the disk is no matter."""
     batch = build([b"x" * 1024], publish_time=1)
     costs: dict[int, list[float]] = {1: [], 10_000: []}
     async with opened(directory / "one") as one, opened(directory / "many") as many:

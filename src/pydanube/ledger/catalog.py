@@ -85,11 +85,12 @@ class StreamRecord:
         assert epoch > ledger.epoch or ledger.phase is Phase.RECOVERING
         return self._with_last(replace(ledger, phase=Phase.RECOVERING, epoch=epoch))
 
-    def sealed(self, epoch: Epoch, last: int, next_offset: int) -> StreamRecord:
-        """The unsealed ledger ends at `last`; the next one starts at or above `next_offset`."""
+    def sealed(self, epoch: Epoch, id: LedgerId, last: int, next_offset: int) -> StreamRecord:
+        """Ledger `id`, the unsealed one, ends at `last`; the next one starts at or above `next_offset`."""
         self.check_owner(epoch)
         ledger = self.unsealed
         assert ledger is not None
+        assert ledger.id == id
         assert last >= ledger.first - 1
         assert next_offset > last
         if last < ledger.first:  # nothing was ever acknowledged in it

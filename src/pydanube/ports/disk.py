@@ -3,8 +3,8 @@
 A call submits the operation at once and returns a future of its completion; buffers are immutable. Operations that are
 not awaited in order may complete in any order. A crash keeps bytes covered by a completed sync of their file, and
 creations, renames and removals covered by a completed `sync_directory`. Everything else may be there, wholly or in
-parts, or not. Errors are `DiskFull`, `DiskFailed` and `FileMissing`; after a failed write or sync nothing is known about
-the bytes concerned.
+parts, or not. Errors are `DiskFull`, `DiskFailed` and `FileMissing`; after a failed write or sync nothing is known
+about the bytes concerned.
 """
 
 from __future__ import annotations

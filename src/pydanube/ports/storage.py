@@ -87,5 +87,5 @@ class StorageNodes(Protocol):
         ...
 
     def choose(self, count: int) -> list[NodeIdentity]:
-        """The best nodes for a new ledger, `count` different ones, or `QuorumLost` if there are not as many."""
+        """The best `count` nodes for a new ledger, those that seem up first; `QuorumLost` if not as many are known."""
         ...

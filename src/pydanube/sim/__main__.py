@@ -1,4 +1,4 @@
-"""The simulator's command line: `python -m pydanube.sim run | replay | shrink | demo`."""
+"""The simulator's command line: `python -m pydanube.sim run | ci | replay | shrink | demo | profiles`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydanube.sim.plan import FAULTS, PROFILES, plan_for
 from pydanube.sim.run import Outcome, run_job, run_plan
 from pydanube.sim.shrink import shrink
 
-# Seeds a profile in CI, from the fault matrix: S0, D2, D8, D9, D10, N1, N5, M3, D6 and R1, T1.
+# Seeds a profile in CI, from the fault matrix: S0, D2, D8, D9, D10, N1, N5, N2, M3, D6 and R1, T1, N4.
 CI_SEEDS = {
     "mixed": 300,
     "power": 200,
@@ -27,6 +27,7 @@ CI_SEEDS = {
     "owners": 200,
     "wipe": 200,
     "clock": 50,
+    "storm": 200,
 }
 
 

@@ -1,4 +1,4 @@
-"""A short story for a newcomer: three copies, a broker killed, a power cut, a wiped disk; nothing acknowledged is lost."""
+"""A story for a newcomer: three copies, a broker killed, a power cut, a wiped disk; nothing acknowledged is lost."""
 
 from __future__ import annotations
 

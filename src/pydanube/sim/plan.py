@@ -45,6 +45,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "owners": ("rival", "pause", "isolate", "kill"),
     "wipe": ("wipe", "damage", "kill", "isolate"),
     "clock": ("clock", "kill", "power"),
+    "storm": ("pause", "power", "isolate", "one_way"),
 }
 COPIES = (
     Copies(1, 1, 1),

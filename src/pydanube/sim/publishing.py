@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pydanube.sim.world import World
 
 READ_BYTES = 20_000
+PUBLISHERS = 3  # of each stream
+SEND_SIZES = (1, 1, 1, 4)  # batches sent before the first of them is waited for
+BATCHES_PER_SEND = sum(SEND_SIZES) / len(SEND_SIZES)
 
 
 class Broker:
@@ -50,11 +53,11 @@ class Broker:
             self._world.loop.trace("take.failed", self._name, name, error.code)
             return
         clients = asyncio.gather(
-            *(self._publish(stream, number) for number in range(3)), self._follow(stream), self._trim(stream)
+            *(self._publish(stream) for _ in range(PUBLISHERS)), self._follow(stream), self._trim(stream)
         )
         try:
             await clients
-            while not stream.lost:
+            while not stream.lost:  # noqa: ASYNC110 - a stream does not tell, it is asked
                 await asyncio.sleep(0.2)
         except OwnershipLost:
             clients.cancel()
@@ -73,13 +76,13 @@ class Broker:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    async def _publish(self, stream: Stream, number: int) -> None:
+    async def _publish(self, stream: Stream) -> None:
         """Sends batches one by one, or several at once, until the stream has had its share."""
         history = self._world.history.streams[stream.name]
         draw = self._random
         while history.attempts < self._world.plan.messages:
             sent = []
-            for _ in range(draw.choice((1, 1, 1, 4))):
+            for _ in range(draw.choice(SEND_SIZES)):
                 batch = self.batch(stream.name, history.attempts)
                 history.attempts += 1
                 try:
@@ -90,7 +93,12 @@ class Broker:
                     history.refused += 1
             for stamped, future in sent:
                 await self.told(stream, stamped, future)
-            await asyncio.sleep(draw.uniform(0.0, 2 * self._world.plan.seconds / self._world.plan.messages))
+            await asyncio.sleep(draw.uniform(0.0, 2 * self._pause()))
+
+    def _pause(self) -> float:
+        """Between two sends of one publisher, so that together they are busy for as long as there is trouble."""
+        plan = self._world.plan
+        return PUBLISHERS * BATCHES_PER_SEND * plan.seconds / plan.messages
 
     def batch(self, stream: str, number: int) -> Batch:
         """A batch that no other publisher makes: its payloads say who sent them and when."""

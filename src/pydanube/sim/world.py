@@ -36,6 +36,7 @@ class Machine:
     clock: SimClock
     process: Process
     node: DiskNode | None = None
+    identity: NodeIdentity | None = None  # of the node that lives or last lived here
     lives: int = 0
     down: bool = False
 
@@ -56,13 +57,15 @@ class Nodes:
         return self._caller.node(self._world.addresses[identity], identity)
 
     def choose(self, count: int) -> list[NodeIdentity]:
-        """As a membership service would: those that seem to be up."""
+        """As a membership service would: those that seem to be up first, in any order."""
         if self._local is not None:
             return [self._local.identity]
-        up = [machine.node.identity for machine in self._world.storage if machine.node is not None]
-        if len(up) < count:
-            raise QuorumLost(f"{len(up)} storage nodes are up, {count} are needed")
-        return self._random.sample(up, count)
+        storage = self._random.sample(self._world.storage, len(self._world.storage))
+        known = [machine for machine in storage if machine.identity is not None]
+        if len(known) < count:
+            raise QuorumLost(f"{len(known)} storage nodes are known, {count} are needed")
+        best = sorted(known, key=lambda machine: machine.node is None)[:count]
+        return [machine.identity for machine in best if machine.identity is not None]
 
 
 @dataclass
@@ -156,6 +159,7 @@ class World:
                 data = machine.disks
             node = await self._open(machine, journal, data, randomness)
             self.addresses[node.identity] = machine.name
+            machine.identity = node.identity
             server = NodeServer(node, network)
             network.listen(server.receive)
             machine.node = node

@@ -28,7 +28,7 @@ CONTROL_ROOM_PART = 8  # the last 1/8 of a file is for control records while the
 
 @dataclass(slots=True)
 class Packed:
-    """The appends of a group as the file wants them. Made once for all of them, when the group is about to be written."""
+    """The appends of a group as the file wants them, made for all of them at once when it is about to be written."""
 
     directory: list[bytes] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)

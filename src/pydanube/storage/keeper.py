@@ -37,6 +37,7 @@ from pydanube.storage.state import NodeState
 log = logging.getLogger(__name__)
 RECYCLED_FILES_MAX = 2  # journal files kept to be written over
 SMALL_FILES_MAX = 8  # so many nearly empty files are merged into one
+COPY_BELOW_WHEN_FULL = 0.75  # a quarter of a file is worth the copy when there is no room for another
 PAUSE_SECONDS_MAX = 60.0  # between attempts to copy to a disk that is full or fails
 Log = Callable[[list[Control]], Awaitable[None]]
 
@@ -90,7 +91,8 @@ class Keeper:
         """Files of which little is needed any more, many small ones, or the oldest of a journal over its budget."""
         settings = self._state.disks.settings
         closed = [file for file in self._closed() if not file.damage]  # what is damaged stays where it is
-        sparse = [file for file in closed if file.live < file.total * settings.copy_below]
+        below = COPY_BELOW_WHEN_FULL if self._state.full else settings.copy_below
+        sparse = [file for file in closed if file.live < file.total * below]
         if sparse:
             return sorted(sparse, key=lambda file: file.live)[: self._at_once]
         small = [file for file in closed if file.live < settings.file_bytes * settings.copy_below]

@@ -89,7 +89,7 @@ class DiskNode:
         settings = self._disks.settings
         cache = FileCache(settings.index_cache_bytes)
         self._state = state = NodeState(self._disks, recovered.table, recovered.files, cache, recovered.damage)
-        self._roller = roller = Roller(state)
+        self._roller = roller = Roller(state, lambda: self._keeper.wake())
         self._journal = journal = Journal(recovered.active, settings, roll=self._roll, failed=self._broken)
         self._keeper = keeper = Keeper(state, lambda: journal.active, journal.submit)
         self._background = [self._task(self._prepare(roller, journal)), self._task(keeper.run())]

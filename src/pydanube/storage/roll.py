@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from pydanube.base.errors import DanubeError, DiskFailed, DiskFull
 from pydanube.ledger.group import GroupKind, encode_group
@@ -24,8 +25,9 @@ LARGE = "large.tmp"
 class Roller:
     """Owns the spare file."""
 
-    def __init__(self, state: NodeState) -> None:
+    def __init__(self, state: NodeState, full: Callable[[], None]) -> None:
         self._state = state
+        self._report_full = full
         self._spare: DiskFile | None = None
         self._tried = asyncio.Event()  # set once it is known whether there is a spare to be had
 
@@ -47,11 +49,13 @@ class Roller:
                 except DanubeError as error:
                     if not warned:
                         log.warning("no room for the next journal file, appends will be refused: %s", error)
-                    warned = True
+                    warned = self._state.full = True
                     self._tried.set()
+                    self._report_full()
                     await asyncio.sleep(self._state.disks.settings.retry_seconds)
         finally:
             self._tried.set()
+        self._state.full = False
         if warned:
             log.warning("there is room for journal files again")
 

@@ -34,6 +34,7 @@ class NodeState:
     cache: FileCache
     damage: list[Damage] = field(default_factory=list)
     generations: int = 0  # the last number given out
+    full: bool = False  # there is no room for another journal file
     recycled: list[str] = field(default_factory=list)  # journal files nobody needs, to be written over
 
     def take_generation(self) -> int:

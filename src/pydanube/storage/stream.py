@@ -11,7 +11,7 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
@@ -41,7 +41,7 @@ GONE = (EntryMissing, NodeReplaced)  # this copy does not have it and never will
 class StreamSettings:
     """Per topic."""
 
-    copies: Copies = Copies()
+    copies: Copies = field(default_factory=Copies)
     durability: Durability = Durability.FSYNC
     ledger_bytes: int = 256 * 1024 * 1024  # a ledger is sealed and followed by a new one beyond this
     retry_seconds: float = 0.2
@@ -232,7 +232,7 @@ class Stream:
             await self._store(self._record.taken_over(self._token))  # our own ledger failed: a new epoch fences it
         await self._store(self._record.recovering(self.epoch))
         ending = await recover_ledger(ledger, self.epoch, self._nodes)
-        await self._store(self._record.sealed(self.epoch, ending.last, ending.next_offset))
+        await self._store(self._record.sealed(self.epoch, ledger.id, ending.last, ending.next_offset))
         await self._tell_nodes(ledger, ending.last)
 
     async def _begin(self, writer: LedgerWriter) -> None:
@@ -250,16 +250,16 @@ class Stream:
             return
         log.warning("%s goes on in a new ledger: %s", self.name, error)
         self._stop_writing(error)
-        self._go_on(self._opening)
+        self._go_on()
 
     def _start(self, work: Coroutine[object, object, None]) -> Task[None]:
         self._opening = asyncio.get_running_loop().create_task(work)
-        self._opening.add_done_callback(self._go_on)
+        self._opening.add_done_callback(lambda _: self._go_on())
         return self._opening
 
-    def _go_on(self, opening: Task[None] | None) -> None:
-        """Opens again whatever failed while it was not watched; called whenever an opening ends or a ledger fails."""
-        if opening is not None and (not opening.done() or opening.cancelled()):
+    def _go_on(self) -> None:
+        """Opens again what failed while nobody watched, never twice at once; called when an opening ends or fails."""
+        if self._opening is not None and not self._opening.done():
             return
         if self._writer is None and not self._closed and not self.lost:
             self._start(self._open())
@@ -289,7 +289,7 @@ class Stream:
         try:
             async with self._changing:
                 last = await full.finish()
-                await self._store(self._record.sealed(self.epoch, last, full.next_offset))
+                await self._store(self._record.sealed(self.epoch, full.record.id, last, full.next_offset))
                 await self._begin(writer)
             self._confirmed = max(self._confirmed, last)
             self._finishing = None
@@ -309,7 +309,7 @@ class Stream:
         if writer is None:
             return
         last = await writer.finish()
-        await self._store(self._record.sealed(self.epoch, last, writer.next_offset))
+        await self._store(self._record.sealed(self.epoch, writer.record.id, last, writer.next_offset))
         await self._tell_nodes(writer.record, last)
         self._stop_writing(NodeClosed(f"{self.name} is closed"))
 
