@@ -8,15 +8,17 @@ from pydanube.sim.boundaries import SCRIPT, count_boundaries, cut_everywhere
 from pydanube.sim.plan import FAULTS, PROFILES, plan_for
 from pydanube.sim.run import run_seed
 
-# Seeds that once broke a promise, and what was wrong.
+# Seeds that once broke a promise, and what was wrong. All but the last ran when publishers were done earlier; they stay
+# as seeds like any other.
 REGRESSIONS = [
     ("mixed", 0, "answers of a single remote node overtook each other and were confirmed out of order"),
     ("power", 2, "a roll and a copy took the same file number"),
     ("full", 4, "a full journal closed its file twice and wrote beyond it"),
     ("mixed", 22, "a ledger that failed while the stream rolled was never reopened"),
-    ("slow", 10, "the same, by a slow disk"),
     ("power", 18, "a reader went on behind the end of a file, into its torn tail"),
     ("mixed", 158, "a reader never came past an entry that a buffered stream had lost to a power cut"),
+    ("partition", 282, "an old roll that ended late opened the stream a second time, and offsets were given out twice"),
+    ("lossy", 221, "the same, with messages lost"),
 ]
 
 

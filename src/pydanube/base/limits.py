@@ -21,6 +21,7 @@ GROUP_BYTES_MAX = 32 * MIB  # a group holds at least one batch of the largest si
 GROUP_BYTES_TARGET = 4 * MIB  # a group stops growing here: its waiters should not wait for megabytes of others
 GROUP_ENTRIES_MAX = 4096  # the directory of a group stays below 256 KiB
 JOURNAL_PENDING_BYTES_MAX = 64 * MIB  # appends waiting for the journal; beyond it NodeBusy
+GROUPS_WAITING_MAX = 128  # groups queued before the journal; beyond it control records are refused with NodeBusy
 MARK_IDLE_SECONDS = 0.25  # an idle journal covers its last group after this long
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
@@ -34,4 +35,5 @@ MEMORY_NODE_BYTES = 256 * MIB  # what a memory node keeps; beyond it NodeBusy
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 READ_BYTES_MAX = 32 * MIB  # one answer to a range read; holds at least one batch of the largest size
+NODE_READ_BYTES_MAX = 256 * MIB  # what all reads under way on a node may bring; beyond it NodeBusy
 INDEX_CACHE_BYTES = 16 * MIB  # loaded indexes of closed files, least recently used out

@@ -123,12 +123,16 @@ def decode_index(data: bytes, generation: int) -> tuple[FileIndex, int] | None:
     index = FileIndex()
     place = _HEAD.size
     for _ in range(ledgers):
+        if place + _LEDGER.size > len(data):
+            return None
         ledger, confirmed, size, count = _LEDGER.unpack_from(data, place)
         place += _LEDGER.size
+        if not 0 < count <= (len(data) - place) // _RUN_BYTES:
+            return None
         runs = Runs(confirmed=confirmed, bytes=size)
         runs.firsts.frombytes(data[place : place + 8 * count])
         runs.lasts.frombytes(data[place + 8 * count : place + 16 * count])
         runs.blocks.frombytes(data[place + 16 * count : place + _RUN_BYTES * count])
         place += _RUN_BYTES * count
         index.ledgers[LedgerId(ledger)] = runs
-    return index, end
+    return (index, end) if place == len(data) else None

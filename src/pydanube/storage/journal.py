@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pydanube.base.errors import DanubeError, DiskFull, NodeClosed
 from pydanube.base.ids import LedgerId
-from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX
+from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX, GROUPS_WAITING_MAX
 from pydanube.ledger.group import GroupKind, encode_group, group_length, pack_entry
 from pydanube.ledger.index import FileIndex
 from pydanube.ledger.table import Control, Ledger
@@ -167,6 +167,11 @@ class Journal:
     def has_room(self, size: int) -> bool:
         """Whether an append of that size may be queued; the node asks before it promises anything."""
         return self._queued_bytes + size <= self._settings.pending_bytes_max
+
+    @property
+    def crowded(self) -> bool:
+        """So much waits that not even control records should join."""
+        return len(self._queue) >= GROUPS_WAITING_MAX
 
     def submit(self, controls: Sequence[Control]) -> Future[None]:
         """Queues control records; with none, the future is a barrier behind those queued so far."""

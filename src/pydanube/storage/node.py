@@ -27,7 +27,7 @@ from pydanube.base.errors import (
     NodeDirectoryInvalid,
 )
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import OFFSET_MAX, READ_BYTES_MAX, RESERVE_OFFSETS
+from pydanube.base.limits import NODE_READ_BYTES_MAX, OFFSET_MAX, READ_BYTES_MAX, RESERVE_OFFSETS
 from pydanube.ledger.group import Kind
 from pydanube.ledger.scan import Damage
 from pydanube.ledger.table import BUFFERED, NOTHING_REFUSED, OPEN, SEALED, Control, Ledger
@@ -60,6 +60,7 @@ class DiskNode:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Task[object], None] = {}
         self._closed = False
+        self._reading = 0  # bytes that reads under way may bring
         self._take_over(recovered)
 
     @classmethod
@@ -145,7 +146,16 @@ class DiskNode:
     def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
-        return self._task(self._read(ledger, offset, min(bytes_max, READ_BYTES_MAX)))
+        wanted = min(bytes_max, READ_BYTES_MAX)
+        if self._reading + wanted > NODE_READ_BYTES_MAX:
+            return self._refused(NodeBusy(f"reads of {self._reading} bytes are under way"))
+        self._reading += wanted
+        reading = self._task(self._read(ledger, offset, wanted))
+        reading.add_done_callback(lambda _: self._read_done(wanted))
+        return reading
+
+    def _read_done(self, wanted: int) -> None:
+        self._reading -= wanted
 
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         if self._closed:
@@ -214,6 +224,8 @@ class DiskNode:
             return self._refused(NodeClosed("the storage node is closed"))
         if self._journal.failure is not None:
             return self._refused(self._journal.failure)
+        if self._journal.crowded:
+            return self._refused(NodeBusy("too many groups wait for the journal"))
         try:
             records = decide()
         except DanubeError as error:

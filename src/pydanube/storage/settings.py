@@ -10,6 +10,7 @@ from pydanube.base.limits import (
     JOURNAL_FILE_BYTES,
     JOURNAL_FILE_BYTES_MIN,
     JOURNAL_PENDING_BYTES_MAX,
+    MARK_IDLE_SECONDS,
     MIB,
 )
 
@@ -24,7 +25,7 @@ class NodeSettings:
     journal_bytes_max: int | None = None  # with a journal disk of its own: older files are copied out beyond this
     copy_bytes_per_second: int = 32 * MIB  # copying out must not disturb the journal's syncs
     copy_below: float = 0.25  # a closed file is copied out when less than this part of it is still needed
-    mark_idle_seconds: float = 0.25
+    mark_idle_seconds: float = MARK_IDLE_SECONDS
     buffered_sync_seconds: float = 1.0  # a buffered ledger loses at most this much to a power cut
     retry_seconds: float = 0.5  # between attempts to go on after a full or failed disk
 
