@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -123,6 +123,9 @@ async def damaged_ledgers(node: StorageNode, acked: Acked) -> set[int]:
     return harmed
 
 
-async def settled(node: DiskNode, seconds: float = 2.0) -> None:
-    """Lets an idle journal write its mark, and background work finish."""
-    await asyncio.sleep(seconds)
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Lets time pass, a millisecond at a time, until it holds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it never came to pass"
+        await asyncio.sleep(0.001)

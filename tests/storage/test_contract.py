@@ -16,7 +16,6 @@ from pydanube.adapters.system import SystemRandomness
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import KIB
 from pydanube.ports.storage import LedgerStatus, StorageNode
-from pydanube.sim.loop import Process
 from pydanube.sim.network import Link, SimNetwork
 from pydanube.sim.randomness import SimRandomness
 from pydanube.storage.memory import MemoryNode
@@ -82,14 +81,11 @@ class TestToyNode(StorageNodeContract):
         return ToyNode(Opening(SystemRandomness()))
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["disk", "memory"])
-class TestRemoteNode(DurableNodeContract):
-    """A disk node behind the network restarts; a memory node behind it cannot, so those tests only see the former."""
+class Remote:
+    """A node in another process, behind a network that doubles messages and lets them overtake each other."""
 
     @pytest.fixture(autouse=True)
-    def _world(self, kind: str, seed: int) -> Iterator[None]:
-        self.kind = kind
+    def _world(self, seed: int) -> Iterator[None]:
         self.world = NodeWorld(seed)
         link = Link(duplication=0.1)  # no loss: a lost request would be the caller's to repeat
         self.network = SimNetwork(self.world.loop, self.world.loop.fork_random("network"), link)
@@ -101,35 +97,41 @@ class TestRemoteNode(DurableNodeContract):
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self.world.loop.run_until_complete(self.world.loop.spawn(self.caller, coroutine))
 
+    async def open_here(self) -> ClosableNode:
+        raise NotImplementedError
+
     async def open_node(self) -> StorageNode:
-        self.served = await self._in(self.world.process, self._serve())
+        async def serve() -> ClosableNode:
+            node = await self.open_here()
+            endpoint = self.network.endpoint("node", self.world.process)
+            endpoint.listen(NodeServer(node, endpoint).receive)
+            return node
+
+        self.served = await self.world.loop.spawn(self.world.process, serve())
         endpoint = self.network.endpoint("caller", self.caller)
-        remote = RemoteCaller(endpoint, "first life")
+        remote = RemoteCaller(endpoint, "one life")
         endpoint.listen(remote.receive)
         return remote.node("node", self.served.identity)
 
-    async def _serve(self) -> ClosableNode:
-        node: ClosableNode
-        if self.kind == "disk":
-            node = await self.world.open()
-        else:
-            node = MemoryNode(SimRandomness(Random(1)))
-        endpoint = self.network.endpoint("node", self.world.process)
-        endpoint.listen(NodeServer(node, endpoint).receive)
-        return node
-
-    async def _in(self, process: Process, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return await self.world.loop.spawn(process, coroutine)
-
     async def close_node(self, node: StorageNode) -> None:
         assert self.served is not None
-        await self._in(self.world.process, self.served.close())
+        await self.world.loop.spawn(self.world.process, self.served.close())
+
+
+@pytest.mark.parametrize("seed", range(3))
+class TestRemoteDiskNode(Remote, DurableNodeContract):
+    async def open_here(self) -> ClosableNode:
+        return await self.world.open()
 
     async def reopen_node(self, node: StorageNode) -> StorageNode:
-        if self.kind == "memory":
-            pytest.skip("a memory node forgets")
         await self.close_node(node)
         return await self.open_node()
+
+
+@pytest.mark.parametrize("seed", range(3))
+class TestRemoteMemoryNode(Remote, StorageNodeContract):
+    async def open_here(self) -> ClosableNode:
+        return MemoryNode(SimRandomness(Random(1)))
 
 
 # -- the contract finds what it looks for ------------------------------------------------------------------------------
@@ -182,9 +184,7 @@ def test_the_contract_finds_a_planted_mistake(kind: type[ToyNode]) -> None:
         async def open_node(self) -> StorageNode:
             return kind(Opening(SystemRandomness()))
 
-    tests: list[Callable[[], None]] = [
-        getattr(Contract(), name) for name in dir(Contract) if name.startswith("test_")
-    ]
+    tests: list[Callable[[], None]] = [getattr(Contract(), name) for name in dir(Contract) if name.startswith("test_")]
     failed = []
     for test in tests:
         try:

@@ -37,6 +37,8 @@ class Toy:
 
 
 class ToyNode:
+    in_order = True
+
     def __init__(self, opening: Opening) -> None:
         self.identity = NodeIdentity(opening.randomness.bytes(16).hex())
         self._ledgers: dict[LedgerId, Toy] = {}
@@ -85,6 +87,18 @@ class ToyNode:
             if not found:
                 raise EntryMissing(f"{ledger}/{offset}")
             return found
+
+        return self._do(work)
+
+    def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
+        def work() -> int:
+            toy = self._get(ledger)
+            for batch in toy.entries:
+                if batch.base_offset >= offset and (
+                    toy.state is not LedgerState.SEALED or batch.base_offset <= toy.end
+                ):
+                    return batch.base_offset
+            raise EntryMissing(f"{ledger}/{offset}")
 
         return self._do(work)
 

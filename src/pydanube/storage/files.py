@@ -19,6 +19,7 @@ from pydanube.ledger.group import (
 )
 from pydanube.ledger.index import FileIndex, decode_index
 from pydanube.ledger.scan import Damage, Scan, scan_file
+from pydanube.ledger.table import LedgerTable
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.wire.batch import Batch
 
@@ -46,6 +47,18 @@ class StoredFile:
     closed: bool = False  # nothing is written to it any more, and its ledgers know of it
     gone: bool = False
     damage: list[Damage] = field(default_factory=list)  # as far as it is known: an indexed file is not looked through
+
+    def needed(self, table: LedgerTable) -> bool:
+        """Whether a ledger that still exists has entries in it, or may have some in a part of it that is damaged."""
+        if self.live > 0:
+            return True
+        for damage in self.damage:
+            if damage.ledgers is None:
+                if any(ledger.damaged for ledger in table):
+                    return True
+            elif any(table.find(ledger) is not None for ledger in damage.ledgers):
+                return True
+        return False
 
     def may_have_lost(self, ledger: LedgerId) -> bool:
         return any(damage.ledgers is None or ledger in damage.ledgers for damage in self.damage)

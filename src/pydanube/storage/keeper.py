@@ -32,7 +32,7 @@ from pydanube.ports.disk import Disk, DiskFile
 from pydanube.storage.files import StoredFile, file_name, index_name, store_index, try_remove
 from pydanube.storage.journal import ActiveFile
 from pydanube.storage.start import copy_group
-from pydanube.storage.state import NodeState
+from pydanube.storage.state import BALLAST, Ballast, NodeState
 
 log = logging.getLogger(__name__)
 RECYCLED_FILES_MAX = 2  # journal files kept to be written over
@@ -75,7 +75,7 @@ class Keeper:
             await self._wake.wait()
             self._wake.clear()
             for file in self._closed():
-                if not self._state.needs(file):
+                if not file.needed(self._state.table):
                     await self.remove(file)
             sources = self._worth_copying() if self._loop.time() >= self._not_before else []
             if sources:
@@ -139,25 +139,39 @@ class Keeper:
         try:
             await self._copy_out(sources, copies)
             self._pause, self._at_once = 0.0, SOURCES_MAX
+            self._return_ballast()
         except asyncio.CancelledError:
             for copy in copies.values():
                 copy.active.handle.close()
             raise
         except DanubeError as error:
-            if isinstance(error, LedgerDamaged) and self._source is not None:
-                self._source.damage.append(Damage(self._source.generation, 0, self._source.length, None))
-                log.error("%s stays where it is, for a part of it is damaged: %s", self._source.name, error)
-            elif isinstance(error, DiskFull) and len(sources) > 1:
-                self._at_once = len(sources) // 2  # less may find room, and makes some
-            else:
-                self._pause = min(PAUSE_SECONDS_MAX, self._state.disks.settings.retry_seconds + 2 * self._pause)
-                self._not_before = self._loop.time() + self._pause
-                self._loop.call_later(self._pause, self.wake)
-                log.warning("%d files could not be copied out yet: %s", len(sources), error)
+            await self._failed(sources, error)
             for copy in copies.values():
                 await copy.active.handle.close()
                 for name in (copy.active.handle.name, copy.active.file.name, index_name(copy.active.file.generation)):
                     await try_remove(copy.disk, name)
+
+    async def _failed(self, sources: list[StoredFile], error: DanubeError) -> None:
+        """What is damaged stays; on a full disk fewer files are tried, then one with the ballast's room; then later."""
+        if isinstance(error, LedgerDamaged) and self._source is not None:
+            self._source.damage.append(Damage(self._source.generation, 0, self._source.length, None))
+            log.error("%s stays where it is, for a part of it is damaged: %s", self._source.name, error)
+        elif isinstance(error, DiskFull) and len(sources) > 1:
+            self._at_once = len(sources) // 2
+        elif isinstance(error, DiskFull) and self._state.ballast is Ballast.HELD:
+            self._state.ballast = Ballast.LENT
+            await try_remove(self._state.disks.journal, BALLAST)
+        else:
+            self._return_ballast()
+            self._pause = min(PAUSE_SECONDS_MAX, self._state.disks.settings.retry_seconds + 2 * self._pause)
+            self._not_before = self._loop.time() + self._pause
+            self._loop.call_later(self._pause, self.wake)
+            log.warning("%d files could not be copied out yet: %s", len(sources), error)
+
+    def _return_ballast(self) -> None:
+        """Its room is free again; whoever sets files aside takes it."""
+        if self._state.ballast is Ballast.LENT:
+            self._state.ballast = Ballast.GONE
 
     async def _copy_out(self, sources: list[StoredFile], copies: dict[int, Copy]) -> None:
         """The live entries of the sources, into one file per data directory that takes some of them."""

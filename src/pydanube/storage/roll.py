@@ -15,7 +15,7 @@ from pydanube.ports.disk import DiskFile
 from pydanube.storage.files import store_index, try_remove
 from pydanube.storage.journal import ActiveFile
 from pydanube.storage.start import bytes_needed, write_new_file
-from pydanube.storage.state import NodeState
+from pydanube.storage.state import BALLAST, Ballast, NodeState
 
 log = logging.getLogger(__name__)
 SPARE = "spare.tmp"
@@ -62,6 +62,10 @@ class Roller:
     async def _make_spare(self) -> DiskFile:
         """A file written before, if there is one: its blocks are in place, so a sync has less to do."""
         disks, recycled = self._state.disks, self._state.recycled
+        if self._state.ballast is Ballast.GONE:
+            await try_remove(disks.journal, BALLAST)
+            (await disks.journal.create(BALLAST, reserve=disks.settings.file_bytes // 2)).close()
+            self._state.ballast = Ballast.HELD
         if recycled:
             return await disks.journal.open(recycled.pop())
         await try_remove(disks.journal, SPARE)

@@ -77,6 +77,7 @@ class _Found:
     ends: dict[int, int] = field(default_factory=dict)  # what the next file says of each
     damage: list[Damage] = field(default_factory=list)
     sources: set[int] = field(default_factory=set)  # generations of all files that are there
+    replayed: set[int] = field(default_factory=set)  # generations of the checkpoint's file and those after it
 
 
 # -- who this directory belongs to ------------------------------------------------------------------------------------
@@ -157,6 +158,9 @@ async def identify(
         data[theirs.slot] = disk
     if not data:
         raise NodeDirectoryInvalid("no data directory can be used")
+    for name in await journal.list():
+        if name.endswith(".tmp"):
+            await try_remove(journal, name)  # room for the next two steps, if the disk is full
     found = NodeFile(found.identity, 0, found.boots + 1, slots)
     await write_node_file(journal, found)
     return found, data
@@ -190,7 +194,12 @@ async def recover(
         _account(found, data)
         found.table.close_all()
         newest = found.scans[generations[-1]] if generations else None
-        active = await write_new_file(disk, identity, settings, randomness, found.table, _next(found), newest)
+        next_file = _next(found)
+        try:
+            active = await write_new_file(disk, identity, settings, randomness, found.table, next_file, newest)
+        except DiskFull:
+            await _make_room(disk, found)
+            active = await write_new_file(disk, identity, settings, randomness, found.table, next_file, newest)
         if newest is not None:
             await _close_newest(disk, found, newest)
     finally:
@@ -200,6 +209,20 @@ async def recover(
                 file.handle = None
     found.files[active.file.generation] = active.file
     return Recovered(found.table, found.files, active, found.damage)
+
+
+async def _make_room(disk: Disk, found: _Found) -> None:
+    """On a full disk: what the keeper would remove goes now, but for files whose control records were replayed."""
+    for generation, file in list(found.files.items()):
+        if file.disk is disk and generation not in found.replayed and not file.needed(found.table):
+            log.warning("%s is removed to make room for a new journal file", file.name)
+            if file.handle is not None:
+                await file.handle.close()
+            await disk.remove(file.name)
+            await try_remove(disk, index_name(generation))
+            del found.files[generation]
+    await try_remove(disk, f"{file_name(_next(found))}.tmp")
+    await disk.sync_directory()
 
 
 def _next(found: _Found) -> int:
@@ -224,6 +247,7 @@ async def _read_headers(
 async def _load_table(disk: Disk, found: _Found, generations: list[int]) -> None:
     """The newest checkpoint that holds, and every control record since; then the indexes of older files."""
     since = await _find_checkpoint(found, generations)
+    found.replayed = set(generations[since:])
     for generation in generations[since:]:
         scan = found.scans[generation]
         found.table.forgetful |= scan.header is None or scan.header.forgetful  # who cannot tell must not deny

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from pydanube.base.ids import NodeIdentity
 from pydanube.ledger.scan import Damage
@@ -11,6 +12,16 @@ from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.storage.files import FileCache, StoredFile
 from pydanube.storage.settings import NodeSettings
+
+BALLAST = "ballast.tmp"  # half a journal file of nothing: what a full disk throws off to be able to free more
+
+
+class Ballast(Enum):
+    """A start removes it, to have room for a file that takes deletions; the keeper lends it to one copy at a time."""
+
+    GONE = "gone"
+    HELD = "held"
+    LENT = "lent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +46,13 @@ class NodeState:
     damage: list[Damage] = field(default_factory=list)
     generations: int = 0  # the last number given out
     full: bool = False  # there is no room for another journal file
+    ballast: Ballast = Ballast.GONE
     recycled: list[str] = field(default_factory=list)  # journal files nobody needs, to be written over
 
     def take_generation(self) -> int:
         """A number for a new file, never given out twice: a roll and a copy may be under way at once."""
         self.generations = max(self.generations, *self.files) + 1
         return self.generations
-
-    def needs(self, file: StoredFile) -> bool:
-        """Whether a ledger that still exists has entries in it, or may have some in a part of it that is damaged."""
-        if file.live > 0:
-            return True
-        for damage in file.damage:
-            if damage.ledgers is None:
-                if any(ledger.damaged for ledger in self.table):
-                    return True
-            elif any(self.table.find(ledger) is not None for ledger in damage.ledgers):
-                return True
-        return False
 
     def release(self, ledger: Ledger) -> list[StoredFile]:
         """A deleted ledger needs its bytes no more; returns the files it leaves behind."""

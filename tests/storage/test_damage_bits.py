@@ -1,0 +1,163 @@
+"""D4: a flipped bit anywhere in a node's directory is noticed or harmless, and harms nobody but whom it hit.
+
+After the flip and a restart everything ever acknowledged is read back. Each batch is the same to the bit, or
+`LedgerDamaged`; never other bytes, never an absence. On the node every bit of file header, checkpoint, one small group
+and the mark is tried, and one bit of each other byte that is used; `tests/ledger/test_scan.py` tries every bit of all
+of them, and the padding, on the scanner alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from pydanube.ledger.group import GroupKind
+from storage.damage import (
+    Bench,
+    Directory,
+    Region,
+    flipped,
+    groups,
+    one_file,
+    regions,
+    several_files,
+    uncovered,
+    valid_end,
+    written_again,
+)
+
+NEWEST = "journal-0000000000000001.log"
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    bench = Bench(request.param())
+    logging.disable(logging.CRITICAL)  # thousands of starts that each report their damage
+    yield bench
+    logging.disable(logging.NOTSET)
+    bench.end()
+
+
+def whole_groups(content: bytes) -> list[Region]:
+    """File header, checkpoint, the first group with three ledgers, and the mark; of its three batches the first."""
+    wanted = [
+        (position, position + head.length)
+        for position, head in groups(content)
+        if head.kind is not GroupKind.ENTRIES or (head.entries == 3 and head.body_bytes)
+    ]
+    assert len(wanted) == 3
+    inside = [(0, 4096), *wanted]
+    found = [region for region in regions(content) if any(a <= region.start < b for a, b in inside)]
+    batches = [region for region in found if region.what == "batch"]
+    return [region for region in found if region not in batches[1:]]
+
+
+def check(bench: Bench, name: str, region: Region, position: int, bit: int) -> None:
+    result = bench.try_bytes(name, flipped(bench.directory.content(name), position, bit))
+    place = f"{name}, {region.what}, byte {position}, bit {bit}"
+    if result.refused:  # the one file's only checkpoint: nothing can be told without it
+        assert region.what in {"group header", "checkpoint"}, place
+        assert region.ledgers == frozenset(), place
+        return
+    assert result.harmed <= region.ledgers, place
+    if region.ledgers or region.what == "file header":  # a checkpoint's trailer or a mark may go: nothing is lost by it
+        assert result.noticed, f"{place}: nobody noticed"
+
+
+@pytest.mark.parametrize("bench", [one_file], indirect=True)
+def test_any_bit_of_header_checkpoint_mark_and_one_group(bench: Bench) -> None:
+    content = bench.directory.content(NEWEST)
+    for region in whole_groups(content):
+        for position in range(region.start, region.end):
+            for bit in range(8):
+                check(bench, NEWEST, region, position, bit)
+
+
+@pytest.mark.parametrize("bench", [one_file, written_again], indirect=True)
+def test_one_bit_of_every_used_byte_of_the_newest_file(bench: Bench) -> None:
+    name = max(file for file in bench.directory.image["data"] if file.startswith("journal-"))
+    content, random = bench.directory.content(name), Random(1)
+    for region in regions(content):
+        for position in range(region.start, region.end):
+            check(bench, name, region, position, random.randrange(8))
+
+
+def closed_journal(directory: Directory) -> str:
+    return directory.only("journal-")
+
+
+@pytest.mark.parametrize("bench", [several_files], indirect=True)
+@pytest.mark.parametrize("start", ["journal-", "kept-"])
+def test_one_bit_of_every_other_used_byte_of_a_closed_file(bench: Bench, start: str) -> None:
+    """Its index tells where its entries lie, so the start does not scan it. Of large batches, one byte in 64."""
+    name, random = bench.directory.only(start), Random(2)
+    content = bench.directory.content(name)
+    for region in regions(content):
+        step = 2 if region.end - region.start < 500 else 64
+        for position in range(region.start, region.end, step):
+            result = bench.try_bytes(name, flipped(content, position, random.randrange(8)))
+            assert not result.refused
+            assert result.harmed <= region.ledgers, f"{name}, {region.what}, byte {position}"
+
+
+@pytest.mark.parametrize("bench", [several_files], indirect=True)
+@pytest.mark.parametrize("start", ["journal-", "kept-"])
+def test_a_closed_file_whose_index_is_lost_too(bench: Bench, start: str) -> None:
+    """Then the start scans it, and finds the damage itself."""
+    name, random = bench.directory.only(start), Random(3)
+    content = bench.directory.content(name)
+    number = name.rpartition("-")[2].partition(".")[0]
+    files = {file: stored for file, stored in bench.directory.image["data"].items() if number not in file}
+    size = bench.directory.image["data"][name][0]
+    for region in regions(content):
+        step = 7 if region.end - region.start < 500 else 499
+        for position in range(region.start, region.end, step):
+            damaged = flipped(content, position, random.randrange(8))
+            result = bench.try_image({"data": files | {name: (size, damaged)}}, restarts=2)
+            assert not result.refused
+            assert result.harmed <= region.ledgers, f"{name}, {region.what}, byte {position}"
+
+
+@pytest.mark.parametrize("bench", [several_files], indirect=True)
+def test_a_bit_of_every_byte_of_an_index_is_harmless(bench: Bench) -> None:
+    """`tests/ledger/test_index.py` has every bit: an index with one flipped is not trusted."""
+    random = Random(5)
+    for name in bench.directory.image["data"]:
+        if name.startswith("index-"):
+            content = bench.directory.content(name)
+            for position in range(len(content)):
+                result = bench.try_bytes(name, flipped(content, position, random.randrange(8)))
+                assert not result.refused
+                assert result.harmed == set()
+
+
+@pytest.mark.parametrize("bench", [several_files], indirect=True)
+def test_a_bit_of_the_newest_checkpoint_is_harmless_while_an_older_one_leads_here(bench: Bench) -> None:
+    random = Random(6)
+    name = max(file for file in bench.directory.image["data"] if file.startswith("journal-"))
+    content = bench.directory.content(name)
+    position, head = next(groups(content))
+    for region in regions(content):
+        if position <= region.start < position + head.length:
+            for at in range(region.start, region.end):
+                result = bench.try_bytes(name, flipped(content, at, random.randrange(8)))
+                assert not result.refused
+                assert result.harmed == set()
+
+
+@pytest.mark.parametrize("bench", [uncovered], indirect=True)
+def test_a_bit_of_an_uncovered_last_group_reads_as_a_torn_tail(bench: Bench) -> None:
+    """Nothing says that it was ever synced: it is cut, without a word of damage. What is before it stays."""
+    content, random = bench.directory.content(NEWEST), Random(4)
+    position, head = list(groups(content))[-1]
+    cut = {ledger: batches[:-1] for ledger, batches in bench.directory.acked.items()}
+    bench.acked = cut
+    for region in regions(content):
+        if region.start >= position:
+            for at in range(region.start, region.end):
+                result = bench.try_bytes(NEWEST, flipped(content, at, random.randrange(8)))
+                assert (result.refused, result.harmed, result.noticed) == (False, set(), False)
+    assert valid_end(content) == position + head.length

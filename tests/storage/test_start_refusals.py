@@ -1,0 +1,248 @@
+"""D7, §9, §26: a start refuses what it cannot trust, says so, and leaves every file as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from pydanube.base.errors import DirectoryInUse, NodeDirectoryInvalid
+from pydanube.base.ids import LedgerId
+from pydanube.base.limits import KIB
+from pydanube.sim.disk import SimDisk
+from pydanube.storage.node import DiskNode
+from pydanube.storage.settings import NodeSettings
+from storage.damage import Bench, Directory, flipped, groups, one_file, regions, several_files
+from storage.node_world import PLENTY, Image, NodeWorld, append, batch_of, create
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def refused_and_untouched(world: NodeWorld, image: Image) -> bool:
+    """Whether a start refuses these files; then not one may have changed, but for the count of starts in `node`."""
+    world.load(image)
+
+    async def start() -> None:
+        await world.open()
+
+    try:
+        world.run(start())
+    except NodeDirectoryInvalid:
+        before, after = image["data"], world.disk.image()
+        assert {name: file for name, file in after.items() if name != "node"} == {
+            name: file for name, file in before.items() if name != "node"
+        }
+        return True
+    finally:
+        world.restart()
+    return False
+
+
+def with_file(directory: Directory, name: str, content: bytes | None) -> Image:
+    files = dict(directory.image["data"])
+    if content is None:
+        del files[name]
+    else:
+        files[name] = (len(content), content)
+    return {"data": files}
+
+
+def test_a_node_file_that_is_damaged_cut_or_gone_is_refused() -> None:
+    directory, world = several_files(), NodeWorld()
+    node = directory.content("node")
+    wrong = [flipped(node, bit // 8, bit % 8) for bit in range(8 * len(node))]
+    wrong += [node[:length] for length in range(len(node))] + [node + b"\0", b"", bytes(40)]
+    for content in wrong:
+        assert refused_and_untouched(world, with_file(directory, "node", content))
+        assert world.disk.content("node") == content
+    assert refused_and_untouched(world, with_file(directory, "node", None))
+    assert not refused_and_untouched(world, directory.image)
+    world.end()
+
+
+def test_the_only_checkpoint_damaged_at_any_byte_is_refused_or_harmless() -> None:
+    """Of the padding, one byte in 64."""
+    directory, world = one_file(), NodeWorld()
+    name = "journal-0000000000000001.log"
+    content, size = directory.content(name), directory.image["data"][name][0]
+    position, head = next(groups(content))
+    outcomes = set()
+    padding = range(position + 300, position + head.length - 100)
+    for at in range(position, position + head.length):
+        if at in padding and at % 64:
+            continue
+        damaged = flipped(content, at, at % 8)
+        image = {"data": directory.image["data"] | {name: (size, damaged)}}
+        refused = refused_and_untouched(world, image)
+        used = any(region.what != "trailer" and region.start <= at < region.end for region in regions(content))
+        assert refused == used, at
+        outcomes.add(refused)
+    assert outcomes == {True, False}
+    world.end()
+
+
+def test_a_checkpoint_that_older_ones_do_not_lead_to_is_not_replaced_by_them() -> None:
+    """The files between them are gone, with the ledgers that were made in them: they would seem never to have been."""
+    world = NodeWorld()
+
+    async def scenario() -> None:
+        node = await world.open()
+        await create(node, 1, 9)
+        await append(node, 1, [batch_of(1, offset, size=6000) for offset in range(5)])  # the first file stays
+        await append(node, 9, [batch_of(9, offset, size=6000) for offset in range(8)])
+        await create(node, 2)  # known to files that go
+        await append(node, 9, [batch_of(9, offset, size=6000) for offset in range(8, 20)])
+        await node.delete(LedgerId(9))
+        await asyncio.sleep(1)
+        await append(node, 2, [batch_of(2, offset, size=6000) for offset in range(4)])
+
+    world.run(scenario())
+    world.restart()
+    names = [name for name in world.disk.names() if name.startswith("journal-")]
+    assert names[0].endswith("1.log")
+    assert len(names) == 2
+    image = world.image()
+    size, content = image["data"][names[1]]
+    position, head = next(groups(content))
+    world.load({"data": image["data"] | {names[1]: (size, flipped(content, position + head.body_start, 0))}})
+
+    async def start() -> None:
+        with pytest.raises(NodeDirectoryInvalid):
+            await world.open()
+
+    world.run(start())
+    world.end()
+
+
+def test_a_damaged_directory_that_is_restored_starts_as_if_nothing_had_been() -> None:
+    directory = several_files()
+    bench = Bench(directory)
+    for name in ("node", max(name for name in directory.image["data"] if name.startswith("journal-"))):
+        content = directory.content(name)
+        bench.try_bytes(name, flipped(content, len(content) // 2, 1))
+    result = bench.try_image(directory.image)
+    assert (result.refused, result.harmed, result.noticed) == (False, set(), False)
+    bench.end()
+
+
+# -- whose directory it is ---------------------------------------------------------------------------------------------
+
+
+def test_a_directory_belongs_to_one_process() -> None:
+    world = NodeWorld()
+    other = world.loop.process("other")
+
+    async def scenario() -> DiskNode:
+        return await world.open()
+
+    async def intrude() -> None:
+        with pytest.raises(DirectoryInUse):
+            await world.open()
+
+    node = world.run(scenario())
+    world.loop.run_until_complete(world.loop.spawn(other, intrude()))
+    world.run(node.close())
+    world.loop.run_until_complete(world.loop.spawn(other, scenario()))
+    world.end()
+
+
+def test_a_start_that_is_refused_lets_go_of_the_directory() -> None:
+    world = NodeWorld()
+    world.load(with_file(one_file(), "node", b"nonsense"))
+
+    async def scenario() -> None:
+        with pytest.raises(NodeDirectoryInvalid):
+            await world.open()
+        world.load(one_file().image)
+        await world.open()
+
+    world.run(scenario())
+    world.end()
+
+
+def _two_disks() -> tuple[NodeWorld, SimDisk]:
+    world = NodeWorld(disks=("data", "more"), settings=NodeSettings(file_bytes=64 * KIB))
+    return world, world.disks["more"]
+
+
+def test_a_data_directory_of_another_node_is_refused() -> None:
+    world, _ = _two_disks()
+    other = NodeWorld(1)
+
+    async def start(world: NodeWorld) -> None:
+        node = await world.open()
+        await node.close()
+
+    world.run(start(world))
+    other.run(start(other))
+    world.disks["more"].load(other.disk.image())
+
+    async def refuse() -> None:
+        with pytest.raises(NodeDirectoryInvalid):
+            await world.open()
+
+    world.run(refuse())
+    world.end()
+    other.end()
+
+
+def test_a_data_directory_given_twice_is_refused() -> None:
+    world, _ = _two_disks()
+
+    async def start() -> None:
+        node = await world.open()
+        await node.close()
+
+    world.run(start())
+    world.disks["more"].load(world.disks["data"].image())
+
+    async def refuse() -> None:
+        with pytest.raises(NodeDirectoryInvalid):
+            await world.open()
+
+    world.run(refuse())
+    world.end()
+
+
+def test_a_wiped_journal_directory_is_not_taken_for_a_new_node_while_its_data_is_there() -> None:
+    world, _ = _two_disks()
+
+    async def start() -> None:
+        node = await world.open()
+        await node.close()
+
+    world.run(start())
+    world.disks["data"].load({})
+
+    async def refuse() -> None:
+        with pytest.raises(NodeDirectoryInvalid):
+            await world.open()
+
+    world.run(refuse())
+    world.end()
+
+
+def test_journal_files_of_another_node_are_refused() -> None:
+    image = dict(one_file().image["data"])
+    other = NodeWorld(7)
+
+    async def start() -> None:
+        node = await other.open()
+        await create(node, 1)
+        await append(node, 1, [batch_of(1, 0)])
+        assert await node.read(LedgerId(1), 0, PLENTY)
+        await node.close()
+
+    other.run(start())
+    image["node"] = other.disk.image()["node"]
+    other.end()
+    world = NodeWorld()
+    assert refused_and_untouched(world, {"data": image})
+    world.end()
