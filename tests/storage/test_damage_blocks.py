@@ -10,8 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pydanube.base.limits import BLOCK_BYTES
+from pydanube.base.errors import LedgerDamaged
+from pydanube.base.ids import LedgerId
+from pydanube.base.limits import BLOCK_BYTES, KIB
+from pydanube.storage.settings import NodeSettings
 from storage.damage import Bench, groups, one_file, several_files, valid_end
+from storage.node_world import NodeWorld, damaged_ledgers
 
 NEWEST = "journal-0000000000000001.log"
 
@@ -123,3 +127,31 @@ def test_a_block_that_landed_twice_harms_nobody_else(bench: Bench) -> None:
                 wrong = content[:position] + content[source : source + BLOCK_BYTES] + content[position + head.length :]
                 result = bench.try_bytes(NEWEST, wrong)
                 assert result.noticed
+
+
+@pytest.mark.parametrize("start", ["journal-", "kept-"])
+def test_damage_that_comes_while_the_node_runs_is_no_absence_either(start: str) -> None:
+    """The index is lost too, so that the file is scanned when it is read: what is not found there is not denied."""
+    logging.disable(logging.CRITICAL)
+    directory = several_files()
+    name = directory.only(start)
+    content = directory.content(name)
+    index = f"index-{name.rpartition('-')[2].partition('.')[0]}.idx"
+    for position, head in groups(content):
+        world = NodeWorld(settings=NodeSettings(file_bytes=64 * KIB, index_cache_bytes=0))
+        world.load(directory.image)
+
+        async def scenario(world: NodeWorld = world, position: int = position, length: int = head.length) -> None:
+            node = await world.open()
+            world.disk.zero_range(index, 0, 100)
+            world.disk.zero_range(name, position, length)
+            harmed = await damaged_ledgers(node, directory.acked)
+            for ledger in harmed:
+                with pytest.raises(LedgerDamaged):  # nor is a damaged part taken for a gap
+                    await node.find_next(LedgerId(ledger), 0)
+            again = await damaged_ledgers(node, directory.acked)
+            assert again == harmed
+
+        world.run(scenario())
+        world.end()
+    logging.disable(logging.NOTSET)

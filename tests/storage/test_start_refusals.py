@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from pydanube.adapters.posix_disk import PosixDisk
+from pydanube.adapters.system import SystemRandomness
 from pydanube.base.errors import DirectoryInUse, NodeDirectoryInvalid
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB
@@ -16,6 +19,9 @@ from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from storage.damage import Bench, Directory, flipped, groups, one_file, regions, several_files
 from storage.node_world import PLENTY, Image, NodeWorld, append, batch_of, create
+
+
+SETTINGS = NodeSettings(file_bytes=64 * KIB)
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +159,22 @@ def test_a_directory_belongs_to_one_process() -> None:
     world.end()
 
 
+def test_a_real_directory_belongs_to_one_node(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = await DiskNode.open([disk], SETTINGS, SystemRandomness())
+        with pytest.raises(DirectoryInUse, match="storage node"):
+            await DiskNode.open([same], SETTINGS, SystemRandomness())
+        await node.close()
+        again = await DiskNode.open([same], SETTINGS, SystemRandomness())
+        assert (again.identity, again.boots) == (node.identity, node.boots + 1)
+        await again.close()
+
+    disk, same = PosixDisk(tmp_path), PosixDisk(tmp_path)
+    asyncio.run(scenario())
+    disk.close()
+    same.close()
+
+
 def test_a_start_that_is_refused_lets_go_of_the_directory() -> None:
     world = NodeWorld()
     world.load(with_file(one_file(), "node", b"nonsense"))
@@ -168,7 +190,7 @@ def test_a_start_that_is_refused_lets_go_of_the_directory() -> None:
 
 
 def _two_disks() -> tuple[NodeWorld, SimDisk]:
-    world = NodeWorld(disks=("data", "more"), settings=NodeSettings(file_bytes=64 * KIB))
+    world = NodeWorld(disks=("data", "more"), settings=SETTINGS)
     return world, world.disks["more"]
 
 

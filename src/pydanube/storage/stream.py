@@ -84,7 +84,12 @@ class Stream:
         stream = cls(name, catalog, nodes, clock, randomness.bytes(8).hex(), settings)
         stream._record, stream._version = await catalog.load(name)
         await stream._store(stream._record.taken_over(stream._token))
-        await asyncio.shield(stream._start(stream._open()))
+        try:
+            await asyncio.shield(stream._start(stream._open()))
+        except asyncio.CancelledError:
+            stream._closed = True  # nobody will have it, so nobody must open it
+            await stream._give_up_opening()
+            raise
         if stream._writer is None:
             raise stream._why_not
         return stream
@@ -111,7 +116,7 @@ class Stream:
         """The batch with its offsets, and a future of its confirmation. Raises why not if the stream cannot take it."""
         writer = self._writer
         if writer is None:
-            raise self._why_not
+            raise self._why_not  # not open, lost or closed
         self._append_time = max(self._append_time, self._clock.wall())  # non-decreasing, whatever the clock does
         appended = writer.append(batch, self._append_time)
         if writer.bytes >= self._settings.ledger_bytes and self._finishing is None:
@@ -301,17 +306,37 @@ class Stream:
             await self._open()
 
     async def close(self) -> None:
-        """Seals what is open and lets go."""
-        if self._opening is not None:
-            await asyncio.gather(self._opening, return_exceptions=True)
+        """Takes no more appends, waits for those under way, seals the ledger and lets go.
+
+        What cannot be finished now is left to whoever takes the stream next: recovery decides it.
+        """
+        if self._closed:
+            return
         self._closed = True
-        writer = self._writer
+        await self._give_up_opening()
+        writer = self._finishing or self._writer
+        waiting = self._writer if self._finishing is not None else None
+        self._finishing, self._writer = writer, None
+        closed = NodeClosed(f"{self.name} is closed")
+        if not self.lost:
+            self._why_not = closed
+        if waiting is not None:
+            waiting.abandon(closed)
         if writer is None:
             return
-        last = await writer.finish()
-        await self._store(self._record.sealed(self.epoch, writer.record.id, last, writer.next_offset))
-        await self._tell_nodes(writer.record, last)
-        self._stop_writing(NodeClosed(f"{self.name} is closed"))
+        try:
+            last = await writer.finish()
+            self._confirmed = max(self._confirmed, last)
+            await self._store(self._record.sealed(self.epoch, writer.record.id, last, writer.next_offset))
+            await self._tell_nodes(writer.record, last)
+        except DanubeError as error:
+            log.warning("%s was left open, to be recovered by its next owner: %s", self.name, error)
+        self._finishing = None
+
+    async def _give_up_opening(self) -> None:
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
 
     # -- the catalogue -----------------------------------------------------------------------------------------------
 

@@ -227,6 +227,27 @@ class StorageNodeContract:
 
         self.check(scenario)
 
+    def test_a_node_that_says_it_is_in_order_acknowledges_in_order(self) -> None:
+        async def scenario(node: StorageNode) -> None:
+            await create(node)
+            answers: list[Future[None]] = []
+            overtaken: list[int] = []
+
+            def check(number: int) -> None:
+                if not all(answer.done() for answer in answers[:number]):
+                    overtaken.append(number)
+
+            for number in range(100):
+                answers.append(node.append(LEDGER, MAKER, batch_at(number), NO_OFFSET))
+                answers[number].add_done_callback(lambda _, number=number: check(number))  # type: ignore[misc]
+                if number % 10 == 0:
+                    await asyncio.sleep(0)
+            await asyncio.gather(*answers)
+            await asyncio.sleep(0)
+            assert not overtaken or not node.in_order
+
+        self.check(scenario)
+
     def test_appending_the_same_batch_again_is_fine(self) -> None:
         async def scenario(node: StorageNode) -> None:
             await create(node)
