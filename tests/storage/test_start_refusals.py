@@ -13,13 +13,13 @@ from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemRandomness
 from pydanube.base.errors import DirectoryInUse, NodeDirectoryInvalid
 from pydanube.base.ids import LedgerId
-from pydanube.base.limits import KIB
+from pydanube.base.limits import BLOCK_BYTES, KIB
+from pydanube.ledger.group import decode_file_header
 from pydanube.sim.disk import SimDisk
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from storage.damage import Bench, Directory, flipped, groups, one_file, regions, several_files
 from storage.node_world import PLENTY, Image, NodeWorld, append, batch_of, create
-
 
 SETTINGS = NodeSettings(file_bytes=64 * KIB)
 
@@ -113,11 +113,15 @@ def test_a_checkpoint_that_older_ones_do_not_lead_to_is_not_replaced_by_them() -
     world.restart()
     names = [name for name in world.disk.names() if name.startswith("journal-")]
     assert names[0].endswith("1.log")
-    assert len(names) == 2
-    image = world.image()
-    size, content = image["data"][names[1]]
-    position, head = next(groups(content))
-    world.load({"data": image["data"] | {names[1]: (size, flipped(content, position + head.body_start, 0))}})
+    files = dict(world.image()["data"])
+    second = decode_file_header(files[names[1]][1][:BLOCK_BYTES])
+    assert second is not None
+    assert second.previous > 1, "what was between them is gone"
+    for name in names[1:]:
+        size, content = files[name]
+        position, head = next(groups(content))
+        files[name] = (size, flipped(content, position + head.body_start, 0))
+    world.load({"data": files})
 
     async def start() -> None:
         with pytest.raises(NodeDirectoryInvalid):

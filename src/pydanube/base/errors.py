@@ -66,6 +66,14 @@ class LedgerExists(DanubeError):
     help = "Take a new ledger id from the catalogue."
 
 
+class ArgumentInvalid(DanubeError):
+    """A number that no ledger, epoch or offset can have."""
+
+    code = "argument_invalid"
+    blame = "caller"
+    help = "Use ids, epochs and offsets as the catalogue and the batches give them."
+
+
 class LedgerFenced(DanubeError):
     """A newer epoch owns the ledger, or it is closed: a ledger is never reopened for writing."""
 

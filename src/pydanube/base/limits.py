@@ -23,6 +23,7 @@ GROUP_ENTRIES_MAX = 4096  # the directory of a group stays below 256 KiB
 JOURNAL_PENDING_BYTES_MAX = 64 * MIB  # appends waiting for the journal; beyond it NodeBusy
 GROUPS_WAITING_MAX = 128  # groups queued before the journal; beyond it control records are refused with NodeBusy
 MARK_IDLE_SECONDS = 0.25  # an idle journal covers its last group after this long
+DATA_DIRECTORIES_MAX = 32  # bits in a ledger's record of the directories that hold a part of it
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
 
@@ -36,5 +37,6 @@ MEMORY_NODE_BYTES = 256 * MIB  # what a memory node keeps; beyond it NodeBusy
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 READ_BYTES_MAX = 32 * MIB  # one answer to a range read; holds at least one batch of the largest size
-NODE_READ_BYTES_MAX = 256 * MIB  # what all reads under way on a node may bring; beyond it NodeBusy
+READS_AT_ONCE_MAX = 16  # reads of one node that hold an answer in memory
+READS_WAITING_MAX = 4096  # reads under way or waiting for their turn; beyond it NodeBusy
 INDEX_CACHE_BYTES = 16 * MIB  # loaded indexes of closed files, least recently used out

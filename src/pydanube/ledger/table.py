@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pydanube.base.errors import (
+    ArgumentInvalid,
     EntryConflict,
     LedgerDamaged,
     LedgerExists,
@@ -27,6 +28,7 @@ from pydanube.ledger.group import Kind
 OPEN, FENCED, SEALED = range(3)
 FSYNC, BUFFERED = range(2)
 NOTHING_REFUSED = OFFSET_MAX + 1
+NUMBER_MAX = (1 << 63) - 1
 _RECORD = struct.Struct("<QQQqqIBBBx")
 _DAMAGED, _QUARANTINED = 1, 2
 
@@ -151,6 +153,7 @@ class LedgerTable:
         return found
 
     def decide_create(self, ledger: LedgerId, epoch: Epoch, durability: int) -> list[Control]:
+        _check_numbers(ledger, epoch)
         found = self._ledgers.get(ledger)
         if found is None:
             self._check_room()
@@ -162,6 +165,7 @@ class LedgerTable:
         return []
 
     def decide_fence(self, ledger: LedgerId, epoch: Epoch) -> list[Control]:
+        _check_numbers(ledger, epoch)
         found = self._ledgers.get(ledger)
         if found is None:
             self._refuse_if_forgetful(ledger)
@@ -175,12 +179,16 @@ class LedgerTable:
 
     def decide_seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> list[Control]:
         found = self.get(ledger)
+        if not NO_OFFSET <= last <= OFFSET_MAX:
+            raise ArgumentInvalid(f"no ledger ends at {last}")
         if found.state == SEALED:
             if found.sealed != last:
                 raise EntryConflict(f"ledger {ledger} was sealed at {found.sealed}, not {last}")
             return []
         if not found.admits(epoch):
             raise LedgerFenced(f"ledger {ledger} is owned by epoch {max(found.fence, found.epoch)}, not {epoch}")
+        if last < found.confirmed:
+            raise EntryConflict(f"ledger {ledger} has confirmed {found.confirmed}, so it cannot end at {last}")
         return [Control(Kind.SEAL, ledger, last, epoch)]
 
     def decide_delete(self, ledger: LedgerId) -> list[Control]:
@@ -253,6 +261,12 @@ class LedgerTable:
     def _refuse_if_forgetful(self, ledger: LedgerId) -> None:
         if self.forgetful:
             raise LedgerDamaged(f"ledger {ledger} may have been on this node: a part of its journal is unreadable")
+
+
+def _check_numbers(ledger: int, epoch: int) -> None:
+    """Before anything is logged: a number that does not fit its field would stop the whole journal."""
+    if not 0 <= ledger <= NUMBER_MAX or not 0 < epoch <= NUMBER_MAX:
+        raise ArgumentInvalid(f"no ledger has number {ledger} and epoch {epoch}")
 
 
 def checkpoint_ok(body: bytes) -> bool:

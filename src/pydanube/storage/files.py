@@ -53,11 +53,8 @@ class StoredFile:
         if self.live > 0:
             return True
         for damage in self.damage:
-            if damage.ledgers is None:
-                if any(ledger.damaged for ledger in table):
-                    return True
-            elif any(table.find(ledger) is not None for ledger in damage.ledgers):
-                return True
+            if damage.ledgers is None or any(table.find(ledger) is not None for ledger in damage.ledgers):
+                return True  # where nobody can tell whose it was, the file stays for good
         return False
 
     def may_have_lost(self, ledger: LedgerId) -> bool:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
+    ArgumentInvalid,
     BatchInvalid,
     DanubeError,
     EntryConflict,
@@ -21,8 +22,8 @@ from pydanube.base.errors import (
     NodeBusy,
     NodeClosed,
 )
-from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import MEMORY_NODE_BYTES, READ_BYTES_MAX
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
+from pydanube.base.limits import MEMORY_NODE_BYTES, OFFSET_MAX, READ_BYTES_MAX
 from pydanube.ledger.table import SEALED, Control, LedgerTable
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
@@ -92,6 +93,8 @@ class MemoryNode:
     def _append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> None:
         if not batch.epoch:
             raise BatchInvalid("the batch has no stamp")
+        if not NO_OFFSET <= confirmed <= OFFSET_MAX:
+            raise ArgumentInvalid(f"no offset {confirmed} can be confirmed")
         found = self._table.get(ledger)
         if not found.admits(epoch):
             raise LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")

@@ -10,10 +10,12 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
+    ArgumentInvalid,
     BatchInvalid,
     DanubeError,
     DiskFailed,
@@ -26,8 +28,8 @@ from pydanube.base.errors import (
     NodeClosed,
     NodeDirectoryInvalid,
 )
-from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import NODE_READ_BYTES_MAX, OFFSET_MAX, READ_BYTES_MAX, RESERVE_OFFSETS
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
+from pydanube.base.limits import OFFSET_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, READS_WAITING_MAX, RESERVE_OFFSETS
 from pydanube.ledger.group import Kind
 from pydanube.ledger.scan import Damage
 from pydanube.ledger.table import BUFFERED, NOTHING_REFUSED, OPEN, SEALED, Control, Ledger
@@ -39,7 +41,7 @@ from pydanube.storage.journal import ActiveFile, Journal
 from pydanube.storage.keeper import Keeper
 from pydanube.storage.roll import Roller
 from pydanube.storage.settings import NodeSettings
-from pydanube.storage.start import NodeFile, Recovered, identify, recover
+from pydanube.storage.start import NodeFile, Recovered, identify, recover, write_node_file
 from pydanube.storage.state import NodeDisks, NodeState
 from pydanube.storage.status import DURABILITY_CODES, status_of
 from pydanube.wire.batch import Batch
@@ -60,7 +62,8 @@ class DiskNode:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Task[object], None] = {}
         self._closed = False
-        self._reading = 0  # bytes that reads under way may bring
+        self._reads = 0  # under way or waiting
+        self._reading = asyncio.Semaphore(READS_AT_ONCE_MAX)
         self._take_over(recovered)
 
     @classmethod
@@ -79,12 +82,14 @@ class DiskNode:
         locked: list[Disk] = []
         try:
             node, data = await identify(journal, directories, randomness, locked)
-            recovered = await recover(journal, data, node.identity, settings, randomness)
+            recovered = await recover(journal, data, node, settings, randomness)
         except BaseException:
             for disk in locked:
                 await disk.unlock()
             raise
-        return cls(NodeDisks(journal, data, node.identity, settings, randomness), node, recovered)
+        self = cls(NodeDisks(journal, data, node.identity, settings, randomness), node, recovered)
+        await self._note_newest(recovered.active.file.generation)
+        return self
 
     def _take_over(self, recovered: Recovered) -> None:
         settings = self._disks.settings
@@ -126,8 +131,9 @@ class DiskNode:
 
     def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
         found = self._state.table.find(ledger)
-        if found is None or not batch.epoch or not found.admits(epoch) or self._closed:
-            return self._refused(self._why_not(ledger, epoch, batch))
+        bad = not batch.epoch or not NO_OFFSET <= confirmed <= OFFSET_MAX
+        if found is None or bad or not found.admits(epoch) or self._closed:
+            return self._refused(self._why_not(ledger, epoch, batch, confirmed))
         first = batch.base_offset
         if first <= found.queued:
             return self._task(self._append_again(found, epoch, batch, confirmed))
@@ -146,16 +152,15 @@ class DiskNode:
     def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
-        wanted = min(bytes_max, READ_BYTES_MAX)
-        if self._reading + wanted > NODE_READ_BYTES_MAX:
-            return self._refused(NodeBusy(f"reads of {self._reading} bytes are under way"))
-        self._reading += wanted
-        reading = self._task(self._read(ledger, offset, wanted))
-        reading.add_done_callback(lambda _: self._read_done(wanted))
+        if self._reads >= READS_WAITING_MAX:
+            return self._refused(NodeBusy(f"{self._reads} reads are under way or wait"))
+        self._reads += 1
+        reading = self._task(self._read(ledger, offset, max(1, min(bytes_max, READ_BYTES_MAX))))
+        reading.add_done_callback(self._read_done)
         return reading
 
-    def _read_done(self, wanted: int) -> None:
-        self._reading -= wanted
+    def _read_done(self, _: Future[Batches]) -> None:
+        self._reads -= 1
 
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         if self._closed:
@@ -169,7 +174,7 @@ class DiskNode:
         return self._control(lambda: self._state.table.decide_seal(ledger, epoch, last))
 
     def delete(self, ledger: LedgerId) -> Future[None]:
-        return self._task(self._delete(ledger))
+        return asyncio.shield(self._task(self._delete(ledger)))  # once decided, it is done to the end
 
     def list(self) -> Future[Statuses]:
         if self._closed:
@@ -260,11 +265,13 @@ class DiskNode:
 
     # -- appends that need a look --------------------------------------------------------------------------------------
 
-    def _why_not(self, ledger: LedgerId, epoch: Epoch, batch: Batch) -> DanubeError:
+    def _why_not(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> DanubeError:
         if self._closed:
             return NodeClosed("the storage node is closed")
         if not batch.epoch:
             return BatchInvalid("the batch has no stamp")
+        if not NO_OFFSET <= confirmed <= OFFSET_MAX:
+            return ArgumentInvalid(f"no offset {confirmed} can be confirmed")
         try:
             found = self._state.table.get(ledger)
         except DanubeError as error:
@@ -287,7 +294,7 @@ class DiskNode:
             raise EntryConflict(f"ledger {ledger.id} has another batch within offsets {first} to {last}")
         if found is None and queued is None:
             if self._state.table.find(ledger.id) is not ledger or not ledger.admits(epoch):
-                raise self._why_not(ledger.id, epoch, batch)  # fenced, sealed or deleted since it was checked
+                raise self._why_not(ledger.id, epoch, batch, confirmed)  # fenced, sealed or deleted since
             if not self._journal.has_room(batch.size):
                 raise NodeBusy("too many bytes wait for the journal")
             ledger.confirmed = max(confirmed, ledger.confirmed)
@@ -299,12 +306,15 @@ class DiskNode:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def _read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Batches:
-        found = self._state.table.get(ledger)
-        if found.state == SEALED and offset > found.sealed:
-            raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, before {offset}")
-        batches = await self._read_from(found, offset, bytes_max)
-        if found.state == SEALED:
-            batches = [batch for batch in batches if batch.base_offset <= found.sealed]
+        async with self._reading:  # each holds at most one answer in memory
+            found = self._state.table.get(ledger)
+            if found.state == SEALED and offset > found.sealed:
+                raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, before {offset}")
+            batches = await self._read_from(found, offset, bytes_max)
+            if found.state == SEALED:
+                batches = [batch for batch in batches if batch.last_offset <= found.sealed]
+        if not batches:
+            raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, within the batch at {offset}")
         return batches
 
     async def _read_from(self, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
@@ -400,6 +410,14 @@ class DiskNode:
 
     # -- rolling, failing, tasks ---------------------------------------------------------------------------------------
 
+    async def _note_newest(self, generation: int) -> None:
+        """The `node` file learns of each new journal file, so that a start notices when it is gone."""
+        self._node = replace(self._node, newest=max(generation, self._node.newest))
+        try:
+            await write_node_file(self._disks.journal, self._node)
+        except DanubeError as error:
+            log.warning("the `node` file was not updated: %s", error)
+
     def _roll(self, room: int) -> Task[ActiveFile]:
         return self._task(self._roll_over(self._journal, self._roller, room))
 
@@ -408,10 +426,11 @@ class DiskNode:
         new = await roller.roll(old, room)
         journal.has_spare = roller.has_spare
         self._background = [task for task in self._background if not task.done()]
-        self._background.append(self._task(self._after_roll(journal, roller, old)))
+        self._background.append(self._task(self._after_roll(journal, roller, old, new)))
         return new
 
-    async def _after_roll(self, journal: Journal, roller: Roller, old: ActiveFile) -> None:
+    async def _after_roll(self, journal: Journal, roller: Roller, old: ActiveFile, new: ActiveFile) -> None:
+        await self._note_newest(new.file.generation)
         await roller.store_index(old)
         self._keeper.wake()
         await self._prepare(roller, journal)
@@ -434,7 +453,7 @@ class DiskNode:
             try:
                 await self._roller.close()
                 recovered = await recover(
-                    self._disks.journal, self._disks.data, self.identity, self._disks.settings, self._disks.randomness,
+                    self._disks.journal, self._disks.data, self._node, self._disks.settings, self._disks.randomness,
                     cut=(active.file.generation, active.synced_end),
                 )  # fmt: skip
             except DanubeError as error:

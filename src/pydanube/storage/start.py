@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydanube.base.checksum import crc32c
 from pydanube.base.errors import DiskFailed, DiskFull, FileMissing, LedgerDamaged, NodeDirectoryInvalid
 from pydanube.base.ids import LedgerId, NodeIdentity
-from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX
+from pydanube.base.limits import BLOCK_BYTES, DATA_DIRECTORIES_MAX, GROUP_ENTRIES_MAX
 from pydanube.ledger.group import (
     FILE_START_BYTES,
     NO_PREVIOUS,
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 NODE_FILE = "node"
 CONTROL_BYTES = 8 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
 _NODE_MAGIC = b"DND1"
-_NUMBERS = struct.Struct("<IIQ")  # slot, slots, boots
+_NUMBERS = struct.Struct("<IIQQ")  # slot, slots, boots, newest
 
 
 @dataclass(slots=True)
@@ -91,9 +91,10 @@ class NodeFile:
     slot: int  # number of the data directory; the journal's own is 0
     boots: int
     slots: int  # numbers given out so far; only the journal's own file counts
+    newest: int = 0  # a journal file of this number or a higher one must be there
 
     def encode(self) -> bytes:
-        body = bytes.fromhex(self.identity) + _NUMBERS.pack(self.slot, self.slots, self.boots)
+        body = bytes.fromhex(self.identity) + _NUMBERS.pack(self.slot, self.slots, self.boots, self.newest)
         return _NODE_MAGIC + crc32c(body).to_bytes(4, "little") + body
 
 
@@ -109,10 +110,10 @@ async def read_node_file(disk: Disk) -> NodeFile | None:
         data = await handle.read(0, BLOCK_BYTES)
     finally:
         handle.close()
-    if len(data) != 40 or data[:4] != _NODE_MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
+    if len(data) != 48 or data[:4] != _NODE_MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
         raise NodeDirectoryInvalid("the `node` file is damaged")
-    slot, slots, boots = _NUMBERS.unpack(data[24:])
-    return NodeFile(NodeIdentity(data[8:24].hex()), slot, boots, slots)
+    slot, slots, boots, newest = _NUMBERS.unpack(data[24:])
+    return NodeFile(NodeIdentity(data[8:24].hex()), slot, boots, slots, newest)
 
 
 async def write_node_file(disk: Disk, node: NodeFile) -> None:
@@ -129,15 +130,18 @@ async def identify(
 ) -> tuple[NodeFile, dict[int, Disk]]:
     """Whose directories these are, one boot more on the count; data directories by number, failed ones left out.
 
-    Takes them for this process first; `locked` are those it got, also if it fails.
+    Takes them for this process first; `locked` are those it got, also if it fails. Nothing is written before all of
+    them were found to belong together, and the journal's own directory comes first.
     """
     await journal.lock("storage node")
     locked.append(journal)
     found = await read_node_file(journal)
     if found is None:
         found = NodeFile(NodeIdentity(randomness.bytes(16).hex()), 0, 0, 1)
-    slots = found.slots
+    if found.slot != 0:
+        raise NodeDirectoryInvalid(f"the journal is not here: this is data directory {found.slot} of {found.identity}")
     data: dict[int, Disk] = {}
+    new: list[Disk] = []
     for disk in directories:
         if disk is journal:
             data[0] = disk
@@ -146,24 +150,31 @@ async def identify(
             await disk.lock("storage node")
             locked.append(disk)
             theirs = await read_node_file(disk)
-            if theirs is None:
-                theirs = NodeFile(found.identity, slots, 0, 0)
-                slots += 1
-                await write_node_file(disk, theirs)
         except (DiskFailed, FileMissing) as error:
             log.error("a data directory is left out; ledgers with entries on it cannot be read whole: %s", error)
+            continue
+        if theirs is None:
+            new.append(disk)
             continue
         if theirs.identity != found.identity or theirs.slot in data:
             raise NodeDirectoryInvalid(f"a data directory belongs to node {theirs.identity}, slot {theirs.slot}")
         data[theirs.slot] = disk
-    if not data:
-        raise NodeDirectoryInvalid("no data directory can be used")
+    if found.slots + len(new) > DATA_DIRECTORIES_MAX:
+        raise NodeDirectoryInvalid(f"a node numbers at most {DATA_DIRECTORIES_MAX} data directories in its life")
     for name in await journal.list():
         if name.endswith(".tmp"):
             await try_remove(journal, name)  # room for the next two steps, if the disk is full
-    found = NodeFile(found.identity, 0, found.boots + 1, slots)
-    await write_node_file(journal, found)
-    return found, data
+    node = replace(found, boots=found.boots + 1, slots=found.slots + len(new))
+    await write_node_file(journal, node)
+    for slot, disk in enumerate(new, found.slots):
+        try:
+            await write_node_file(disk, NodeFile(found.identity, slot, 0, 0))
+            data[slot] = disk
+        except (DiskFailed, DiskFull) as error:
+            log.error("a new data directory is left out: %s", error)
+    if not data:
+        raise NodeDirectoryInvalid("no data directory can be used")
+    return node, data
 
 
 # -- recovery ---------------------------------------------------------------------------------------------------------
@@ -172,13 +183,14 @@ async def identify(
 async def recover(
     disk: Disk,
     data: dict[int, Disk],
-    identity: NodeIdentity,
+    node: NodeFile,
     settings: NodeSettings,
     randomness: Randomness,
     cut: tuple[int, int] | None = None,
 ) -> Recovered:
     """Rebuilds a node from its directories. `cut` is (generation, end) of a file of which later writes failed."""
     found = _Found()
+    identity = node.identity
     try:
         names = await disk.list()
         for name in names:
@@ -186,11 +198,13 @@ async def recover(
                 await try_remove(disk, name)
         journals = [name for name in names if name.startswith("journal-") and name.endswith(".log")]
         generations = sorted(generation_of(name) for name in journals)
+        if max(generations, default=0) < node.newest:
+            raise NodeDirectoryInvalid(f"{file_name(node.newest)} and whatever followed it are missing")
         await _read_headers(disk, identity, found, generations, cut)
         await _load_table(disk, found, generations)
         found.sources = await _present(disk, data)
         for slot, kept_disk in data.items():
-            await _load_kept(kept_disk, slot, found)
+            await _load_kept(kept_disk, slot, identity, found)
         _account(found, data)
         found.table.close_all()
         newest = found.scans[generations[-1]] if generations else None
@@ -226,7 +240,8 @@ async def _make_room(disk: Disk, found: _Found) -> None:
 
 
 def _next(found: _Found) -> int:
-    return max(found.files, default=0) + 1
+    """Above every file that was there at the start of the start: one that was removed since may come back."""
+    return max([0, *found.files, *found.sources]) + 1
 
 
 async def _read_headers(
@@ -311,7 +326,7 @@ async def _scan(found: _Found, generation: int) -> Scan:
     return scan
 
 
-async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
+async def _load_kept(disk: Disk, slot: int, identity: NodeIdentity, found: _Found) -> None:
     """Copied-out files. If all its sources are still there, a copy was perhaps not finished: it goes, they are enough.
 
     If some are gone, both count: the sources that are left may have gone on to another copy, or not.
@@ -322,15 +337,20 @@ async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
         if not (name.startswith("kept-") and name.endswith(".log")):
             continue
         generation = generation_of(name)
+        if generation in found.files:
+            raise NodeDirectoryInvalid(f"{name} and {found.files[generation].name} have the same number")
         handle = await disk.open(name)
         file = found.files[generation] = StoredFile(disk, generation, 0, name, kept=True, handle=handle)
         header, file.salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
+        if header is not None and header.identity != identity:
+            raise NodeDirectoryInvalid(f"{name} was written by node {header.identity}")
         sources = header.sources if header is not None else ()
         if sources and all(source in found.sources for source in sources):
             await handle.close()
             del found.files[generation]
             await try_remove(disk, name)
             await try_remove(disk, index_name(generation))
+            await disk.sync_directory()
             continue
         loaded = await load_index(disk, generation)
         if loaded is not None:

@@ -182,6 +182,8 @@ class LedgerWriter:
             return
         self.failure = error
         for entry in self._entries:
+            if entry.answer is not None:
+                entry.answer.add_done_callback(_looked_at)
             if not entry.future.done():
                 entry.future.set_exception(error)
                 entry.future.exception()  # whoever waits still gets it; whoever does not is not nagged
@@ -207,6 +209,12 @@ class LedgerWriter:
             raise self.failure
         self.failure = LedgerFenced(f"ledger {self.record.id} is finished")
         return self.confirmed
+
+
+def _looked_at(answer: Future[None]) -> None:
+    """What a node says of an entry that was given up is no news."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _nobody(error: DanubeError) -> None:

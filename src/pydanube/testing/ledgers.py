@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, EntryMissing
-from pydanube.base.ids import Epoch, LedgerId
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.ports.storage import LedgerStatus, StorageNode
 from pydanube.wire.batch import Batch, build
 
@@ -36,9 +36,11 @@ async def create(node: StorageNode, *ledgers: LedgerId, durability: Durability =
         await node.create(ledger, MAKER, durability)
 
 
-async def append(node: StorageNode, *batches: Batch, ledger: LedgerId = LEDGER, epoch: Epoch = MAKER) -> None:
-    """All at once, as a writer does; each says that what is before it is confirmed."""
-    await asyncio.gather(*(node.append(ledger, epoch, batch, batch.base_offset - 1) for batch in batches))
+async def append(
+    node: StorageNode, *batches: Batch, ledger: LedgerId = LEDGER, epoch: Epoch = MAKER, confirmed: int = NO_OFFSET
+) -> None:
+    """All at once, as a writer does."""
+    await asyncio.gather(*(node.append(ledger, epoch, batch, confirmed) for batch in batches))
 
 
 async def read_all(node: StorageNode, ledger: LedgerId = LEDGER, offset: int = 0) -> Sequence[Batch]:
