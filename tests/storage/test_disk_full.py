@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode != 0:
         pytest.skip(f"mounting a tmpfs is not permitted here: {done.stderr.strip()}")
     yield tmp_path
-    done = subprocess.run(["umount", str(tmp_path)], capture_output=True, text=True)
+    for _ in range(50):  # the last descriptors are closed by the disk's threads
+        done = subprocess.run(["umount", str(tmp_path)], capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        time.sleep(0.1)
     if done.returncode != 0:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
     assert done.returncode == 0, f"a file was left open: {done.stderr}"
