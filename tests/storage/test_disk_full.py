@@ -18,10 +18,11 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, DiskFull, LedgerFenced, LedgerNotFound
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB, MIB
+from pydanube.storage import journal
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.batch import Batch
-from storage.node_world import MAKER, PLENTY, NodeWorld, batch_of, damaged_ledgers
+from storage.node_world import MAKER, PLENTY, NodeWorld, batch_of, damaged_ledgers, until
 
 MOUNT_BYTES = 64 * MIB
 CYCLES = 5
@@ -251,6 +252,33 @@ def test_a_batch_larger_than_a_journal_file_finds_room_or_is_refused() -> None:
         await until_it_works(lambda: node.create(LedgerId(2), MAKER, Durability.FSYNC))
         await node.append(LedgerId(2), MAKER, batch_of(2, 0), -1)
         assert await node.read(LedgerId(1), 0, PLENTY) == [batch_of(1, 0)]
+
+    world.run(scenario())
+    world.end()
+
+
+def test_a_small_entry_does_not_overtake_a_large_one_that_found_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both wait in groups of their own; the second would fit, but its ledger has a gap now."""
+    monkeypatch.setattr(journal, "GROUP_BYTES_TARGET", 1)
+    world = NodeWorld(settings=SMALL_FILES)
+
+    async def scenario() -> None:
+        node = await world.open()
+        await node.create(LedgerId(1), MAKER, Durability.FSYNC)
+        await until(lambda: node._roller.has_spare)
+        world.disk.capacity = sum(size for size, _ in world.disk.image().values())
+        offset = 0
+        while not node._roller.disk_full:  # the spare is in use, and there is no room for another
+            await node.append(LedgerId(1), MAKER, batch_of(1, offset, size=20 * KIB), -1)
+            offset += 1
+        sizes = (20 * KIB, 200 * KIB, 10, 10)
+        batches = [batch_of(1, offset + at, size=size) for at, size in enumerate(sizes)]
+        answers = [node.append(LedgerId(1), MAKER, batch, -1) for batch in batches]
+        first, *others = await asyncio.gather(*answers, return_exceptions=True)
+        assert first is None
+        assert all(isinstance(answer, DiskFull | LedgerFenced) for answer in others)
+        await node.create(LedgerId(2), MAKER, Durability.FSYNC)
+        await node.append(LedgerId(2), MAKER, batch_of(2, 0), -1)  # there is room for this one
 
     world.run(scenario())
     world.end()
