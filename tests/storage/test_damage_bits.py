@@ -80,9 +80,11 @@ def test_any_bit_of_header_checkpoint_mark_and_one_group(bench: Bench) -> None:
 def test_one_bit_of_every_used_byte_of_the_newest_file(bench: Bench) -> None:
     name = max(file for file in bench.directory.image["data"] if file.startswith("journal-"))
     content, random = bench.directory.content(name), Random(1)
+    done = whole_groups(content) if bench.directory is one_file() else []  # by the test above
     for region in regions(content):
-        for position in range(region.start, region.end):
-            check(bench, name, region, position, random.randrange(8))
+        if region not in done:
+            for position in range(region.start, region.end):
+                check(bench, name, region, position, random.randrange(8))
 
 
 def closed_journal(directory: Directory) -> str:
@@ -91,12 +93,12 @@ def closed_journal(directory: Directory) -> str:
 
 @pytest.mark.parametrize("bench", [several_files], indirect=True)
 @pytest.mark.parametrize("start", ["journal-", "kept-"])
-def test_one_bit_of_every_other_used_byte_of_a_closed_file(bench: Bench, start: str) -> None:
+def test_one_bit_of_every_third_used_byte_of_a_closed_file(bench: Bench, start: str) -> None:
     """Its index tells where its entries lie, so the start does not scan it. Of large batches, one byte in 64."""
     name, random = bench.directory.only(start), Random(2)
     content = bench.directory.content(name)
     for region in regions(content):
-        step = 2 if region.end - region.start < 500 else 64
+        step = 3 if region.end - region.start < 500 else 64
         for position in range(region.start, region.end, step):
             result = bench.try_bytes(name, flipped(content, position, random.randrange(8)))
             assert not result.refused

@@ -205,3 +205,29 @@ def test_copying_is_rate_limited(world: NodeWorld) -> None:
         assert world.loop.time() - before > 1
 
     world.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_larger_than_a_file_among_small_ones_survive_any_cut(seed: int) -> None:
+    """Each needs a file of its own at once, while the spare of the roll before is still being set aside."""
+    world = NodeWorld(seed, settings=NodeSettings(file_bytes=64 * KIB, retry_seconds=0.05))
+    world.disk.slow(0.005 * (seed % 3), only="create")
+    acked: dict[int, list[Any]] = {1: []}
+
+    async def scenario() -> None:
+        node = await world.open()
+        await create(node, 1)
+        for offset in range(60):
+            batch = batch_of(1, offset, size=90_000 if offset % 3 == seed % 3 else 30_000)
+            await append(node, 1, [batch])
+            acked[1].append(batch)
+
+    async def check() -> None:
+        node = await world.open()
+        assert await damaged_ledgers(node, {ledger: batches for ledger, batches in acked.items() if batches}) == set()
+
+    world.loop.spawn(world.process, scenario())
+    world.loop.run_until_complete(asyncio.sleep(0.05 + 0.02 * seed))
+    world.cut()
+    world.run(check())
+    world.end()

@@ -142,7 +142,7 @@ class Keeper:
             self._return_ballast()
         except asyncio.CancelledError:
             for copy in copies.values():
-                copy.active.handle.close()
+                await copy.active.handle.close()
             raise
         except DanubeError as error:
             await self._failed(sources, error)
@@ -206,7 +206,11 @@ class Keeper:
         handle = await disk.create(name + ".tmp")
         taken = tuple(source.generation for source in sources)
         header = FileHeader(generation, salt, disks.identity, NO_PREVIOUS, 0, False, taken)
-        await handle.write(0, [encode_file_header(header)], sync=False)
+        try:
+            await handle.write(0, [encode_file_header(header)], sync=False)
+        except BaseException:
+            await handle.close()
+            raise
         index = FileIndex()
         file = StoredFile(disk, generation, salt, name, kept=True, handle=handle, index=index)
         return Copy(slot, disk, ActiveFile(file, handle, index, BLOCK_BYTES, 0, 0, 0, BLOCK_BYTES))

@@ -64,6 +64,7 @@ class DiskNode:
         self._closed = False
         self._reads = 0  # under way or waiting
         self._reading = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._noting = asyncio.Lock()  # one writer of the `node` file at a time
         self._take_over(recovered)
 
     @classmethod
@@ -414,7 +415,8 @@ class DiskNode:
         """The `node` file learns of each new journal file, so that a start notices when it is gone."""
         self._node = replace(self._node, newest=max(generation, self._node.newest))
         try:
-            await write_node_file(self._disks.journal, self._node)
+            async with self._noting:
+                await write_node_file(self._disks.journal, self._node)
         except DanubeError as error:
             log.warning("the `node` file was not updated: %s", error)
 

@@ -81,7 +81,7 @@ class RemoteCaller:
         if message.identity != identity:
             answer.set_exception(NodeReplaced(f"{sender} is node {message.identity} now, not {identity}"))
         elif message.error:
-            answer.set_exception(error_table()[message.error](message.value))
+            answer.set_exception(error_table().get(message.error, DanubeError)(message.value))
         else:
             answer.set_result(message.value)
 

@@ -18,8 +18,6 @@ from pydanube.storage.start import bytes_needed, write_new_file
 from pydanube.storage.state import BALLAST, Ballast, NodeState
 
 log = logging.getLogger(__name__)
-SPARE = "spare.tmp"
-LARGE = "large.tmp"
 
 
 class Roller:
@@ -30,6 +28,8 @@ class Roller:
         self._report_full = full
         self._spare: DiskFile | None = None
         self._tried = asyncio.Event()  # set once it is known whether there is a spare to be had
+        self._preparing = asyncio.Lock()
+        self._names = 0  # given to files so far: no file ever takes the name of one that is on its way to be a journal
 
     @property
     def has_spare(self) -> bool:
@@ -43,16 +43,17 @@ class Roller:
         """Sets a file aside; tries again for as long as the disk is full."""
         warned = False
         try:
-            while self._spare is None:
-                try:
-                    self._spare = await self._make_spare()
-                except DanubeError as error:
-                    if not warned:
-                        log.warning("no room for the next journal file, appends will be refused: %s", error)
-                    warned = self._state.full = True
-                    self._tried.set()
-                    self._report_full()
-                    await asyncio.sleep(self._state.disks.settings.retry_seconds)
+            async with self._preparing:
+                while self._spare is None:
+                    try:
+                        self._spare = await self._make_spare()
+                    except DanubeError as error:
+                        if not warned:
+                            log.warning("no room for the next journal file, appends will be refused: %s", error)
+                        warned = self._state.full = True
+                        self._tried.set()
+                        self._report_full()
+                        await asyncio.sleep(self._state.disks.settings.retry_seconds)
         finally:
             self._tried.set()
         self._state.full = False
@@ -68,8 +69,11 @@ class Roller:
             self._state.ballast = Ballast.HELD
         if recycled:
             return await disks.journal.open(recycled.pop())
-        await try_remove(disks.journal, SPARE)
-        return await disks.journal.create(SPARE, reserve=disks.settings.file_bytes)
+        return await disks.journal.create(self._name(), reserve=disks.settings.file_bytes)
+
+    def _name(self) -> str:
+        self._names += 1
+        return f"spare-{self._names:016x}.tmp"
 
     async def roll(self, active: ActiveFile, room: int) -> ActiveFile:
         """Closes `active` and returns the file that follows it, with room for a group of `room` bytes.
@@ -81,7 +85,11 @@ class Roller:
         spare = await self._take(bytes_needed(state.table, room))
         old = active.file
         try:
-            await self._close(active)
+            try:
+                await self._close(active)
+            except BaseException:
+                await spare[0].close()
+                raise
             new = await write_new_file(
                 disks.journal, disks.identity, disks.settings, disks.randomness, state.table, state.take_generation(),
                 None, spare=spare, previous=(old.generation, active.position), room=room,
@@ -103,8 +111,7 @@ class Roller:
         """A file set aside and its size: the spare, or one of its own for a group that is larger."""
         disks = self._state.disks
         if needed > disks.settings.file_bytes:
-            await try_remove(disks.journal, LARGE)
-            return await disks.journal.create(LARGE, reserve=needed), needed
+            return await disks.journal.create(self._name(), reserve=needed), needed
         await self._tried.wait()  # one may be in the making: a slow disk is not a full one
         spare, self._spare = self._spare, None
         if spare is None:

@@ -119,8 +119,10 @@ async def read_node_file(disk: Disk) -> NodeFile | None:
 async def write_node_file(disk: Disk, node: NodeFile) -> None:
     await try_remove(disk, NODE_FILE + ".tmp")
     handle = await disk.create(NODE_FILE + ".tmp")
-    await handle.write(0, [node.encode()], sync=True)
-    await handle.close()
+    try:
+        await handle.write(0, [node.encode()], sync=True)
+    finally:
+        await handle.close()
     await disk.rename(NODE_FILE + ".tmp", NODE_FILE)
     await disk.sync_directory()
 
@@ -459,7 +461,7 @@ async def write_new_file(
         await disk.rename(temporary, stored.name)
         await disk.sync_directory()
     except BaseException:
-        handle.close()
+        await handle.close()
         raise
     return active
 
