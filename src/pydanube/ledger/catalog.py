@@ -62,9 +62,7 @@ class StreamRecord:
     def end(self) -> int:
         """The last offset of the last sealed ledger, also if it was trimmed: confirmed, whoever asks."""
         sealed = [ledger.last for ledger in self.ledgers if ledger.phase is Phase.SEALED]
-        if sealed:
-            return sealed[-1]
-        return (self.ledgers[0].first if self.ledgers else self.next_offset) - 1
+        return sealed[-1] if sealed else self.next_offset - 1
 
     def taken_over(self, token: str) -> StreamRecord:
         return replace(self, owner=Epoch(self.owner + 1), token=token)
