@@ -23,6 +23,7 @@ GROUP_ENTRIES_MAX = 4096  # the directory of a group stays below 256 KiB
 JOURNAL_PENDING_BYTES_MAX = 64 * MIB  # appends waiting for the journal; beyond it NodeBusy
 GROUPS_WAITING_MAX = 128  # groups queued before the journal; beyond it control records are refused with NodeBusy
 MARK_IDLE_SECONDS = 0.25  # an idle journal covers its last group after this long
+NODE_FILES_MAX = 1 << 16  # journal and kept files of one node; 8 TiB of the usual size, 768 KiB of list
 DATA_DIRECTORIES_MAX = 32  # bits in a ledger's record of the directories that hold a part of it
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
@@ -40,3 +41,18 @@ READ_BYTES_MAX = 32 * MIB  # one answer to a range read; holds at least one batc
 READS_AT_ONCE_MAX = 16  # reads of one node that hold an answer in memory
 READS_WAITING_MAX = 4096  # reads under way or waiting for their turn; beyond it NodeBusy
 INDEX_CACHE_BYTES = 16 * MIB  # loaded indexes of closed files, least recently used out
+
+# -- cursors and dedup -----------------------------------------------------------------------------------------------
+CURSOR_CHUNK_OFFSETS = 4096  # one bitmap: 512 bytes, so that setting a bit copies little and a million acks are few
+CURSOR_CHUNKS_MAX = 16_384  # of one cursor: 8 MiB, 67 million offsets from the floor; beyond it dispatch pauses
+ACK_RANGES_MAX = 4096  # in one record: 64 KiB
+SUBSCRIPTIONS_MAX = 4096  # of one topic; each keeps a cursor in memory
+NAME_BYTES_MAX = 255  # of a subscription or producer; its length is one byte
+SUBSCRIPTION_OPTIONS_BYTES_MAX = 64 * KIB  # they are kept in memory and in every snapshot
+STATE_RECORD_BYTES_MAX = 256 * KIB  # a snapshot is cut into records, so that nothing waits long behind one
+PRODUCERS_MAX = 4096  # remembered by one topic; with their windows 8 MiB
+DEDUP_WINDOW_BATCHES = 128  # per producer: more than a client has in flight, so a resend finds its offset
+PRODUCER_IDLE_SECONDS = 7 * 24 * 3600  # one that published or attached since then is never forgotten
+PRODUCERS_FORGOTTEN_MAX = 256  # at once: forgetting is rare work, and what is remembered is worth keeping
+CLOCK_JUMP_SECONDS = 60  # wall against monotonic clock; a slewed clock stays far below it
+CLOCK_DISTRUST_SECONDS = 3600  # of monotonic time without deletion by time: enough for an operator to look
