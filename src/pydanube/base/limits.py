@@ -43,8 +43,8 @@ READS_WAITING_MAX = 4096  # reads under way or waiting for their turn; beyond it
 INDEX_CACHE_BYTES = 16 * MIB  # loaded indexes of closed files, least recently used out
 
 # -- cursors and dedup -----------------------------------------------------------------------------------------------
-CURSOR_CHUNK_OFFSETS = 4096  # one bitmap: 512 bytes, so that setting a bit copies little and a million acks are few
-CURSOR_CHUNKS_MAX = 16_384  # of one cursor: 8 MiB, 67 million offsets from the floor; beyond it dispatch pauses
+CURSOR_CHUNK_OFFSETS = 2048  # one bitmap: 256 bytes, so that setting a bit copies little and a million acks are few
+CURSOR_CHUNKS_MAX = 32_768  # of one cursor: 8 MiB, 67 million offsets from the floor; beyond it dispatch pauses
 ACK_RANGES_MAX = 4096  # in one record: 64 KiB
 SUBSCRIPTIONS_MAX = 4096  # of one topic; each keeps a cursor in memory
 NAME_BYTES_MAX = 255  # of a subscription or producer; its length is one byte
@@ -56,3 +56,21 @@ PRODUCER_IDLE_SECONDS = 7 * 24 * 3600  # one that published or attached since th
 PRODUCERS_FORGOTTEN_MAX = 256  # at once: forgetting is rare work, and what is remembered is worth keeping
 CLOCK_JUMP_SECONDS = 60  # wall against monotonic clock; a slewed clock stays far below it
 CLOCK_DISTRUST_SECONDS = 3600  # of monotonic time without deletion by time: enough for an operator to look
+
+# -- dispatch --------------------------------------------------------------------------------------------------------
+CONSUMERS_MAX = 1_000  # of one subscription; 100,000 points on a Key-Shared ring
+PERMITS_MAX = 1_000_000  # of one consumer; more would only hide a client that never looks at what it gets
+UNACKED_MAX = 100_000  # the largest window of one subscription; its records stay below about 30 MB
+UNACKED_DEFAULT = 10_000
+LOOKAHEAD_MESSAGES_MAX = 100_000  # queued behind blocked keys of one Key-Shared subscription
+LOOKAHEAD_MESSAGES_DEFAULT = 10_000
+DELAYED_MESSAGES_MAX = 1_000_000  # in the delay index of one Shared subscription; about 200 MB when full
+DELAYED_MESSAGES_DEFAULT = 100_000
+REDELIVERIES_MAX = 1_000  # a message that failed as often will not succeed
+POLICY_MICROSECONDS_MAX = 24 * 3600 * 1_000_000  # timeouts and delays of a failure policy: a day
+POISON_RETRY_MICROSECONDS_MIN = 100_000  # a dead-letter topic that is down is not asked in a tight loop
+REASON_CHARACTERS_MAX = 1_000  # of why a message failed; it travels as an attribute of the dead letter
+FILTERS_MAX = 16  # key filters of one consumer; a new key is held against all of them
+FILTER_BYTES_MAX = 256  # of one key filter
+OWNER_CACHE_KEYS_MAX = 65_536  # keys whose consumer is remembered until the ring changes
+OWNER_CACHE_KEY_BYTES_MAX = 256  # longer keys are looked up each time, so that the cache stays below 32 MB

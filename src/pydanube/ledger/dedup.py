@@ -1,0 +1,205 @@
+"""Which batches each named producer has published, so that one sent again gets its first offset and is not kept twice.
+
+The state derives from batch headers (`appended`) and from attach records (`replay`); deciding only reads. What cannot
+be known is a typed error, never a silent accept.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pydanube.base.errors import (
+    OffsetUnknown,
+    ProducerFenced,
+    ProducerUnknown,
+    SequenceGap,
+    SequenceInvalid,
+    SequenceOverlap,
+    SequenceUnknown,
+    StateInvalid,
+    TooManyProducers,
+)
+from pydanube.base.limits import (
+    DEDUP_WINDOW_BATCHES,
+    OFFSET_MAX,
+    PRODUCER_IDLE_SECONDS,
+    PRODUCERS_FORGOTTEN_MAX,
+    PRODUCERS_MAX,
+)
+from pydanube.ledger.state_records import ProducerAttached, ProducersForgotten, ProducerState, name_bytes
+
+NO_PRODUCER = 0  # in a batch header: nobody asked for deduplication
+_SECOND = 1_000_000  # times are in microseconds
+
+
+class Duplicate(NamedTuple):
+    """The very batch was published before. Its offset may be told once it is durable."""
+
+    base_offset: int
+
+
+class Fresh(NamedTuple):
+    """Publish it."""
+
+
+FRESH = Fresh()
+
+
+@dataclass(slots=True)
+class Producer:
+    """One name. The window holds its last batches, which follow each other without gaps."""
+
+    id: int
+    name: str
+    epoch: int
+    used: int  # when it last attached or published
+    doubtful: bool  # others had been forgotten when it first attached: it may be one of them
+    start: int = 0  # its first sequence ever
+    next_sequence: int = 0  # 0: nothing published yet
+    firsts: array[int] = field(default_factory=lambda: array("q"))  # first sequence of each batch
+    bases: array[int] = field(default_factory=lambda: array("q"))  # its base offset
+
+    @property
+    def last_sequence(self) -> int | None:
+        """None if it has not published yet."""
+        return self.next_sequence - 1 if self.next_sequence else None
+
+    def find(self, first: int, count: int) -> Duplicate:
+        """The remembered batch that these sequences, all before the next one, are."""
+        if first < self.start:
+            raise SequenceGap(f"{self.name!r} started at {self.start}; {self.next_sequence} is expected, not {first}")
+        oldest = self.firsts[0] if self.firsts else self.next_sequence
+        if first + count <= oldest:
+            raise OffsetUnknown(f"{self.name!r} published sequence {first} before its last {len(self.firsts)} batches")
+        at = bisect_right(self.firsts, first) - 1
+        after = self.firsts[at + 1] if at + 1 < len(self.firsts) else self.next_sequence
+        if at < 0 or self.firsts[at] != first or after != first + count:
+            raise SequenceOverlap(f"sequences {first} to {first + count - 1} of {self.name!r} were another batch")
+        return Duplicate(self.bases[at])
+
+    def remember(self, first: int, count: int, base_offset: int) -> None:
+        if first < self.next_sequence:
+            return  # a snapshot covers it
+        if not self.next_sequence:
+            self.start = first
+        stale = max(0, len(self.firsts) - DEDUP_WINDOW_BATCHES + 1)
+        if first != self.next_sequence:
+            stale = len(self.firsts)  # a part of the topic was lost: what came before does not lead up to this
+        del self.firsts[:stale], self.bases[:stale]
+        self.firsts.append(first)
+        self.bases.append(base_offset)
+        self.next_sequence = first + count
+
+    def state_at(self, data_offset: int) -> ProducerState:
+        """As of the batches below `data_offset`: later ones may be lost in a crash, and are read again if not."""
+        kept = bisect_left(self.bases, data_offset)
+        firsts, bases = tuple(self.firsts[:kept]), tuple(self.bases[:kept])
+        start, next_sequence = self.start, self.next_sequence
+        if kept < len(self.firsts):
+            next_sequence = self.firsts[kept]
+            if next_sequence == start:
+                start = next_sequence = 0
+        return ProducerState(
+            self.id, self.name, self.epoch, self.used, self.doubtful, start, next_sequence, firsts, bases
+        )
+
+
+class ProducerTable:
+    """All producers of a (partition of a) topic that asked for deduplication."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._names: dict[str, Producer] = {}
+        self.made = 0  # ids given so far; none is used again
+        self.forgotten = 0
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def get(self, producer: int) -> Producer:
+        found = self._producers.get(producer)
+        if found is None:
+            raise ProducerUnknown(f"producer {producer}")
+        return found
+
+    def decide_attach(self, name: str, now: int) -> list[ProducerAttached | ProducersForgotten]:
+        """The same name gets its id again and the next epoch, which fences the session before."""
+        known = self._names.get(name)
+        if known is not None:
+            return [ProducerAttached(known.id, name, known.epoch + 1, max(now, known.used))]
+        name_bytes(name)
+        records: list[ProducerAttached | ProducersForgotten] = []
+        if len(self._producers) >= PRODUCERS_MAX:
+            records.append(ProducersForgotten(self._longest_idle(now)))
+        return [*records, ProducerAttached(self.made + 1, name, 1, max(now, 0))]
+
+    def decide(self, producer: int, epoch: int, first_sequence: int, count: int) -> Fresh | Duplicate:
+        """Whether to publish a batch with this header from a session of `epoch`; raises where neither answer holds."""
+        if producer == NO_PRODUCER:
+            return FRESH
+        known = self.get(producer)
+        if epoch != known.epoch:
+            raise ProducerFenced(f"{known.name!r} is attached with epoch {known.epoch}, not {epoch}")
+        if first_sequence < 0 or count < 1 or first_sequence + count - 1 > OFFSET_MAX:
+            raise SequenceInvalid(f"no batch has {count} messages from sequence {first_sequence} on")
+        expected = known.next_sequence
+        if not expected:
+            if known.doubtful and first_sequence:
+                raise SequenceUnknown(f"{known.name!r} may have been forgotten, and starts at {first_sequence}")
+            return FRESH
+        if first_sequence == expected:
+            return FRESH
+        if first_sequence > expected:
+            raise SequenceGap(f"{known.name!r} sent sequence {first_sequence}, {expected} is expected")
+        if first_sequence + count > expected:
+            raise SequenceOverlap(f"{known.name!r} sent {count} from {first_sequence} on, {expected} is expected")
+        return known.find(first_sequence, count)
+
+    def appended(self, producer: int, first_sequence: int, count: int, base_offset: int, append_time: int) -> None:
+        """A batch was queued, or is read again at a restart. Batches of forgotten producers count no more."""
+        known = self._producers.get(producer)
+        if known is not None:
+            known.remember(first_sequence, count, base_offset)
+            known.used = max(known.used, append_time)
+
+    def replay(self, record: ProducerAttached | ProducersForgotten | ProducerState) -> None:
+        if isinstance(record, ProducerAttached):
+            self._attach(record)
+        elif isinstance(record, ProducersForgotten):
+            for producer in record.producers:
+                del self._names[self.get(producer).name], self._producers[producer]
+            self.forgotten += len(record.producers)
+        else:
+            loaded = Producer(record.producer, record.name, record.epoch, record.time, record.doubtful)
+            loaded.start, loaded.next_sequence = record.start, record.next_sequence
+            loaded.firsts.extend(record.firsts)
+            loaded.bases.extend(record.bases)
+            self._insert(loaded)
+
+    def snapshot(self, data_offset: int) -> list[ProducerState]:
+        return [known.state_at(data_offset) for known in self._producers.values()]
+
+    def _attach(self, record: ProducerAttached) -> None:
+        known = self._names.get(record.name)
+        if known is None:
+            self._insert(Producer(record.producer, record.name, record.epoch, record.time, self.forgotten > 0))
+            self.made = max(self.made, record.producer)
+            return
+        if record.producer != known.id or record.epoch <= known.epoch:
+            raise StateInvalid(f"{record} contradicts producer {known.id} of epoch {known.epoch}")
+        known.epoch, known.used = record.epoch, max(known.used, record.time)
+
+    def _insert(self, producer: Producer) -> None:
+        if producer.id in self._producers or producer.name in self._names:
+            raise StateInvalid(f"producer {producer.id}, {producer.name!r}, is there already")
+        self._producers[producer.id] = self._names[producer.name] = producer
+
+    def _longest_idle(self, now: int) -> tuple[int, ...]:
+        before = now - PRODUCER_IDLE_SECONDS * _SECOND
+        idle = sorted((known.used, known.id) for known in self._producers.values() if known.used < before)
+        if not idle:
+            raise TooManyProducers(f"{len(self._producers)} producers, none idle for {PRODUCER_IDLE_SECONDS} seconds")
+        return tuple(producer for _, producer in idle[:PRODUCERS_FORGOTTEN_MAX])

@@ -1,0 +1,138 @@
+"""What of a topic may be deleted, and whether the clock may be believed about it. Pure: numbers in, an offset out.
+
+Only whole ledgers go, the oldest first, so there are never holes; nothing that a cursor or a restart still needs goes,
+whatever the policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydanube.base.errors import ArgumentInvalid
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS, OFFSET_MAX
+from pydanube.ledger.ackset import extend_ranges
+
+_SECOND = 1_000_000  # times are in microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Limits that somebody set. None is no such limit; without both, everything is kept for ever."""
+
+    seconds: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.seconds or 0, self.bytes or 0) < 0:
+            raise ArgumentInvalid(f"no retention is below zero: {self}")
+
+
+class LedgerInfo(NamedTuple):
+    """A sealed ledger. An open one is never deleted, so nobody asks about it."""
+
+    first: int
+    last: int
+    bytes: int
+    newest_append_time: int
+
+
+def trim_before(
+    ledgers: Sequence[LedgerInfo],
+    policy: RetentionPolicy | None,
+    deletable_before: int | None,
+    now: int,
+    *,
+    clock_trusted: bool,
+    needed_from: int | None = None,
+) -> int:
+    """The first offset to keep: all ledgers, given oldest first, that end below it may be deleted.
+
+    `deletable_before` is where the slowest durable cursor stands, None without subscriptions. `needed_from` is the
+    first offset that a restart reads again, whoever has acked it. `policy` is None where nobody set one; then (§19)
+
+    - without subscriptions everything is kept: a topic nobody subscribed to yet is not a topic nobody wants;
+    - with subscriptions what all have acked goes at once.
+
+    A policy holds in both cases: what all have acked, or everything if there are no subscriptions, goes when it is
+    older than `seconds` or when the sealed ledgers together have more than `bytes`, whichever comes first. So an
+    explicit `RetentionPolicy()` keeps everything for ever. Age is not looked at while the clock is not trusted.
+    """
+    kept_from = ledgers[0].first if ledgers else 0
+    if policy is None and deletable_before is None:
+        return kept_from
+    bound = min(OFFSET_MAX + 1 if limit is None else limit for limit in (deletable_before, needed_from))
+    total = sum(ledger.bytes for ledger in ledgers)
+    for ledger in ledgers:
+        if ledger.last >= bound or not _outlived(ledger, policy, total, now, clock_trusted):
+            break
+        total -= ledger.bytes
+        kept_from = ledger.last + 1
+    return kept_from
+
+
+def _outlived(ledger: LedgerInfo, policy: RetentionPolicy | None, total: int, now: int, clock_trusted: bool) -> bool:
+    if policy is None:
+        return True
+    if policy.bytes is not None and total > policy.bytes:
+        return True
+    aged = policy.seconds is not None and ledger.newest_append_time + policy.seconds * _SECOND < now
+    return aged and clock_trusted
+
+
+class BatchTimes(NamedTuple):
+    """When the messages of a batch were appended, and for some when they are to be delivered."""
+
+    first: int
+    last: int
+    append_time: int
+    delivery_times: Sequence[int | None] | None = None  # one per message, or no such column
+
+
+def expired(batches: Iterable[BatchTimes], ttl_seconds: int, now: int) -> list[tuple[int, int]]:
+    """The ranges of messages older than their time to live, in order. A delayed message counts from its delivery time.
+
+    Batches come in offset order, so append times do not fall and the first one that is young enough ends the search.
+    """
+    oldest = now - ttl_seconds * _SECOND  # what lived from before this is expired
+    found: list[tuple[int, int]] = []
+    for batch in batches:
+        if batch.append_time >= oldest:
+            break
+        if batch.delivery_times is None:
+            extend_ranges(found, batch.first, batch.last)
+            continue
+        for offset, delivery_time in enumerate(batch.delivery_times, batch.first):
+            if delivery_time is None or delivery_time < oldest:
+                extend_ranges(found, offset, offset)
+    return found
+
+
+class ClockGuard:
+    """Notices when the wall clock jumps against the monotonic one, and distrusts it for a while (§20).
+
+    The two are compared with how they stood up to an hour ago: a slewed clock drifts by seconds in that time, and
+    several smaller jumps add up.
+    """
+
+    def __init__(self, wall: int, monotonic: int) -> None:
+        self._set(wall, monotonic)
+        self._distrusted_until: int | None = None
+
+    def observe(self, wall: int, monotonic: int) -> int | None:
+        """To be called every few seconds. Returns by how much the clock jumped, once when trust in it ends."""
+        jump = (wall - self._wall) - (monotonic - self._monotonic)
+        jumped = abs(jump) > CLOCK_JUMP_SECONDS * _SECOND
+        trusted = self.trusted(monotonic)
+        if jumped or monotonic - self._monotonic >= CLOCK_DISTRUST_SECONDS * _SECOND:
+            self._set(wall, monotonic)
+        if jumped:
+            self._distrusted_until = monotonic + CLOCK_DISTRUST_SECONDS * _SECOND
+        return jump if jumped and trusted else None
+
+    def trusted(self, monotonic: int) -> bool:
+        return self._distrusted_until is None or monotonic >= self._distrusted_until
+
+    def _set(self, wall: int, monotonic: int) -> None:
+        self._wall, self._monotonic = wall, monotonic

@@ -1,0 +1,293 @@
+"""All a topic remembers besides its messages: subscriptions with their cursors, and its producers. Decide, log, replay.
+
+`decide_*` only reads and returns the record to log; `replay` is the only writer, live and at a restart. What may be
+deleted follows from what the host reported as durable, never from memory alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pydanube.base.errors import (
+    AckInvalid,
+    StateInvalid,
+    SubscriptionExists,
+    SubscriptionInvalid,
+    SubscriptionNotFound,
+    TooManySubscriptions,
+)
+from pydanube.base.limits import SUBSCRIPTION_OPTIONS_BYTES_MAX, SUBSCRIPTIONS_MAX
+from pydanube.ledger.cursor import Cursor, Range
+from pydanube.ledger.dedup import ProducerTable
+from pydanube.ledger.state_records import (
+    CHUNKS_IN_RECORD_MAX,
+    SNAPSHOT_VERSION,
+    Acked,
+    Cause,
+    CursorChunks,
+    Moved,
+    ProducerAttached,
+    ProducersForgotten,
+    ProducerState,
+    Record,
+    SnapshotBegin,
+    SnapshotEnd,
+    SubscriptionChanged,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionKind,
+    SubscriptionState,
+    name_bytes,
+)
+
+
+@dataclass(slots=True)
+class Subscription:
+    id: int
+    name: str
+    kind: SubscriptionKind
+    start: int  # its first offset
+    options: bytes
+    cursor: Cursor
+    counts: list[int] = field(default_factory=lambda: [0] * len(Cause))  # messages done or passed over, by cause
+
+
+class TopicState:
+    """The state of one (partition of a) topic, owned by the topic's task."""
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[int, Subscription] = {}
+        self._names: dict[str, Subscription] = {}
+        self._made = 0  # subscription ids given so far; none is used again
+        self.producers = ProducerTable()
+        self._durable_floors: dict[int, int] = {}  # also of subscriptions whose deletion is not durable yet
+        self._snapshot_offset = 0  # data offset of the last durable snapshot
+        self._loading: _Loading | None = None
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._subscriptions.values())
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    def find(self, name: str) -> Subscription | None:
+        return self._names.get(name)
+
+    def get(self, subscription: int) -> Subscription:
+        found = self._subscriptions.get(subscription)
+        if found is None:
+            raise SubscriptionNotFound(f"subscription {subscription}")
+        return found
+
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    def decide_create(
+        self, name: str, kind: SubscriptionKind, start: int, end: int, options: bytes = b""
+    ) -> SubscriptionCreated:
+        """A subscription from `start` on; the topic is confirmed below `end`, where `latest` is."""
+        name_bytes(name)
+        if name in self._names:
+            raise SubscriptionExists(f"subscription {name!r}")
+        if not 0 <= start <= end:
+            raise SubscriptionInvalid(f"{name!r} cannot start at {start}, the topic is confirmed below {end}")
+        _check_options(options)
+        if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise TooManySubscriptions(f"{SUBSCRIPTIONS_MAX} subscriptions")
+        return SubscriptionCreated(self._made + 1, name, SubscriptionKind(kind), start, options)
+
+    def decide_change(self, subscription: int, options: bytes) -> SubscriptionChanged | None:
+        _check_options(options)
+        return None if self.get(subscription).options == options else SubscriptionChanged(subscription, options)
+
+    def decide_delete(self, subscription: int) -> SubscriptionDeleted:
+        return SubscriptionDeleted(self.get(subscription).id)
+
+    def decide_ack(
+        self, subscription: int, generation: int, ranges: Sequence[Range], end: int, cause: Cause = Cause.ACKED
+    ) -> Acked | None:
+        """See `Cursor.decide_ack`. What was delivered before the last seek is answered with None: fine, and ignored."""
+        cursor = self.get(subscription).cursor
+        if generation != cursor.generation:
+            if generation > cursor.generation:
+                raise AckInvalid(f"subscription {subscription} is at generation {cursor.generation}, not {generation}")
+            return None
+        return cursor.decide_ack(ranges, end, cause)
+
+    def decide_move(self, subscription: int, floor: int, end: int, cause: Cause) -> Moved | None:
+        """See `Cursor.decide_move`."""
+        return self.get(subscription).cursor.decide_move(floor, end, cause)
+
+    # -- replaying -----------------------------------------------------------------------------------------------------
+
+    def replay(self, record: Record) -> None:
+        """Applies a record. Snapshots are replayed at a restart only; one without its end changes nothing."""
+        if type(record) is Acked:
+            self._loading = None
+            known = self._known(record.subscription)
+            known.counts[record.cause] += known.cursor.replay(record)
+        elif isinstance(record, SnapshotBegin):
+            self._loading = _Loading(record)
+        elif isinstance(record, SubscriptionState | CursorChunks | ProducerState | SnapshotEnd):
+            self._replay_snapshot(record)
+        else:
+            self._loading = None  # what the snapshot's writer did not end is nothing
+            self._replay_change(record)
+
+    def _replay_change(
+        self,
+        record: SubscriptionCreated
+        | SubscriptionChanged
+        | SubscriptionDeleted
+        | Acked
+        | Moved
+        | ProducerAttached
+        | ProducersForgotten,
+    ) -> None:
+        match record:
+            case SubscriptionCreated(subscription, name, kind, start, options):
+                if subscription <= self._made:
+                    raise StateInvalid(f"subscription id {subscription} was given before")
+                self._made = subscription
+                self._insert(Subscription(subscription, name, kind, start, options, Cursor(subscription, start)))
+            case SubscriptionChanged(subscription, options):
+                self._known(subscription).options = options
+            case SubscriptionDeleted(subscription):
+                del self._names[self._known(subscription).name], self._subscriptions[subscription]
+            case Moved():
+                known = self._known(record.subscription)
+                known.cursor.replay(record)
+                known.counts[record.cause] += record.passed
+                # A seek back needs its data from now on, whenever it becomes durable.
+                self._durable_floors[known.id] = min(self._durable_floors[known.id], known.cursor.floor)
+            case ProducerAttached() | ProducersForgotten():
+                self.producers.replay(record)
+
+    def _replay_snapshot(self, record: SubscriptionState | CursorChunks | ProducerState | SnapshotEnd) -> None:
+        loading = self._loading
+        if loading is None:
+            raise StateInvalid("a part of a snapshot stands apart from its beginning")
+        if not isinstance(record, SnapshotEnd):
+            loading.add(record)
+            return
+        if record.records != loading.records:
+            raise StateInvalid(f"a snapshot of {record.records} records has {loading.records}")
+        loaded = loading.state
+        self._subscriptions, self._names, self._made = loaded._subscriptions, loaded._names, loaded._made
+        self.producers = loaded.producers
+        self._durable_floors, self._snapshot_offset = loaded._durable_floors, loaded._snapshot_offset
+        self._loading = None
+
+    def _insert(self, subscription: Subscription) -> None:
+        if subscription.name in self._names or subscription.id in self._subscriptions:
+            raise StateInvalid(f"subscription {subscription.id}, {subscription.name!r}, is there already")
+        self._subscriptions[subscription.id] = self._names[subscription.name] = subscription
+        self._durable_floors[subscription.id] = subscription.cursor.floor
+
+    def _known(self, subscription: int) -> Subscription:
+        found = self._subscriptions.get(subscription)
+        if found is None:
+            raise StateInvalid(f"a record of subscription {subscription}, which is not there")
+        return found
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, data_offset: int) -> list[Record]:
+        """All of it as records, to be logged with nothing in between.
+
+        Producers are as of the batches below `data_offset`, which is at most the confirmed end; a restart feeds the
+        later ones to `producers.appended`.
+        """
+        body: list[Record] = []
+        for known in self._subscriptions.values():
+            cursor = known.cursor
+            counts = tuple(known.counts)
+            body.append(
+                SubscriptionState(
+                    known.id,
+                    known.name,
+                    known.kind,
+                    known.start,
+                    cursor.floor,
+                    cursor.generation,
+                    counts,
+                    known.options,
+                )
+            )
+            chunks = cursor.above.chunks()
+            for at in range(0, len(chunks), CHUNKS_IN_RECORD_MAX):
+                body.append(CursorChunks(known.id, tuple(chunks[at : at + CHUNKS_IN_RECORD_MAX])))
+        body += self.producers.snapshot(data_offset)
+        begin = SnapshotBegin(SNAPSHOT_VERSION, data_offset, self._made, self.producers.made, self.producers.forgotten)
+        return [begin, *body, SnapshotEnd(len(body))]
+
+    # -- what is durable -----------------------------------------------------------------------------------------------
+
+    def durable(self, subscription: int, generation: int, floor: int) -> None:
+        """Records that brought the cursor to `floor` in `generation` are on disk."""
+        known = self._subscriptions.get(subscription)
+        if known is not None and known.cursor.generation == generation:  # else a later seek or deletion decides
+            self._durable_floors[subscription] = max(self._durable_floors[subscription], floor)
+
+    def durable_deletion(self, subscription: int) -> None:
+        """The record of its deletion is on disk, so its data may go."""
+        if subscription not in self._subscriptions:
+            self._durable_floors.pop(subscription, None)
+
+    def durable_snapshot(self, data_offset: int) -> None:
+        """A snapshot is on disk up to its end."""
+        self._snapshot_offset = max(self._snapshot_offset, data_offset)
+
+    def recovered(self) -> None:
+        """A restart has replayed everything: all of it was read from disk."""
+        self._loading = None
+        self._durable_floors = {known.id: known.cursor.floor for known in self}
+
+    def deletable_before(self) -> int | None:
+        """Where the slowest subscription durably stands: it needs nothing below. None without subscriptions."""
+        return min(self._durable_floors.values(), default=None)
+
+    def needed_from(self) -> int | None:
+        """The first offset whose batch header a restart reads again to know its producers; None without any."""
+        return self._snapshot_offset if len(self.producers) else None
+
+
+class _Loading:
+    """A snapshot that is being read; it counts from its end on."""
+
+    def __init__(self, begin: SnapshotBegin) -> None:
+        self.records = 0
+        self.state = TopicState()
+        self.state._made = begin.subscriptions_made
+        self.state._snapshot_offset = begin.data_offset
+        self.state.producers.made = begin.producers_made
+        self.state.producers.forgotten = begin.producers_forgotten
+
+    def add(self, record: SubscriptionState | CursorChunks | ProducerState) -> None:
+        self.records += 1
+        if isinstance(record, SubscriptionState):
+            cursor = Cursor(record.subscription, record.floor, record.generation)
+            self.state._insert(
+                Subscription(
+                    record.subscription,
+                    record.name,
+                    record.kind,
+                    record.start,
+                    record.options,
+                    cursor,
+                    list(record.counts),
+                )
+            )
+        elif isinstance(record, CursorChunks):
+            cursor = self.state._known(record.subscription).cursor
+            for number, bits in record.chunks:
+                cursor.above.load_chunk(number, bits)
+            if cursor.above.count_below(cursor.floor + 1):
+                raise StateInvalid(f"a bitmap of subscription {record.subscription} reaches down to its floor")
+        else:
+            self.state.producers.replay(record)
+
+
+def _check_options(options: bytes) -> None:
+    if len(options) > SUBSCRIPTION_OPTIONS_BYTES_MAX:
+        raise SubscriptionInvalid(f"{len(options)} bytes of options, at most {SUBSCRIPTION_OPTIONS_BYTES_MAX}")
