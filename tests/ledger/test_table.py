@@ -197,6 +197,21 @@ def test_a_table_that_forgot_something_denies_nothing() -> None:
     assert table.get(LEDGER).id == LEDGER
 
 
+def test_a_table_that_forgot_something_takes_only_ledgers_that_were_made_since() -> None:
+    """A fence may be among what it forgot: were the ledger made here now, its old writer could go on."""
+    table = made()
+    table.forgetful = True
+    with pytest.raises(LedgerDamaged):
+        table.decide_create(LedgerId(8), Epoch(9), FSYNC)
+    table.born_later = LedgerId(9)
+    with pytest.raises(LedgerDamaged):
+        table.decide_create(LedgerId(8), Epoch(9), FSYNC)
+    assert table.decide_create(LedgerId(9), Epoch(9), FSYNC) == [Control(Kind.CREATE, LedgerId(9), 9, FSYNC)]
+    assert table.decide_fence(LedgerId(10), Epoch(9)) == [Control(Kind.FENCE, LedgerId(10), 9)]
+    with pytest.raises(LedgerNotFound):
+        table.get(LedgerId(11))
+
+
 def test_a_restart_closes_what_was_open_and_nothing_else() -> None:
     table = replayed(
         [

@@ -79,6 +79,7 @@ def test_a_new_directory_is_not_marked_when_another_one_is_a_stranger() -> None:
         await DiskNode.open([world.disks["a"], world.disks["b"]], world.settings, world.randomness)
 
     world.run(scenario())
+    world.end()
 
 
 def test_a_node_has_no_more_directories_than_a_ledger_can_name() -> None:

@@ -1,9 +1,9 @@
 """D4: a flipped bit anywhere in a node's directory is noticed or harmless, and harms nobody but whom it hit.
 
 After the flip and a restart everything ever acknowledged is read back. Each batch is the same to the bit, or
-`LedgerDamaged`; never other bytes, never an absence. On the node every bit of file header, checkpoint, one small group
-and the mark is tried, and one bit of each other byte that is used; `tests/ledger/test_scan.py` tries every bit of all
-of them, and the padding, on the scanner alone.
+`LedgerDamaged`; never other bytes, never an absence. Every bit that is used is tried: of a small journal file that is
+the newest, of a closed one, of a kept one and of the indexes, here; of the `node` file in `test_start_refusals.py`. Of
+the padding between groups, which nobody reads, `tests/ledger/test_scan.py` tries a bit a byte on the scanner alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from random import Random
 
 import pytest
 
-from pydanube.ledger.group import GroupKind
 from storage.damage import (
     Bench,
     Directory,
@@ -41,20 +40,6 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     bench.end()
 
 
-def whole_groups(content: bytes) -> list[Region]:
-    """File header, checkpoint, the first group with three ledgers, and the mark; of its three batches the first."""
-    wanted = [
-        (position, position + head.length)
-        for position, head in groups(content)
-        if head.kind is not GroupKind.ENTRIES or (head.entries == 3 and head.body_bytes)
-    ]
-    assert len(wanted) == 3
-    inside = [(0, 4096), *wanted]
-    found = [region for region in regions(content) if any(a <= region.start < b for a, b in inside)]
-    batches = [region for region in found if region.what == "batch"]
-    return [region for region in found if region not in batches[1:]]
-
-
 def check(bench: Bench, name: str, region: Region, position: int, bit: int) -> None:
     result = bench.try_bytes(name, flipped(bench.directory.content(name), position, bit))
     place = f"{name}, {region.what}, byte {position}, bit {bit}"
@@ -67,24 +52,36 @@ def check(bench: Bench, name: str, region: Region, position: int, bit: int) -> N
         assert result.noticed, f"{place}: nobody noticed"
 
 
-@pytest.mark.parametrize("bench", [one_file], indirect=True)
-def test_any_bit_of_header_checkpoint_mark_and_one_group(bench: Bench) -> None:
-    content = bench.directory.content(NEWEST)
-    for region in whole_groups(content):
+@pytest.mark.parametrize("bench", [one_file, written_again], indirect=True)
+def test_every_used_bit_of_the_newest_file(bench: Bench) -> None:
+    name = max(file for file in bench.directory.image["data"] if file.startswith("journal-"))
+    content = bench.directory.content(name)
+    for region in regions(content):
         for position in range(region.start, region.end):
             for bit in range(8):
-                check(bench, NEWEST, region, position, bit)
+                check(bench, name, region, position, bit)
 
 
-@pytest.mark.parametrize("bench", [one_file, written_again], indirect=True)
-def test_one_bit_of_every_used_byte_of_the_newest_file(bench: Bench) -> None:
-    name = max(file for file in bench.directory.image["data"] if file.startswith("journal-"))
-    content, random = bench.directory.content(name), Random(1)
-    done = whole_groups(content) if bench.directory is one_file() else []  # by the test above
+@pytest.mark.parametrize("bench", [written_again], indirect=True)
+def test_every_used_bit_of_a_small_closed_journal_file(bench: Bench) -> None:
+    every_used_bit_of_a_closed_file(bench, "journal-")
+
+
+@pytest.mark.parametrize("bench", [several_files], indirect=True)
+def test_every_used_bit_of_a_small_kept_file(bench: Bench) -> None:
+    every_used_bit_of_a_closed_file(bench, "kept-")
+
+
+def every_used_bit_of_a_closed_file(bench: Bench, start: str) -> None:
+    """Its index tells where its entries lie, so the start does not scan it."""
+    name = bench.directory.only(start)
+    content = bench.directory.content(name)
     for region in regions(content):
-        if region not in done:
-            for position in range(region.start, region.end):
-                check(bench, name, region, position, random.randrange(8))
+        for position in range(region.start, region.end):
+            for bit in range(8):
+                result = bench.try_bytes(name, flipped(content, position, bit))
+                assert not result.refused
+                assert result.harmed <= region.ledgers, f"{name}, {region.what}, byte {position}, bit {bit}"
 
 
 def closed_journal(directory: Directory) -> str:
@@ -92,10 +89,9 @@ def closed_journal(directory: Directory) -> str:
 
 
 @pytest.mark.parametrize("bench", [several_files], indirect=True)
-@pytest.mark.parametrize("start", ["journal-", "kept-"])
-def test_one_bit_of_every_third_used_byte_of_a_closed_file(bench: Bench, start: str) -> None:
-    """Its index tells where its entries lie, so the start does not scan it. Of large batches, one byte in 64."""
-    name, random = bench.directory.only(start), Random(2)
+def test_one_bit_of_every_third_used_byte_of_a_closed_file_with_large_batches(bench: Bench) -> None:
+    """Of the batches one byte in 64: they are long, and under one checksum each."""
+    name, random = bench.directory.only("journal-"), Random(2)
     content = bench.directory.content(name)
     for region in regions(content):
         step = 3 if region.end - region.start < 500 else 64
@@ -124,14 +120,12 @@ def test_a_closed_file_whose_index_is_lost_too(bench: Bench, start: str) -> None
 
 
 @pytest.mark.parametrize("bench", [several_files], indirect=True)
-def test_a_bit_of_every_byte_of_an_index_is_harmless(bench: Bench) -> None:
-    """`tests/ledger/test_index.py` has every bit: an index with one flipped is not trusted."""
-    random = Random(5)
+def test_every_bit_of_an_index_is_harmless(bench: Bench) -> None:
     for name in bench.directory.image["data"]:
         if name.startswith("index-"):
             content = bench.directory.content(name)
-            for position in range(len(content)):
-                result = bench.try_bytes(name, flipped(content, position, random.randrange(8)))
+            for bit in range(8 * len(content)):
+                result = bench.try_bytes(name, flipped(content, bit // 8, bit % 8))
                 assert not result.refused
                 assert result.harmed == set()
 

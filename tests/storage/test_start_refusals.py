@@ -17,6 +17,7 @@ from pydanube.base.limits import BLOCK_BYTES, KIB
 from pydanube.ledger.group import decode_file_header
 from pydanube.sim.disk import SimDisk
 from pydanube.storage.node import DiskNode
+from pydanube.storage.node_file import decode_node_file
 from pydanube.storage.settings import NodeSettings
 from storage.damage import Bench, Directory, flipped, groups, one_file, regions, several_files
 from storage.node_world import PLENTY, Image, NodeWorld, append, batch_of, create
@@ -60,16 +61,49 @@ def with_file(directory: Directory, name: str, content: bytes | None) -> Image:
     return {"data": files}
 
 
-def test_a_node_file_that_is_damaged_cut_or_gone_is_refused() -> None:
+def node_copy() -> tuple[bytes, int]:
+    """The `node` file of `several_files`, and the used length of one of its two copies."""
+    content = several_files().content("node")
+    node = decode_node_file(content)
+    assert node is not None
+    assert len(node.files) == 4, "two journal files and two kept ones"
+    return content, node.bytes_needed
+
+
+def test_a_bit_of_either_copy_of_the_node_file_is_harmless() -> None:
+    """Every bit of both, and the file is whole again after the start."""
+    bench = Bench(several_files())
+    content, used = node_copy()
+    for start in (0, len(content) // 2):
+        for bit in range(8 * used):
+            result = bench.try_bytes("node", flipped(content, start + bit // 8, bit % 8))
+            assert (result.refused, result.harmed) == (False, set())
+    bench.end()
+
+
+def test_a_node_file_of_which_no_copy_is_whole_is_refused() -> None:
     directory, world = several_files(), NodeWorld()
-    node = directory.content("node")
-    wrong = [flipped(node, bit // 8, bit % 8) for bit in range(8 * len(node))]
-    wrong += [node[:length] for length in range(len(node))] + [node + b"\0", b"", bytes(40)]
-    for content in wrong:
-        assert refused_and_untouched(world, with_file(directory, "node", content))
-        assert world.disk.content("node") == content
+    content, used = node_copy()
+    wrong = [flipped(flipped(content, at, at % 8), len(content) // 2 + at, at % 7) for at in range(used)]
+    wrong += [content[:length] for length in range(used)]
+    wrong += [b"", bytes(40), bytes(len(content))]
+    for damaged in wrong:
+        assert refused_and_untouched(world, with_file(directory, "node", damaged))
+        assert world.disk.content("node") == damaged
     assert refused_and_untouched(world, with_file(directory, "node", None))
+    for length in (used, len(content) // 2, len(content) - 1):
+        assert not refused_and_untouched(world, with_file(directory, "node", content[:length]))
     assert not refused_and_untouched(world, directory.image)
+    world.end()
+
+
+@pytest.mark.parametrize("start", ["journal-", "kept-"])
+def test_a_file_that_somebody_removed_is_missed_whichever_it_was(start: str) -> None:
+    directory, world = several_files(), NodeWorld()
+    names = [name for name in directory.image["data"] if name.startswith(start)]
+    assert len(names) == 2
+    for name in names:
+        assert refused_and_untouched(world, with_file(directory, name, None)), name
     world.end()
 
 

@@ -134,7 +134,8 @@ class LedgerTable:
 
     def __init__(self) -> None:
         self._ledgers: dict[LedgerId, Ledger] = {}
-        self.forgetful = False  # an unreadable group may have made ledgers that are not here
+        self.forgetful = False  # an unreadable group may have made, fenced or deleted ledgers that are not here
+        self.born_later = NUMBER_MAX  # ledgers of this number and above were made since: nothing of them is forgotten
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
@@ -148,7 +149,7 @@ class LedgerTable:
     def get(self, ledger: LedgerId) -> Ledger:
         found = self._ledgers.get(ledger)
         if found is None:
-            self._refuse_if_forgetful(ledger)
+            self._refuse_if_forgotten(ledger)
             raise LedgerNotFound(f"ledger {ledger}")
         return found
 
@@ -156,6 +157,7 @@ class LedgerTable:
         _check_numbers(ledger, epoch)
         found = self._ledgers.get(ledger)
         if found is None:
+            self._refuse_if_forgotten(ledger)  # it may have been fenced here
             self._check_room()
             return [Control(Kind.CREATE, ledger, epoch, durability)]
         if found.state != OPEN or epoch < found.epoch:
@@ -168,7 +170,7 @@ class LedgerTable:
         _check_numbers(ledger, epoch)
         found = self._ledgers.get(ledger)
         if found is None:
-            self._refuse_if_forgetful(ledger)
+            self._refuse_if_forgotten(ledger)
             self._check_room()
             return [Control(Kind.FENCE, ledger, epoch)]
         if found.state == SEALED or (found.state == FENCED and found.fence == epoch):
@@ -258,8 +260,8 @@ class LedgerTable:
         if len(self._ledgers) >= NODE_LEDGERS_MAX:
             raise TooManyLedgers(f"{NODE_LEDGERS_MAX} ledgers")
 
-    def _refuse_if_forgetful(self, ledger: LedgerId) -> None:
-        if self.forgetful:
+    def _refuse_if_forgotten(self, ledger: LedgerId) -> None:
+        if self.forgetful and ledger < self.born_later:
             raise LedgerDamaged(f"ledger {ledger} may have been on this node: a part of its journal is unreadable")
 
 

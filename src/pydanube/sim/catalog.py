@@ -37,6 +37,10 @@ class SimCatalog:
         self._ledgers += 1
         return LedgerId(self._ledgers)
 
+    @property
+    def next_ledger(self) -> LedgerId:
+        return LedgerId(self._ledgers + 1)
+
     def known(self) -> frozenset[LedgerId]:
         return frozenset(ledger.id for record, _ in self._records.values() for ledger in record.ledgers)
 

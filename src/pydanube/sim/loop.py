@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
-from pydanube.sim.process import PROCESS, Failure, Process, SimHandle, Tasks, bury, is_unretrieved
+from pydanube.sim.process import PROCESS, Failure, Process, SimHandle, Tasks, bury, close_unstarted, is_unretrieved
 
 __all__ = ["PROCESS", "Failure", "Process", "SimBudgetExceeded", "SimLoop", "SimStalled"]
 
@@ -261,6 +261,7 @@ class SimLoop(Base):
         for task in process.tasks.items:
             if is_unretrieved(task):  # somebody was perhaps about to; the dead cannot
                 task._log_traceback = False
+            close_unstarted(task)
         self.trace("process.kill", process.name, process.incarnation)
         for callback in process.on_kill:
             callback(process)

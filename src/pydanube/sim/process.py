@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
@@ -115,3 +116,10 @@ def bury(task: asyncio.Task[Any]) -> None:
     """Closes what the task would have gone on with."""
     with contextlib.suppress(BaseException):  # a `finally` that awaits or raises: nobody is left to hear it
         task.get_coro().close()
+
+
+def close_unstarted(task: asyncio.Task[Any]) -> None:
+    """Of a task that never came to run: its coroutine would complain that nobody awaited it."""
+    coroutine = task.get_coro()
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()

@@ -183,7 +183,7 @@ class World:
         while True:
             try:
                 node = await DiskNode.open(data, self.settings(), randomness, journal=journal)
-                await node.quarantine(self.catalog.known())
+                await node.meet_catalog(self.catalog.known(), self.catalog.next_ledger)
                 return node
             except DanubeError as error:
                 self.loop.trace("node.cannot_start", machine.name, error.code)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-from pydanube.base.errors import DanubeError, DiskFull, LedgerDamaged
+from pydanube.base.errors import DanubeError, DiskFull, LedgerDamaged, NodeClosed
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX
 from pydanube.ledger.group import (
     GROUP_HEADER_BYTES,
@@ -61,6 +61,7 @@ class Keeper:
         self._active = active
         self._log = log_controls
         self._wake = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._source: StoredFile | None = None  # being copied
         self._at_once = SOURCES_MAX  # files to copy, fewer on a full disk
@@ -70,13 +71,22 @@ class Keeper:
     def wake(self) -> None:
         self._wake.set()
 
+    def stop(self) -> None:
+        """`run` ends soon, between two steps: a file must not be renamed or removed behind the back of a start."""
+        self._stopped.set()
+        self._wake.set()
+
     async def run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             for file in self._closed():
+                if self._stopped.is_set():
+                    return
                 if not file.needed(self._state.table):
                     await self.remove(file)
+            if self._stopped.is_set():
+                return
             sources = self._worth_copying() if self._loop.time() >= self._not_before else []
             if sources:
                 await self._copy_or_wait(sources)
@@ -109,6 +119,7 @@ class Keeper:
         file.gone = True
         self._state.files.pop(file.generation, None)
         try:
+            await self._state.disks.belongings.change(drop=[file.generation])
             await try_remove(file.disk, index_name(file.generation))
             if self._reusable(file):
                 await self._recycle(file)
@@ -148,8 +159,18 @@ class Keeper:
             await self._failed(sources, error)
             for copy in copies.values():
                 await copy.active.handle.close()
-                for name in (copy.active.handle.name, copy.active.file.name, index_name(copy.active.file.generation)):
-                    await try_remove(copy.disk, name)
+            await self._discard(copies)
+
+    async def _discard(self, copies: dict[int, Copy]) -> None:
+        """Copies that count for nothing; if the `node` file cannot say so, the next start removes them."""
+        try:
+            await self._state.disks.belongings.change(drop=[copy.active.file.generation for copy in copies.values()])
+        except DanubeError as error:
+            log.warning("unfinished copies are left behind: %s", error)
+            return
+        for copy in copies.values():
+            for name in (copy.active.handle.name, copy.active.file.name, index_name(copy.active.file.generation)):
+                await try_remove(copy.disk, name)
 
     async def _failed(self, sources: list[StoredFile], error: DanubeError) -> None:
         """What is damaged stays; on a full disk fewer files are tried, then one with the ballast's room; then later."""
@@ -166,7 +187,8 @@ class Keeper:
             self._pause = min(PAUSE_SECONDS_MAX, self._state.disks.settings.retry_seconds + 2 * self._pause)
             self._not_before = self._loop.time() + self._pause
             self._loop.call_later(self._pause, self.wake)
-            log.warning("%d files could not be copied out yet: %s", len(sources), error)
+            if not self._stopped.is_set():
+                log.warning("%d files could not be copied out yet: %s", len(sources), error)
 
     def _return_ballast(self) -> None:
         """Its room is free again; whoever sets files aside takes it."""
@@ -225,7 +247,14 @@ class Keeper:
         if copy.entries:
             written = await copy_group(handle, copy.active, copy.entries, self._state.table)
             copy.entries, copy.size = [], 0
-            await asyncio.sleep(written / self._state.disks.settings.copy_bytes_per_second)
+            await self._rest(written / self._state.disks.settings.copy_bytes_per_second)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        except TimeoutError:
+            return
+        raise NodeClosed("the node stops or starts over")
 
     async def _seal_copy(self, disk: Disk, active: ActiveFile) -> None:
         """Whole, durable and under its final name: only now may the source go."""
@@ -244,6 +273,8 @@ class Keeper:
         for record in homes:
             state.table.replay(record)
         await self._log(homes)
+        added = {copy.active.file.generation: copy.slot for copy in copies.values()}
+        await state.disks.belongings.change(add=added, drop=[source.generation for source in sources])
         for copy in copies.values():
             file = copy.active.file
             file.length, file.live, file.closed = copy.active.position, 0, True

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from pydanube.base.durability import Durability
@@ -39,9 +38,10 @@ from pydanube.ports.storage import LedgerStatus
 from pydanube.storage.files import FileCache, StoredFile, read_entries
 from pydanube.storage.journal import ActiveFile, Journal
 from pydanube.storage.keeper import Keeper
+from pydanube.storage.node_file import identify
 from pydanube.storage.roll import Roller
 from pydanube.storage.settings import NodeSettings
-from pydanube.storage.start import NodeFile, Recovered, identify, recover, write_node_file
+from pydanube.storage.start import Recovered, recover
 from pydanube.storage.state import NodeDisks, NodeState
 from pydanube.storage.status import DURABILITY_CODES, status_of
 from pydanube.wire.batch import Batch
@@ -56,15 +56,13 @@ LedgerIds = list[LedgerId]
 class DiskNode:
     """A `StorageNode` on one or more directories. Made by `DiskNode.open`."""
 
-    def __init__(self, disks: NodeDisks, node: NodeFile, recovered: Recovered) -> None:
+    def __init__(self, disks: NodeDisks, recovered: Recovered) -> None:
         self._disks = disks
-        self._node = node
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Task[object], None] = {}
         self._closed = False
         self._reads = 0  # under way or waiting
         self._reading = asyncio.Semaphore(READS_AT_ONCE_MAX)
-        self._noting = asyncio.Lock()  # one writer of the `node` file at a time
         self._take_over(recovered)
 
     @classmethod
@@ -82,15 +80,13 @@ class DiskNode:
         journal = journal or directories[0]
         locked: list[Disk] = []
         try:
-            node, data = await identify(journal, directories, randomness, locked)
-            recovered = await recover(journal, data, node, settings, randomness)
+            belongings, data = await identify(journal, directories, randomness, locked)
+            recovered = await recover(journal, data, belongings, settings, randomness)
         except BaseException:
             for disk in locked:
                 await disk.unlock()
             raise
-        self = cls(NodeDisks(journal, data, node.identity, settings, randomness), node, recovered)
-        await self._note_newest(recovered.active.file.generation)
-        return self
+        return cls(NodeDisks(journal, data, belongings, settings, randomness), recovered)
 
     def _take_over(self, recovered: Recovered) -> None:
         settings = self._disks.settings
@@ -99,21 +95,22 @@ class DiskNode:
         self._roller = roller = Roller(state, lambda: self._keeper.wake())
         self._journal = journal = Journal(recovered.active, settings, roll=self._roll, failed=self._broken)
         self._keeper = keeper = Keeper(state, lambda: journal.active, journal.submit)
-        self._background = [self._task(self._prepare(roller, journal)), self._task(keeper.run())]
+        self._background = [self._task(self._prepare(roller, journal))]
+        self._keeping = self._task(keeper.run())
         keeper.wake()
 
     # -- the storage node port ---------------------------------------------------------------------------------------
 
     @property
     def identity(self) -> NodeIdentity:
-        return self._node.identity
+        return self._disks.identity
 
     in_order = True
 
     @property
     def boots(self) -> int:
         """How often this node has started: the durable boot epoch."""
-        return self._node.boots
+        return self._disks.belongings.node.boots
 
     @property
     def damage(self) -> list[Damage]:
@@ -186,8 +183,12 @@ class DiskNode:
 
     # -- for the operator --------------------------------------------------------------------------------------------
 
-    async def quarantine(self, known: frozenset[LedgerId]) -> LedgerIds:
-        """Marks the ledgers that the catalogue does not know, durably, and returns them. Never deletes them."""
+    async def meet_catalog(self, known: frozenset[LedgerId], next_ledger: LedgerId) -> LedgerIds:
+        """Marks the ledgers that the catalogue does not know, durably, and returns them. Never deletes them.
+
+        The catalogue gives numbers from `next_ledger` on: a node that has lost a part of its journal takes only those.
+        """
+        self._state.table.born_later = next_ledger
         changes = [
             Control(Kind.QUARANTINE, ledger.id, int(ledger.id not in known))
             for ledger in self._state.table
@@ -205,12 +206,14 @@ class DiskNode:
         if self._closed:
             return
         self._closed = True
+        await self._stop_keeping()
         try:
             await self._journal.flush()
         except DanubeError as error:
             log.error("the journal could not be flushed: %s", error)
         self._journal.stop()
         while self._tasks:  # a recovery that was under way ends with new ones
+            self._keeper.stop()
             for task in self._background:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -411,15 +414,6 @@ class DiskNode:
 
     # -- rolling, failing, tasks ---------------------------------------------------------------------------------------
 
-    async def _note_newest(self, generation: int) -> None:
-        """The `node` file learns of each new journal file, so that a start notices when it is gone."""
-        self._node = replace(self._node, newest=max(generation, self._node.newest))
-        try:
-            async with self._noting:
-                await write_node_file(self._disks.journal, self._node)
-        except DanubeError as error:
-            log.warning("the `node` file was not updated: %s", error)
-
     def _roll(self, room: int) -> Task[ActiveFile]:
         return self._task(self._roll_over(self._journal, self._roller, room))
 
@@ -432,7 +426,6 @@ class DiskNode:
         return new
 
     async def _after_roll(self, journal: Journal, roller: Roller, old: ActiveFile, new: ActiveFile) -> None:
-        await self._note_newest(new.file.generation)
         await roller.store_index(old)
         self._keeper.wake()
         await self._prepare(roller, journal)
@@ -451,11 +444,13 @@ class DiskNode:
         old, active = self._state, self._journal.active
         for task in self._background:
             task.cancel()
+        await self._stop_keeping()
         while not self._closed:
             try:
                 await self._roller.close()
                 recovered = await recover(
-                    self._disks.journal, self._disks.data, self._node, self._disks.settings, self._disks.randomness,
+                    self._disks.journal, self._disks.data, self._disks.belongings, self._disks.settings,
+                    self._disks.randomness,
                     cut=(active.file.generation, active.synced_end),
                 )  # fmt: skip
             except DanubeError as error:
@@ -465,8 +460,14 @@ class DiskNode:
             for file in old.files.values():
                 file.gone = True
                 old.cache.forget(file)
+            if not recovered.table.forgetful:
+                recovered.table.born_later = old.table.born_later
             self._take_over(recovered)
             return
+
+    async def _stop_keeping(self) -> None:
+        self._keeper.stop()
+        await asyncio.wait([self._keeping])
 
     def _task(self, work: Coroutine[object, object, Result]) -> Task[Result]:
         task = self._loop.create_task(work)

@@ -14,6 +14,7 @@ from pydanube.ledger.group import GroupKind, encode_group
 from pydanube.ports.disk import DiskFile
 from pydanube.storage.files import store_index, try_remove
 from pydanube.storage.journal import ActiveFile
+from pydanube.storage.node_file import JOURNAL
 from pydanube.storage.start import bytes_needed, write_new_file
 from pydanube.storage.state import BALLAST, Ballast, NodeState
 
@@ -63,6 +64,7 @@ class Roller:
     async def _make_spare(self) -> DiskFile:
         """A file written before, if there is one: its blocks are in place, so a sync has less to do."""
         disks, recycled = self._state.disks, self._state.recycled
+        await disks.belongings.reserve()
         if self._state.ballast is Ballast.GONE:
             await try_remove(disks.journal, BALLAST)
             (await disks.journal.create(BALLAST, reserve=disks.settings.file_bytes // 2)).close()
@@ -94,6 +96,7 @@ class Roller:
                 disks.journal, disks.identity, disks.settings, disks.randomness, state.table, state.take_generation(),
                 None, spare=spare, previous=(old.generation, active.position), room=room,
             )  # fmt: skip
+            await disks.belongings.change(add={new.file.generation: JOURNAL})
         except DiskFull as error:
             raise DiskFailed(f"the room that was set aside is not there: {error}") from error
         old.length = active.position

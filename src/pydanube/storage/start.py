@@ -1,4 +1,4 @@
-"""The order of a start: lock, identity, boot epoch, scan, close what was open, one new file. Also used after a failure.
+"""A start, once `node_file` knows whose it is: scan, close what was open, make one new file. Also used after a failure.
 
 Nothing is deleted here but files that never got their name. A damaged middle is reported and its ledgers marked; what
 was written but perhaps never synced is written again into the new file before anybody sees it.
@@ -7,14 +7,11 @@ was written but perhaps never synced is written again into the new file before a
 from __future__ import annotations
 
 import logging
-import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from pydanube.base.checksum import crc32c
-from pydanube.base.errors import DiskFailed, DiskFull, FileMissing, LedgerDamaged, NodeDirectoryInvalid
+from pydanube.base.errors import DiskFull, LedgerDamaged, NodeDirectoryInvalid
 from pydanube.base.ids import LedgerId, NodeIdentity
-from pydanube.base.limits import BLOCK_BYTES, DATA_DIRECTORIES_MAX, GROUP_ENTRIES_MAX
+from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX
 from pydanube.ledger.group import (
     FILE_START_BYTES,
     NO_PREVIOUS,
@@ -45,14 +42,12 @@ from pydanube.storage.files import (
     try_remove,
 )
 from pydanube.storage.journal import ActiveFile
+from pydanube.storage.node_file import JOURNAL, Belongings, refuse_if_incomplete
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.sound import is_sound
 
 log = logging.getLogger(__name__)
-NODE_FILE = "node"
 CONTROL_BYTES = 8 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
-_NODE_MAGIC = b"DND1"
-_NUMBERS = struct.Struct("<IIQQ")  # slot, slots, boots, newest
 
 
 @dataclass(slots=True)
@@ -77,106 +72,8 @@ class _Found:
     ends: dict[int, int] = field(default_factory=dict)  # what the next file says of each
     damage: list[Damage] = field(default_factory=list)
     sources: set[int] = field(default_factory=set)  # generations of all files that are there
+    unfinished: list[StoredFile] = field(default_factory=list)  # copies whose sources are all there
     replayed: set[int] = field(default_factory=set)  # generations of the checkpoint's file and those after it
-
-
-# -- who this directory belongs to ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFile:
-    """The small file every directory of a node carries."""
-
-    identity: NodeIdentity
-    slot: int  # number of the data directory; the journal's own is 0
-    boots: int
-    slots: int  # numbers given out so far; only the journal's own file counts
-    newest: int = 0  # a journal file of this number or a higher one must be there
-
-    def encode(self) -> bytes:
-        body = bytes.fromhex(self.identity) + _NUMBERS.pack(self.slot, self.slots, self.boots, self.newest)
-        return _NODE_MAGIC + crc32c(body).to_bytes(4, "little") + body
-
-
-async def read_node_file(disk: Disk) -> NodeFile | None:
-    """None if the directory is new; a damaged file is refused, for everything in it depends on whose it is."""
-    try:
-        handle = await disk.open(NODE_FILE)
-    except FileMissing:
-        if [name for name in await disk.list() if name.endswith(".log")]:
-            raise NodeDirectoryInvalid("the directory has journal files but no `node` file") from None
-        return None
-    try:
-        data = await handle.read(0, BLOCK_BYTES)
-    finally:
-        handle.close()
-    if len(data) != 48 or data[:4] != _NODE_MAGIC or crc32c(data[8:]) != int.from_bytes(data[4:8], "little"):
-        raise NodeDirectoryInvalid("the `node` file is damaged")
-    slot, slots, boots, newest = _NUMBERS.unpack(data[24:])
-    return NodeFile(NodeIdentity(data[8:24].hex()), slot, boots, slots, newest)
-
-
-async def write_node_file(disk: Disk, node: NodeFile) -> None:
-    await try_remove(disk, NODE_FILE + ".tmp")
-    handle = await disk.create(NODE_FILE + ".tmp")
-    try:
-        await handle.write(0, [node.encode()], sync=True)
-    finally:
-        await handle.close()
-    await disk.rename(NODE_FILE + ".tmp", NODE_FILE)
-    await disk.sync_directory()
-
-
-async def identify(
-    journal: Disk, directories: Sequence[Disk], randomness: Randomness, locked: list[Disk]
-) -> tuple[NodeFile, dict[int, Disk]]:
-    """Whose directories these are, one boot more on the count; data directories by number, failed ones left out.
-
-    Takes them for this process first; `locked` are those it got, also if it fails. Nothing is written before all of
-    them were found to belong together, and the journal's own directory comes first.
-    """
-    await journal.lock("storage node")
-    locked.append(journal)
-    found = await read_node_file(journal)
-    if found is None:
-        found = NodeFile(NodeIdentity(randomness.bytes(16).hex()), 0, 0, 1)
-    if found.slot != 0:
-        raise NodeDirectoryInvalid(f"the journal is not here: this is data directory {found.slot} of {found.identity}")
-    data: dict[int, Disk] = {}
-    new: list[Disk] = []
-    for disk in directories:
-        if disk is journal:
-            data[0] = disk
-            continue
-        try:
-            await disk.lock("storage node")
-            locked.append(disk)
-            theirs = await read_node_file(disk)
-        except (DiskFailed, FileMissing) as error:
-            log.error("a data directory is left out; ledgers with entries on it cannot be read whole: %s", error)
-            continue
-        if theirs is None:
-            new.append(disk)
-            continue
-        if theirs.identity != found.identity or theirs.slot in data:
-            raise NodeDirectoryInvalid(f"a data directory belongs to node {theirs.identity}, slot {theirs.slot}")
-        data[theirs.slot] = disk
-    if found.slots + len(new) > DATA_DIRECTORIES_MAX:
-        raise NodeDirectoryInvalid(f"a node numbers at most {DATA_DIRECTORIES_MAX} data directories in its life")
-    for name in await journal.list():
-        if name.endswith(".tmp"):
-            await try_remove(journal, name)  # room for the next two steps, if the disk is full
-    node = replace(found, boots=found.boots + 1, slots=found.slots + len(new))
-    await write_node_file(journal, node)
-    for slot, disk in enumerate(new, found.slots):
-        try:
-            await write_node_file(disk, NodeFile(found.identity, slot, 0, 0))
-            data[slot] = disk
-        except (DiskFailed, DiskFull) as error:
-            log.error("a new data directory is left out: %s", error)
-    if not data:
-        raise NodeDirectoryInvalid("no data directory can be used")
-    return node, data
 
 
 # -- recovery ---------------------------------------------------------------------------------------------------------
@@ -185,23 +82,22 @@ async def identify(
 async def recover(
     disk: Disk,
     data: dict[int, Disk],
-    node: NodeFile,
+    node: Belongings,
     settings: NodeSettings,
     randomness: Randomness,
     cut: tuple[int, int] | None = None,
 ) -> Recovered:
     """Rebuilds a node from its directories. `cut` is (generation, end) of a file of which later writes failed."""
     found = _Found()
-    identity = node.identity
+    identity = node.node.identity
     try:
+        await refuse_if_incomplete(node.node, disk, data)
         names = await disk.list()
         for name in names:
             if name.endswith(".tmp"):
                 await try_remove(disk, name)
         journals = [name for name in names if name.startswith("journal-") and name.endswith(".log")]
         generations = sorted(generation_of(name) for name in journals)
-        if max(generations, default=0) < node.newest:
-            raise NodeDirectoryInvalid(f"{file_name(node.newest)} and whatever followed it are missing")
         await _read_headers(disk, identity, found, generations, cut)
         await _load_table(disk, found, generations)
         found.sources = await _present(disk, data)
@@ -214,8 +110,9 @@ async def recover(
         try:
             active = await write_new_file(disk, identity, settings, randomness, found.table, next_file, newest)
         except DiskFull:
-            await _make_room(disk, found)
+            await _make_room(disk, found, node)
             active = await write_new_file(disk, identity, settings, randomness, found.table, next_file, newest)
+        await _settle(found, active, data, node)
         if newest is not None:
             await _close_newest(disk, found, newest)
     finally:
@@ -227,16 +124,18 @@ async def recover(
     return Recovered(found.table, found.files, active, found.damage)
 
 
-async def _make_room(disk: Disk, found: _Found) -> None:
+async def _make_room(disk: Disk, found: _Found, node: Belongings) -> None:
     """On a full disk: what the keeper would remove goes now, but for files whose control records were replayed."""
-    for generation, file in list(found.files.items()):
-        if file.disk is disk and generation not in found.replayed and not file.needed(found.table):
-            log.warning("%s is removed to make room for a new journal file", file.name)
-            if file.handle is not None:
-                await file.handle.close()
-            await disk.remove(file.name)
-            await try_remove(disk, index_name(generation))
-            del found.files[generation]
+    here = [file for file in found.files.values() if file.disk is disk and file.generation not in found.replayed]
+    gone = [file for file in here if not file.needed(found.table)]
+    await node.change(drop=[file.generation for file in gone])
+    for file in gone:
+        log.warning("%s is removed to make room for a new journal file", file.name)
+        if file.handle is not None:
+            await file.handle.close()
+        await disk.remove(file.name)
+        await try_remove(disk, index_name(file.generation))
+        del found.files[file.generation]
     await try_remove(disk, f"{file_name(_next(found))}.tmp")
     await disk.sync_directory()
 
@@ -349,10 +248,7 @@ async def _load_kept(disk: Disk, slot: int, identity: NodeIdentity, found: _Foun
         sources = header.sources if header is not None else ()
         if sources and all(source in found.sources for source in sources):
             await handle.close()
-            del found.files[generation]
-            await try_remove(disk, name)
-            await try_remove(disk, index_name(generation))
-            await disk.sync_directory()
+            found.unfinished.append(found.files.pop(generation))
             continue
         loaded = await load_index(disk, generation)
         if loaded is not None:
@@ -403,6 +299,18 @@ def _account(found: _Found, data: dict[int, Disk]) -> None:
     present = sum(1 << slot for slot in data)
     for ledger in found.table:
         ledger.away = bool(ledger.homes & ~present)
+
+
+async def _settle(found: _Found, active: ActiveFile, data: dict[int, Disk], node: Belongings) -> None:
+    """The files that count from now on are listed; then copies that were never finished go."""
+    slots = {disk: slot for slot, disk in data.items()}
+    listed = {file.generation: slots[file.disk] if file.kept else JOURNAL for file in found.files.values()}
+    listed[active.file.generation] = JOURNAL
+    await node.change(add=listed, drop=[file.generation for file in found.unfinished])
+    for file in found.unfinished:
+        await try_remove(file.disk, file.name)
+        await try_remove(file.disk, index_name(file.generation))
+        await file.disk.sync_directory()
 
 
 async def _close_newest(disk: Disk, found: _Found, newest: Scan) -> None:

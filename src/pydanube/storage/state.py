@@ -11,6 +11,7 @@ from pydanube.ledger.table import Ledger, LedgerTable
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.storage.files import FileCache, StoredFile
+from pydanube.storage.node_file import Belongings
 from pydanube.storage.settings import NodeSettings
 
 BALLAST = "ballast.tmp"  # half a journal file of nothing: what a full disk throws off to be able to free more
@@ -30,9 +31,13 @@ class NodeDisks:
 
     journal: Disk
     data: dict[int, Disk]
-    identity: NodeIdentity
+    belongings: Belongings
     settings: NodeSettings
     randomness: Randomness
+
+    @property
+    def identity(self) -> NodeIdentity:
+        return self.belongings.node.identity
 
 
 @dataclass(slots=True)

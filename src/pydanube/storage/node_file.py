@@ -1,0 +1,227 @@
+"""The `node` file: whose directory this is, how often the node has started, and which files must be there.
+
+It is written in place, two equal copies one after the other, so that a full disk, a torn write or damage to one of them
+leaves the other. A file is listed before anything in it is acknowledged, and taken off the list before it is removed:
+what is listed and not there was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydanube.base.checksum import crc32c
+from pydanube.base.errors import DiskFailed, DiskFull, FileMissing, NodeDirectoryInvalid
+from pydanube.base.ids import NodeIdentity
+from pydanube.base.limits import BLOCK_BYTES, DATA_DIRECTORIES_MAX, NODE_FILES_MAX
+from pydanube.ledger.group import blocks
+from pydanube.ports.disk import Disk
+from pydanube.ports.randomness import Randomness
+from pydanube.storage.files import file_name, try_remove
+
+log = logging.getLogger(__name__)
+NODE_FILE = "node"
+JOURNAL = 0xFFFFFFFF  # in place of a data directory's number: the file is in the journal's own directory
+_MAGIC = b"DND2"
+_HEAD = struct.Struct("<4sI16sIIQQII")  # magic, crc, identity, slot, slots, boots, version, bytes of a copy, files
+_FILE = struct.Struct("<QI")
+_SPARE_FILES = 64  # room for so many more when the list is made anew
+_BYTES_MAX = blocks(_HEAD.size + _FILE.size * (NODE_FILES_MAX + _SPARE_FILES))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFile:
+    """What it says. Of a data directory's own only identity and slot count."""
+
+    identity: NodeIdentity
+    slot: int = 0  # number of the data directory; the journal's own is 0
+    slots: int = 1  # numbers given out so far
+    boots: int = 0
+    version: int = 0  # the copy with the higher one is newer
+    files: Mapping[int, int] = field(default_factory=dict)  # generation -> data directory, or JOURNAL
+    copy_bytes: int = 0  # room for one copy in the file as it is
+    second_holds: bool = False  # and the first does not, or is older: it is the one to write first
+
+    @property
+    def bytes_needed(self) -> int:
+        return _HEAD.size + _FILE.size * len(self.files)
+
+    def encode(self) -> bytes:
+        listed = b"".join(_FILE.pack(generation, slot) for generation, slot in self.files.items())
+        numbers = (self.slot, self.slots, self.boots, self.version, self.copy_bytes, len(self.files))
+        body = _HEAD.pack(_MAGIC, 0, bytes.fromhex(self.identity), *numbers) + listed
+        return body[:4] + crc32c(body[8:]).to_bytes(4, "little") + body[8:]
+
+
+def _decode(data: bytes, position: int) -> NodeFile | None:
+    """The copy at `position`; None if it is damaged."""
+    if position + _HEAD.size > len(data):
+        return None
+    magic, crc, name, slot, slots, boots, version, copy_bytes, count = _HEAD.unpack_from(data, position)
+    end = position + _HEAD.size + _FILE.size * count
+    if magic != _MAGIC or end > len(data) or crc != crc32c(data[position + 8 : end]):
+        return None
+    files = dict(_FILE.iter_unpack(data[position + _HEAD.size : end]))
+    return NodeFile(NodeIdentity(name.hex()), slot, slots, boots, version, files, copy_bytes)
+
+
+def decode_node_file(data: bytes) -> NodeFile | None:
+    """The newer of the copies that hold; None if neither does."""
+    first = _decode(data, 0)
+    starts = [first.copy_bytes] if first is not None else range(BLOCK_BYTES, len(data), BLOCK_BYTES)
+    seconds = (copy for start in starts if (copy := _decode(data, start)) is not None and copy.copy_bytes == start)
+    second = next(seconds, None)
+    if second is None or (first is not None and first.version >= second.version):
+        return first
+    return replace(second, second_holds=True)
+
+
+async def read_node_file(disk: Disk) -> NodeFile | None:
+    """None if the directory is new; a damaged file is refused, for everything in it depends on whose it is."""
+    try:
+        handle = await disk.open(NODE_FILE)
+    except FileMissing:
+        if [name for name in await disk.list() if name.endswith(".log")]:
+            raise NodeDirectoryInvalid("the directory has journal files but no `node` file") from None
+        return None
+    try:
+        data = await handle.read(0, 2 * _BYTES_MAX)
+    finally:
+        handle.close()
+    found = decode_node_file(data)
+    if found is None:
+        raise NodeDirectoryInvalid("the `node` file is damaged")
+    return found
+
+
+async def write_node_file(disk: Disk, node: NodeFile) -> NodeFile:
+    """A new file with room for more, under its name only when it is whole."""
+    copy_bytes = blocks(node.bytes_needed + _SPARE_FILES * _FILE.size)
+    node = replace(node, copy_bytes=copy_bytes, version=node.version + 1)
+    temporary = NODE_FILE + ".tmp"
+    await try_remove(disk, temporary)
+    handle = await disk.create(temporary, reserve=2 * copy_bytes)
+    try:
+        copy = node.encode().ljust(copy_bytes, b"\0")
+        await handle.write(0, [copy, copy], sync=True)
+    finally:
+        await handle.close()
+    await disk.rename(temporary, NODE_FILE)
+    await disk.sync_directory()
+    return node
+
+
+class Belongings:
+    """The journal directory's `node` file while the node runs: one change at a time, durable when it returns."""
+
+    def __init__(self, disk: Disk, node: NodeFile) -> None:
+        self._disk = disk
+        self._node = node
+        self._changing = asyncio.Lock()
+        self._sound = node.copy_bytes > 0  # False: there is none, or a write to it failed and it is made anew
+
+    @property
+    def node(self) -> NodeFile:
+        return self._node
+
+    async def boot(self, slots: int) -> None:
+        """One more start, with data directories numbered up to `slots`."""
+        await self._store(replace(self._node, boots=self._node.boots + 1, slots=slots))
+
+    async def change(self, *, add: Mapping[int, int] | None = None, drop: Iterable[int] = ()) -> None:
+        """Lists files that must be there from now on, and no more those that are about to go."""
+        async with self._changing:
+            files = {**self._node.files, **(add or {})}
+            for generation in drop:
+                files.pop(generation, None)
+            if files != self._node.files or not self._sound:  # a change that failed may have happened or not
+                await self._store(replace(self._node, files=files))
+
+    async def reserve(self) -> None:
+        """Room in the file for the next names, while there is room on the disk."""
+        async with self._changing:
+            if len(self._node.files) >= NODE_FILES_MAX:
+                raise DiskFull(f"a storage node has at most {NODE_FILES_MAX} files")
+            if self._node.bytes_needed + _SPARE_FILES // 2 * _FILE.size > self._node.copy_bytes:
+                await self._store(replace(self._node, copy_bytes=0))
+
+    async def _store(self, node: NodeFile) -> None:
+        if not self._sound or node.bytes_needed > node.copy_bytes:
+            self._node = await write_node_file(self._disk, node)
+            self._sound = True
+            return
+        places = (0, node.copy_bytes) if node.second_holds else (node.copy_bytes, 0)
+        node = replace(node, version=node.version + 1, second_holds=False)
+        copy = node.encode()
+        self._sound = False
+        handle = await self._disk.open(NODE_FILE)
+        try:
+            for place in places:  # never the only one that holds
+                await handle.write(place, [copy], sync=True)
+        finally:
+            await handle.close()
+        self._node, self._sound = node, True
+
+
+async def identify(
+    journal: Disk, directories: Sequence[Disk], randomness: Randomness, locked: list[Disk]
+) -> tuple[Belongings, dict[int, Disk]]:
+    """Whose directories these are, one boot more on the count; data directories by number, failed ones left out.
+
+    Takes them for this process first; `locked` are those it got, also if it fails. Nothing is written before all of
+    them were found to belong together, and the journal's own directory comes first.
+    """
+    await journal.lock("storage node")
+    locked.append(journal)
+    found = await read_node_file(journal) or NodeFile(NodeIdentity(randomness.bytes(16).hex()))
+    if found.slot != 0:
+        raise NodeDirectoryInvalid(f"the journal is not here: this is data directory {found.slot} of {found.identity}")
+    data: dict[int, Disk] = {}
+    new: list[Disk] = []
+    for disk in directories:
+        if disk is journal:
+            data[0] = disk
+            continue
+        try:
+            await disk.lock("storage node")
+            locked.append(disk)
+            theirs = await read_node_file(disk)
+        except (DiskFailed, FileMissing) as error:
+            log.error("a data directory is left out; ledgers with entries on it cannot be read whole: %s", error)
+            continue
+        if theirs is None:
+            new.append(disk)
+            continue
+        if theirs.identity != found.identity or theirs.slot in data:
+            raise NodeDirectoryInvalid(f"a data directory belongs to node {theirs.identity}, slot {theirs.slot}")
+        data[theirs.slot] = disk
+    if found.slots + len(new) > DATA_DIRECTORIES_MAX:
+        raise NodeDirectoryInvalid(f"a node numbers at most {DATA_DIRECTORIES_MAX} data directories in its life")
+    for name in await journal.list():
+        if name.endswith(".tmp"):
+            await try_remove(journal, name)  # room for the next two steps, if the disk is full
+    belongings = Belongings(journal, found)
+    await belongings.boot(found.slots + len(new))
+    for slot, disk in enumerate(new, found.slots):
+        try:
+            await write_node_file(disk, NodeFile(found.identity, slot))
+            data[slot] = disk
+        except (DiskFailed, DiskFull) as error:
+            log.error("a new data directory is left out: %s", error)
+    if not data:
+        raise NodeDirectoryInvalid("no data directory can be used")
+    return belongings, data
+
+
+async def refuse_if_incomplete(node: NodeFile, journal: Disk, data: Mapping[int, Disk]) -> None:
+    """Who has lost a file would deny what was in it. Files on a directory that was left out are excused."""
+    there = {JOURNAL: frozenset(await journal.list())}
+    for slot, disk in data.items():
+        there[slot] = frozenset(await disk.list())
+    listed = [(file_name(generation, kept=slot != JOURNAL), slot) for generation, slot in node.files.items()]
+    missing = [name for name, slot in listed if slot in there and name not in there[slot]]
+    if missing:
+        raise NodeDirectoryInvalid(f"files are missing, restore them from a backup: {', '.join(missing[:10])}")
