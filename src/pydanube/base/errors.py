@@ -383,6 +383,52 @@ class TooManyProducers(DanubeError):
     help = "Use fewer producer names, or publish without deduplication."
 
 
+# -- dispatch --------------------------------------------------------------------------------------------------------
+
+
+class ConsumerBusy(DanubeError):
+    """An Exclusive subscription has its one consumer already."""
+
+    code = "consumer_busy"
+    blame = "caller"
+    retriable = True
+    help = "Close the other consumer, or subscribe as Failover or Shared."
+
+
+class ConsumerNotFound(DanubeError):
+    """No consumer of that id is connected to the subscription."""
+
+    code = "consumer_not_found"
+    blame = "caller"
+    retriable = True
+    help = "Subscribe again and use the consumer id of the answer."
+
+
+class TooManyConsumers(DanubeError):
+    """The subscription has as many consumers as it can serve."""
+
+    code = "too_many_consumers"
+    blame = "caller"
+    retriable = True
+    help = "Let fewer consumers take more messages each, or add partitions."
+
+
+class FilterInvalid(DanubeError):
+    """Too many key filters, or one that is empty or too long."""
+
+    code = "filter_invalid"
+    blame = "caller"
+    help = "Use at most 16 key filters of 1 to 256 bytes, on Key-Shared subscriptions only."
+
+
+class PolicyInvalid(DanubeError):
+    """A failure policy or dispatch setting with a value out of its bounds."""
+
+    code = "policy_invalid"
+    blame = "caller"
+    help = "Correct the value that the message names."
+
+
 def error_table() -> dict[str, type[DanubeError]]:
     """Every error by its code."""
     table: dict[str, type[DanubeError]] = {}

@@ -1,0 +1,94 @@
+"""Delivery on non-reliable topics: at most once. Who has not asked for messages loses them, and the loss is counted.
+
+Keeps only who is connected and whose turn it is: nothing is queued, sent again or acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydanube.base.errors import ConsumerBusy
+from pydanube.base.ids import ConsumerId
+from pydanube.dispatch.engine import no_filters
+from pydanube.dispatch.events import Deliver, Run
+from pydanube.dispatch.policy import Kind
+from pydanube.dispatch.ring import Filters, Ring
+from pydanube.dispatch.roster import Member, Roster
+
+
+class Routed(NamedTuple):
+    """Where the messages of a run go, and how many go nowhere."""
+
+    deliveries: list[Deliver]
+    dropped: int
+
+
+class BestEffort:
+    """One subscription of a non-reliable topic."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self._roster: Roster[Member] = Roster()
+        self._ring = Ring()
+
+    def join(self, consumer: ConsumerId, *, filters: Sequence[bytes] = ()) -> None:
+        if self._roster.find(consumer) is not None:
+            return
+        if self.kind is Kind.EXCLUSIVE and self._roster:
+            raise ConsumerBusy("the subscription has its consumer")
+        self._roster.check_room()
+        if self.kind is Kind.KEY_SHARED:
+            self._ring.join(consumer, Filters(filters))
+        else:
+            no_filters(filters)
+        self._roster.add(Member(consumer))
+
+    def leave(self, consumer: ConsumerId) -> None:
+        self._roster.remove(consumer)
+        self._ring.leave(consumer)
+
+    def grant(self, consumer: ConsumerId, permits: int) -> None:
+        self._roster.grant(consumer, permits)
+
+    def route(self, run: Run) -> Routed:
+        """Decides for every message of the run at once. Key-Shared needs its keys."""
+        if self.kind is Kind.KEY_SHARED:
+            deliveries = self._by_key(run)
+        elif self.kind is Kind.SHARED:
+            deliveries = self._split(run)
+        else:
+            deliveries = self._to_active(run)
+        delivered = sum([last - first + 1 for _, first, last, _ in deliveries])
+        return Routed(deliveries, run.last - run.first + 1 - delivered)
+
+    def _to_active(self, run: Run) -> list[Deliver]:
+        active = self._roster.first()
+        if active is None or not active.permits:
+            return []
+        count = min(active.permits, run.last - run.first + 1)
+        self._roster.spend(active, count)
+        return [Deliver(active.id, run.first, run.first + count - 1, 0)]
+
+    def _split(self, run: Run) -> list[Deliver]:
+        deliveries, first = [], run.first
+        for member, share in self._roster.shares(run.last - run.first + 1):
+            self._roster.spend(member, share)
+            deliveries.append(Deliver(member.id, first, first + share - 1, 0))
+            first += share
+        return deliveries
+
+    def _by_key(self, run: Run) -> list[Deliver]:
+        assert run.keys is not None
+        deliveries: list[Deliver] = []
+        for offset, key in zip(range(run.first, run.last + 1), run.keys, strict=True):
+            owner = self._ring.owner(key)
+            member = None if owner is None else self._roster.find(owner)
+            if member is None or not member.permits:
+                continue
+            self._roster.spend(member, 1)
+            if deliveries and deliveries[-1].consumer == owner and deliveries[-1].last == offset - 1:
+                deliveries[-1] = deliveries[-1]._replace(last=offset)
+            else:
+                deliveries.append(Deliver(member.id, offset, offset, 0))
+        return deliveries

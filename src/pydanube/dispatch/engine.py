@@ -1,0 +1,145 @@
+"""The one interface of all reliable engines, and what they share: consumers, permits, pausing, poison.
+
+An engine decides which consumer of one subscription gets which offsets. It owns no cursor: the host feeds it only what
+is not done, in offset order, and keeps durable what is acknowledged. After every call the host polls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic
+
+from pydanube.base.errors import FilterInvalid
+from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import BATCH_MESSAGES_MAX
+from pydanube.dispatch.events import Effect, Run
+from pydanube.dispatch.explain import Cause, Explanation
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.redelivery import Poison
+from pydanube.dispatch.roster import M, Roster
+
+NOTHING_OFFERED = -1
+
+
+class Engine(ABC, Generic[M]):
+    """Times are microseconds and never run backwards. Only `join`, `grant` and the explanations raise errors."""
+
+    def __init__(self, policy: FailurePolicy, settings: DispatchSettings) -> None:
+        self.policy = policy
+        self.settings = settings
+        self.paused = False
+        self._roster: Roster[M] = Roster()
+        self._poison = Poison(policy)
+        self._offered = NOTHING_OFFERED  # the highest offset that was offered
+
+    # -- consumers
+
+    def join(self, consumer: ConsumerId, now: int, *, filters: Sequence[bytes] = ()) -> None:
+        """Connects a consumer, without permits. Joining twice changes nothing."""
+        if self._roster.find(consumer) is None:
+            self._admit(consumer, filters)
+
+    @abstractmethod
+    def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None: ...
+
+    @abstractmethod
+    def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
+        """What it had in flight is due at once; only a crash counts as a failure of the message it worked on."""
+
+    def grant(self, consumer: ConsumerId, permits: int, now: int) -> None:
+        """Lets the consumer be given so many more messages, redeliveries included."""
+        self._roster.grant(consumer, permits)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    # -- messages
+
+    @abstractmethod
+    def wants(self) -> int:
+        """How many messages it would take now. The rest of one batch may come on top."""
+
+    @abstractmethod
+    def offer(self, run: Run, now: int) -> None:
+        """Feeds messages that are not done, in offset order, none twice."""
+
+    def _accept(self, run: Run, kept: int, kept_max: int) -> None:
+        """The host's side of the bargain: ascending offsets, and not more than was wanted and the rest of a batch."""
+        assert self._offered < run.first <= run.last, (self._offered, run.first, run.last)
+        assert kept + run.last - run.first < kept_max + BATCH_MESSAGES_MAX, (kept, run.last - run.first)
+        self._offered = run.last
+
+    @abstractmethod
+    def poll(self, now: int) -> list[Effect]:
+        """What to do now. A second poll at the same time has nothing to add."""
+
+    @abstractmethod
+    def due(self) -> int | None:
+        """When to poll again at the latest, even if nothing happens; always later than the last poll."""
+
+    @abstractmethod
+    def acked(self, first: int, last: int) -> None:
+        """These are done, wherever they are; what is not known is passed over."""
+
+    @abstractmethod
+    def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
+        """These failed. Only what is in flight with that consumer counts."""
+
+    def poison_failed(self, offset: int, now: int) -> None:
+        """Dropping or dead-lettering did not work; the engine asks again later."""
+        self._poison.failed(offset, now)
+
+    @abstractmethod
+    def reset(self, now: int) -> None:
+        """A seek: all messages are forgotten, with their failures. Consumers and permits stay."""
+
+    # -- what is known
+
+    @abstractmethod
+    def held(self, consumer: ConsumerId) -> list[tuple[int, int]]:
+        """The ranges in flight with a consumer, ascending."""
+
+    @property
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Messages that are delivered and neither acknowledged nor failed."""
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """Messages that were offered and are neither done nor in flight."""
+
+    @abstractmethod
+    def explain(self, offset: int, now: int) -> Explanation:
+        """Why this message is where it is."""
+
+    @abstractmethod
+    def explain_consumer(self, consumer: ConsumerId, now: int) -> Explanation:
+        """Why this consumer is given nothing now."""
+
+    def _explain_standstill(self, room: int) -> Explanation | None:
+        """What holds up every message alike, if anything does."""
+        if not self._roster:
+            return Explanation(Cause.NO_CONSUMER)
+        if self.paused:
+            return Explanation(Cause.PAUSED)
+        if not self._roster.permits:
+            return Explanation(Cause.ALL_WITHOUT_PERMITS, count=len(self._roster))
+        if room <= 0:
+            return Explanation(Cause.UNACKED_LIMIT, count=self.settings.unacked_max)
+        return None
+
+    def _explain_poison(self, offset: int) -> Explanation:
+        """Of a message whose own retries are exhausted."""
+        if self.policy.poison is PoisonPolicy.BLOCK:
+            return Explanation(Cause.POISON_BLOCKS, offset=offset)
+        return Explanation(Cause.DEAD_LETTERING)
+
+
+def no_filters(filters: Sequence[bytes]) -> None:
+    if filters:
+        raise FilterInvalid("only Key-Shared subscriptions have key filters")

@@ -1,0 +1,19 @@
+"""Exclusive: one consumer, everything in order. A second consumer is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydanube.base.errors import ConsumerBusy
+from pydanube.base.ids import ConsumerId
+from pydanube.dispatch.ordered import Ordered
+
+
+class Exclusive(Ordered):
+    """What the consumer had not acknowledged when it left is the next one's, in order."""
+
+    def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
+        holder = self._roster.first()
+        if holder is not None:
+            raise ConsumerBusy(f"consumer {holder.id} has the subscription")
+        super()._admit(consumer, filters)

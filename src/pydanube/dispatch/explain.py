@@ -1,0 +1,66 @@
+"""Why a message is not delivered, or a consumer gets nothing: a closed list of causes, each with its one sentence.
+
+Engines and hosts only name a cause and its facts; no other text about waiting exists anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pydanube.base.ids import ConsumerId
+
+_KEY_BYTES_SHOWN = 64
+
+
+class Cause(Enum):
+    """Each value is the sentence that people read; the name in lower case is the code that programs read."""
+
+    # of an offset
+    IN_FLIGHT = "It was delivered to consumer {consumer} and is not acknowledged yet."
+    READY = "It goes out with the next delivery."
+    NOT_READ = "It has not been read for this subscription yet; earlier messages come first."
+    REDELIVERY = "It waits for its redelivery until {until}."
+    DELAYED = "Its delivery time is {until}."
+    DEAD_LETTERING = "Its retries are exhausted and it is being dropped or written to the dead-letter topic."
+    KEY_HELD = "Its key {key} is held by consumer {consumer}, which has not acknowledged earlier messages of it."
+    KEY_BLOCKED = "Its key {key} waits for the earlier message {offset}."
+    KEY_UNMATCHED = "No connected consumer accepts its key {key}."
+    # of an offset or a consumer
+    NO_CONSUMER = "No consumer is connected."
+    PAUSED = "The subscription is paused."
+    UNACKED_LIMIT = "The subscription has {count} unacknowledged messages, as many as it may have."
+    NO_PERMITS = "Consumer {consumer} has not asked for more messages."
+    ALL_WITHOUT_PERMITS = "None of the {count} connected consumers has asked for more messages."
+    POISON_BLOCKS = "Message {offset} has failed too often and stops what comes after it."
+    LOOKAHEAD_FULL = "{count} messages wait behind others of their keys, as many as may; the oldest has the key {key}."
+    DELAYS_FULL = "{count} messages wait for their delivery times, as many as may."
+    STANDBY = "Consumer {consumer} takes over when those before it have left."
+    IDLE = "No message waits for consumer {consumer}."
+    # known to the host only
+    ACKED = "It is acknowledged or was skipped."
+    BELOW_START = "It lies before the start of the subscription."
+    NOT_PUBLISHED = "It is not published or not confirmed yet."
+    CURSOR_FULL = "Too many scattered acknowledgements are kept; message {offset} must be acknowledged first."
+
+    @property
+    def code(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A cause with its facts. Times are microseconds, as the engine was told them."""
+
+    cause: Cause
+    consumer: ConsumerId | None = None
+    offset: int | None = None
+    key: bytes | None = None
+    until: int | None = None
+    count: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        key = "" if self.key is None else self.key[:_KEY_BYTES_SHOWN].decode("utf-8", "backslashreplace")
+        facts = {"consumer": self.consumer, "offset": self.offset, "until": self.until, "count": self.count}
+        return self.cause.value.format(key=repr(key), **facts)

@@ -1,0 +1,355 @@
+"""Key-Shared: each key has one consumer at a time, which gets its messages in offset order. Keys never wait for others.
+
+A key stays with its holder while messages of it are in flight, even if another consumer owns it since. A failure
+rewinds its key only. Every key that can go on stands in the line of its consumer, so that polling never searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydanube.base.ids import ConsumerId
+from pydanube.base.ranges import ranges_of
+from pydanube.dispatch.agenda import Agenda, known
+from pydanube.dispatch.engine import NOTHING_OFFERED, Engine
+from pydanube.dispatch.events import Deliver, Effect, Run, Skipped
+from pydanube.dispatch.explain import Cause, Explanation
+from pydanube.dispatch.keys import KeyMember, KeyState
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, Unmatched
+from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Leases, earliest
+from pydanube.dispatch.ring import Filters, Ring
+
+
+class KeyShared(Engine[KeyMember]):
+    """See the module."""
+
+    def __init__(self, policy: FailurePolicy, settings: DispatchSettings) -> None:
+        super().__init__(policy, settings)
+        self._ring = Ring()
+        self._keys: dict[bytes, KeyState] = {}
+        self._number = 0  # of the newest key state
+        self._place: dict[int, KeyState] = {}  # every message that is queued or in flight
+        self._in_flight = 0
+        self._leases = Leases(policy.ack_timeout)
+        self._gates = Agenda()  # numbers of key states
+        self._shut: dict[int, KeyState] = {}  # by number, those with a gate
+        self._skipped: list[int] = []
+
+    def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
+        accepted = Filters(filters)
+        self._roster.check_room()
+        self._roster.add(KeyMember(consumer))
+        self._ring.join(consumer, accepted)
+        self._line_up_all()
+
+    def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
+        member = self._roster.remove(consumer)
+        if member is None:
+            return
+        self._ring.leave(consumer)
+        for state in self._keys.values():
+            if state.holder is member:
+                if state.flight:
+                    first = next(iter(state.flight))
+                    if crashed:
+                        self._count(state, [first], CRASHED, now)
+                    self._rewind(state, first)
+                state.let_go()
+        self._line_up_all()
+
+    # -- messages
+
+    def wants(self) -> int:
+        if self.paused:
+            return 0
+        lookahead = self.settings.lookahead_max - self.waiting
+        return max(0, min(lookahead, self._roster.permits, self.settings.unacked_max - self._in_flight))
+
+    def offer(self, run: Run, now: int) -> None:
+        self._accept(run, self.waiting, self.settings.lookahead_max + self.settings.unacked_max)
+        assert run.keys is not None
+        keys, place = self._keys, self._place
+        for offset, key in zip(range(run.first, run.last + 1), run.keys, strict=True):
+            state = keys.get(key)
+            if state is None:
+                self._number += 1
+                state = keys[key] = KeyState(key, self._number)
+            place[offset] = state
+            state.queue.append(offset)
+            if not state.lined:
+                self._line_up(state)
+
+    def poll(self, now: int) -> list[Effect]:
+        self._pass_time(now)
+        effects: list[Effect] = [*self._poison.emit(now)] if self._poison else []
+        if self._skipped:
+            effects += [Skipped(first, last) for first, last in ranges_of(sorted(self._skipped))]
+            self._skipped = []
+        if self.paused or not self._roster.permits:
+            return effects
+        for member in list(self._roster):
+            budget = min(member.permits, self.settings.unacked_max - self._in_flight)
+            if member.line and budget > 0:
+                self._deliver(member, budget, now, effects)
+                self._roster.rotate(member)
+        return effects
+
+    def due(self) -> int | None:
+        return earliest(self._gates.next_time(), self._leases.due(), self._poison.due())
+
+    def acked(self, first: int, last: int) -> None:
+        if first != last:
+            for offset in known(self._place, first, last):
+                self.acked(offset, offset)
+            return
+        state = self._place.pop(first, None)
+        if state is None:
+            return
+        lease = state.flight.pop(first, None)
+        if lease is None:
+            self._unqueue(state, first)
+        else:
+            self._in_flight -= 1
+            lease.left -= 1
+            if not lease.left:
+                self._leases.close(lease)
+        if state.failures:
+            state.failures.pop(first, None)
+        if not state.queue:
+            if not state.flight:
+                del self._keys[state.key]
+        elif not state.lined:
+            self._line_up(state)
+
+    def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
+        member = self._roster.find(consumer)
+        failed: dict[bytes, list[int]] = {}
+        for offset in known(self._place, first, last):
+            state = self._place[offset]
+            if state.holder is member and offset in state.flight:
+                failed.setdefault(state.key, []).append(offset)
+        for key, offsets in failed.items():
+            self._fail(self._keys[key], offsets, reason, now, delay)
+
+    def reset(self, now: int) -> None:
+        self._keys.clear()
+        self._place.clear()
+        self._in_flight = 0
+        self._leases.clear()
+        self._gates.clear()
+        self._shut.clear()
+        self._skipped.clear()
+        self._poison.clear()
+        self._offered = NOTHING_OFFERED
+        for member in self._roster:
+            member.line.clear()
+
+    # -- lines
+
+    def _line_up(self, state: KeyState) -> None:
+        """Puts a key into the line of the consumer that may have its next message, if there is one."""
+        if not state.queue or state.shut_out or state.queue[0] in self._poison:
+            return
+        member, head = state.holder, state.queue[0]
+        if head > state.owed:
+            owner = self._owner(state.key)
+            if not state.flight:
+                state.let_go()
+                member = state.holder = owner
+            elif member is not owner:
+                return  # the holder finishes first
+        if member is not None:
+            state.lined = True
+            member.line.append(state)
+        elif self._roster and self.settings.unmatched is Unmatched.SKIP:
+            self._skip(state)
+
+    def _line_up_all(self) -> None:
+        """Somebody came or went: keys may have new owners."""
+        for member in self._roster:
+            member.line.clear()
+        waiting = [state for state in self._keys.values() if state.queue]
+        waiting.sort(key=lambda state: state.queue[0])
+        for state in waiting:
+            state.lined = False
+            self._line_up(state)
+
+    def _owner(self, key: bytes) -> KeyMember | None:
+        consumer = self._ring.owner(key)
+        return None if consumer is None else self._roster.find(consumer)
+
+    def _skip(self, state: KeyState) -> None:
+        self._skipped += state.queue
+        for offset in state.queue:
+            del self._place[offset]
+            self._poison.acked(offset, offset)
+        self._open_gate(state)
+        del self._keys[state.key]
+
+    def _deliver(self, member: KeyMember, budget: int, now: int, effects: list[Effect]) -> None:
+        """Up to `budget` messages from the keys in the member's line; a key that has more goes to the end of it."""
+        given: list[int] = []
+        attempts: dict[int, int] = {}
+        lease = self._leases.open(now, member.id, given)
+        line = member.line
+        while line and len(given) < budget:
+            state = line.popleft()
+            if not state.lined or state.holder is not member:
+                continue  # rewound since, and perhaps in another line
+            state.lined = False
+            queue, flight = state.queue, state.flight
+            count = min(len(queue), budget - len(given))
+            if state.failures or state.gate or (queue and queue[0] <= state.owed):
+                count = self._sendable(state, member, count)
+                attempts |= state.failures
+            for _ in range(count):
+                offset = queue.popleft()
+                flight[offset] = lease
+                given.append(offset)
+            if queue:
+                self._line_up(state)
+        lease.left = len(given)
+        if not given:
+            self._leases.close(lease)
+            return
+        self._in_flight += len(given)
+        self._roster.spend(member, len(given))
+        given.sort()
+        effects += _deliveries(member.id, given, attempts)
+
+    def _sendable(self, state: KeyState, member: KeyMember, count: int) -> int:
+        """How many of the next `count` messages of a key with failures may go now."""
+        moved = self._owner(state.key) is not member
+        for at, offset in enumerate(state.queue):
+            gated = state.gate and offset >= state.gated[0]
+            if at == count or gated or offset in self._poison or (moved and offset > state.owed):
+                return at
+        return count
+
+    # -- failures
+
+    def _pass_time(self, now: int) -> None:
+        for lease in self._leases.expired(now):
+            first: dict[bytes, int] = {}
+            for offset in lease.offsets:
+                state = self._place.get(offset)
+                if state is not None and state.flight.get(offset) is lease:
+                    first.setdefault(state.key, offset)
+            for key, offset in first.items():
+                state = self._keys[key]
+                self._fail(state, [offset], TIMED_OUT, now, 0)
+                state.let_go()
+        for number in self._gates.take_due(now):
+            state = self._shut.pop(number)
+            state.gate = 0
+            if not state.lined:
+                self._line_up(state)
+
+    def _fail(self, state: KeyState, offsets: list[int], reason: str, now: int, asked: int) -> None:
+        self._count(state, offsets, reason, now)
+        self._rewind(state, offsets[0])
+        state.shut(offsets, now + self.policy.delay(state.failures[offsets[0]], asked))
+        self._gates.set(state.number, state.gate)
+        self._shut[state.number] = state
+
+    def _count(self, state: KeyState, offsets: list[int], reason: str, now: int) -> None:
+        for offset in offsets:
+            count = state.failures[offset] = state.failures.get(offset, 0) + 1
+            if self._poison.exhausted(count):
+                self._poison.add(offset, count, reason, now)
+
+    def _rewind(self, state: KeyState, first: int) -> None:
+        rewound = state.rewind(first)
+        self._in_flight -= len(rewound)
+        for lease in rewound.values():
+            lease.left -= 1
+            if not lease.left:
+                self._leases.close(lease)
+
+    def _unqueue(self, state: KeyState, offset: int) -> None:
+        """A queued message is done."""
+        state.queue.remove(offset)
+        self._poison.acked(offset, offset)
+        if state.gate and not (state.queue and state.queue[0] <= state.gated[1]):
+            self._open_gate(state)
+
+    def _open_gate(self, state: KeyState) -> None:
+        state.gate = 0
+        self._gates.discard(state.number)
+        self._shut.pop(state.number, None)
+
+    # -- what is known
+
+    def held(self, consumer: ConsumerId) -> list[tuple[int, int]]:
+        member = self._roster.find(consumer)
+        held = [offset for state in self._keys.values() if state.holder is member for offset in state.flight]
+        return ranges_of(sorted(held))
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        return len(self._place) - self._in_flight
+
+    def explain(self, offset: int, now: int) -> Explanation:
+        state = self._place.get(offset)
+        if state is None:
+            if offset <= self._offered:
+                return Explanation(Cause.ACKED)
+            return self._explain_reading() or Explanation(Cause.NOT_READ)
+        if state.holder is not None and offset in state.flight:
+            return Explanation(Cause.IN_FLIGHT, consumer=state.holder.id)
+        if offset in self._poison:
+            return self._explain_poison(offset)
+        return self._explain_queued(state, offset)
+
+    def _explain_queued(self, state: KeyState, offset: int) -> Explanation:
+        head, key = state.queue[0], state.key
+        if head in self._poison:
+            return Explanation(Cause.KEY_BLOCKED, key=key, offset=head)
+        if state.gate and offset >= state.gated[0]:
+            if offset == state.gated[0]:
+                return Explanation(Cause.REDELIVERY, until=state.gate)
+            return Explanation(Cause.KEY_BLOCKED, key=key, offset=state.gated[0])
+        if not self._roster or self.paused:
+            return Explanation(Cause.PAUSED if self._roster else Cause.NO_CONSUMER)
+        owner = self._owner(key)
+        if owner is None:
+            return Explanation(Cause.KEY_UNMATCHED, key=key)
+        member = state.holder or owner
+        if member is not owner and offset > state.owed:
+            return Explanation(Cause.KEY_HELD, key=key, consumer=member.id)
+        if not member.permits:
+            return Explanation(Cause.NO_PERMITS, consumer=member.id)
+        return self._explain_standstill(self.settings.unacked_max - self._in_flight) or Explanation(Cause.READY)
+
+    def explain_consumer(self, consumer: ConsumerId, now: int) -> Explanation:
+        member = self._roster.get(consumer)
+        if not self.paused and not member.permits:
+            return Explanation(Cause.NO_PERMITS, consumer=consumer)
+        return self._explain_reading() or Explanation(Cause.IDLE, consumer=consumer)
+
+    def _explain_reading(self) -> Explanation | None:
+        """What keeps the engine from reading on, if anything does."""
+        standstill = self._explain_standstill(self.settings.unacked_max - self._in_flight)
+        if standstill is None and self.waiting >= self.settings.lookahead_max:
+            oldest = min((state for state in self._keys.values() if state.queue), key=lambda state: state.queue[0])
+            return Explanation(Cause.LOOKAHEAD_FULL, key=oldest.key, count=self.waiting)
+        return standstill
+
+
+def _deliveries(consumer: ConsumerId, offsets: list[int], attempts: dict[int, int]) -> list[Deliver]:
+    """Ascending offsets as deliveries of consecutive ones with equal attempts."""
+    if not attempts:
+        return [Deliver(consumer, first, last, 0) for first, last in ranges_of(offsets)]
+    found: list[Deliver] = []
+    for first, last in ranges_of(offsets):
+        start = first
+        for offset in range(first, last + 1):
+            attempt = attempts.get(offset, 0)
+            if offset == last or attempts.get(offset + 1, 0) != attempt:
+                found.append(Deliver(consumer, start, offset, attempt))
+                start = offset + 1
+    return found

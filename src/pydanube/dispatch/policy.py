@@ -1,0 +1,101 @@
+"""What a subscription does with failures, and how far it goes ahead. Checked when made, so that engines need not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pydanube.base.errors import PolicyInvalid
+from pydanube.base.limits import (
+    DELAYED_MESSAGES_DEFAULT,
+    DELAYED_MESSAGES_MAX,
+    LOOKAHEAD_MESSAGES_DEFAULT,
+    LOOKAHEAD_MESSAGES_MAX,
+    POLICY_MICROSECONDS_MAX,
+    REDELIVERIES_MAX,
+    UNACKED_DEFAULT,
+    UNACKED_MAX,
+)
+
+SECOND = 1_000_000  # microseconds
+_DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would only make large numbers to cap
+
+
+class Kind(Enum):
+    """How a subscription shares its messages."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+    FAILOVER = "failover"
+    KEY_SHARED = "key_shared"
+
+
+class Backoff(Enum):
+    """How the delay grows from failure to failure."""
+
+    EXPONENTIAL = "exponential"
+    FIXED = "fixed"
+
+
+class PoisonPolicy(Enum):
+    """What becomes of a message whose retries are exhausted."""
+
+    BLOCK = "block"
+    DROP = "drop"
+    DEAD_LETTER = "dead_letter"
+
+
+class Unmatched(Enum):
+    """What becomes of a message whose key no connected consumer accepts."""
+
+    WAIT = "wait"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """Times are microseconds. A message is delivered at most `max_redelivery_count + 1` times."""
+
+    max_redelivery_count: int = 5
+    ack_timeout: int | None = 30 * SECOND  # None: never
+    base_delay: int = SECOND
+    max_delay: int = 60 * SECOND
+    backoff: Backoff = Backoff.EXPONENTIAL
+    poison: PoisonPolicy = PoisonPolicy.BLOCK
+    dead_letter_topic: str | None = None
+
+    def __post_init__(self) -> None:
+        _check("max_redelivery_count", self.max_redelivery_count, 0, REDELIVERIES_MAX)
+        if self.ack_timeout is not None:
+            _check("ack_timeout", self.ack_timeout, 1, POLICY_MICROSECONDS_MAX)
+        _check("max_delay", self.max_delay, 0, POLICY_MICROSECONDS_MAX)
+        _check("base_delay", self.base_delay, 0, self.max_delay)
+        if (self.poison is PoisonPolicy.DEAD_LETTER) != bool(self.dead_letter_topic):
+            raise PolicyInvalid("dead_letter_topic is given with the poison policy dead_letter, and only then")
+
+    def delay(self, failures: int, asked: int = 0) -> int:
+        """How long to wait after failure number `failures`; `asked` is what the nack wished for."""
+        wait = self.base_delay
+        if self.backoff is Backoff.EXPONENTIAL:
+            wait <<= min(failures - 1, _DOUBLINGS_MAX)
+        return min(max(wait, asked), self.max_delay)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """How many messages of one subscription may be under way at a time, in each way that takes memory."""
+
+    unacked_max: int = UNACKED_DEFAULT
+    lookahead_max: int = LOOKAHEAD_MESSAGES_DEFAULT  # Key-Shared
+    delayed_max: int = DELAYED_MESSAGES_DEFAULT  # Shared
+    unmatched: Unmatched = Unmatched.WAIT  # Key-Shared
+
+    def __post_init__(self) -> None:
+        _check("unacked_max", self.unacked_max, 1, UNACKED_MAX)
+        _check("lookahead_max", self.lookahead_max, 1, LOOKAHEAD_MESSAGES_MAX)
+        _check("delayed_max", self.delayed_max, 1, DELAYED_MESSAGES_MAX)
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise PolicyInvalid(f"{name} is {value}; it must be within {low} and {high}")

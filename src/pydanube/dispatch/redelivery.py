@@ -1,0 +1,159 @@
+"""What becomes of deliveries that fail: leases that run out, and messages whose retries are exhausted.
+
+Nothing here decides who gets a message. A message handed to `Poison` stays until it is acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import POISON_RETRY_MICROSECONDS_MIN, REASON_CHARACTERS_MAX
+from pydanube.dispatch.agenda import Agenda
+from pydanube.dispatch.events import Poisoned
+from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
+
+TIMED_OUT = "not acknowledged in time"
+CRASHED = "the consumer's connection broke"
+LEASE_STEPS = 64  # a timeout is noticed at most this part of itself late, so that few deadlines are kept
+
+
+class Lease:
+    """What one consumer was given in one go. `left` of its offsets are still in flight."""
+
+    __slots__ = ("attempt", "consumer", "left", "number", "offsets", "term")
+
+    def __init__(self, number: int, term: Term, consumer: ConsumerId, offsets: Sequence[int], attempt: int) -> None:
+        self.number = number
+        self.term = term
+        self.consumer = consumer
+        self.offsets = offsets
+        self.attempt = attempt
+        self.left = len(offsets)
+
+
+class Term:
+    """Leases that began within one step and run out together, by their numbers."""
+
+    __slots__ = ("deadline", "leases", "until")
+
+    def __init__(self, until: int | None, deadline: int | None) -> None:
+        self.until = until
+        self.deadline = deadline
+        self.leases: dict[int, Lease] = {}
+
+
+class Leases:
+    """All leases of an engine, the oldest first. None runs out early, and none later than a step after its time."""
+
+    def __init__(self, timeout: int | None) -> None:
+        self._timeout = timeout
+        self._terms: deque[Term] = deque()
+        self._number = 0
+
+    def __iter__(self) -> Iterator[Lease]:
+        return (lease for term in self._terms for lease in list(term.leases.values()))
+
+    def open(self, now: int, consumer: ConsumerId, offsets: Sequence[int], attempt: int = 0) -> Lease:
+        terms = self._terms
+        if not terms or ((until := terms[-1].until) is not None and now > until):
+            terms.append(_term(now, self._timeout))
+        self._number += 1
+        lease = Lease(self._number, terms[-1], consumer, offsets, attempt)
+        terms[-1].leases[self._number] = lease
+        return lease
+
+    def close(self, lease: Lease) -> None:
+        lease.term.leases.pop(lease.number, None)
+
+    def expired(self, now: int) -> list[Lease]:
+        """Those whose time is over; they are open until closed."""
+        self._drop_empty()
+        found: list[Lease] = []
+        for term in self._terms:
+            if term.deadline is None or term.deadline > now:
+                break
+            found += term.leases.values()
+        return found
+
+    def due(self) -> int | None:
+        self._drop_empty()
+        return self._terms[0].deadline if self._terms else None
+
+    def clear(self) -> None:
+        self._terms.clear()
+
+    def _drop_empty(self) -> None:
+        while self._terms and not self._terms[0].leases:
+            self._terms.popleft()
+
+
+def _term(now: int, timeout: int | None) -> Term:
+    if timeout is None:
+        return Term(None, None)
+    until = now + timeout // LEASE_STEPS
+    return Term(until, until + timeout)
+
+
+class Poison:
+    """Messages whose retries are exhausted, until they are acknowledged. Emitted once, and again after each failure."""
+
+    def __init__(self, policy: FailurePolicy) -> None:
+        self._policy = policy
+        self._messages: dict[int, Poisoned] = {}
+        self._emit = Agenda()
+        self._failures: dict[int, int] = {}  # of dropping or dead-lettering
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def first(self) -> int | None:
+        return next(iter(self._messages), None)
+
+    def exhausted(self, failures: int) -> bool:
+        return failures > self._policy.max_redelivery_count
+
+    def add(self, offset: int, attempts: int, reason: str, now: int) -> None:
+        if offset not in self._messages:
+            self._messages[offset] = Poisoned(offset, attempts, self._policy.poison, reason[:REASON_CHARACTERS_MAX])
+            if self._policy.poison is not PoisonPolicy.BLOCK:
+                self._emit.set(offset, now)
+
+    def emit(self, now: int) -> list[Poisoned]:
+        return [self._messages[offset] for offset in self._emit.take_due(now)]
+
+    def failed(self, offset: int, now: int) -> None:
+        if offset in self._messages and self._emit.time_of(offset) is None:
+            failures = self._failures[offset] = self._failures.get(offset, 0) + 1
+            self._emit.set(offset, now + max(self._policy.delay(failures), POISON_RETRY_MICROSECONDS_MIN))
+
+    def acked(self, first: int, last: int) -> list[int]:
+        """Forgets those within [first, last] and says which they were."""
+        if not self._messages:
+            return []
+        if last - first < len(self._messages):
+            found = [offset for offset in range(first, last + 1) if offset in self._messages]
+        else:
+            found = [offset for offset in self._messages if first <= offset <= last]
+        for offset in found:
+            del self._messages[offset]
+            self._failures.pop(offset, None)
+            self._emit.discard(offset)
+        return found
+
+    def due(self) -> int | None:
+        return self._emit.next_time()
+
+    def clear(self) -> None:
+        self._messages.clear()
+        self._emit.clear()
+        self._failures.clear()
+
+
+def earliest(*times: int | None) -> int | None:
+    """The first of several times, where None means never."""
+    return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,274 @@
+"""Shared: what is ready is split evenly over the consumers that asked for messages; order is not kept.
+
+Each message fails, waits and is sent again by itself, to any consumer. In flight it is one entry of a dict that points
+to its lease, so that a delivery costs little per range and an acknowledgement one removal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from pydanube.base.ids import ConsumerId
+from pydanube.base.ranges import Ranges, ranges_of
+from pydanube.dispatch.agenda import Agenda, known
+from pydanube.dispatch.engine import NOTHING_OFFERED, Engine, no_filters
+from pydanube.dispatch.events import Deliver, Effect, Run
+from pydanube.dispatch.explain import Cause, Explanation
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Lease, Leases, earliest
+from pydanube.dispatch.roster import Member
+
+Slice = tuple[int, int, int]  # first, last, attempt
+
+
+class _Retry:
+    """Messages that failed together and are sent again together; those acknowledged meanwhile are missing."""
+
+    __slots__ = ("attempt", "due", "left", "number", "offsets", "ready")
+
+    def __init__(self, number: int, offsets: list[int], attempt: int, due: int) -> None:
+        self.number = number
+        self.offsets = offsets
+        self.attempt = attempt
+        self.due = due
+        self.left = len(offsets)
+        self.ready = False  # its time has come
+
+
+class Shared(Engine[Member]):
+    """See the module."""
+
+    def __init__(self, policy: FailurePolicy, settings: DispatchSettings) -> None:
+        super().__init__(policy, settings)
+        self._fresh = Ranges()  # may be delivered for the first time
+        self._delayed = Agenda()  # offsets by delivery time
+        self._flight: dict[int, Lease] = {}
+        self._leases = Leases(policy.ack_timeout)
+        self._failed: dict[int, _Retry] = {}
+        self._retries: dict[int, _Retry] = {}  # by number, those whose time has not come
+        self._retry_number = 0
+        self._retry_times = Agenda()
+        self._again: deque[_Retry] = deque()  # retries whose time has come
+        self._again_count = 0  # messages in them
+
+    def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
+        no_filters(filters)
+        self._roster.check_room()
+        self._roster.add(Member(consumer))
+
+    def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
+        if self._roster.remove(consumer) is None:
+            return
+        for lease in [lease for lease in self._leases if lease.consumer == consumer]:
+            offsets = self._unlease(lease, lease.offsets)
+            if crashed:
+                self._fail(offsets, lease.attempt + 1, CRASHED, now, now)
+            else:
+                self._fail(offsets, lease.attempt, "", now, now)
+
+    # -- messages
+
+    def wants(self) -> int:
+        if self.paused or self._blocked() or len(self._delayed) >= self.settings.delayed_max:
+            return 0
+        return max(0, min(self._roster.permits - self._again_count, self._room()) - self._fresh.count)
+
+    def offer(self, run: Run, now: int) -> None:
+        kept_max = self.settings.unacked_max + self.settings.delayed_max
+        self._accept(run, self._fresh.count + len(self._delayed), kept_max)
+        if run.due is None:
+            self._fresh.add(run.first, run.last)
+            return
+        for offset, time in enumerate(run.due, run.first):
+            if time is None or time <= now:
+                self._fresh.add(offset, offset)
+            else:
+                self._delayed.set(offset, time)
+
+    def poll(self, now: int) -> list[Effect]:
+        self._pass_time(now)
+        effects: list[Effect] = [*self._poison.emit(now)] if self._poison else []
+        if self.paused or not self._roster.permits:
+            return effects
+        fresh = 0 if self._blocked() else max(0, min(self._fresh.count, self._room()))
+        shares = self._roster.shares(self._again_count + fresh)
+        slices = self._take(sum([share for _, share in shares]))
+        slices.reverse()
+        for member, share in shares:
+            self._roster.spend(member, share)
+            while share:
+                first, last, attempt = slices.pop()
+                if last - first >= share:
+                    slices.append((first + share, last, attempt))
+                    last = first + share - 1
+                share -= last - first + 1
+                offsets = range(first, last + 1)
+                lease = self._leases.open(now, member.id, offsets, attempt)
+                self._flight.update(dict.fromkeys(offsets, lease))
+                effects.append(Deliver(member.id, first, last, attempt))
+        return effects
+
+    def due(self) -> int | None:
+        return earliest(
+            self._retry_times.next_time(), self._leases.due(), self._delayed.next_time(), self._poison.due()
+        )
+
+    def acked(self, first: int, last: int) -> None:
+        if first == last:
+            lease = self._flight.pop(first, None)
+            if lease is not None:
+                lease.left -= 1
+                if not lease.left:
+                    self._leases.close(lease)
+                return
+        for offset in known(self._flight, first, last):
+            lease = self._flight.pop(offset)
+            lease.left -= 1
+            if not lease.left:
+                self._leases.close(lease)
+        for offset in known(self._failed, first, last):
+            retry = self._failed.pop(offset)
+            retry.left -= 1
+            if retry.ready:
+                self._again_count -= 1
+            elif not retry.left:
+                del self._retries[retry.number]
+                self._retry_times.discard(retry.number)
+        self._fresh.cut(first, last)
+        self._delayed.discard_all(self._delayed.known(first, last))
+        self._poison.acked(first, last)
+
+    def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
+        flight = self._flight
+        failed: dict[int, tuple[Lease, list[int]]] = {}
+        for offset in known(flight, first, last):
+            lease = flight[offset]
+            if lease.consumer == consumer:
+                failed.setdefault(lease.number, (lease, []))[1].append(offset)
+        for lease, offsets in failed.values():
+            attempt = lease.attempt + 1
+            self._fail(self._unlease(lease, offsets), attempt, reason, now, now + self.policy.delay(attempt, delay))
+
+    def reset(self, now: int) -> None:
+        self._fresh.clear()
+        self._delayed.clear()
+        self._flight.clear()
+        self._leases.clear()
+        self._failed.clear()
+        self._retries.clear()
+        self._retry_times.clear()
+        self._again.clear()
+        self._again_count = 0
+        self._poison.clear()
+        self._offered = NOTHING_OFFERED
+
+    # -- failures
+
+    def _pass_time(self, now: int) -> None:
+        for lease in self._leases.expired(now):
+            attempt = lease.attempt + 1
+            offsets = self._unlease(lease, lease.offsets)
+            self._fail(offsets, attempt, TIMED_OUT, now, now + self.policy.delay(attempt))
+        for number in self._retry_times.take_due(now):
+            retry = self._retries.pop(number)
+            retry.ready = True
+            self._again.append(retry)
+            self._again_count += retry.left
+        for offset in self._delayed.take_due(now):
+            self._fresh.add(offset, offset)
+
+    def _unlease(self, lease: Lease, offsets: Sequence[int]) -> list[int]:
+        """Those of `offsets` that are in flight under this lease are so no more."""
+        flight = self._flight
+        taken = [offset for offset in offsets if flight.get(offset) is lease]
+        for offset in taken:
+            del flight[offset]
+        lease.left -= len(taken)
+        if not lease.left:
+            self._leases.close(lease)
+        return taken
+
+    def _fail(self, offsets: list[int], attempt: int, reason: str, now: int, due: int) -> None:
+        if self._poison.exhausted(attempt):
+            for offset in offsets:
+                self._poison.add(offset, attempt, reason, now)
+            return
+        self._retry_number += 1
+        retry = self._retries[self._retry_number] = _Retry(self._retry_number, offsets, attempt, due)
+        self._failed.update(dict.fromkeys(offsets, retry))
+        self._retry_times.set(retry.number, due)
+
+    def _take(self, count: int) -> list[Slice]:
+        """The next `count` messages: first those that failed, then new ones."""
+        slices: list[Slice] = []
+        while count and self._again:
+            retry = self._again[0]
+            offsets = retry.offsets
+            if retry.left < len(offsets):
+                offsets = [offset for offset in offsets if self._failed.get(offset) is retry]
+            taken, retry.offsets = offsets[:count], offsets[count:]
+            retry.left -= len(taken)
+            for offset in taken:
+                del self._failed[offset]
+            slices += [(first, last, retry.attempt) for first, last in ranges_of(taken)]
+            count -= len(taken)
+            self._again_count -= len(taken)
+            if not retry.offsets:
+                self._again.popleft()
+        slices += [(first, last, 0) for first, last in self._fresh.take(count)]
+        return slices
+
+    def _blocked(self) -> bool:
+        return self.policy.poison is PoisonPolicy.BLOCK and bool(self._poison)
+
+    def _room(self) -> int:
+        """How many new messages may be delivered: failed ones still count as not acknowledged."""
+        return self.settings.unacked_max - len(self._flight) - len(self._failed) - len(self._poison)
+
+    # -- what is known
+
+    def held(self, consumer: ConsumerId) -> list[tuple[int, int]]:
+        return ranges_of(sorted(offset for offset, lease in self._flight.items() if lease.consumer == consumer))
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flight)
+
+    @property
+    def waiting(self) -> int:
+        return self._fresh.count + len(self._failed) + len(self._delayed) + len(self._poison)
+
+    def explain(self, offset: int, now: int) -> Explanation:
+        lease = self._flight.get(offset)
+        if lease is not None:
+            return Explanation(Cause.IN_FLIGHT, consumer=lease.consumer)
+        if offset in self._poison:
+            return self._explain_poison(offset)
+        time = self._delayed.time_of(offset)
+        if time is not None:
+            return Explanation(Cause.DELAYED, until=time)
+        retry = self._failed.get(offset)
+        if retry is not None:
+            if not retry.ready:
+                return Explanation(Cause.REDELIVERY, until=retry.due)
+            return self._explain_standstill(room=1) or Explanation(Cause.READY)
+        if offset in self._fresh:
+            return self._explain_new() or Explanation(Cause.READY)
+        if offset <= self._offered:
+            return Explanation(Cause.ACKED)
+        if len(self._delayed) >= self.settings.delayed_max:
+            return Explanation(Cause.DELAYS_FULL, count=len(self._delayed))
+        return self._explain_new() or Explanation(Cause.NOT_READ)
+
+    def explain_consumer(self, consumer: ConsumerId, now: int) -> Explanation:
+        member = self._roster.get(consumer)
+        if not self.paused and not member.permits:
+            return Explanation(Cause.NO_PERMITS, consumer=consumer)
+        return self._explain_new() or Explanation(Cause.IDLE, consumer=consumer)
+
+    def _explain_new(self) -> Explanation | None:
+        """What keeps new messages back, if anything does."""
+        if self._blocked():
+            return Explanation(Cause.POISON_BLOCKS, offset=self._poison.first())
+        return self._explain_standstill(self._room())
