@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,3 +90,18 @@ def test_namespaces_choose_their_kind() -> None:
 def test_journal_files_have_a_least_size() -> None:
     with pytest.raises(ValueError, match="at least"):
         NodeSettings(file_bytes=4096)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pending_bytes_max": 0},
+        {"index_cache_bytes": -1},
+        {"copy_bytes_per_second": 0},
+        {"retry_seconds": 0.0},
+        {"copy_below": 1.5},
+    ],
+)
+def test_settings_with_which_a_node_could_not_work_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        NodeSettings(**wrong)

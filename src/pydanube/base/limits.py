@@ -32,7 +32,7 @@ RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one s
 WRITER_WAITING_BYTES_MAX = 32 * MIB  # of one ledger, not confirmed yet; half of what a journal lets wait
 WRITER_LAG_BYTES_MAX = 64 * MIB  # how far one copy may fall behind the others before the writer goes on without it
 CALL_SECONDS = 5.0  # a storage node that has not answered by then counts as unreachable
-CALLS_WAITING_MAX = 65_536  # requests in flight to one remote node; beyond it NodeBusy
+CALLS_WAITING_MAX = 65_536  # requests of one process in flight to remote nodes; beyond it NodeBusy
 
 MEMORY_NODE_BYTES = 256 * MIB  # what a memory node keeps; beyond it NodeBusy
 

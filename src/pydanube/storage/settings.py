@@ -32,6 +32,11 @@ class NodeSettings:
     def __post_init__(self) -> None:
         if self.file_bytes < JOURNAL_FILE_BYTES_MIN:
             raise ValueError(f"file_bytes must be at least {JOURNAL_FILE_BYTES_MIN}")
+        if not 0 <= self.copy_below <= 1:
+            raise ValueError("copy_below is a part of one")
+        for name in ("pending_bytes_max", "index_cache_bytes", "copy_bytes_per_second", "retry_seconds"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above zero")
 
 
 @dataclass(frozen=True, slots=True)
