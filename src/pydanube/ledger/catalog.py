@@ -43,6 +43,8 @@ class LedgerRecord:
     nodes: tuple[NodeIdentity, ...]  # these very identities: a wiped node is another one
     copies: Copies
     durability: Durability
+    bytes: int = 0  # once sealed: about how many of one copy
+    newest: int = 0  # once sealed: append time of its last entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class StreamRecord:
     owner: Epoch = Epoch(0)
     token: str = ""  # of the owner itself, to know its own change again when the answer to it was lost
     next_offset: int = 0  # no ledger opened from now on starts below
+    newest: int = 0  # append time of the last entry of the sealed ledgers: later ones are not older
     ledgers: tuple[LedgerRecord, ...] = ()
 
     @property
@@ -85,7 +88,9 @@ class StreamRecord:
         assert epoch > ledger.epoch or ledger.phase is Phase.RECOVERING
         return self._with_last(replace(ledger, phase=Phase.RECOVERING, epoch=epoch))
 
-    def sealed(self, epoch: Epoch, id: LedgerId, last: int, next_offset: int) -> StreamRecord:
+    def sealed(
+        self, epoch: Epoch, id: LedgerId, last: int, next_offset: int, *, bytes: int = 0, newest: int = 0
+    ) -> StreamRecord:
         """Ledger `id`, the unsealed one, ends at `last`; the next one starts at or above `next_offset`."""
         self.check_owner(epoch)
         ledger = self.unsealed
@@ -96,8 +101,9 @@ class StreamRecord:
         if last < ledger.first:  # nothing was ever acknowledged in it
             record = replace(self, ledgers=self.ledgers[:-1])
         else:
-            record = self._with_last(replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch))
-        return replace(record, next_offset=max(self.next_offset, next_offset))
+            sealed = replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch, bytes=bytes, newest=newest)
+            record = self._with_last(sealed)
+        return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
 
     def trimmed(self, epoch: Epoch, before: int) -> tuple[StreamRecord, tuple[LedgerRecord, ...]]:
         """Without the sealed ledgers that end below `before`; also returns those."""

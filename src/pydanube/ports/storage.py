@@ -35,6 +35,7 @@ class LedgerStatus:
     reserved: int  # offsets below this may have been acknowledged by a buffered ledger; 0 for fsync
     damaged: bool  # some of its entries cannot be read here
     quarantined: bool  # no catalogue knows it; kept and reported, never deleted by itself
+    bytes: int = 0  # of its entries on this node
 
 
 class StorageNode(Protocol):

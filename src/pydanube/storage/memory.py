@@ -24,7 +24,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import MEMORY_NODE_BYTES, OFFSET_MAX, READ_BYTES_MAX
-from pydanube.ledger.table import SEALED, Control, LedgerTable
+from pydanube.ledger.table import SEALED, Control, Ledger, LedgerTable
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
 from pydanube.storage.status import DURABILITY_CODES, status_of
@@ -69,7 +69,7 @@ class MemoryNode:
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         def fence() -> LedgerStatus:
             self._apply(self._table.decide_fence(ledger, epoch))
-            return status_of(self._table.get(ledger))
+            return self._status(self._table.get(ledger))
 
         return self._answer(fence)
 
@@ -85,7 +85,7 @@ class MemoryNode:
         return self._answer(delete)
 
     def list(self) -> Future[Statuses]:
-        return self._answer(lambda: [status_of(ledger) for ledger in self._table])
+        return self._answer(lambda: [self._status(ledger) for ledger in self._table])
 
     async def close(self) -> None:
         self._closed = True
@@ -139,6 +139,9 @@ class MemoryNode:
         if at == len(offsets) or (found.state == SEALED and offsets[at] > found.sealed):
             raise EntryMissing(f"ledger {ledger} has no entry at or after offset {offset} here")
         return offsets[at]
+
+    def _status(self, ledger: Ledger) -> LedgerStatus:
+        return status_of(ledger, sum(batch.size for batch in self._entries.get(ledger.id, {}).values()))
 
     def _control(self, decide: Callable[[], Sequence[Control]]) -> Future[None]:
         return self._answer(lambda: self._apply(decide()))

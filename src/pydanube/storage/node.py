@@ -178,7 +178,7 @@ class DiskNode:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
         answer: Future[Statuses] = self._loop.create_future()
-        answer.set_result([status_of(ledger) for ledger in self._state.table])
+        answer.set_result([self._status(ledger) for ledger in self._state.table])
         return answer
 
     # -- for the operator --------------------------------------------------------------------------------------------
@@ -246,7 +246,11 @@ class DiskNode:
     async def _fence(self, ledger: LedgerId, epoch: Epoch) -> LedgerStatus:
         state = self._state
         await self._control(lambda: state.table.decide_fence(ledger, epoch))
-        return status_of(state.table.get(ledger))
+        return self._status(state.table.get(ledger))
+
+    def _status(self, ledger: Ledger) -> LedgerStatus:
+        runs = self._journal.active.index.ledgers.get(ledger.id)
+        return status_of(ledger, 0 if runs is None else runs.bytes)
 
     async def _delete(self, ledger: LedgerId) -> None:
         state, journal = self._state, self._journal

@@ -26,6 +26,8 @@ class Ending:
 
     last: int
     next_offset: int
+    bytes: int = 0  # of one copy, about: every node has its part of the entries
+    newest: int = 0  # append time of the last entry; 0 if that cannot be read now
 
 
 async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> Ending:
@@ -39,7 +41,16 @@ async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes
             break
         await _finish(record, epoch, batch, offset, copies)
         offset = batch.last_offset + 1
-    return Ending(offset - 1, max([offset, *(status.reserved for status in fenced.values())]))
+    next_offset = max([offset, *(status.reserved for status in fenced.values())])
+    size = sum(status.bytes for status in fenced.values()) * len(copies) // (len(fenced) * record.copies.write)
+    return Ending(offset - 1, next_offset, size, await _newest(record, offset - 1, copies))
+
+
+async def _newest(record: LedgerRecord, last: int, copies: Sequence[StorageNode]) -> int:
+    if last < record.first:
+        return 0
+    answers = await _ask([node.read(record.id, last, 1) for node in copies])
+    return max((answer[0].append_time for answer in answers if isinstance(answer, list)), default=0)
 
 
 async def _fence(record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> dict[int, LedgerStatus]:

@@ -11,7 +11,8 @@ _DURABILITIES = {code: durability for durability, code in DURABILITY_CODES.items
 _STATES = {OPEN: LedgerState.OPEN, FENCED: LedgerState.FENCED, SEALED: LedgerState.SEALED}
 
 
-def status_of(ledger: Ledger) -> LedgerStatus:
+def status_of(ledger: Ledger, newest_bytes: int) -> LedgerStatus:
+    """`newest_bytes` are those that are not in a closed file yet."""
     return LedgerStatus(
         ledger=ledger.id,
         epoch=max(ledger.epoch, ledger.fence),
@@ -22,4 +23,5 @@ def status_of(ledger: Ledger) -> LedgerStatus:
         reserved=ledger.reserved,
         damaged=ledger.incomplete,
         quarantined=ledger.quarantined,
+        bytes=newest_bytes + sum(size for _, size in ledger.files()),
     )

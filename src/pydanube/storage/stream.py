@@ -44,6 +44,8 @@ class StreamSettings:
     copies: Copies = field(default_factory=Copies)
     durability: Durability = Durability.FSYNC
     ledger_bytes: int = 256 * 1024 * 1024  # a ledger is sealed and followed by a new one beyond this
+    ledger_seconds: float = 4 * 3600.0  # and when it is older than this, if `roll_if_old` is called now and then
+    lazy: bool = False  # the first ledger of an owner is made for the first append, not before
     retry_seconds: float = 0.2
 
 
@@ -63,6 +65,8 @@ class Stream:
         self._version = 0
         self._writer: LedgerWriter | None = None
         self._finishing: LedgerWriter | None = None  # the ledger before, while the stream rolls
+        self._idle = False  # lazy: recovered, and there is no ledger yet
+        self._begun = 0.0  # when the open ledger was made, on the monotonic clock
         self._confirmed = NO_OFFSET
         self._why_not: DanubeError = NodeClosed("the stream is not open yet")
         self._opening: Task[None] | None = None
@@ -90,7 +94,7 @@ class Stream:
             stream._closed = True  # nobody will have it, so nobody must open it
             await stream._give_up_opening()
             raise
-        if stream._writer is None:
+        if stream._writer is None and not stream._idle:
             raise stream._why_not
         return stream
 
@@ -114,7 +118,7 @@ class Stream:
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
         """The batch with its offsets, and a future of its confirmation. Raises why not if the stream cannot take it."""
-        writer = self._writer
+        writer = self._writer or self._wake_up()
         if writer is None:
             raise self._why_not  # not open, lost or closed
         self._append_time = max(self._append_time, self._clock.wall())  # non-decreasing, whatever the clock does
@@ -123,6 +127,30 @@ class Stream:
             self._roll(writer)
         return appended
 
+    async def ready(self) -> None:
+        """Returns when the stream can be appended to; raises why not if it is lost or closed."""
+        while self._writer is None and not self._idle:
+            if self._closed or self.lost:
+                raise self._why_not
+            if self._opening is None or self._opening.done():
+                await asyncio.sleep(0)
+            else:
+                await asyncio.wait([self._opening])
+
+    def roll_if_old(self) -> None:
+        """So that an idle stream's last ledger can age and go."""
+        writer = self._writer
+        if writer is None or self._finishing is not None or writer.next_offset == writer.first:
+            return
+        if self._clock.monotonic() - self._begun >= self._settings.ledger_seconds:
+            self._roll(writer)
+
+    def roll(self) -> None:
+        """What follows goes to a new ledger, so that the one before can be trimmed."""
+        writer = self._writer
+        if writer is not None and self._finishing is None and writer.next_offset > writer.first:
+            self._roll(writer)
+
     @property
     def confirmed(self) -> int:
         """The last offset that anybody may see; never goes back."""
@@ -130,6 +158,12 @@ class Stream:
         if writer is not None:
             self._confirmed = max(self._confirmed, writer.confirmed)
         return self._confirmed
+
+    @property
+    def sealed(self) -> tuple[LedgerRecord, ...]:
+        """The ledgers that will not change any more, oldest first."""
+        ledgers = self._record.ledgers
+        return ledgers if self._record.unsealed is None else ledgers[:-1]
 
     @property
     def first(self) -> int:
@@ -218,6 +252,10 @@ class Stream:
                     if self._record.unsealed is not None:
                         await self._recover()
                     self._confirmed = max(self._confirmed, self._record.end)
+                    self._append_time = max(self._append_time, self._record.newest)
+                    if self._settings.lazy:
+                        self._idle = True
+                        return
                     writer = LedgerWriter(self.epoch, self._record.next_offset, self._nodes, self._failed)
                     await self._begin(writer)
                 self._writer = writer
@@ -230,6 +268,25 @@ class Stream:
                 log.warning("%s cannot be appended to yet: %s", self.name, error)
                 await asyncio.sleep(self._settings.retry_seconds)
 
+    def _wake_up(self) -> LedgerWriter | None:
+        """The first append of a lazy stream: it and those that follow wait for the ledger to be made."""
+        if not self._idle or self._closed or self.lost or (self._opening is not None and not self._opening.done()):
+            return None
+        self._idle = False
+        writer = self._writer = LedgerWriter(self.epoch, self._record.next_offset, self._nodes, self._failed)
+        self._start(self._begin_idle(writer))
+        return writer
+
+    async def _begin_idle(self, writer: LedgerWriter) -> None:
+        try:
+            async with self._changing:
+                await self._begin(writer)
+        except OwnershipLost as error:
+            self._lose(error)
+        except DanubeError as error:
+            self._stop_writing(error)
+            await self._open()
+
     async def _recover(self) -> None:
         ledger = self._record.unsealed
         assert ledger is not None
@@ -237,7 +294,11 @@ class Stream:
             await self._store(self._record.taken_over(self._token))  # our own ledger failed: a new epoch fences it
         await self._store(self._record.recovering(self.epoch))
         ending = await recover_ledger(ledger, self.epoch, self._nodes)
-        await self._store(self._record.sealed(self.epoch, ledger.id, ending.last, ending.next_offset))
+        await self._store(
+            self._record.sealed(
+                self.epoch, ledger.id, ending.last, ending.next_offset, bytes=ending.bytes, newest=ending.newest
+            )
+        )
         await self._tell_nodes(ledger, ending.last)
 
     async def _begin(self, writer: LedgerWriter) -> None:
@@ -247,6 +308,7 @@ class Stream:
         ledger_id = await self._catalog.next_ledger_id()
         ledger = new_ledger(ledger_id, self.epoch, self._record.next_offset, nodes, copies, durability)
         await self._store(self._record.opened(self.epoch, ledger))
+        self._begun = self._clock.monotonic()
         await writer.begin(ledger)
 
     def _failed(self, error: DanubeError) -> None:
@@ -266,7 +328,7 @@ class Stream:
         """Opens again what failed while nobody watched, never twice at once; called when an opening ends or fails."""
         if self._opening is not None and not self._opening.done():
             return
-        if self._writer is None and not self._closed and not self.lost:
+        if self._writer is None and not (self._idle or self._closed or self.lost):
             self._start(self._open())
 
     def _stop_writing(self, error: DanubeError) -> None:
@@ -294,7 +356,7 @@ class Stream:
         try:
             async with self._changing:
                 last = await full.finish()
-                await self._store(self._record.sealed(self.epoch, full.record.id, last, full.next_offset))
+                await self._store(self._ended(full, last))
                 await self._begin(writer)
             self._confirmed = max(self._confirmed, last)
             self._finishing = None
@@ -304,6 +366,10 @@ class Stream:
         except DanubeError as error:
             self._stop_writing(error)
             await self._open()
+
+    def _ended(self, writer: LedgerWriter, last: int) -> StreamRecord:
+        ends = (writer.record.id, last, writer.next_offset)
+        return self._record.sealed(self.epoch, *ends, bytes=writer.bytes, newest=writer.newest)
 
     async def close(self) -> None:
         """Takes no more appends, waits for those under way, seals the ledger and lets go.
@@ -322,12 +388,15 @@ class Stream:
             self._why_not = closed
         if waiting is not None:
             waiting.abandon(closed)
+        if writer is not None and not writer.begun:
+            writer.abandon(closed)
+            writer = self._finishing = None
         if writer is None:
             return
         try:
             last = await writer.finish()
             self._confirmed = max(self._confirmed, last)
-            await self._store(self._record.sealed(self.epoch, writer.record.id, last, writer.next_offset))
+            await self._store(self._ended(writer, last))
             await self._tell_nodes(writer.record, last)
         except DanubeError as error:
             log.warning("%s was left open, to be recovered by its next owner: %s", self.name, error)

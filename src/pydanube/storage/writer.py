@@ -39,14 +39,16 @@ class LedgerWriter:
 
     def __init__(self, epoch: Epoch, first: int, nodes: StorageNodes, failed: Callable[[DanubeError], None]) -> None:
         self.next_offset = first
+        self.first = first
         self.bytes = 0
+        self.newest = 0  # append time of the last batch
         self.confirmed = first - 1  # the last offset that the ack quorum holds, with everything before it
         self.failure: DanubeError | None = None
         self._epoch = epoch
         self._pool = nodes
         self._report = failed
         self._loop = asyncio.get_running_loop()
-        self._begun = False
+        self.begun = False
         self._record: LedgerRecord | None = None
         self._only: StorageNode | None = None
         self._nodes: list[StorageNode] = []
@@ -77,7 +79,7 @@ class LedgerWriter:
         if not writable(self._nodes, self._alive, record.copies):
             causes = [answer for answer in answers if isinstance(answer, DanubeError)]
             raise causes[0] if len(self._nodes) == 1 and causes else QuorumLost(f"ledger {record.id}: {causes}")
-        self._begun = True
+        self.begun = True
         for entry in list(self._entries):
             self._send(entry)
 
@@ -93,10 +95,11 @@ class LedgerWriter:
         stamped = batch.stamped(self.next_offset, self._epoch, append_time)
         self.next_offset += batch.count
         self.bytes += stamped.size
+        self.newest = append_time
         self._entries_bytes += stamped.size
         entry = _Entry(stamped, self._loop.create_future())
         self._entries.append(entry)
-        if self._begun:
+        if self.begun:
             self._send(entry)
         return stamped, entry.future
 
