@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,7 +113,7 @@ def test_ranges_are_merged_into_as_few_as_can_be(group: list[tuple[int, int]]) -
     assert {at for first, last in found for at in range(first, last + 1)} == {
         at for first, last in group for at in range(first, last + 1)
     }
-    assert all(last + 1 < first for (_, last), (first, _) in zip(found, found[1:], strict=False))
+    assert all(last + 1 < first for (_, last), (first, _) in pairwise(found))
 
 
 def test_the_floor_moves_over_everything_done() -> None:

@@ -61,6 +61,7 @@ class Producer:
     next_sequence: int = 0  # 0: nothing published yet
     firsts: array[int] = field(default_factory=lambda: array("q"))  # first sequence of each batch
     bases: array[int] = field(default_factory=lambda: array("q"))  # its base offset
+    left_below: int = 0  # batches that left the window have their base offset below
 
     @property
     def last_sequence(self) -> int | None:
@@ -88,13 +89,16 @@ class Producer:
         stale = max(0, len(self.firsts) - DEDUP_WINDOW_BATCHES + 1)
         if first != self.next_sequence:
             stale = len(self.firsts)  # a part of the topic was lost: what came before does not lead up to this
-        del self.firsts[:stale], self.bases[:stale]
+        if stale:
+            self.left_below = self.bases[stale - 1] + 1
+            del self.firsts[:stale], self.bases[:stale]
         self.firsts.append(first)
         self.bases.append(base_offset)
         self.next_sequence = first + count
 
     def state_at(self, data_offset: int) -> ProducerState:
         """As of the batches below `data_offset`: later ones may be lost in a crash, and are read again if not."""
+        assert data_offset >= self.left_below
         kept = bisect_left(self.bases, data_offset)
         firsts, bases = tuple(self.firsts[:kept]), tuple(self.bases[:kept])
         start, next_sequence = self.start, self.next_sequence
@@ -170,7 +174,10 @@ class ProducerTable:
             self._attach(record)
         elif isinstance(record, ProducersForgotten):
             for producer in record.producers:
-                del self._names[self.get(producer).name], self._producers[producer]
+                gone = self._producers.pop(producer, None)
+                if gone is None:
+                    raise StateInvalid(f"producer {producer} is forgotten and was never there")
+                del self._names[gone.name]
             self.forgotten += len(record.producers)
         else:
             loaded = Producer(record.producer, record.name, record.epoch, record.time, record.doubtful)
@@ -178,6 +185,10 @@ class ProducerTable:
             loaded.firsts.extend(record.firsts)
             loaded.bases.extend(record.bases)
             self._insert(loaded)
+
+    def snapshot_ready(self, data_offset: int) -> bool:
+        """False while some producer has more batches from `data_offset` on than its window holds."""
+        return all(known.left_below <= data_offset for known in self._producers.values())
 
     def snapshot(self, data_offset: int) -> list[ProducerState]:
         return [known.state_at(data_offset) for known in self._producers.values()]

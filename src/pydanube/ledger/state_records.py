@@ -407,7 +407,8 @@ def _decode_producer(data: bytes) -> ProducerState:
     _need(0 <= start < next_sequence or start == next_sequence == 0, "a sequence before the first")
     name = data[_PRODUCER.size : _PRODUCER.size + length]
     firsts, bases = _pairs(data, _PRODUCER.size + length, DEDUP_WINDOW_BATCHES)
-    _need(all(map(lt, (start - 1, *firsts), (*firsts, max(next_sequence, start + 1)))), "sequences out of order")
+    _need(all(map(lt, (start - 1, *firsts), firsts)), "sequences out of order")
+    _need(not firsts or firsts[-1] < next_sequence, "a batch after the last")
     _need(all(map(lt, (-1, *bases), (*bases, OFFSET_MAX + 1))), "offsets out of order")
     return ProducerState(producer, _name(name), epoch, time, bool(doubtful), start, next_sequence, firsts, bases)
 

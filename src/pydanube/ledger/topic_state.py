@@ -195,8 +195,8 @@ class TopicState:
     def snapshot(self, data_offset: int) -> list[Record]:
         """All of it as records, to be logged with nothing in between.
 
-        Producers are as of the batches below `data_offset`, which is at most the confirmed end; a restart feeds the
-        later ones to `producers.appended`.
+        Producers are as of the batches below `data_offset`, the confirmed end; a restart feeds the later ones to
+        `producers.appended`. Ask `producers.snapshot_ready` before.
         """
         body: list[Record] = []
         for known in self._subscriptions.values():
