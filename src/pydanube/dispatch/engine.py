@@ -32,6 +32,7 @@ class Engine(ABC, Generic[M]):
         self._roster: Roster[M] = Roster()
         self._poison = Poison(policy)
         self._offered = NOTHING_OFFERED  # the highest offset that was offered
+        self._polled = 0  # the time of the last poll
 
     # -- consumers
 

@@ -31,7 +31,7 @@ class Cause(Enum):
     PAUSED = "The subscription is paused."
     UNACKED_LIMIT = "The subscription has {count} unacknowledged messages, as many as it may have."
     NO_PERMITS = "Consumer {consumer} has not asked for more messages."
-    ALL_WITHOUT_PERMITS = "None of the {count} connected consumers has asked for more messages."
+    ALL_WITHOUT_PERMITS = "Not one of the {count} connected consumers has asked for more messages."
     POISON_BLOCKS = "Message {offset} has failed too often and stops what comes after it."
     LOOKAHEAD_FULL = "{count} messages wait behind others of their keys, as many as may; the oldest has the key {key}."
     DELAYS_FULL = "{count} messages wait for their delivery times, as many as may."

@@ -16,7 +16,7 @@ from pydanube.dispatch.events import Deliver, Effect, Run, Skipped
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.keys import KeyMember, KeyState
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, Unmatched
-from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Leases, earliest
+from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Failure, Leases, earliest
 from pydanube.dispatch.ring import Filters, Ring
 
 
@@ -31,8 +31,8 @@ class KeyShared(Engine[KeyMember]):
         self._place: dict[int, KeyState] = {}  # every message that is queued or in flight
         self._in_flight = 0
         self._leases = Leases(policy.ack_timeout)
-        self._gates = Agenda()  # numbers of key states
-        self._shut: dict[int, KeyState] = {}  # by number, those with a gate
+        self._resting: dict[int, KeyState] = {}  # by number, keys whose next message waits after a failure
+        self._rest_times = Agenda()
         self._skipped: list[int] = []
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
@@ -52,7 +52,7 @@ class KeyShared(Engine[KeyMember]):
                 if state.flight:
                     first = next(iter(state.flight))
                     if crashed:
-                        self._count(state, [first], CRASHED, now)
+                        self._count(state, first, CRASHED, now)
                     self._rewind(state, first)
                 state.let_go()
         self._line_up_all()
@@ -80,6 +80,7 @@ class KeyShared(Engine[KeyMember]):
                 self._line_up(state)
 
     def poll(self, now: int) -> list[Effect]:
+        self._polled = now
         self._pass_time(now)
         effects: list[Effect] = [*self._poison.emit(now)] if self._poison else []
         if self._skipped:
@@ -95,7 +96,7 @@ class KeyShared(Engine[KeyMember]):
         return effects
 
     def due(self) -> int | None:
-        return earliest(self._gates.next_time(), self._leases.due(), self._poison.due())
+        return earliest(self._rest_times.next_time(), self._leases.due(), self._poison.due())
 
     def acked(self, first: int, last: int) -> None:
         if first != last:
@@ -117,7 +118,7 @@ class KeyShared(Engine[KeyMember]):
             state.failures.pop(first, None)
         if not state.queue:
             if not state.flight:
-                del self._keys[state.key]
+                self._forget(state)
         elif not state.lined:
             self._line_up(state)
 
@@ -129,15 +130,17 @@ class KeyShared(Engine[KeyMember]):
             if state.holder is member and offset in state.flight:
                 failed.setdefault(state.key, []).append(offset)
         for key, offsets in failed.items():
-            self._fail(self._keys[key], offsets, reason, now, delay)
+            state = self._keys[key]
+            self._fail(state, offsets, reason, now, delay)
+            self._line_up(state)
 
     def reset(self, now: int) -> None:
         self._keys.clear()
         self._place.clear()
         self._in_flight = 0
         self._leases.clear()
-        self._gates.clear()
-        self._shut.clear()
+        self._resting.clear()
+        self._rest_times.clear()
         self._skipped.clear()
         self._poison.clear()
         self._offered = NOTHING_OFFERED
@@ -148,9 +151,11 @@ class KeyShared(Engine[KeyMember]):
 
     def _line_up(self, state: KeyState) -> None:
         """Puts a key into the line of the consumer that may have its next message, if there is one."""
-        if not state.queue or state.shut_out or state.queue[0] in self._poison:
+        if not state.queue or state.queue[0] in self._poison:
             return
         member, head = state.holder, state.queue[0]
+        if state.failures and self._rests(state, head):
+            return
         if head > state.owed:
             owner = self._owner(state.key)
             if not state.flight:
@@ -183,13 +188,17 @@ class KeyShared(Engine[KeyMember]):
         for offset in state.queue:
             del self._place[offset]
             self._poison.acked(offset, offset)
-        self._open_gate(state)
+        self._forget(state)
+
+    def _forget(self, state: KeyState) -> None:
         del self._keys[state.key]
+        if self._resting.pop(state.number, None) is not None:
+            self._rest_times.discard(state.number)
 
     def _deliver(self, member: KeyMember, budget: int, now: int, effects: list[Effect]) -> None:
         """Up to `budget` messages from the keys in the member's line; a key that has more goes to the end of it."""
         given: list[int] = []
-        attempts: dict[int, int] = {}
+        failures: dict[int, Failure] = {}
         lease = self._leases.open(now, member.id, given)
         line = member.line
         while line and len(given) < budget:
@@ -199,9 +208,9 @@ class KeyShared(Engine[KeyMember]):
             state.lined = False
             queue, flight = state.queue, state.flight
             count = min(len(queue), budget - len(given))
-            if state.failures or state.gate or (queue and queue[0] <= state.owed):
+            if state.failures or (queue and queue[0] <= state.owed):
                 count = self._sendable(state, member, count)
-                attempts |= state.failures
+                failures |= state.failures
             for _ in range(count):
                 offset = queue.popleft()
                 flight[offset] = lease
@@ -215,14 +224,15 @@ class KeyShared(Engine[KeyMember]):
         self._in_flight += len(given)
         self._roster.spend(member, len(given))
         given.sort()
-        effects += _deliveries(member.id, given, attempts)
+        effects += _deliveries(member.id, given, failures)
 
     def _sendable(self, state: KeyState, member: KeyMember, count: int) -> int:
         """How many of the next `count` messages of a key with failures may go now."""
         moved = self._owner(state.key) is not member
         for at, offset in enumerate(state.queue):
-            gated = state.gate and offset >= state.gated[0]
-            if at == count or gated or offset in self._poison or (moved and offset > state.owed):
+            failure = state.failures.get(offset)
+            rests = failure is not None and failure.time > self._polled
+            if at == count or rests or offset in self._poison or (moved and offset > state.owed):
                 return at
         return count
 
@@ -239,24 +249,34 @@ class KeyShared(Engine[KeyMember]):
                 state = self._keys[key]
                 self._fail(state, [offset], TIMED_OUT, now, 0)
                 state.let_go()
-        for number in self._gates.take_due(now):
-            state = self._shut.pop(number)
-            state.gate = 0
+                self._line_up(state)
+        for number in self._rest_times.take_due(now):
+            state = self._resting.pop(number)
             if not state.lined:
                 self._line_up(state)
 
-    def _fail(self, state: KeyState, offsets: list[int], reason: str, now: int, asked: int) -> None:
-        self._count(state, offsets, reason, now)
-        self._rewind(state, offsets[0])
-        state.shut(offsets, now + self.policy.delay(state.failures[offsets[0]], asked))
-        self._gates.set(state.number, state.gate)
-        self._shut[state.number] = state
+    def _rests(self, state: KeyState, head: int) -> bool:
+        """Whether the next message of a key waits after a failure; if so, its key is looked at again then."""
+        failure = state.failures.get(head)
+        if failure is None or failure.time <= self._polled:
+            return False
+        self._resting[state.number] = state
+        self._rest_times.set(state.number, failure.time)
+        return True
 
-    def _count(self, state: KeyState, offsets: list[int], reason: str, now: int) -> None:
+    def _fail(self, state: KeyState, offsets: list[int], reason: str, now: int, asked: int) -> None:
         for offset in offsets:
-            count = state.failures[offset] = state.failures.get(offset, 0) + 1
-            if self._poison.exhausted(count):
-                self._poison.add(offset, count, reason, now)
+            count = self._count(state, offset, reason, now)
+            state.failures[offset] = Failure(count, now + self.policy.delay(count, asked))
+        self._rewind(state, offsets[0])
+
+    def _count(self, state: KeyState, offset: int, reason: str, now: int) -> int:
+        before = state.failures.get(offset)
+        count = 1 if before is None else before.number + 1
+        state.failures[offset] = Failure(count, now)
+        if self._poison.exhausted(count):
+            self._poison.add(offset, count, reason, now)
+        return count
 
     def _rewind(self, state: KeyState, first: int) -> None:
         rewound = state.rewind(first)
@@ -270,13 +290,6 @@ class KeyShared(Engine[KeyMember]):
         """A queued message is done."""
         state.queue.remove(offset)
         self._poison.acked(offset, offset)
-        if state.gate and not (state.queue and state.queue[0] <= state.gated[1]):
-            self._open_gate(state)
-
-    def _open_gate(self, state: KeyState) -> None:
-        state.gate = 0
-        self._gates.discard(state.number)
-        self._shut.pop(state.number, None)
 
     # -- what is known
 
@@ -309,10 +322,11 @@ class KeyShared(Engine[KeyMember]):
         head, key = state.queue[0], state.key
         if head in self._poison:
             return Explanation(Cause.KEY_BLOCKED, key=key, offset=head)
-        if state.gate and offset >= state.gated[0]:
-            if offset == state.gated[0]:
-                return Explanation(Cause.REDELIVERY, until=state.gate)
-            return Explanation(Cause.KEY_BLOCKED, key=key, offset=state.gated[0])
+        failure = state.failures.get(head)
+        if failure is not None and failure.time > self._polled:
+            if offset == head:
+                return Explanation(Cause.REDELIVERY, until=failure.time)
+            return Explanation(Cause.KEY_BLOCKED, key=key, offset=head)
         if not self._roster or self.paused:
             return Explanation(Cause.PAUSED if self._roster else Cause.NO_CONSUMER)
         owner = self._owner(key)
@@ -340,10 +354,11 @@ class KeyShared(Engine[KeyMember]):
         return standstill
 
 
-def _deliveries(consumer: ConsumerId, offsets: list[int], attempts: dict[int, int]) -> list[Deliver]:
+def _deliveries(consumer: ConsumerId, offsets: list[int], failures: dict[int, Failure]) -> list[Deliver]:
     """Ascending offsets as deliveries of consecutive ones with equal attempts."""
-    if not attempts:
+    if not failures:
         return [Deliver(consumer, first, last, 0) for first, last in ranges_of(offsets)]
+    attempts = {offset: failure.number for offset, failure in failures.items()}
     found: list[Deliver] = []
     for first, last in ranges_of(offsets):
         start = first

@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import OFFSET_MAX
 from pydanube.base.ranges import Ranges
 from pydanube.dispatch.engine import NOTHING_OFFERED, Engine, no_filters
 from pydanube.dispatch.events import Deliver, Effect, Run
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
-from pydanube.dispatch.redelivery import CRASHED, LEASE_STEPS, TIMED_OUT, earliest
+from pydanube.dispatch.redelivery import CRASHED, LEASE_STEPS, TIMED_OUT, Failure, earliest
 from pydanube.dispatch.roster import Member
 
 NONE_FAILED = -1
@@ -41,10 +40,8 @@ class Ordered(Engine[Member]):
         self._queue = Ranges()  # not in flight: new, or rewound
         self._flight = Ranges()  # all with the active consumer
         self._terms: deque[_Term] = deque()  # ascending by offset and by deadline
-        self._failures: dict[int, int] = {}  # by offset, of those that failed
+        self._failures: dict[int, Failure] = {}  # by offset, of those that failed
         self._failed_last = NONE_FAILED  # no offset above it has failed
-        self._gate = 0  # until then nothing from the first gated offset on is delivered; 0 if nothing waits
-        self._gated = (0, 0)  # the lowest and the highest offset whose failure has to be waited out
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
         no_filters(filters)
@@ -57,14 +54,14 @@ class Ordered(Engine[Member]):
             return
         first = self._flight.first
         if crashed:
-            self._count(first, first, CRASHED, now)
+            self._count(first, CRASHED, now)
         self._requeue(first)
 
     # -- messages
 
     def wants(self) -> int:
         active = self._roster.first()
-        if self.paused or active is None or self._gate or self._blocked():
+        if self.paused or active is None or self._blocked() or self._redelivery_time():
             return 0
         return max(0, min(active.permits, self.settings.unacked_max - self._flight.count) - self._queue.count)
 
@@ -76,30 +73,28 @@ class Ordered(Engine[Member]):
         term = self._oldest_term()
         if term is not None and term.deadline <= now:
             self._fail(self._flight.first, self._flight.first, TIMED_OUT, now, 0)
-        if self._gate and now >= self._gate:
-            self._gate = 0
+        self._polled = now
         effects: list[Effect] = [*self._poison.emit(now)] if self._poison else []
         active = self._roster.first()
         if active is None or self.paused:
             return effects
         queue, flight = self._queue, self._flight
-        limit = self._gated[0] - 1 if self._gate else OFFSET_MAX
         budget = min(active.permits, self.settings.unacked_max - flight.count)
-        while budget > 0 and queue and queue.first <= limit and not self._blocked():
+        while budget > 0 and queue and not self._blocked() and not self._redelivery_time():
             first, last = queue.head
-            last = self._equal(first, min(last, first + budget - 1, limit))
+            attempt, last = self._alike(first, min(last, first + budget - 1))
             queue.cut(first, last)
             flight.add(first, last)
             self._lease(last, now)
             budget -= last - first + 1
             self._roster.spend(active, last - first + 1)
-            effects.append(Deliver(active.id, first, last, self._failures.get(first, 0)))
+            effects.append(Deliver(active.id, first, last, attempt))
         return effects
 
     def due(self) -> int | None:
         term = self._oldest_term()
         timeout = None if term is None else term.deadline
-        return earliest(self._gate or None, timeout, self._poison.due())
+        return earliest(self._redelivery_time(), timeout, self._poison.due())
 
     def acked(self, first: int, last: int) -> None:
         self._flight.cut(first, last)
@@ -107,8 +102,6 @@ class Ordered(Engine[Member]):
             self._queue.cut(first, last)
         if first <= self._failed_last:
             self._forget(first, last)
-        if self._gate and not (self._queue and self._queue.first <= self._gated[1]):
-            self._gate = 0
 
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
         active = self._roster.first()
@@ -123,7 +116,6 @@ class Ordered(Engine[Member]):
         self._poison.clear()
         self._failed_last = NONE_FAILED
         self._offered = NOTHING_OFFERED
-        self._gate = 0
 
     # -- failures
 
@@ -137,21 +129,20 @@ class Ordered(Engine[Member]):
         failed = self._flight.within(first, last)
         if not failed:
             return
-        first = failed[0][0]
         for start, end in failed:
-            self._count(start, end, reason, now)
-        self._requeue(first)
-        highest = max(failed[-1][1], self._gated[1]) if self._gate else failed[-1][1]
-        self._gate = max(self._gate, now + self.policy.delay(self._failures[first], asked))
-        self._gated = (first, highest)  # whatever waits already is above `first`: it was rewound
+            for offset in range(start, end + 1):
+                count = self._count(offset, reason, now)
+                self._failures[offset] = Failure(count, now + self.policy.delay(count, asked))
+        self._requeue(failed[0][0])
 
-    def _count(self, first: int, last: int, reason: str, now: int) -> None:
-        failures = self._failures
-        for offset in range(first, last + 1):
-            count = failures[offset] = failures.get(offset, 0) + 1
-            if self._poison.exhausted(count):
-                self._poison.add(offset, count, reason, now)
-        self._failed_last = max(self._failed_last, last)
+    def _count(self, offset: int, reason: str, now: int) -> int:
+        before = self._failures.get(offset)
+        count = 1 if before is None else before.number + 1
+        self._failures[offset] = Failure(count, now)
+        self._failed_last = max(self._failed_last, offset)
+        if self._poison.exhausted(count):
+            self._poison.add(offset, count, reason, now)
+        return count
 
     def _requeue(self, first: int) -> None:
         """Everything in flight from `first` on waits for its turn again."""
@@ -177,15 +168,22 @@ class Ordered(Engine[Member]):
         """Whether the next message is poison: order is kept, so nothing passes it."""
         return bool(self._poison) and bool(self._queue) and self._queue.first in self._poison
 
-    def _equal(self, first: int, last: int) -> int:
-        """How far from `first` on, at most to `last`, messages have failed equally often."""
+    def _redelivery_time(self) -> int | None:
+        """Until when the next message waits after a failure: nothing passes it."""
+        if not self._failures or not self._queue:
+            return None
+        failure = self._failures.get(self._queue.first)
+        return failure.time if failure is not None and failure.time > self._polled else None
+
+    def _alike(self, first: int, last: int) -> tuple[int, int]:
+        """How often `first` has failed, and how far, at most to `last`, others of the same sort follow it."""
         if first > self._failed_last:
-            return last
+            return 0, last
         failures, end = self._failures, first
-        count = failures.get(first)
-        while end < last and failures.get(end + 1) == count:
+        failure = failures.get(first)
+        while end < last and failures.get(end + 1) == failure:
             end += 1
-        return end
+        return (0 if failure is None else failure.number), end
 
     def _lease(self, last: int, now: int) -> None:
         timeout = self.policy.ack_timeout
@@ -236,8 +234,9 @@ class Ordered(Engine[Member]):
             return Explanation(Cause.PAUSED)
         if self._blocked():
             return Explanation(Cause.POISON_BLOCKS, offset=self._queue.first)
-        if self._gate:
-            return Explanation(Cause.REDELIVERY, until=self._gate)
+        time = self._redelivery_time()
+        if time is not None:
+            return Explanation(Cause.REDELIVERY, until=time)
         if not active.permits:
             return Explanation(Cause.NO_PERMITS, consumer=active.id)
         if self._flight.count >= self.settings.unacked_max:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import POISON_RETRY_MICROSECONDS_MIN, REASON_CHARACTERS_MAX
@@ -17,6 +18,13 @@ from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 TIMED_OUT = "not acknowledged in time"
 CRASHED = "the consumer's connection broke"
 LEASE_STEPS = 64  # a timeout is noticed at most this part of itself late, so that few deadlines are kept
+
+
+class Failure(NamedTuple):
+    """How often a message has failed, and the time before which it is not sent again."""
+
+    number: int
+    time: int
 
 
 class Lease:
