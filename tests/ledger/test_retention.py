@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,12 +118,12 @@ def test_a_delayed_message_lives_from_its_delivery_time_on() -> None:
 
 
 def test_the_search_ends_at_the_first_batch_that_is_young_enough() -> None:
-    def batches() -> object:
+    def batches() -> Iterator[BatchTimes]:
         yield BatchTimes(0, 9, 10 * SECOND)
         yield BatchTimes(10, 19, 50 * SECOND)
         raise AssertionError("no need to look further")
 
-    assert expired(batches(), 60, 80 * SECOND) == [(0, 9)]  # type: ignore[arg-type]
+    assert expired(batches(), 60, 80 * SECOND) == [(0, 9)]
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +25,7 @@ from pydanube.base.limits import (
     SUBSCRIPTIONS_MAX,
 )
 from pydanube.ledger import dedup
+from pydanube.ledger.dedup import FRESH, Duplicate
 from pydanube.ledger.state_records import (
     CHUNKS_IN_RECORD_MAX,
     Acked,
@@ -151,7 +152,7 @@ def run(decisions: list[Step]) -> tuple[TopicState, list[Record], list[list[Reco
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_producers() -> object:
+def few_producers() -> Iterator[None]:
     """So that some are forgotten."""
     patch = pytest.MonkeyPatch()
     patch.setattr(dedup, "PRODUCERS_MAX", 4)
@@ -278,6 +279,20 @@ def test_batches_since_the_last_durable_snapshot_are_needed_while_there_are_prod
     state.durable_snapshot(60)
     assert state.needed_from() == 70
     assert replayed(state.snapshot(90)).needed_from() == 90
+
+
+def test_a_batch_that_a_crash_may_take_is_not_in_the_snapshot() -> None:
+    state = TopicState()
+    for record in state.producers.decide_attach("p", 0):
+        state.replay(record)
+    for first, offset in ((0, 0), (5, 10), (10, 20)):
+        state.producers.appended(1, first, 5, offset, 0)
+    again = replayed(state.snapshot(20))  # confirmed is below 20
+    assert again.producers.decide(1, 1, 5, 5) == Duplicate(10)
+    assert again.producers.decide(1, 1, 10, 5) == FRESH
+    again.producers.appended(1, 5, 5, 10, 0)  # in the snapshot already
+    again.producers.appended(1, 10, 5, 20, 0)
+    assert facts(again) == facts(state)
 
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------

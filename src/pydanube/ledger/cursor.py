@@ -15,7 +15,7 @@ from pydanube.ledger.ackset import AckSet
 from pydanube.ledger.state_records import MOVES, Acked, Cause, Moved
 
 Range = tuple[int, int]  # first and last offset
-_NEW: Final = tuple.__new__  # makes a record at a third of the time of its class, which counts for single acks
+_NEW: Final = tuple.__new__  # skips the record's own constructor: a tenth of the cost of a single ack
 
 
 class Cursor:
@@ -50,7 +50,8 @@ class Cursor:
             above, floor = self.above, self.floor
             if first < floor:
                 first = floor
-            first = above.next_missing(first)
+            if above.count:
+                first = above.next_missing(first)
             if first > last:
                 return None
             if last >= above.ceiling and first != floor:
@@ -72,17 +73,10 @@ class Cursor:
 
     def replay(self, record: Acked | Moved) -> int:
         """Applies the record; returns how many offsets became done by it, 0 for any move."""
-        if type(record) is Acked:
-            return self._replay_acked(record)
-        assert isinstance(record, Moved)
-        if record.cause is Cause.SEEK:
-            self.floor, self.generation = record.floor, record.generation
-            self.above = AckSet(record.floor)
-        elif record.floor > self.floor:
-            self._rise(record.floor)
-        return 0
-
-    def _replay_acked(self, record: Acked) -> int:
+        if type(record) is not Acked:
+            assert isinstance(record, Moved)
+            self._move(record)
+            return 0
         _, generation, ranges, _ = record
         if generation != self.generation:
             return 0  # of the time before a seek
@@ -97,10 +91,18 @@ class Cursor:
                 self._rise(last + 1)
         return self.floor + above.count - before
 
+    def _move(self, record: Moved) -> None:
+        if record.cause is Cause.SEEK:
+            self.floor, self.generation = record.floor, record.generation
+            self.above = AckSet(record.floor)
+        elif record.floor > self.floor:
+            self._rise(record.floor)
+
     def _rise(self, floor: int) -> None:
         """Everything below `floor` is done now, and so may be what follows."""
-        self.floor = self.above.next_missing(floor)
-        self.above.drop_below(self.floor)
+        above = self.above
+        self.floor = above.next_missing(floor) if above.count else floor
+        above.drop_below(self.floor)
 
     def _undone(self, ranges: Iterable[Range], end: int) -> tuple[Range, ...]:
         found: list[Range] = []
