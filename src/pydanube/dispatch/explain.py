@@ -41,6 +41,7 @@ class Cause(Enum):
     ACKED = "It is acknowledged or was skipped."
     BELOW_START = "It lies before the start of the subscription."
     NOT_PUBLISHED = "It is not published or not confirmed yet."
+    UNREADABLE = "It cannot be read from the storage nodes now."
     CURSOR_FULL = "Too many scattered acknowledgements are kept; message {offset} must be acknowledged first."
 
     @property

@@ -1,0 +1,191 @@
+"""Key-Shared: one holder a key, in order; a key that is held up holds up no other."""
+
+from __future__ import annotations
+
+from dispatch.desk import DELAY, ONCE, ONCE_DROP, A, B, C, connect, offer
+from pydanube.base.ids import ConsumerId
+from pydanube.dispatch.events import Deliver, Effect, Poisoned, Skipped
+from pydanube.dispatch.explain import Cause
+from pydanube.dispatch.key_shared import KeyShared
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
+from pydanube.dispatch.ring import Filters, Ring
+
+
+def key_shared(policy: FailurePolicy | None = None, settings: DispatchSettings | None = None) -> KeyShared:
+    return KeyShared(policy or FailurePolicy(), settings or DispatchSettings())
+
+
+def owner(key: str, *consumers: ConsumerId) -> ConsumerId:
+    ring = Ring()
+    for consumer in consumers:
+        ring.join(consumer, Filters(()))
+    found = ring.owner(key.encode())
+    assert found is not None
+    return found
+
+
+def moving(key: str = "x") -> tuple[ConsumerId, ConsumerId]:
+    """Two consumers, of which the second takes the key over when it joins."""
+    return next((a, b) for a in (A, B, C) for b in (A, B, C) if a != b and owner(key, a, b) == b)
+
+
+def offsets(effects: list[Effect]) -> list[int]:
+    return [n for e in effects if isinstance(e, Deliver) for n in range(e.first, e.last + 1)]
+
+
+def test_each_key_goes_to_its_owner_in_order() -> None:
+    engine = key_shared()
+    connect(engine, 100, A, B, C)
+    keys = "abcdefghabcdefgh"
+    for effect in offer(engine, 0, 15, keys):
+        assert isinstance(effect, Deliver)
+        assert {owner(keys[n], A, B, C) for n in range(effect.first, effect.last + 1)} == {effect.consumer}
+    assert engine.in_flight == 16
+
+
+def test_several_messages_of_a_key_may_be_in_flight_with_its_holder() -> None:
+    engine = key_shared()
+    connect(engine, 100, A)
+    assert offer(engine, 0, 3, "xxxx") == [Deliver(A, 0, 3, 0)]
+
+
+def test_a_key_moves_only_when_its_holder_has_finished() -> None:
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 10, old)
+    offer(engine, 0, 1, "xx")
+    connect(engine, 10, new)
+    assert offer(engine, 2, 2, "x") == []
+    assert engine.explain(2, 0).cause is Cause.KEY_HELD
+    engine.acked(0, 0)
+    assert engine.poll(0) == []
+    engine.acked(1, 1)
+    assert engine.poll(0) == [Deliver(new, 2, 2, 0)]
+
+
+def test_a_key_moves_at_once_when_its_holder_is_gone() -> None:
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 10, old)
+    offer(engine, 0, 2, "xxx")
+    connect(engine, 10, new)
+    engine.leave(old, 0, crashed=True)
+    assert engine.poll(0) == [Deliver(new, 0, 0, 1), Deliver(new, 1, 2, 0)]
+
+
+def test_a_nack_rewinds_its_key_only() -> None:
+    engine = key_shared()
+    connect(engine, 100, A)
+    offer(engine, 0, 5, "xyxyxy")
+    engine.nack(A, 2, 2, 0)
+    assert engine.held(A) == [(0, 1), (3, 3), (5, 5)]
+    assert offer(engine, 6, 7, "xy") == [Deliver(A, 7, 7, 0)]
+    assert engine.poll(DELAY) == [Deliver(A, 2, 2, 1), Deliver(A, 4, 4, 0), Deliver(A, 6, 6, 0)]
+
+
+def test_what_was_nacked_goes_to_the_same_holder_though_the_key_has_moved() -> None:
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 10, old)
+    offer(engine, 0, 1, "xx")
+    connect(engine, 10, new)
+    engine.nack(old, 0, 0, 0)
+    assert offer(engine, 2, 2, "x", now=DELAY) == [Deliver(old, 0, 0, 1), Deliver(old, 1, 1, 0)]
+    engine.acked(0, 1)
+    assert engine.poll(DELAY) == [Deliver(new, 2, 2, 0)]
+
+
+def test_after_a_timeout_the_holder_lets_go() -> None:
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 10, old)
+    offer(engine, 0, 1, "xx")
+    connect(engine, 10, new)
+    due = engine.due()
+    assert due is not None
+    assert engine.poll(due) == []
+    assert engine.poll(due + DELAY) == [Deliver(new, 0, 0, 1), Deliver(new, 1, 1, 0)]
+
+
+def test_poison_blocks_its_key_only() -> None:
+    engine = key_shared(ONCE)
+    connect(engine, 100, A)
+    offer(engine, 0, 2, "xyx")
+    engine.nack(A, 0, 0, 0)
+    assert offer(engine, 3, 4, "xy", now=DELAY) == [Deliver(A, 4, 4, 0)]
+    assert engine.explain(0, 0).cause is Cause.POISON_BLOCKS
+    assert engine.explain(2, 0).cause is Cause.KEY_BLOCKED
+    engine.acked(0, 0)
+    assert offsets(engine.poll(DELAY)) == [2, 3]
+
+
+def test_dropped_poison_is_handed_over_and_its_key_waits() -> None:
+    engine = key_shared(ONCE_DROP)
+    connect(engine, 100, A)
+    offer(engine, 0, 1, "xx")
+    engine.nack(A, 0, 0, 0, reason="bad")
+    assert engine.poll(0) == [Poisoned(0, 1, PoisonPolicy.DROP, "bad")]
+    assert engine.poll(DELAY) == []
+    engine.acked(0, 0)
+    assert engine.poll(DELAY) == [Deliver(A, 1, 1, 0)]
+
+
+def test_a_consumer_without_permits_holds_up_only_its_keys_until_the_lookahead_is_full() -> None:
+    engine = key_shared(settings=DispatchSettings(lookahead_max=3))
+    slow = owner("x", A, B)
+    quick = B if slow == A else A
+    connect(engine, 0, A, B)
+    engine.grant(quick, 100, 0)
+    other = next(key for key in "abcdefgh" if owner(key, A, B) == quick)
+    assert offsets(offer(engine, 0, 3, f"x{other}x{other}")) == [1, 3]
+    assert engine.wants() == 1
+    assert offer(engine, 4, 4, "x") == []
+    assert engine.wants() == 0
+    explanation = engine.explain(5, 0)
+    assert (explanation.cause, explanation.key) == (Cause.LOOKAHEAD_FULL, b"x")
+    engine.grant(slow, 1, 0)
+    assert engine.poll(0) == [Deliver(slow, 0, 0, 0)]
+    assert engine.wants() == 1
+
+
+def test_a_busy_key_does_not_starve_the_others_of_its_consumer() -> None:
+    engine = key_shared()
+    connect(engine, 1, A)
+    offer(engine, 0, 4, "xxxxy")
+    engine.grant(A, 1, 0)
+    assert engine.poll(0) == [Deliver(A, 4, 4, 0)]
+
+
+def test_an_unmatched_key_waits_for_a_consumer_that_accepts_it() -> None:
+    engine = key_shared()
+    engine.join(A, 0, filters=[b"a*"])
+    engine.grant(A, 10, 0)
+    assert offer(engine, 0, 1, "ab") == [Deliver(A, 0, 0, 0)]
+    assert engine.explain(1, 0).cause is Cause.KEY_UNMATCHED
+    connect(engine, 10, B)
+    assert engine.poll(0) == [Deliver(B, 1, 1, 0)]
+
+
+def test_an_unmatched_key_is_skipped_where_that_is_wanted_but_never_for_want_of_consumers() -> None:
+    engine = key_shared(settings=DispatchSettings(unmatched=Unmatched.SKIP))
+    assert offer(engine, 0, 2, "abb") == []
+    engine.join(A, 0, filters=[b"a*"])
+    engine.grant(A, 10, 0)
+    assert engine.poll(0) == [Skipped(1, 2), Deliver(A, 0, 0, 0)]
+    assert engine.waiting == 0
+
+
+def test_a_hot_key_alone_goes_out_in_ranges() -> None:
+    engine = key_shared()
+    connect(engine, 1_000, A, B)
+    assert len(offer(engine, 0, 499, "x" * 500)) == 1
+
+
+def test_a_seek_forgets_messages_and_keeps_permits() -> None:
+    engine = key_shared(ONCE)
+    connect(engine, 10, A)
+    offer(engine, 0, 3, "xxyy")
+    engine.nack(A, 0, 0, 0)
+    engine.reset(0)
+    assert (engine.in_flight, engine.waiting, engine.wants(), engine.due()) == (0, 0, 6, None)
+    assert offsets(offer(engine, 0, 2, "xyz")) == [0, 1, 2]

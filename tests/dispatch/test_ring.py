@@ -1,0 +1,94 @@
+"""The ring and the key filters: who owns a key, and what a glob accepts, in bounded time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatch.desk import A, B, C
+from dispatch.model import glob
+from pydanube.base.errors import FilterInvalid
+from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import OWNER_CACHE_KEY_BYTES_MAX, OWNER_CACHE_KEYS_MAX
+from pydanube.dispatch.ring import Filters, Ring, ring_hash
+
+KEYS = [b"key-%d" % number for number in range(5_000)]
+TEXT = st.text("ab*?\n.", max_size=8).map(str.encode)
+
+
+def ring(*consumers: int) -> Ring:
+    made = Ring()
+    for consumer in consumers:
+        made.join(ConsumerId(consumer), Filters(()))
+    return made
+
+
+def test_the_hash_never_changes() -> None:
+    assert [ring_hash(data) for data in (b"", b"1-0", b"customer-7")] == [0x0, 0x5C50E99B, 0x113AE7A6]
+
+
+def test_keys_spread_evenly() -> None:
+    owners = Counter(ring(*range(8)).owner(key) for key in KEYS)
+    assert len(owners) == 8
+    assert max(owners.values()) < 2 * min(owners.values())
+
+
+def test_a_consumer_that_comes_or_goes_moves_only_its_own_keys() -> None:
+    both = ring(1, 2, 3)
+    before = {key: both.owner(key) for key in KEYS}
+    both.join(ConsumerId(4), Filters(()))
+    assert {both.owner(key) for key in KEYS if both.owner(key) != before[key]} == {4}
+    both.leave(ConsumerId(4))
+    assert {key: both.owner(key) for key in KEYS} == before
+
+
+def test_the_order_of_joining_does_not_matter() -> None:
+    one, other = ring(1, 2, 3), ring(3, 1, 2)
+    assert [one.owner(key) for key in KEYS] == [other.owner(key) for key in KEYS]
+
+
+def test_a_key_goes_only_to_consumers_that_accept_it() -> None:
+    made = Ring()
+    made.join(A, Filters([b"eu-*", b"us-?"]))
+    made.join(B, Filters([b"eu-*"]))
+    assert {made.owner(b"eu-%d" % number) for number in range(100)} == {A, B}
+    assert [made.owner(key) for key in (b"us-1", b"us-12", b"asia")] == [A, None, None]
+    made.join(C, Filters(()))
+    assert made.owner(b"asia") == C
+    assert Ring().owner(b"asia") is None
+
+
+def test_the_cache_of_owners_is_bounded() -> None:
+    made = ring(1)
+    for number in range(OWNER_CACHE_KEYS_MAX + 10):
+        made.owner(b"%d" % number)
+    made.owner(b"x" * (OWNER_CACHE_KEY_BYTES_MAX + 1))
+    assert len(made._owners) == 10
+
+
+@given(TEXT.filter(bool), TEXT)
+def test_a_glob_accepts_what_the_plain_definition_accepts(pattern: bytes, key: bytes) -> None:
+    assert Filters([pattern]).accept(key) == glob(pattern, key)
+
+
+def test_a_glob_is_byte_wise_and_whole() -> None:
+    assert Filters([b"?"]).accept(b"\xff")
+    assert not Filters([b"a"]).accept(b"A")
+    assert not Filters([b"a"]).accept(b"a\n")
+    assert Filters([b"a*"]).accept(b"a\nb")
+
+
+@pytest.mark.timeout(5)
+def test_no_glob_blows_up() -> None:
+    """A matcher that goes back and tries again would need longer than the universe has."""
+    assert not Filters([b"*a" * 127 + b"*b"]).accept(b"a" * 3_000)
+    assert not Filters([b"?*" * 127 + b"b"]).accept(b"a" * 3_000)
+
+
+@pytest.mark.parametrize("wrong", [[b""], [b"x" * 257], [b"x"] * 17])
+def test_filters_out_of_bounds_are_refused(wrong: list[bytes]) -> None:
+    with pytest.raises(FilterInvalid):
+        Filters(wrong)
