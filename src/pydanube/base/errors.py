@@ -429,6 +429,52 @@ class PolicyInvalid(DanubeError):
     help = "Correct the value that the message names."
 
 
+# -- topics ----------------------------------------------------------------------------------------------------------
+
+
+class TopicRecovering(DanubeError):
+    """A write of the topic failed, and it is finding out what became of it."""
+
+    code = "topic_recovering"
+    blame = "environment"
+    retriable = True
+    help = "Try again in a moment; if it lasts, look at the storage nodes."
+
+
+class TopicBusy(DanubeError):
+    """More of the topic waits to become durable than it may hold in memory."""
+
+    code = "topic_busy"
+    blame = "environment"
+    retriable = True
+    help = "Wait for what was sent before, then try again."
+
+
+class TopicClosed(DanubeError):
+    """This broker serves the topic no more."""
+
+    code = "topic_closed"
+    blame = "server"
+    retriable = True
+    help = "Look the topic up again and connect to its owner."
+
+
+class NotReliable(DanubeError):
+    """The topic delivers at most once and keeps nothing, so it cannot do this."""
+
+    code = "not_reliable"
+    blame = "caller"
+    help = "Create a reliable topic for this."
+
+
+class SubscriptionKindDiffers(DanubeError):
+    """The subscription exists and is of another type."""
+
+    code = "subscription_kind_differs"
+    blame = "caller"
+    help = "Name the type it has, or another subscription."
+
+
 def error_table() -> dict[str, type[DanubeError]]:
     """Every error by its code."""
     table: dict[str, type[DanubeError]] = {}

@@ -74,3 +74,11 @@ FILTERS_MAX = 16  # key filters of one consumer; a new key is held against all o
 FILTER_BYTES_MAX = 256  # of one key filter
 OWNER_CACHE_KEYS_MAX = 65_536  # keys whose consumer is remembered until the ring changes
 OWNER_CACHE_KEY_BYTES_MAX = 256  # longer keys are looked up each time, so that the cache stays below 32 MB
+
+# -- topics ----------------------------------------------------------------------------------------------------------
+TAIL_CACHE_BYTES = 256 * MIB  # newest batches of all topics of a broker
+READ_AHEAD_BYTES = 1 * MIB  # one read of a subscription that is behind the cache
+STATE_QUEUE_RECORDS_MAX = 65_536  # state records of one topic on their way to its log; beyond it TopicBusy
+STATE_COMPACT_BYTES = 1 * MIB  # of a topic's state log since its last snapshot; a restart reads little more than this
+HEADERS_REPLAYED_BYTES_MAX = 256 * MIB  # of messages since the last snapshot that a restart reads to know its producers
+DELIVERIES_WAITING_MAX = 4096  # of one subscription, decided but waiting for a read

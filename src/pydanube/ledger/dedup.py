@@ -129,6 +129,22 @@ class ProducerTable:
             raise ProducerUnknown(f"producer {producer}")
         return found
 
+    def find(self, name: str) -> Producer | None:
+        return self._names.get(name)
+
+    def unconfirmed(self, producer: int, end: int) -> int:
+        """How many of its batches lie at or above `end`, the confirmed end."""
+        bases = self.get(producer).bases
+        return len(bases) - bisect_left(bases, end)
+
+    def rewind(self, data_offset: int) -> None:
+        """Forgets the batches from `data_offset` on: what became of them is found out from the stream."""
+        states = self.snapshot(data_offset)
+        self._producers.clear()
+        self._names.clear()
+        for state in states:
+            self.replay(state)
+
     def decide_attach(self, name: str, now: int) -> list[ProducerAttached | ProducersForgotten]:
         """The same name gets its id again and the next epoch, which fences the session before."""
         known = self._names.get(name)

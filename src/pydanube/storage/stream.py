@@ -160,6 +160,11 @@ class Stream:
         return self._confirmed
 
     @property
+    def next_offset(self) -> int:
+        """What the next batch gets, unless the stream has to go on in a new ledger."""
+        return self._record.next_offset if self._writer is None else self._writer.next_offset
+
+    @property
     def sealed(self) -> tuple[LedgerRecord, ...]:
         """The ledgers that will not change any more, oldest first."""
         ledgers = self._record.ledgers

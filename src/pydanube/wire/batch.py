@@ -178,6 +178,10 @@ class Batch:
     def last_offset(self) -> int:
         return self.base_offset + self.count - 1
 
+    @property
+    def has_delivery_times(self) -> bool:
+        return kind_of(self.columns, Column.DELIVERY_TIME) != Kind.ABSENT
+
     def parts(self) -> tuple[bytes, bytes]:
         """Stamp and content, to be written one after the other without a copy."""
         return self.stamp, self.content

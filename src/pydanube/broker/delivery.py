@@ -1,0 +1,40 @@
+"""What a consumer is handed, and what a consumer is to its topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from pydanube.base.ids import ConsumerId
+from pydanube.wire.batch import Batch
+
+
+class Delivery(NamedTuple):
+    """The same bytes as published, and the part of them that is meant: offsets `first` to `last`."""
+
+    batch: Batch
+    first: int
+    last: int
+    attempt: int  # deliveries of these messages that failed before
+    generation: int  # to be named in acks; a seek makes it stale
+
+    def cut(self) -> Batch:
+        """A batch of just these messages. Decompresses: offload it where that is much."""
+        return self.batch.slice(self.first - self.batch.base_offset, self.last - self.first + 1)
+
+
+class ConsumerSink(Protocol):
+    """The connection behind a consumer. Neither call may block or raise: a sink has its own bounded queue."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def reset(self, generation: int) -> None:
+        """A seek: what was delivered before and is not acknowledged is void."""
+        ...
+
+
+@dataclass(slots=True)
+class Consumer:
+    id: ConsumerId
+    name: str
+    sink: ConsumerSink

@@ -1,0 +1,431 @@
+"""One subscription at work: reads what its cursor has not done, feeds the engine, and hands out what that decides.
+
+Owned by its topic's loop. It never delivers what is not confirmed, and never changes its cursor but through the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, TimerHandle
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError
+from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import DELIVERIES_WAITING_MAX
+from pydanube.broker.delivery import Consumer, Delivery
+from pydanube.broker.state_log import StateLog
+from pydanube.dispatch.engine import Engine
+from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run, Skipped
+from pydanube.dispatch.explain import Cause as Why
+from pydanube.dispatch.explain import Explanation
+from pydanube.dispatch.policy import PoisonPolicy
+from pydanube.ledger.cursor import Range
+from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.ledger.topic_state import Subscription
+from pydanube.ports.clock import Clock
+from pydanube.storage.managed import ManagedLedger
+from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
+ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
+PUMP_BATCHES = 32  # in one turn of the loop
+RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
+DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # message, why, subscription; done when it is durable
+
+
+class SubscriptionHost:
+    """Drives one engine. `pump` does all work; everything else only schedules it."""
+
+    def __init__(
+        self,
+        known: Subscription,
+        engine: Engine[Any],
+        ledger: ManagedLedger,
+        state: StateLog,
+        clock: Clock,
+        dead_letter: DeadLetter,
+    ) -> None:
+        self.known = known
+        self.engine = engine
+        self.consumers: dict[ConsumerId, Consumer] = {}
+        self._ledger = ledger
+        self._log = state
+        self._clock = clock
+        self._dead_letter = dead_letter
+        self._loop = asyncio.get_running_loop()
+        self._next = known.cursor.floor  # the next offset to read
+        self._ahead: deque[Batch] = deque()  # read from disk and not offered yet
+        self._outbox: deque[Deliver] = deque()  # waits for a read of its batch
+        self._recent: Batch | None = None  # the last batch that was read for the outbox
+        self._scheduled = False
+        self._timer: TimerHandle | None = None
+        self._due: int | None = None  # when it rings
+        self._tasks: dict[Future[None], None] = {}
+        self._reading = False
+        self._fetching = False
+        self._held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
+        self._unread: DanubeError | None = None  # why the next message cannot be read
+        self._closed = False
+
+    @property
+    def now(self) -> int:
+        return int(self._clock.monotonic() * 1_000_000)
+
+    # -- consumers -----------------------------------------------------------------------------------------------------
+
+    def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None:
+        self.engine.join(consumer.id, self.now, filters=filters)
+        self.consumers[consumer.id] = consumer
+        self.wake()
+
+    def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
+        if self.consumers.pop(consumer, None) is not None:
+            self._outbox = deque(waiting for waiting in self._outbox if waiting.consumer != consumer)
+            self.engine.leave(consumer, self.now, crashed=crashed)
+            self.wake()
+
+    def grant(self, consumer: ConsumerId, permits: int) -> None:
+        if consumer not in self.consumers:
+            raise ConsumerNotFound(f"consumer {consumer}")
+        self.engine.grant(consumer, permits, self.now)
+        self.wake()
+
+    def pause(self) -> None:
+        self.engine.pause()
+
+    def resume(self) -> None:
+        self.engine.resume()
+        self.wake()
+
+    # -- acknowledging -------------------------------------------------------------------------------------------------
+
+    def ack(self, generation: int, ranges: Sequence[Range], cause: Cause = Cause.ACKED) -> Future[None]:
+        """Done when it is durable. What was delivered before a seek is answered so at once, and ignored (§14)."""
+        self._log.check()
+        cursor = self.known.cursor
+        if generation < cursor.generation:
+            return self._nothing()
+        if generation > cursor.generation:
+            raise AckInvalid(f"{self.known.name!r} is at generation {cursor.generation}, not {generation}")
+        record = cursor.decide_ack(ranges, self._ledger.confirmed_end, cause)
+        if record is None:
+            for first, last in ranges:
+                self.engine.acked(first, last)
+            return self._log.barrier()
+        answer = self._log.apply(record)
+        for first, last in record.ranges:
+            self.engine.acked(first, last)
+        self.wake()
+        return answer
+
+    def ack_through(self, generation: int, offset: int) -> Future[None]:
+        """Cumulative: everything up to `offset`. Only where order makes sense of it."""
+        if self.known.kind not in ORDERED:
+            raise AckInvalid(f"a {self.known.kind.name.lower()} subscription has no cumulative acks")
+        cursor = self.known.cursor
+        if generation == cursor.generation and offset < cursor.floor:
+            return self._log.barrier()
+        return self.ack(generation, [(min(cursor.floor, offset), offset)])
+
+    def nack(
+        self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
+    ) -> None:
+        """These failed; `delay` is in microseconds."""
+        if generation != self.known.cursor.generation:
+            return
+        for first, last in ranges:
+            self.engine.nack(consumer, first, last, self.now, delay, reason)
+        self.wake()
+
+    def seek(self, offset: int) -> Future[None]:
+        """Everything from `offset` on is delivered again; durable before the answer (§14)."""
+        self._log.check()
+        record = self.known.cursor.decide_move(offset, self._ledger.confirmed_end, Cause.SEEK)
+        assert record is not None
+        answer = self._log.apply(record)
+        self._start_again()
+        for consumer in self.consumers.values():
+            consumer.sink.reset(record.generation)
+        self._held += 1
+        answer.add_done_callback(self._seeked)
+        return answer
+
+    def _seeked(self, _: Future[None]) -> None:
+        self._held -= 1
+        self.wake()
+
+    def _start_again(self) -> None:
+        self.engine.reset(self.now)
+        self._next = self.known.cursor.floor
+        self._ahead.clear()
+        self._outbox.clear()
+        self._unread = None
+
+    def skip_to(self, floor: int, cause: Cause) -> Future[None] | None:
+        """Messages below `floor` are given up: too old, or in the way."""
+        self._log.check()
+        record = self.known.cursor.decide_move(floor, self._ledger.confirmed_end, cause)
+        if record is None:
+            return None
+        passed = (self.known.cursor.floor, floor - 1)
+        answer = self._log.apply(record)
+        self.engine.acked(*passed)
+        self._next = max(self._next, self.known.cursor.floor)
+        self.wake()
+        return answer
+
+    def _nothing(self) -> Future[None]:
+        done: Future[None] = self._loop.create_future()
+        done.set_result(None)
+        return done
+
+    # -- the pump ------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self.pump)
+
+    def pump(self) -> None:
+        """Hands out what is decided, feeds what is wanted, until the engine is full or there is no more to see."""
+        self._scheduled = False
+        if self._closed or self._held:
+            return
+        now = self.now
+        self._carry_out(self.engine.poll(now))
+        for _ in range(PUMP_BATCHES):
+            batch = self._take_next() if self._may_feed() else None
+            if batch is None:
+                break
+            self._offer(batch, now)
+            self._carry_out(self.engine.poll(now))
+        else:
+            self.wake()  # the others of the loop first
+        self._set_timer()
+
+    def _may_feed(self) -> bool:
+        if len(self._outbox) >= DELIVERIES_WAITING_MAX or not self.engine.wants():
+            return False
+        return self._next < min(self._ledger.confirmed_end, self.known.cursor.ceiling)
+
+    def _take_next(self) -> Batch | None:
+        """The batch with the next offset from memory; if it is not there, a read is under way."""
+        while self._ahead:
+            ahead = self._ahead.popleft()
+            if ahead.last_offset >= self._next:
+                return ahead
+        batch = self._ledger.find(self._next)
+        if batch is None and not self._reading:
+            self._reading = True
+            self._task(self._read_ahead())
+        return batch
+
+    async def _read_ahead(self) -> None:
+        generation = self.known.cursor.generation
+        try:
+            batches = await self._ledger.read(self._next)
+        except DanubeError as error:
+            if self._unread is None:
+                log.warning("subscription %s cannot read offset %d yet: %s", self.known.name, self._next, error)
+            self._unread = error
+            await asyncio.sleep(RETRY_SECONDS)
+            batches = []
+        else:
+            self._unread = None
+        self._reading = False
+        if generation == self.known.cursor.generation:
+            self._ahead.extend(batches)
+        self.wake()
+
+    def _offer(self, batch: Batch, now: int) -> None:
+        first = max(self._next, batch.base_offset)
+        if batch.base_offset > self._next:
+            self._pass_gap(batch.base_offset - 1)
+        self._next = batch.last_offset + 1
+        keys, due = self._columns(batch, now)
+        base = batch.base_offset
+        for start, end in self.known.cursor.pending(first, batch.last_offset):
+            rows = slice(start - base, end - base + 1)
+            self.engine.offer(Run(start, end, keys and keys[rows], due and due[rows]), now)
+
+    def _columns(self, batch: Batch, now: int) -> tuple[list[bytes] | None, list[int | None] | None]:
+        """Keys and delivery times, where the subscription's type looks at them."""
+        if self.known.kind is SubscriptionKind.KEY_SHARED:
+            nameless = b"%d" % batch.producer_id
+            keys = batch.keys()
+            return [nameless if key is None else key for key in keys], None
+        if self.known.kind is SubscriptionKind.SHARED and batch.has_delivery_times:
+            ahead = self._clock.wall() - now  # the engine's time is monotonic, theirs is the wall's
+            return None, [None if time is None else time - ahead for time in batch.delivery_times()]
+        return None, None
+
+    def _pass_gap(self, last: int) -> None:
+        """Offsets that no message has: a ledger that was recovered may leave some. The cursor steps over them."""
+        record = self.known.cursor.decide_ack([(self._next, last)], self._ledger.confirmed_end, Cause.UNUSED)
+        if record is not None:
+            try:
+                self._log.apply(record)
+            except DanubeError as error:  # it is found again after the next restart or seek
+                log.warning("subscription %s has not stepped over a gap: %s", self.known.name, error)
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Deliver:
+                if self._outbox or not self._hand_out(effect):
+                    self._outbox.append(effect)
+            elif isinstance(effect, Poisoned):
+                self._task(self._give_up(effect))
+            elif isinstance(effect, Skipped):
+                self._settle((effect.first, effect.last), Cause.FILTERED)
+        if self._outbox and not self._fetching:
+            self._fetching = True
+            self._task(self._fetch())
+
+    def _hand_out(self, deliver: Deliver) -> bool:
+        """Whether all its batches were in memory. They go out as the bytes they came in, with the range meant."""
+        consumer = self.consumers.get(deliver.consumer)
+        if consumer is None:
+            return True
+        parts: list[Batch] = []
+        offset = deliver.first
+        while offset <= deliver.last:
+            batch = self._find(offset)
+            if batch is None:
+                return False
+            parts.append(batch)
+            offset = batch.last_offset + 1
+        generation = self.known.cursor.generation
+        for batch in parts:
+            first, last = max(batch.base_offset, deliver.first), min(batch.last_offset, deliver.last)
+            consumer.sink.deliver(Delivery(batch, first, last, deliver.attempt, generation))
+        return True
+
+    def _find(self, offset: int) -> Batch | None:
+        recent = self._recent
+        if recent is not None and recent.base_offset <= offset <= recent.last_offset:
+            return recent
+        return self._ledger.find(offset)
+
+    async def _fetch(self) -> None:
+        """Reads for the oldest delivery that waits, batch by batch, and hands it out in its turn."""
+        while self._outbox and not self._closed:
+            deliver = self._outbox[0]
+            generation = self.known.cursor.generation
+            try:
+                parts = await self._read_range(deliver.first, deliver.last)
+            except DanubeError as error:
+                log.warning("subscription %s cannot read offset %d again: %s", self.known.name, deliver.first, error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if not self._outbox or self._outbox[0] is not deliver:
+                continue  # a seek, or a consumer that left
+            self._outbox.popleft()
+            consumer = self.consumers.get(deliver.consumer)
+            if consumer is None or generation != self.known.cursor.generation:
+                continue
+            for batch in parts:
+                first, last = max(batch.base_offset, deliver.first), min(batch.last_offset, deliver.last)
+                if first <= last:
+                    consumer.sink.deliver(Delivery(batch, first, last, deliver.attempt, generation))
+        self._fetching = False
+        self.wake()
+
+    async def _read_range(self, first: int, last: int) -> list[Batch]:
+        parts: list[Batch] = []
+        offset = first
+        while offset <= last:
+            batch = self._find(offset) or (await self._ledger.read(offset, 1))[0]
+            parts.append(batch)
+            offset = batch.last_offset + 1
+        self._recent = parts[-1]
+        return parts
+
+    async def _give_up(self, poisoned: Poisoned) -> None:
+        generation = self.known.cursor.generation
+        try:
+            cause = Cause.POISON
+            if poisoned.policy is PoisonPolicy.DEAD_LETTER:
+                batch = (await self._read_range(poisoned.offset, poisoned.offset))[0]
+                message = batch.slice(poisoned.offset - batch.base_offset, 1)
+                await self._dead_letter(message, poisoned, self.known.name)
+                cause = Cause.DEAD_LETTERED
+            if not self._closed and generation == self.known.cursor.generation:
+                await self.ack(generation, [(poisoned.offset, poisoned.offset)], cause)
+        except DanubeError as error:
+            log.warning("subscription %s could not give up offset %d: %s", self.known.name, poisoned.offset, error)
+            if not self._closed and generation == self.known.cursor.generation:
+                self.engine.poison_failed(poisoned.offset, self.now)
+                self.wake()
+
+    def _settle(self, done: Range, cause: Cause) -> None:
+        try:
+            self.ack(self.known.cursor.generation, [done], cause)
+        except DanubeError as error:
+            log.warning("subscription %s could not skip %s: %s", self.known.name, done, error)
+            self._task(self._settle_later(done, cause))
+
+    async def _settle_later(self, done: Range, cause: Cause) -> None:
+        await asyncio.sleep(RETRY_SECONDS)
+        if not self._closed:
+            self._settle(done, cause)
+
+    # -- timers, tasks, the end ----------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        due = self.engine.due()
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due, self._timer = due, None
+        if due is not None:
+            self._timer = self._loop.call_later(max(0.0, (due - self.now) / 1_000_000), self._ring)
+
+    def _ring(self) -> None:
+        self._due = self._timer = None
+        self.wake()
+
+    def _task(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+
+    def _done(self, task: Future[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("subscription %s: %s", self.known.name, error, exc_info=error)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- explaining ----------------------------------------------------------------------------------------------------
+
+    def explain(self, offset: int) -> Explanation:
+        """Why this message is not being delivered, in one sentence."""
+        cursor = self.known.cursor
+        if offset < self.known.start and cursor.generation == 0:
+            return Explanation(Why.BELOW_START, offset=self.known.start)
+        if offset >= self._ledger.confirmed_end:
+            return Explanation(Why.NOT_PUBLISHED)
+        if not cursor.pending(offset, offset):
+            return Explanation(Why.ACKED)
+        if self._next <= offset and cursor.ceiling <= offset:
+            return Explanation(Why.CURSOR_FULL, offset=cursor.floor)
+        if self._unread is not None and offset >= self._next:
+            return Explanation(Why.UNREADABLE)
+        return self.engine.explain(offset, self.now)
+
+    def explain_consumer(self, consumer: ConsumerId) -> Explanation:
+        if consumer not in self.consumers:
+            raise ConsumerNotFound(f"consumer {consumer}")
+        return self.engine.explain_consumer(consumer, self.now)

@@ -1,0 +1,397 @@
+"""A reliable topic on its owner: publishes with dedup, subscriptions that deliver, state that survives, retention.
+
+One loop owns it; a core call runs to its end between awaits. Everything it promises is durable before it says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Task
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydanube.base.errors import (
+    ArgumentInvalid,
+    DanubeError,
+    SubscriptionKindDiffers,
+    SubscriptionNotFound,
+    TopicBusy,
+    TopicClosed,
+    TopicRecovering,
+)
+from pydanube.base.ids import ConsumerId, Epoch
+from pydanube.base.limits import DEDUP_WINDOW_BATCHES
+from pydanube.broker.dead_letter import dead_letter_of
+from pydanube.broker.delivery import Consumer, ConsumerSink
+from pydanube.broker.engines import engine_for
+from pydanube.broker.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.state_log import StateLog
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.dispatch.events import Poisoned
+from pydanube.ledger.dedup import Duplicate
+from pydanube.ledger.retention import BatchTimes, ClockGuard, expired
+from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.ledger.topic_state import Subscription, TopicState
+from pydanube.ports.catalog import Catalog
+from pydanube.ports.clock import Clock
+from pydanube.ports.randomness import Randomness
+from pydanube.ports.storage import StorageNodes
+from pydanube.storage.managed import ManagedLedger
+from pydanube.storage.stream import Stream, StreamSettings
+from pydanube.storage.tail import TailCache
+from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
+EARLIEST, LATEST = "earliest", "latest"
+REPEATS_WAITING_MAX = 65_536  # batches sent again while the first is not confirmed
+EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in the next
+PublishElsewhere = Callable[[str, Batch], Awaitable[None]]  # to another topic; done when it is durable
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a topic needs of its broker."""
+
+    catalog: Catalog
+    nodes: StorageNodes
+    clock: Clock
+    randomness: Randomness
+    cache: TailCache
+    publish: PublishElsewhere  # where dead letters go
+
+
+class Session(NamedTuple):
+    """A producer's hold on its name; a newer one fences it."""
+
+    producer: int
+    epoch: int
+    next_sequence: int  # expected next; 0 if nothing was published under the name
+
+
+class Receipt(NamedTuple):
+    """Where the batch is, and the confirmation: nothing is promised before it is done."""
+
+    offset: int
+    confirmed: Future[None]
+    duplicate: bool = False
+
+
+class Topic:
+    """Made by `Topic.open`, which takes it from whoever owned it before."""
+
+    def __init__(self, name: str, surroundings: Surroundings, options: TopicOptions) -> None:
+        self.name = name
+        self.options = options
+        self.state = TopicState()
+        self.subscriptions: dict[str, SubscriptionHost] = {}
+        self.ledger: ManagedLedger
+        self._around = surroundings
+        self._log: StateLog
+        self._state_stream: Stream
+        self._loop = asyncio.get_running_loop()
+        self._repeated: list[tuple[int, Future[None]]] = []  # last offset of a batch that came again, who waits for it
+        self._rebuilding: Task[None] | None = None
+        self._starting = asyncio.Lock()  # where somebody starts to read and what is deleted are decided one by one
+        self._consumers = 0  # ids given so far
+        clock = surroundings.clock
+        self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * 1_000_000))
+        self._closed = False
+
+    @classmethod
+    async def open(cls, name: str, surroundings: Surroundings, options: TopicOptions) -> Topic:
+        """Takes the data stream, then the state stream, and remembers everything both say."""
+        topic = cls(name, surroundings, options)
+        data = await topic._take(name, lazy=False)
+        try:
+            state = await topic._take(f"{name}#state", lazy=True)
+        except BaseException:
+            await data.close()
+            raise
+        topic.ledger = ManagedLedger(data, surroundings.cache, topic._changed)
+        topic._log = StateLog(state, topic.state, lambda: topic.ledger.confirmed_end)
+        topic._state_stream = state
+        try:
+            await topic._log.load()
+            await topic._remember_producers(topic.state.needed_from())
+        except BaseException:
+            await data.close()
+            await state.close()
+            raise
+        for known in topic.state:
+            topic._host(known)
+        return topic
+
+    async def _take(self, name: str, *, lazy: bool) -> Stream:
+        around, options = self._around, self.options
+        settings = StreamSettings(options.copies, options.durability, options.ledger_bytes, options.ledger_seconds)
+        if lazy:  # the state: whatever the messages are worth, what consumers were promised is kept
+            settings = StreamSettings(options.copies, ledger_seconds=options.ledger_seconds, lazy=True)
+        return await Stream.take(name, around.catalog, around.nodes, around.clock, around.randomness, settings)
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.ledger.stream.epoch
+
+    @property
+    def lost(self) -> bool:
+        """Another broker owns it now."""
+        return self.ledger.stream.lost or self._state_stream.lost
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    async def attach(self, producer: str) -> Session:
+        """A session for this producer name; older ones of it are fenced. Durable before it returns."""
+        self._check_open()
+        self._log.check()
+        now = self._around.clock.wall()
+        await self._log.apply(*self.state.producers.decide_attach(producer, now))
+        return self.session(producer)
+
+    def session(self, producer: str) -> Session:
+        known = self.state.producers.find(producer)
+        assert known is not None
+        return Session(known.id, known.epoch, known.next_sequence)
+
+    def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
+        """Appends a batch, once: a batch that came before is answered with the offset it has (§13)."""
+        self._check_open()
+        if self._rebuilding is not None:
+            raise TopicRecovering(f"{self.name} is finding out what became of a failed write")
+        batch.check_plain()
+        producer = batch.producer_id
+        if not producer:
+            return self._append(batch)
+        verdict = self.state.producers.decide(producer, producer_epoch, batch.first_sequence, batch.count)
+        if isinstance(verdict, Duplicate):
+            confirmed = self._confirmation(verdict.base_offset + batch.count - 1)
+            return Receipt(verdict.base_offset, confirmed, duplicate=True)
+        producers, end = self.state.producers, self.ledger.confirmed_end
+        if producers.unconfirmed(producer, end) >= DEDUP_WINDOW_BATCHES:
+            raise TopicBusy(f"{DEDUP_WINDOW_BATCHES} batches of the producer are not confirmed yet")
+        receipt = self._append(batch)
+        append_time = self._around.clock.wall()
+        producers.appended(producer, batch.first_sequence, batch.count, receipt.offset, append_time)
+        return receipt
+
+    def _append(self, batch: Batch) -> Receipt:
+        stamped, confirmed = self.ledger.append(batch)
+        self._log.note_data(stamped.size)
+        return Receipt(stamped.base_offset, confirmed)
+
+    def _confirmation(self, last: int) -> Future[None]:
+        """Of a batch that was appended before and ends at `last`."""
+        answer: Future[None] = self._loop.create_future()
+        if last < self.ledger.confirmed_end:
+            answer.set_result(None)
+        elif len(self._repeated) >= REPEATS_WAITING_MAX:
+            raise TopicBusy(f"{len(self._repeated)} repeated batches wait for the confirmation of the first")
+        else:
+            self._repeated.append((last, answer))
+        return answer
+
+    def _answer_repeats(self, error: BaseException | None) -> None:
+        waiting, self._repeated = self._repeated, []
+        for last, answer in waiting:
+            if answer.done():
+                continue
+            if last < self.ledger.confirmed_end:
+                answer.set_result(None)
+            elif error is not None:
+                answer.set_exception(error)
+                answer.exception()  # whoever waits still gets it
+            else:
+                self._repeated.append((last, answer))
+
+    def _changed(self, error: BaseException | None) -> None:
+        if self._repeated:
+            self._answer_repeats(error)
+        if error is not None:
+            self._doubt()
+            return
+        for host in self.subscriptions.values():
+            host.wake()
+
+    def _doubt(self) -> None:
+        """A write failed: which of the batches on their way are there is known only after the stream's recovery."""
+        if self._rebuilding is None and not self._closed:
+            self._rebuilding = self._task(self._rebuild())
+
+    async def _rebuild(self) -> None:
+        """Producers as of what is confirmed for certain, then what recovery kept."""
+        end = self.ledger.confirmed_end
+        self.state.producers.rewind(end)
+        while not self._closed:
+            try:
+                await self.ledger.stream.ready()
+                await self._remember_producers(end)
+                break
+            except DanubeError as error:
+                if self.lost:
+                    log.warning("%s: %s", self.name, error)
+                    return
+                await asyncio.sleep(0.1)
+        self._rebuilding = None
+        self._changed(None)
+
+    async def _remember_producers(self, offset: int | None) -> None:
+        """Feeds the headers of confirmed batches from `offset` on to the producers."""
+        if offset is None:
+            return
+        offset = max(offset, self.ledger.first)
+        while offset < self.ledger.confirmed_end:
+            for batch in await self.ledger.read(offset):
+                producers = self.state.producers
+                producers.appended(
+                    batch.producer_id, batch.first_sequence, batch.count, batch.base_offset, batch.append_time
+                )
+                offset = batch.last_offset + 1
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        name: str,
+        kind: SubscriptionKind,
+        *,
+        start: str | int = LATEST,
+        options: SubscriptionOptions | None = None,
+    ) -> SubscriptionHost:
+        """The subscription of that name, made if it is new; durable before it returns."""
+        self._check_open()
+        async with self._starting:
+            known = self.state.find(name)
+            if known is None:
+                self._log.check()
+                first = self._offset_of(start)
+                encoded = (options or SubscriptionOptions()).encode()
+                record = self.state.decide_create(name, kind, first, self.ledger.confirmed_end, encoded)
+                made = self._log.apply(record)
+                host = self._host(self.state.get(record.subscription))
+                await made
+                return host
+        if known.kind is not kind:
+            raise SubscriptionKindDiffers(f"{name!r} is {known.kind.name.lower()}, not {kind.name.lower()}")
+        await self._log.barrier()
+        return self.subscriptions[name]
+
+    def _offset_of(self, start: str | int) -> int:
+        if start == EARLIEST:
+            return self.ledger.first
+        if start == LATEST:
+            return self.ledger.confirmed_end
+        if isinstance(start, int):
+            return max(start, self.ledger.first)
+        raise ArgumentInvalid(f"a subscription starts at an offset, {EARLIEST} or {LATEST}, not {start!r}")
+
+    async def find_time(self, time: int) -> int:
+        """The first offset appended at or after `time` (µs), for a subscription, a reader or a seek."""
+        return await self.ledger.find_time(time)
+
+    async def seek(self, host: SubscriptionHost, offset: int) -> None:
+        """Delivers everything from `offset` on again, or skips to it; durable before it returns (§14)."""
+        self._check_open()
+        async with self._starting:
+            sought = host.seek(max(offset, self.ledger.first))
+        await sought
+
+    async def unsubscribe(self, name: str) -> None:
+        self._check_open()
+        self._log.check()
+        known = self.state.find(name)
+        if known is None:
+            raise SubscriptionNotFound(f"subscription {name!r}")
+        gone = self._log.apply(self.state.decide_delete(known.id))
+        host = self.subscriptions.pop(name)
+        await host.close()
+        await gone
+
+    def connect(
+        self, host: SubscriptionHost, name: str, sink: ConsumerSink, filters: Sequence[bytes] = ()
+    ) -> Consumer:
+        """A consumer of the subscription; it gets nothing before it grants permits."""
+        self._check_open()
+        self._consumers += 1
+        consumer = Consumer(ConsumerId(self._consumers), name, sink)
+        host.join(consumer, filters)
+        return consumer
+
+    def _host(self, known: Subscription) -> SubscriptionHost:
+        options = SubscriptionOptions.decode(known.options)
+        engine = engine_for(known.kind, options)
+
+        async def dead_letter(message: Batch, poisoned: Poisoned, subscription: str) -> None:
+            target = options.failure.dead_letter_topic
+            assert target is not None
+            await self._around.publish(target, dead_letter_of(message, poisoned, self.name, subscription))
+
+        host = SubscriptionHost(known, engine, self.ledger, self._log, self._around.clock, dead_letter)
+        self.subscriptions[known.name] = host
+        return host
+
+    # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """To be called every second or so: messages expire, ledgers roll by age, and what nobody needs goes."""
+        if self._closed or self.lost:
+            return
+        clock = self._around.clock
+        wall, monotonic = clock.wall(), int(clock.monotonic() * 1_000_000)
+        jump = self._guard.observe(wall, monotonic)
+        if jump is not None:
+            log.warning("%s: the clock jumped by %.0f s; nothing is deleted by time for now", self.name, jump / 1e6)
+        trusted = self._guard.trusted(monotonic)
+        self.ledger.stream.roll_if_old()
+        if trusted and self.options.ttl_seconds is not None:
+            await self._expire(self.options.ttl_seconds, wall)
+        async with self._starting:
+            before = self.ledger.trim_before(
+                self.options.retention, self.state.deletable_before(), wall,
+                clock_trusted=trusted, needed_from=self.state.needed_from(),
+            )  # fmt: skip
+            if before > self.ledger.first:
+                await self.ledger.stream.trim(before)
+
+    async def _expire(self, ttl_seconds: int, now: int) -> None:
+        """What no consumer took in time is given up, visibly: a cursor record with its cause (§19)."""
+        for host in list(self.subscriptions.values()):
+            offset = max(host.known.cursor.floor, self.ledger.first)
+            for _ in range(EXPIRY_READS_MAX):
+                if self._closed or offset >= self.ledger.confirmed_end or host.known.name not in self.subscriptions:
+                    break
+                batches = await self.ledger.read(offset)
+                old = expired(map(_times_of, batches), ttl_seconds, now)
+                if old and not self._closed:
+                    host.ack(host.known.cursor.generation, old, Cause.EXPIRED)
+                offset = batches[-1].last_offset + 1
+                if not old or old[-1][1] < offset - 1:
+                    break
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed or self.lost:
+            raise TopicClosed(f"{self.name} is not served here any more")
+
+    def _task(self, work: Coroutine[object, object, None]) -> Task[None]:
+        return self._loop.create_task(work)
+
+    async def close(self) -> None:
+        """No new work; what was taken becomes durable; the streams are sealed and let go."""
+        if self._closed:
+            return
+        self._closed = True
+        for host in self.subscriptions.values():
+            await host.close()
+        if self._rebuilding is not None:
+            self._rebuilding.cancel()
+            await asyncio.gather(self._rebuilding, return_exceptions=True)
+        await self._log.close()
+        await self._state_stream.close()
+        await self.ledger.stream.close()
+
+
+def _times_of(batch: Batch) -> BatchTimes:
+    delivery_times = batch.delivery_times() if batch.has_delivery_times else None
+    return BatchTimes(batch.base_offset, batch.last_offset, batch.append_time, delivery_times)

@@ -1,0 +1,106 @@
+"""A topic's messages: its stream with the tail cache in front, read as one from any offset or time, and trimmed.
+
+It knows nothing of subscriptions; they tell it what may go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from pydanube.base.limits import READ_AHEAD_BYTES
+from pydanube.ledger.retention import LedgerInfo, RetentionPolicy, trim_before
+from pydanube.storage.stream import Stream
+from pydanube.storage.tail import TailCache
+from pydanube.wire.batch import Batch
+
+
+class ManagedLedger:
+    """Appends and reads for one topic. `changed` is called when more is confirmed or something went wrong."""
+
+    def __init__(self, stream: Stream, cache: TailCache, changed: Callable[[BaseException | None], None]) -> None:
+        self.stream = stream
+        self._tail = cache.tail()
+        self._changed = changed
+        self._create_future = asyncio.get_running_loop().create_future
+        self._pending: deque[Batch] = deque()  # appended, not confirmed yet
+
+    @property
+    def confirmed_end(self) -> int:
+        """Offsets below it may be seen; the next message gets this one or a higher one."""
+        return self.stream.confirmed + 1
+
+    @property
+    def first(self) -> int:
+        return self.stream.first
+
+    def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
+        """The batch with its offsets, and a future that is the caller's own: to cancel it harms nobody."""
+        stamped, confirmed = self.stream.append(batch)
+        answer: Future[None] = self._create_future()
+        self._pending.append(stamped)
+        confirmed.add_done_callback(partial(self._settled, answer))
+        return stamped, answer
+
+    def _settled(self, answer: Future[None], confirmed: Future[None]) -> None:
+        error = confirmed.exception()
+        if not answer.done():
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+                answer.exception()  # whoever waits still gets it
+        if error is not None:
+            self._pending.clear()  # recovery decides what became of them; readers find them in the stream
+            self._changed(error)
+            return
+        end = self.confirmed_end
+        pending = self._pending
+        while pending and pending[0].base_offset < end:
+            self._tail.add(pending.popleft())
+        self._changed(None)
+
+    def find(self, offset: int) -> Batch | None:
+        """The confirmed batch that holds `offset`, if it is in the cache."""
+        return self._tail.find(offset)
+
+    async def read(self, offset: int, bytes_max: int = READ_AHEAD_BYTES) -> list[Batch]:
+        """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
+        cached = self._tail.find(offset)
+        if cached is not None:
+            return [cached]
+        return await self.stream.read(offset, bytes_max)
+
+    async def find_time(self, time: int) -> int:
+        """The first offset appended at or after `time`, the confirmed end if there is none. Append times never fall."""
+        low, high = self.first, self.confirmed_end
+        while low < high:
+            middle = (low + high) // 2
+            batch = (await self.read(middle, 1))[0]
+            if batch.append_time >= time:
+                high = min(middle, batch.base_offset)
+            else:
+                low = batch.last_offset + 1
+        return await self._skip_gap(low)
+
+    async def _skip_gap(self, offset: int) -> int:
+        """The first offset from here on that a message has; the confirmed end if none has."""
+        if offset >= self.confirmed_end:
+            return self.confirmed_end
+        return max(offset, (await self.read(offset, 1))[0].base_offset)
+
+    def trim_before(
+        self,
+        policy: RetentionPolicy | None,
+        deletable_before: int | None,
+        now: int,
+        *,
+        clock_trusted: bool,
+        needed_from: int | None,
+    ) -> int:
+        """The first offset to keep, by the policy and by what subscriptions still need."""
+        sealed = [LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest) for ledger in self.stream.sealed]
+        return trim_before(sealed, policy, deletable_before, now, clock_trusted=clock_trusted, needed_from=needed_from)

@@ -1,0 +1,50 @@
+"""A topic with its streams, cursors and consumers on one node, through kills and power cuts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
+from pydanube.ledger.state_records import SubscriptionKind
+
+ALL = list(SubscriptionKind)
+
+
+@pytest.fixture
+def world() -> Iterator[TopicWorld]:
+    world = TopicWorld()
+    yield world
+    world.end()
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_what_is_published_is_delivered_and_what_is_acked_does_not_come_again(
+    world: TopicWorld, kind: SubscriptionKind
+) -> None:
+    async def first_life() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, kind)
+        inbox = connected(topic, host)
+        for start in range(0, 30, 10):
+            assert await publish(topic, *numbers(start, start + 9)) == start
+        assert sorted(await inbox.until(30)) == list(range(30))
+        assert inbox.payloads == [f"m{offset}".encode() for offset in inbox.offsets]
+        await inbox.ack(*range(10), 15, 29)
+
+    async def second_life() -> None:
+        topic = await world.open()
+        host = topic.subscriptions["s"]
+        inbox = connected(topic, host)
+        left = [offset for offset in range(10, 29) if offset != 15]
+        assert sorted(await inbox.until(len(left))) == left
+        await inbox.ack_all()
+        assert host.known.cursor.floor == 30
+        await asyncio.sleep(1)
+        assert sorted(inbox.offsets) == left
+
+    world.run(first_life())
+    world.cut()
+    world.run(second_life())

@@ -1,0 +1,180 @@
+"""A topic on a simulated disk, killed and restarted at will, with consumers that remember what they were handed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from random import Random
+from typing import Any
+
+from pydanube.base.ids import ConsumerId, LedgerId, NodeIdentity
+from pydanube.base.limits import KIB
+from pydanube.broker.delivery import Delivery
+from pydanube.broker.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.topic import Surroundings, Topic
+from pydanube.dispatch.policy import FailurePolicy
+from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.ports.storage import StorageNode
+from pydanube.sim.catalog import SimCatalog
+from pydanube.sim.clock import SimClock
+from pydanube.sim.disk import SimDisk
+from pydanube.sim.loop import SimLoop
+from pydanube.sim.randomness import SimRandomness
+from pydanube.storage.node import DiskNode
+from pydanube.storage.settings import NodeSettings
+from pydanube.storage.tail import TailCache
+from pydanube.wire.batch import Batch, build
+
+SECOND = 1_000_000
+
+
+class OneNode:
+    def __init__(self, node: DiskNode) -> None:
+        self.node = node
+
+    def get(self, identity: NodeIdentity) -> StorageNode:
+        assert identity == self.node.identity
+        return self.node
+
+    def choose(self, count: int) -> list[NodeIdentity]:
+        return [self.node.identity]
+
+
+class Inbox:
+    """A consumer's side: what came, in order; acknowledges on request."""
+
+    def __init__(self, host: SubscriptionHost) -> None:
+        self.host = host
+        self.id = ConsumerId(0)
+        self.deliveries: list[Delivery] = []
+        self.generation = host.known.cursor.generation
+        self.resets = 0
+        self._more = asyncio.Event()
+
+    def deliver(self, delivery: Delivery) -> None:
+        assert delivery.last < self.host._ledger.confirmed_end
+        self.deliveries.append(delivery)
+        self._more.set()
+
+    def reset(self, generation: int) -> None:
+        self.generation = generation
+        self.resets += 1
+
+    @property
+    def offsets(self) -> list[int]:
+        return [offset for delivery in self.deliveries for offset in range(delivery.first, delivery.last + 1)]
+
+    @property
+    def payloads(self) -> list[bytes | None]:
+        return [payload for delivery in self.deliveries for payload in delivery.cut().payloads()]
+
+    async def until(self, count: int) -> list[int]:
+        """The offsets, once there are so many."""
+        while len(self.offsets) < count:
+            self._more.clear()
+            await asyncio.wait_for(self._more.wait(), 100)
+        return self.offsets
+
+    async def ack(self, *offsets: int) -> None:
+        await self.host.ack(self.generation, [(offset, offset) for offset in offsets])
+
+    async def ack_all(self) -> None:
+        ranges = [(delivery.first, delivery.last) for delivery in self.deliveries]
+        await self.host.ack(self.generation, ranges)
+
+    def nack(self, *offsets: int, delay: int = 0, reason: str = "") -> None:
+        self.host.nack(self.id, self.generation, [(offset, offset) for offset in offsets], delay, reason)
+
+
+class TopicWorld:
+    """One broker with its embedded node; the catalogue and the disk outlive it."""
+
+    def __init__(self, seed: int = 0, *, options: TopicOptions | None = None, cache_bytes: int = 1 << 20) -> None:
+        self.loop = SimLoop(seed)
+        self.disk = SimDisk(self.loop, self.loop.fork_random("disk"), "disk")
+        self.catalog = SimCatalog(Random(seed))
+        self.clock = SimClock(self.loop)
+        self.randomness = SimRandomness(Random(seed))
+        self.options = options or TopicOptions()
+        self.cache_bytes = cache_bytes
+        self.process = self.loop.process("broker")
+        self.dead_letters: list[tuple[str, Batch]] = []
+        self.dead_letters_fail = False
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(self.loop.spawn(self.process, coroutine))
+
+    async def open(self, name: str = "/default/t", *, node: NodeSettings | None = None) -> Topic:
+        settings = node or NodeSettings(file_bytes=256 * KIB, retry_seconds=0.05)
+        self.node = await DiskNode.open([self.disk], settings, self.randomness)
+        await self.node.meet_catalog(self.catalog.known(), self.catalog.next_ledger)
+        return await self.open_topic(name)
+
+    async def open_topic(self, name: str = "/default/t") -> Topic:
+        around = Surroundings(
+            self.catalog, OneNode(self.node), self.clock, self.randomness, TailCache(self.cache_bytes), self._dead
+        )
+        return await Topic.open(name, around, self.options)
+
+    async def _dead(self, topic: str, message: Batch) -> None:
+        from pydanube.base.errors import TopicClosed
+
+        await asyncio.sleep(0.001)
+        if self.dead_letters_fail:
+            raise TopicClosed("the dead-letter topic is down")
+        self.dead_letters.append((topic, message))
+
+    def restart(self) -> None:
+        self.loop.kill(self.process)
+        self.process = self.loop.process("broker")
+
+    def cut(self) -> None:
+        self.loop.kill(self.process)
+        self.disk.power_cut()
+        self.process = self.loop.process("broker")
+
+    def end(self) -> None:
+        failures = self.loop.failures
+        self.loop.shutdown()
+        assert failures == []
+
+
+def batch_of(*payloads: str, keys: Sequence[str | None] | None = None, **columns: Any) -> Batch:
+    return build([payload.encode() for payload in payloads], publish_time=1, keys=keys, **columns)
+
+
+async def publish(topic: Topic, *payloads: str, **columns: Any) -> int:
+    """One batch; its base offset, once it is confirmed."""
+    receipt = topic.publish(batch_of(*payloads, **columns))
+    await receipt.confirmed
+    return receipt.offset
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [f"m{number}" for number in range(first, last + 1)]
+
+
+async def subscribed(
+    topic: Topic,
+    kind: SubscriptionKind,
+    *,
+    name: str = "s",
+    start: str | int = "earliest",
+    policy: FailurePolicy | None = None,
+) -> SubscriptionHost:
+    options = None if policy is None else SubscriptionOptions(failure=policy)
+    return await topic.subscribe(name, kind, start=start, options=options)
+
+
+def connected(
+    topic: Topic, host: SubscriptionHost, name: str = "c", *, permits: int = 1000, filters: Sequence[bytes] = ()
+) -> Inbox:
+    inbox = Inbox(host)
+    consumer = topic.connect(host, name, inbox, filters)
+    inbox.id = consumer.id
+    host.grant(consumer.id, permits)
+    return inbox
+
+
+__all__ = ["LedgerId"]
