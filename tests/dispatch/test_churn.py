@@ -51,17 +51,23 @@ class Churn(RuleBasedStateMachine):
 
     @initialize(
         policy=POLICIES,
-        window=st.integers(1, 8),
-        lookahead=st.integers(1, 8),
+        window=st.integers(1, 12),
+        lookahead=st.integers(1, 12),
         delayed=st.integers(1, 8),
         unmatched=st.sampled_from(Unmatched),
+        consumers=st.integers(0, 3),
     )
-    def start(self, policy: FailurePolicy, window: int, lookahead: int, delayed: int, unmatched: Unmatched) -> None:
+    def start(
+        self, policy: FailurePolicy, window: int, lookahead: int, delayed: int, unmatched: Unmatched, consumers: int
+    ) -> None:
         options = DispatchSettings(window, lookahead, delayed, unmatched)
         self.engine = ENGINES[self.kind](policy, options)
         self.model = Model(self.kind, policy, options)
         self.now = 0
         self.end = 0  # the next offset to offer
+        for number in range(1, consumers + 1):
+            self.join(ConsumerId(number), ())
+            self.grant(ConsumerId(number), 20)
 
     # -- consumers
 
@@ -84,19 +90,21 @@ class Churn(RuleBasedStateMachine):
         self.model.leave(consumer, self.now, crashed=crashed)
         self.poll()
 
-    @rule(consumer=CONSUMERS, permits=st.integers(1, 6))
+    @rule(consumer=CONSUMERS, permits=st.integers(1, 20))
     def grant(self, consumer: ConsumerId, permits: int) -> None:
         if consumer in self.model.permits:
             self.engine.grant(consumer, permits, self.now)
             self.model.permits[consumer] += permits
             self.poll()
 
-    @rule()
-    def pause(self) -> None:
+    @rule(passed=st.sampled_from([0, 5, 31]))
+    def pause_for_a_while(self, passed: int) -> None:
         self.engine.pause()
         self.model.paused = True
+        assert self.engine.wants() == 0
+        self.pass_time(passed)
+        self.resume()
 
-    @rule()
     def resume(self) -> None:
         self.engine.resume()
         self.model.paused = False
@@ -125,22 +133,28 @@ class Churn(RuleBasedStateMachine):
         self.model.acked(first, first + length)
         self.poll()
 
-    @rule(consumer=CONSUMERS, data=st.data(), length=st.integers(0, 2), delay=st.sampled_from([0, 0, 12]))
-    def nack(self, consumer: ConsumerId, data: st.DataObject, length: int, delay: int) -> None:
-        held = self.model.flight()
-        if held and data.draw(st.booleans()):
-            message = data.draw(st.sampled_from(held))
-            assert message.holder is not None
-            consumer, first = message.holder, message.offset
-        else:
-            first = self.some_offset(data)
-        self.engine.nack(consumer, first, first + length, self.now, delay, "no")
-        self.model.nack(consumer, first, first + length, self.now, delay)
+    @precondition(lambda self: self.model.flight())
+    @rule(data=st.data(), length=st.integers(0, 2), delay=st.sampled_from([0, 0, 12]))
+    def nack(self, data: st.DataObject, length: int, delay: int) -> None:
+        message = data.draw(st.sampled_from(self.model.flight()))
+        assert message.holder is not None
+        self.nack_as(message.holder, message.offset, message.offset + length, delay)
+
+    @rule(consumer=CONSUMERS, data=st.data())
+    def nack_what_may_not_be_in_flight(self, consumer: ConsumerId, data: st.DataObject) -> None:
+        first = self.some_offset(data)
+        self.nack_as(consumer, first, first + 1, 0)
+
+    def nack_as(self, consumer: ConsumerId, first: int, last: int, delay: int) -> None:
+        self.engine.nack(consumer, first, last, self.now, delay, "no")
+        self.model.nack(consumer, first, last, self.now, delay)
         self.poll()
 
+    @precondition(lambda self: any(message.poison for message in self.model.messages.values()))
     @rule(data=st.data())
     def poison_fails(self, data: st.DataObject) -> None:
-        offset = self.some_offset(data)
+        poison = [message.offset for message in self.model.messages.values() if message.poison]
+        offset = data.draw(st.sampled_from(poison))
         self.engine.poison_failed(offset, self.now)
         self.model.poison_failed(offset, self.now)
         self.poll()
@@ -155,8 +169,10 @@ class Churn(RuleBasedStateMachine):
         self.now = self.engine.due() or self.now
         self.poll()
 
-    @rule()
-    def seek(self) -> None:
+    @rule(chance=st.integers(0, 9))
+    def seek(self, chance: int) -> None:
+        if chance:
+            return
         self.engine.reset(self.now)
         self.model.messages.clear()
         self.model.poison_times.clear()
@@ -229,4 +245,4 @@ def machine(kind_: Kind) -> type[Churn]:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_an_engine_keeps_its_rules_whatever_consumers_do(kind: Kind) -> None:
-    run_state_machine_as_test(machine(kind), settings=settings(max_examples=60, stateful_step_count=40))
+    run_state_machine_as_test(machine(kind), settings=settings(max_examples=150, stateful_step_count=40))

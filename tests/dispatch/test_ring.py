@@ -31,7 +31,8 @@ def test_the_hash_never_changes() -> None:
 
 
 def test_keys_spread_evenly() -> None:
-    owners = Counter(ring(*range(8)).owner(key) for key in KEYS)
+    eight = ring(*range(8))
+    owners = Counter(eight.owner(key) for key in KEYS)
     assert len(owners) == 8
     assert max(owners.values()) < 2 * min(owners.values())
 

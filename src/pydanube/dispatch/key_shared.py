@@ -151,10 +151,10 @@ class KeyShared(Engine[KeyMember]):
 
     def _line_up(self, state: KeyState) -> None:
         """Puts a key into the line of the consumer that may have its next message, if there is one."""
-        if not state.queue or state.queue[0] in self._poison:
+        if not state.queue:
             return
         member, head = state.holder, state.queue[0]
-        if state.failures and self._rests(state, head):
+        if state.failures and (head in self._poison or self._rests(state, head)):
             return
         if head > state.owed:
             owner = self._owner(state.key)

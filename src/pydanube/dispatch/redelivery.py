@@ -109,46 +109,46 @@ class Poison:
 
     def __init__(self, policy: FailurePolicy) -> None:
         self._policy = policy
-        self._messages: dict[int, Poisoned] = {}
+        self.messages: dict[int, Poisoned] = {}
         self._emit = Agenda()
         self._failures: dict[int, int] = {}  # of dropping or dead-lettering
 
     def __contains__(self, offset: int) -> bool:
-        return offset in self._messages
+        return offset in self.messages
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self.messages)
 
     def first(self) -> int | None:
-        return next(iter(self._messages), None)
+        return next(iter(self.messages), None)
 
     def exhausted(self, failures: int) -> bool:
         return failures > self._policy.max_redelivery_count
 
     def add(self, offset: int, attempts: int, reason: str, now: int) -> None:
-        if offset not in self._messages:
-            self._messages[offset] = Poisoned(offset, attempts, self._policy.poison, reason[:REASON_CHARACTERS_MAX])
+        if offset not in self.messages:
+            self.messages[offset] = Poisoned(offset, attempts, self._policy.poison, reason[:REASON_CHARACTERS_MAX])
             if self._policy.poison is not PoisonPolicy.BLOCK:
                 self._emit.set(offset, now)
 
     def emit(self, now: int) -> list[Poisoned]:
-        return [self._messages[offset] for offset in self._emit.take_due(now)]
+        return [self.messages[offset] for offset in self._emit.take_due(now)]
 
     def failed(self, offset: int, now: int) -> None:
-        if offset in self._messages and self._emit.time_of(offset) is None:
+        if offset in self.messages and self._emit.time_of(offset) is None:
             failures = self._failures[offset] = self._failures.get(offset, 0) + 1
             self._emit.set(offset, now + max(self._policy.delay(failures), POISON_RETRY_MICROSECONDS_MIN))
 
     def acked(self, first: int, last: int) -> list[int]:
         """Forgets those within [first, last] and says which they were."""
-        if not self._messages:
+        if not self.messages:
             return []
-        if last - first < len(self._messages):
-            found = [offset for offset in range(first, last + 1) if offset in self._messages]
+        if last - first < len(self.messages):
+            found = [offset for offset in range(first, last + 1) if offset in self.messages]
         else:
-            found = [offset for offset in self._messages if first <= offset <= last]
+            found = [offset for offset in self.messages if first <= offset <= last]
         for offset in found:
-            del self._messages[offset]
+            del self.messages[offset]
             self._failures.pop(offset, None)
             self._emit.discard(offset)
         return found
@@ -157,7 +157,7 @@ class Poison:
         return self._emit.next_time()
 
     def clear(self) -> None:
-        self._messages.clear()
+        self.messages.clear()
         self._emit.clear()
         self._failures.clear()
 
