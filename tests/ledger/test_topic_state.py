@@ -340,6 +340,13 @@ def test_the_id_of_a_deleted_subscription_is_never_used_again() -> None:
     assert replayed(state.snapshot(0)).decide_create("s", SHARED, 0, END).subscription == 2
 
 
+def test_a_subscription_may_start_at_the_earliest_offset_and_at_the_latest() -> None:
+    state = TopicState()
+    for name, start in (("earliest", 0), ("latest", END)):
+        state.replay(state.decide_create(name, SHARED, start, END))
+        assert [known.cursor.floor for known in state if known.name == name] == [start]
+
+
 def test_the_same_options_again_are_not_logged() -> None:
     state = made()
     assert state.decide_change(1, b"") is None
