@@ -81,4 +81,4 @@ READ_AHEAD_BYTES = 1 * MIB  # one read of a subscription that is behind the cach
 STATE_QUEUE_RECORDS_MAX = 65_536  # state records of one topic on their way to its log; beyond it TopicBusy
 STATE_COMPACT_BYTES = 1 * MIB  # of a topic's state log since its last snapshot; a restart reads little more than this
 HEADERS_REPLAYED_BYTES_MAX = 256 * MIB  # of messages since the last snapshot that a restart reads to know its producers
-DELIVERIES_WAITING_MAX = 4096  # of one subscription, decided but waiting for a read
+REPEATS_WAITING_MAX = 65_536  # batches of one topic sent again while the first is not confirmed; beyond it TopicBusy

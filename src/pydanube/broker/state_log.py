@@ -89,6 +89,7 @@ class StateLog:
         self._bytes = 0  # written since the last snapshot
         self._snapshot_bytes = 0
         self._data_bytes = 0  # of messages since the last snapshot
+        self._wanted = False  # a snapshot, whatever was written since the last one
 
     async def load(self) -> None:
         """Replays everything that is durable."""
@@ -103,10 +104,16 @@ class StateLog:
 
     def check(self) -> None:
         """Raises unless records can be taken: to be asked before a decision is made."""
-        if self._broken is not None:
-            raise TopicRecovering(f"the topic's state could not be written: {self._broken}")
+        self._check_whole()
         if self._queued >= STATE_QUEUE_RECORDS_MAX:
             raise TopicBusy(f"{self._queued} state records wait")
+
+    def _check_whole(self) -> None:
+        if self._broken is None:
+            return
+        if self._stream.lost or isinstance(self._broken, TopicClosed):
+            raise TopicClosed(f"{self._stream.name} is not served here any more")
+        raise TopicRecovering(f"the topic's state could not be written: {self._broken}")
 
     def apply(self, *records: Record) -> Future[None]:
         """Memory has them when this returns, the disk when the future is done."""
@@ -126,6 +133,7 @@ class StateLog:
 
     def barrier(self) -> Future[None]:
         """Done when everything applied so far is durable: for an answer that adds nothing to the log."""
+        self._check_whole()
         waiter: Future[None] = self._loop.create_future()
         if self._filling.records or self._filling.acks:
             self._filling.waiters.append(waiter)
@@ -140,6 +148,11 @@ class StateLog:
         self._data_bytes += size
         if self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers):
             self._schedule()
+
+    def compact_soon(self) -> None:
+        """A snapshot is due: a restart then reads nothing of the messages before it, so they may go."""
+        self._wanted = True
+        self._schedule()
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +178,7 @@ class StateLog:
             if self._compaction_due:
                 self._compact()
         except NodeBusy:
-            self._filling = _joined(group, self._filling) if group is not self._filling else group
+            self._filling, self._queued = group, len(group.records)
             self._schedule(RETRY_SECONDS)
         except DanubeError as error:
             group.settle(TopicRecovering(str(error)))
@@ -182,10 +195,18 @@ class StateLog:
             if group.snapshot is not None:
                 self._snapshot_bytes += stamped.size
             del payloads[:part], group.records[:part]  # what is left is tried again if the stream is busy
+            if payloads:
+                last.add_done_callback(self._part_written)
         if last is not None:
             self._writing += 1
             self._newest = group
             last.add_done_callback(lambda done: self._written(group, done))
+
+    def _part_written(self, done: Future[None]) -> None:
+        """The rest of its group may go to another ledger, so nobody else would see that this part is missing."""
+        error = done.exception()
+        if error is not None:
+            self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
 
     def _written(self, group: _Group, done: Future[None]) -> None:
         self._writing -= 1
@@ -206,7 +227,7 @@ class StateLog:
 
     @property
     def _compaction_due(self) -> bool:
-        if self._bytes >= max(STATE_COMPACT_BYTES, 3 * self._snapshot_bytes):
+        if self._wanted or self._bytes >= max(STATE_COMPACT_BYTES, 3 * self._snapshot_bytes):
             return True
         return self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers) > 0
 
@@ -229,8 +250,10 @@ class StateLog:
 
     def _snapshot(self, data_offset: int) -> _Group:
         self._bytes = self._snapshot_bytes = self._data_bytes = 0
+        self._wanted = False
         floors = {known.id: (known.cursor.generation, known.cursor.floor) for known in self._state}
-        return _Group(records=self._state.snapshot(data_offset), floors=floors, snapshot=data_offset)
+        records, deleted = self._state.snapshot(data_offset), self._state.deleted()
+        return _Group(records=records, floors=floors, deleted=deleted, snapshot=data_offset)
 
     def _trim(self, before: int) -> None:
         if self._trimming is None or self._trimming.done():
@@ -297,13 +320,3 @@ def _first_part(payloads: list[bytes]) -> int:
         if size >= GROUP_BYTES_TARGET or count == STATE_QUEUE_RECORDS_MAX:
             return count
     return len(payloads)
-
-
-def _joined(first: _Group, second: _Group) -> _Group:
-    """What could not be written yet, and what came since."""
-    second.merge_acks()
-    first.records += second.records
-    first.waiters += second.waiters
-    first.floors |= second.floors
-    first.deleted += second.deleted
-    return first

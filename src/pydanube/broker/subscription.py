@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError
+from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import DELIVERIES_WAITING_MAX
 from pydanube.broker.delivery import Consumer, Delivery
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
@@ -58,8 +57,8 @@ class SubscriptionHost:
         self._loop = asyncio.get_running_loop()
         self._next = known.cursor.floor  # the next offset to read
         self._ahead: deque[Batch] = deque()  # read from disk and not offered yet
-        self._outbox: deque[Deliver] = deque()  # waits for a read of its batch
-        self._recent: Batch | None = None  # the last batch that was read for the outbox
+        self._outbox: deque[Deliver] = deque()  # waits for a read of its batch; no more than the engine has in flight
+        self._recent: Batch | None = None  # the last batch that was offered or read for the outbox
         self._scheduled = False
         self._timer: TimerHandle | None = None
         self._due: int | None = None  # when it rings
@@ -67,7 +66,7 @@ class SubscriptionHost:
         self._reading = False
         self._fetching = False
         self._held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
-        self._unread: DanubeError | None = None  # why the next message cannot be read
+        self._unread: DanubeError | None = None  # why what comes next cannot be read
         self._closed = False
 
     @property
@@ -77,9 +76,14 @@ class SubscriptionHost:
     # -- consumers -----------------------------------------------------------------------------------------------------
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None:
+        self._check_there()
         self.engine.join(consumer.id, self.now, filters=filters)
         self.consumers[consumer.id] = consumer
         self.wake()
+
+    def _check_there(self) -> None:
+        if self._closed:
+            raise SubscriptionNotFound(f"subscription {self.known.name!r} is not served any more")
 
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
@@ -104,6 +108,7 @@ class SubscriptionHost:
 
     def ack(self, generation: int, ranges: Sequence[Range], cause: Cause = Cause.ACKED) -> Future[None]:
         """Done when it is durable. What was delivered before a seek is answered so at once, and ignored (§14)."""
+        self._check_there()
         self._log.check()
         cursor = self.known.cursor
         if generation < cursor.generation:
@@ -125,6 +130,7 @@ class SubscriptionHost:
         """Cumulative: everything up to `offset`. Only where order makes sense of it."""
         if self.known.kind not in ORDERED:
             raise AckInvalid(f"a {self.known.kind.name.lower()} subscription has no cumulative acks")
+        self._check_there()
         cursor = self.known.cursor
         if generation == cursor.generation and offset < cursor.floor:
             return self._log.barrier()
@@ -142,6 +148,7 @@ class SubscriptionHost:
 
     def seek(self, offset: int) -> Future[None]:
         """Everything from `offset` on is delivered again; durable before the answer (§14)."""
+        self._check_there()
         self._log.check()
         record = self.known.cursor.decide_move(offset, self._ledger.confirmed_end, Cause.SEEK)
         assert record is not None
@@ -161,6 +168,8 @@ class SubscriptionHost:
         self.engine.reset(self.now)
         self._next = self.known.cursor.floor
         self._ahead.clear()
+        for deliver in self._outbox:  # nobody got these, so nobody would ask for others in their place
+            self.engine.grant(deliver.consumer, deliver.last - deliver.first + 1, self.now)
         self._outbox.clear()
         self._unread = None
 
@@ -207,8 +216,11 @@ class SubscriptionHost:
         self._set_timer()
 
     def _may_feed(self) -> bool:
-        if len(self._outbox) >= DELIVERIES_WAITING_MAX or not self.engine.wants():
+        if self._outbox or not self.engine.wants():
             return False
+        if self._next < self._ledger.first:  # nothing is deleted that the cursor needs: no message has these
+            self.pass_gap(self._next, self._ledger.first - 1)
+            self._next = self._ledger.first
         return self._next < min(self._ledger.confirmed_end, self.known.cursor.ceiling)
 
     def _take_next(self) -> Batch | None:
@@ -243,8 +255,9 @@ class SubscriptionHost:
     def _offer(self, batch: Batch, now: int) -> None:
         first = max(self._next, batch.base_offset)
         if batch.base_offset > self._next:
-            self._pass_gap(batch.base_offset - 1)
+            self.pass_gap(self._next, batch.base_offset - 1)
         self._next = batch.last_offset + 1
+        self._recent = batch
         keys, due = self._columns(batch, now)
         base = batch.base_offset
         for start, end in self.known.cursor.pending(first, batch.last_offset):
@@ -262,14 +275,9 @@ class SubscriptionHost:
             return None, [None if time is None else time - ahead for time in batch.delivery_times()]
         return None, None
 
-    def _pass_gap(self, last: int) -> None:
+    def pass_gap(self, first: int, last: int) -> None:
         """Offsets that no message has: a ledger that was recovered may leave some. The cursor steps over them."""
-        record = self.known.cursor.decide_ack([(self._next, last)], self._ledger.confirmed_end, Cause.UNUSED)
-        if record is not None:
-            try:
-                self._log.apply(record)
-            except DanubeError as error:  # it is found again after the next restart or seek
-                log.warning("subscription %s has not stepped over a gap: %s", self.known.name, error)
+        self._settle(self.known.cursor.generation, (first, last), Cause.UNUSED)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -281,7 +289,7 @@ class SubscriptionHost:
             elif isinstance(effect, Poisoned):
                 self._task(self._give_up(effect))
             elif isinstance(effect, Skipped):
-                self._settle((effect.first, effect.last), Cause.FILTERED)
+                self._settle(self.known.cursor.generation, (effect.first, effect.last), Cause.FILTERED)
         if self._outbox and not self._fetching:
             self._fetching = True
             self._task(self._fetch())
@@ -319,21 +327,33 @@ class SubscriptionHost:
             try:
                 parts = await self._read_range(deliver.first, deliver.last)
             except DanubeError as error:
-                log.warning("subscription %s cannot read offset %d again: %s", self.known.name, deliver.first, error)
+                if self._unread is None:
+                    log.warning("subscription %s cannot read offset %d yet: %s", self.known.name, deliver.first, error)
+                self._unread = error
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
+            self._unread = None
             if not self._outbox or self._outbox[0] is not deliver:
                 continue  # a seek, or a consumer that left
             self._outbox.popleft()
             consumer = self.consumers.get(deliver.consumer)
             if consumer is None or generation != self.known.cursor.generation:
                 continue
-            for batch in parts:
-                first, last = max(batch.base_offset, deliver.first), min(batch.last_offset, deliver.last)
-                if first <= last:
-                    consumer.sink.deliver(Delivery(batch, first, last, deliver.attempt, generation))
+            self._hand_over(consumer, deliver, parts)
         self._fetching = False
         self.wake()
+
+    def _hand_over(self, consumer: Consumer, deliver: Deliver, parts: list[Batch]) -> None:
+        """What was read for a delivery, without what was done meanwhile: an ack that is confirmed holds."""
+        cursor = self.known.cursor
+        left = deliver.last - deliver.first + 1
+        for batch in parts:
+            within = max(batch.base_offset, deliver.first), min(batch.last_offset, deliver.last)
+            for first, last in cursor.pending(*within):
+                consumer.sink.deliver(Delivery(batch, first, last, deliver.attempt, cursor.generation))
+                left -= last - first + 1
+        if left:
+            self.engine.grant(consumer.id, left, self.now)
 
     async def _read_range(self, first: int, last: int) -> list[Batch]:
         parts: list[Batch] = []
@@ -362,17 +382,17 @@ class SubscriptionHost:
                 self.engine.poison_failed(poisoned.offset, self.now)
                 self.wake()
 
-    def _settle(self, done: Range, cause: Cause) -> None:
+    def _settle(self, generation: int, done: Range, cause: Cause) -> None:
         try:
-            self.ack(self.known.cursor.generation, [done], cause)
+            self.ack(generation, [done], cause)
         except DanubeError as error:
-            log.warning("subscription %s could not skip %s: %s", self.known.name, done, error)
-            self._task(self._settle_later(done, cause))
+            log.warning("subscription %s could not step over %s: %s", self.known.name, done, error)
+            self._task(self._settle_later(generation, done, cause))
 
-    async def _settle_later(self, done: Range, cause: Cause) -> None:
+    async def _settle_later(self, generation: int, done: Range, cause: Cause) -> None:
         await asyncio.sleep(RETRY_SECONDS)
         if not self._closed:
-            self._settle(done, cause)
+            self._settle(generation, done, cause)
 
     # -- timers, tasks, the end ----------------------------------------------------------------------------------------
 
@@ -421,8 +441,11 @@ class SubscriptionHost:
             return Explanation(Why.ACKED)
         if self._next <= offset and cursor.ceiling <= offset:
             return Explanation(Why.CURSOR_FULL, offset=cursor.floor)
-        if self._unread is not None and offset >= self._next:
+        waits = any(deliver.first <= offset <= deliver.last for deliver in self._outbox)
+        if self._unread is not None and (waits or offset >= self._next):
             return Explanation(Why.UNREADABLE)
+        if waits:
+            return Explanation(Why.READY)
         return self.engine.explain(offset, self.now)
 
     def explain_consumer(self, consumer: ConsumerId) -> Explanation:

@@ -22,7 +22,7 @@ from pydanube.base.errors import (
     TopicRecovering,
 )
 from pydanube.base.ids import ConsumerId, Epoch
-from pydanube.base.limits import DEDUP_WINDOW_BATCHES
+from pydanube.base.limits import ACK_RANGES_MAX, DEDUP_WINDOW_BATCHES, REPEATS_WAITING_MAX
 from pydanube.broker.dead_letter import dead_letter_of
 from pydanube.broker.delivery import Consumer, ConsumerSink
 from pydanube.broker.engines import engine_for
@@ -45,7 +45,7 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 EARLIEST, LATEST = "earliest", "latest"
-REPEATS_WAITING_MAX = 65_536  # batches sent again while the first is not confirmed
+SECOND = 1_000_000  # microseconds
 EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in the next
 PublishElsewhere = Callable[[str, Batch], Awaitable[None]]  # to another topic; done when it is durable
 
@@ -93,6 +93,7 @@ class Topic:
         self._loop = asyncio.get_running_loop()
         self._repeated: list[tuple[int, Future[None]]] = []  # last offset of a batch that came again, who waits for it
         self._rebuilding: Task[None] | None = None
+        self._certain_end = 0  # while rebuilding: producers are known as of the batches below
         self._starting = asyncio.Lock()  # where somebody starts to read and what is deleted are decided one by one
         self._consumers = 0  # ids given so far
         clock = surroundings.clock
@@ -110,7 +111,7 @@ class Topic:
             await data.close()
             raise
         topic.ledger = ManagedLedger(data, surroundings.cache, topic._changed)
-        topic._log = StateLog(state, topic.state, lambda: topic.ledger.confirmed_end)
+        topic._log = StateLog(state, topic.state, topic._producers_end)
         topic._state_stream = state
         try:
             await topic._log.load()
@@ -143,10 +144,13 @@ class Topic:
 
     async def attach(self, producer: str) -> Session:
         """A session for this producer name; older ones of it are fenced. Durable before it returns."""
-        self._check_open()
+        self._check_certain()
         self._log.check()
-        now = self._around.clock.wall()
-        await self._log.apply(*self.state.producers.decide_attach(producer, now))
+        new_to_all = not len(self.state.producers)
+        await self._log.apply(*self.state.producers.decide_attach(producer, self._around.clock.wall()))
+        if new_to_all and self.ledger.confirmed_end > self.ledger.first:
+            self._log.compact_soon()  # what was published before producers had names need not be read again
+        self._check_certain()  # a number that is too low would make the producer's next messages look like old ones
         return self.session(producer)
 
     def session(self, producer: str) -> Session:
@@ -156,9 +160,7 @@ class Topic:
 
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
         """Appends a batch, once: a batch that came before is answered with the offset it has (§13)."""
-        self._check_open()
-        if self._rebuilding is not None:
-            raise TopicRecovering(f"{self.name} is finding out what became of a failed write")
+        self._check_certain()
         batch.check_plain()
         producer = batch.producer_id
         if not producer:
@@ -216,11 +218,12 @@ class Topic:
     def _doubt(self) -> None:
         """A write failed: which of the batches on their way are there is known only after the stream's recovery."""
         if self._rebuilding is None and not self._closed:
+            self._certain_end = self.ledger.confirmed_end
             self._rebuilding = self._task(self._rebuild())
 
     async def _rebuild(self) -> None:
         """Producers as of what is confirmed for certain, then what recovery kept."""
-        end = self.ledger.confirmed_end
+        end = self._certain_end
         self.state.producers.rewind(end)
         while not self._closed:
             try:
@@ -234,6 +237,10 @@ class Topic:
                 await asyncio.sleep(0.1)
         self._rebuilding = None
         self._changed(None)
+
+    def _producers_end(self) -> int:
+        """Every confirmed batch below it is known to the producers: a snapshot says so for good."""
+        return self.ledger.confirmed_end if self._rebuilding is None else self._certain_end
 
     async def _remember_producers(self, offset: int | None) -> None:
         """Feeds the headers of confirmed batches from `offset` on to the producers."""
@@ -307,9 +314,7 @@ class Topic:
         await host.close()
         await gone
 
-    def connect(
-        self, host: SubscriptionHost, name: str, sink: ConsumerSink, filters: Sequence[bytes] = ()
-    ) -> Consumer:
+    def connect(self, host: SubscriptionHost, name: str, sink: ConsumerSink, filters: Sequence[bytes] = ()) -> Consumer:
         """A consumer of the subscription; it gets nothing before it grants permits."""
         self._check_open()
         self._consumers += 1
@@ -343,36 +348,54 @@ class Topic:
             log.warning("%s: the clock jumped by %.0f s; nothing is deleted by time for now", self.name, jump / 1e6)
         trusted = self._guard.trusted(monotonic)
         self.ledger.stream.roll_if_old()
-        if trusted and self.options.ttl_seconds is not None:
-            await self._expire(self.options.ttl_seconds, wall)
-        async with self._starting:
-            before = self.ledger.trim_before(
-                self.options.retention, self.state.deletable_before(), wall,
-                clock_trusted=trusted, needed_from=self.state.needed_from(),
-            )  # fmt: skip
-            if before > self.ledger.first:
-                await self.ledger.stream.trim(before)
+        try:
+            if trusted and self.options.ttl_seconds is not None:
+                for host in list(self.subscriptions.values()):
+                    await self._expire(host, self.options.ttl_seconds, wall)
+            async with self._starting:
+                await self._trim(wall, trusted)
+        except DanubeError as error:
+            log.warning("%s: what is old stays until the next time: %s", self.name, error)
 
-    async def _expire(self, ttl_seconds: int, now: int) -> None:
+    async def _trim(self, now: int, trusted: bool) -> None:
+        policy, unneeded = self.options.retention, self.state.deletable_before()
+        before = self.ledger.trim_before(policy, unneeded, now, clock_trusted=trusted, needed_from=None)
+        needed_from = self.state.needed_from()
+        if needed_from is not None and needed_from < before:
+            self._log.compact_soon()  # the rest may go when the producers' state does not rest on it any more
+            before = self.ledger.trim_before(policy, unneeded, now, clock_trusted=trusted, needed_from=needed_from)
+        if before > self.ledger.first:
+            await self.ledger.stream.trim(before)
+
+    async def _expire(self, host: SubscriptionHost, ttl_seconds: int, now: int) -> None:
         """What no consumer took in time is given up, visibly: a cursor record with its cause (§19)."""
-        for host in list(self.subscriptions.values()):
-            offset = max(host.known.cursor.floor, self.ledger.first)
-            for _ in range(EXPIRY_READS_MAX):
-                if self._closed or offset >= self.ledger.confirmed_end or host.known.name not in self.subscriptions:
-                    break
-                batches = await self.ledger.read(offset)
-                old = expired(map(_times_of, batches), ttl_seconds, now)
-                if old and not self._closed:
-                    host.ack(host.known.cursor.generation, old, Cause.EXPIRED)
-                offset = batches[-1].last_offset + 1
-                if not old or old[-1][1] < offset - 1:
-                    break
+        cursor, offset = host.known.cursor, self.ledger.first
+        for _ in range(EXPIRY_READS_MAX):
+            offset = cursor.above.next_missing(max(offset, cursor.floor))  # delayed ones may lie before
+            if offset >= self.ledger.confirmed_end:
+                return
+            batches = await self.ledger.read(offset)
+            if self._closed or self.subscriptions.get(host.known.name) is not host:
+                return
+            if batches[0].base_offset > offset:
+                host.pass_gap(offset, batches[0].base_offset - 1)
+            old = expired(map(_times_of, batches), ttl_seconds, now)
+            for at in range(0, len(old), ACK_RANGES_MAX):
+                host.ack(cursor.generation, old[at : at + ACK_RANGES_MAX], Cause.EXPIRED)
+            offset = batches[-1].last_offset + 1
+            if batches[-1].append_time >= now - ttl_seconds * SECOND:
+                return
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed or self.lost:
             raise TopicClosed(f"{self.name} is not served here any more")
+
+    def _check_certain(self) -> None:
+        self._check_open()
+        if self._rebuilding is not None:
+            raise TopicRecovering(f"{self.name} is finding out what became of a failed write")
 
     def _task(self, work: Coroutine[object, object, None]) -> Task[None]:
         return self._loop.create_task(work)

@@ -234,6 +234,10 @@ class TopicState:
         if subscription not in self._subscriptions:
             self._durable_floors.pop(subscription, None)
 
+    def deleted(self) -> list[int]:
+        """Subscriptions whose deletion was not reported as durable; a snapshot without them makes it so."""
+        return [subscription for subscription in self._durable_floors if subscription not in self._subscriptions]
+
     def durable_snapshot(self, data_offset: int) -> None:
         """A snapshot is on disk up to its end."""
         self._snapshot_offset = max(self._snapshot_offset, data_offset)

@@ -35,7 +35,8 @@ class ManagedLedger:
 
     @property
     def first(self) -> int:
-        return self.stream.first
+        """The first offset that is still there, or will be. What was trimmed may have left a gap behind it."""
+        return min(self.stream.first, self.confirmed_end)
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
         """The batch with its offsets, and a future that is the caller's own: to cancel it harms nobody."""

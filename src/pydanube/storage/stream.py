@@ -155,7 +155,7 @@ class Stream:
     def confirmed(self) -> int:
         """The last offset that anybody may see; never goes back."""
         writer = self._finishing or self._writer
-        if writer is not None:
+        if writer is not None and writer.confirmed >= writer.first:  # not the gap that may lie before its first
             self._confirmed = max(self._confirmed, writer.confirmed)
         return self._confirmed
 
@@ -230,7 +230,11 @@ class Stream:
         async with self._changing:
             record, gone = self._record.trimmed(self.epoch, before)
             if gone:
-                await self._store(record)
+                try:
+                    await self._store(record)
+                except OwnershipLost as error:
+                    self._lose(error)
+                    raise
         for ledger in gone:
             await self._delete(ledger)
         return len(gone)
