@@ -189,3 +189,66 @@ def test_a_seek_forgets_messages_and_keeps_permits() -> None:
     engine.reset(0)
     assert (engine.in_flight, engine.waiting, engine.wants(), engine.due()) == (0, 0, 6, None)
     assert offsets(offer(engine, 0, 2, "xyz")) == [0, 1, 2]
+
+
+def test_what_is_owed_to_a_holder_is_all_it_gets_of_a_key_that_moved() -> None:
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 2, old)
+    offer(engine, 0, 1, "xx")
+    connect(engine, 10, new)
+    engine.nack(old, 0, 0, 0)
+    assert offer(engine, 2, 2, "x", now=DELAY) == [], "the holder has no permits"
+    engine.acked(0, 0)
+    engine.grant(old, 10, DELAY)
+    assert engine.poll(DELAY) == [Deliver(old, 1, 1, 0)]
+    engine.acked(1, 1)
+    assert engine.poll(DELAY) == [Deliver(new, 2, 2, 0)]
+
+
+def test_a_key_whose_owed_messages_are_acked_late_goes_to_its_owner() -> None:
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 2, old)
+    offer(engine, 0, 1, "xx")
+    connect(engine, 10, new)
+    engine.nack(old, 0, 0, 0)
+    offer(engine, 2, 2, "x", now=DELAY)
+    engine.acked(0, 1)
+    engine.grant(old, 10, DELAY)
+    assert engine.poll(DELAY) == [Deliver(new, 2, 2, 0)]
+
+
+def test_a_key_that_timed_out_while_in_line_goes_to_its_owner_only() -> None:
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 2, old)
+    offer(engine, 0, 1, "xx")
+    connect(engine, 10, new)
+    engine.nack(old, 1, 1, 0)
+    assert engine.poll(DELAY) == [], "owed to the holder, which has no permits"
+    due = engine.due()
+    assert due is not None
+    engine.poll(due)
+    engine.grant(old, 10, due)
+    assert engine.poll(due + DELAY) == [Deliver(new, 0, 1, 1)]
+
+
+def test_a_late_ack_of_what_waits_frees_its_key_while_earlier_messages_are_in_flight() -> None:
+    engine = key_shared()
+    connect(engine, 100, A)
+    offer(engine, 0, 2, "xxx")
+    engine.nack(A, 1, 1, 0)
+    assert engine.poll(0) == []
+    engine.acked(1, 1)
+    assert engine.poll(0) == [Deliver(A, 2, 2, 0)]
+
+
+def test_lines_do_not_grow_with_messages_that_are_done_before_they_are_delivered() -> None:
+    engine = key_shared()
+    connect(engine, 0, A)
+    for offset in range(1_000):
+        offer(engine, offset, offset, "x")
+        engine.acked(offset, offset)
+    member = engine._roster.get(A)
+    assert (len(member.line), engine.waiting, len(engine._keys)) == (0, 0, 0)

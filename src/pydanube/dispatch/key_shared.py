@@ -108,7 +108,9 @@ class KeyShared(Engine[KeyMember]):
             return
         lease = state.flight.pop(first, None)
         if lease is None:
-            self._unqueue(state, first)
+            self._unline(state)  # its next message may be another's now
+            state.queue.remove(first)
+            self._poison.acked(first, first)
         else:
             self._in_flight -= 1
             lease.left -= 1
@@ -165,9 +167,14 @@ class KeyShared(Engine[KeyMember]):
                 return  # the holder finishes first
         if member is not None:
             state.lined = True
-            member.line.append(state)
+            member.line[state.number] = state
         elif self._roster and self.settings.unmatched is Unmatched.SKIP:
             self._skip(state)
+
+    def _unline(self, state: KeyState) -> None:
+        if state.lined and state.holder is not None:
+            state.lined = False
+            del state.holder.line[state.number]
 
     def _line_up_all(self) -> None:
         """Somebody came or went: keys may have new owners."""
@@ -202,13 +209,11 @@ class KeyShared(Engine[KeyMember]):
         lease = self._leases.open(now, member.id, given)
         line = member.line
         while line and len(given) < budget:
-            state = line.popleft()
-            if not state.lined or state.holder is not member:
-                continue  # rewound since, and perhaps in another line
+            state = line.popitem(last=False)[1]
             state.lined = False
             queue, flight = state.queue, state.flight
             count = min(len(queue), budget - len(given))
-            if state.failures or (queue and queue[0] <= state.owed):
+            if state.failures or queue[0] <= state.owed:
                 count = self._sendable(state, member, count)
                 failures |= state.failures
             for _ in range(count):
@@ -279,17 +284,13 @@ class KeyShared(Engine[KeyMember]):
         return count
 
     def _rewind(self, state: KeyState, first: int) -> None:
+        self._unline(state)
         rewound = state.rewind(first)
         self._in_flight -= len(rewound)
         for lease in rewound.values():
             lease.left -= 1
             if not lease.left:
                 self._leases.close(lease)
-
-    def _unqueue(self, state: KeyState, offset: int) -> None:
-        """A queued message is done."""
-        state.queue.remove(offset)
-        self._poison.acked(offset, offset)
 
     # -- what is known
 

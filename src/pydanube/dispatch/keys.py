@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from pydanube.base.ids import ConsumerId
 from pydanube.dispatch.redelivery import Failure, Lease
@@ -12,13 +12,13 @@ NOTHING_OWED = -1
 
 
 class KeyMember(Member):
-    """A consumer and the keys that have something for it, in the order they came."""
+    """A consumer and the keys that have something for it, by their numbers and in the order they came."""
 
     __slots__ = ("line",)
 
     def __init__(self, consumer: ConsumerId) -> None:
         super().__init__(consumer)
-        self.line: deque[KeyState] = deque()
+        self.line: OrderedDict[int, KeyState] = OrderedDict()  # any may go in constant time
 
 
 class KeyState:
@@ -48,5 +48,4 @@ class KeyState:
             del self.flight[offset]
         self.queue.extendleft(reversed(rewound))
         self.owed = max(self.owed, *rewound)
-        self.lined = False
         return rewound

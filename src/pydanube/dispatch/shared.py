@@ -206,7 +206,7 @@ class Shared(Engine[Member]):
             retry = self._again[0]
             offsets = retry.offsets
             if retry.left < len(offsets):
-                offsets = [offset for offset in offsets if self._failed.get(offset) is retry]
+                offsets = [offset for offset in offsets if offset in self._failed]
             taken, retry.offsets = offsets[:count], offsets[count:]
             retry.left -= len(taken)
             for offset in taken:

@@ -1,0 +1,65 @@
+"""Agendas, leases and poison: what waits for a time comes then, once, and leaves no traces behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch.desk import ONCE_DROP, A, connect, offer
+from pydanube.dispatch.agenda import Agenda
+from pydanube.dispatch.engine import Engine
+from pydanube.dispatch.events import Poisoned
+from pydanube.dispatch.exclusive import Exclusive
+from pydanube.dispatch.failover import Failover
+from pydanube.dispatch.key_shared import KeyShared
+from pydanube.dispatch.policy import SECOND, DispatchSettings, PoisonPolicy
+from pydanube.dispatch.redelivery import LEASE_STEPS, Leases
+from pydanube.dispatch.shared import Shared
+
+
+def test_a_number_comes_at_its_last_time_and_once() -> None:
+    agenda = Agenda()
+    for number, time in ((1, 10), (2, 20), (1, 30), (3, 5)):
+        agenda.set(number, time)
+    agenda.discard(3)
+    assert agenda.next_time() == 20
+    assert agenda.take_due(25) == [2]
+    assert (agenda.time_of(1), agenda.next_time()) == (30, 30)
+    assert agenda.take_due(30) == [1]
+    assert (len(agenda), agenda.next_time()) == (0, None)
+
+
+def test_traces_of_what_was_taken_off_are_swept_out() -> None:
+    agenda = Agenda()
+    for number in range(10_000):
+        agenda.set(number, number)
+        agenda.discard(number)
+    assert len(agenda._heap) < 2_000
+
+
+def test_a_lease_never_runs_out_early_and_at_most_a_step_late() -> None:
+    timeout = 6_400
+    leases = Leases(timeout)
+    given = {leases.open(now, A, [now]).number: now for now in range(0, 1_000, 7)}
+    for now in range(0, 10_000, 5):
+        for lease in leases.expired(now):
+            started = given.pop(lease.number)
+            assert started + timeout <= now <= started + timeout + timeout // LEASE_STEPS + 5
+            leases.close(lease)
+    assert given == {}
+    assert (leases.due(), len(leases._terms)) == (None, 0)
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Failover, Shared, KeyShared])
+def test_poison_that_is_acked_is_not_handed_over_again(kind: type[Engine[Any]]) -> None:
+    engine = kind(ONCE_DROP, DispatchSettings())
+    connect(engine, 10, A)
+    offer(engine, 0, 0, "x")
+    engine.nack(A, 0, 0, 0, reason="bad")
+    assert engine.poll(0) == [Poisoned(0, 1, PoisonPolicy.DROP, "bad")]
+    engine.poison_failed(0, 0)
+    engine.acked(0, 0)
+    assert engine.due() is None
+    assert engine.poll(100 * SECOND) == []
+    assert engine.waiting == 0
