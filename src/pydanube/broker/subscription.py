@@ -89,6 +89,7 @@ class SubscriptionHost:
         if self.consumers.pop(consumer, None) is not None:
             self._outbox = deque(waiting for waiting in self._outbox if waiting.consumer != consumer)
             self.engine.leave(consumer, self.now, crashed=crashed)
+            self._drop_recalled()
             self.wake()
 
     def grant(self, consumer: ConsumerId, permits: int) -> None:
@@ -144,6 +145,7 @@ class SubscriptionHost:
             return
         for first, last in ranges:
             self.engine.nack(consumer, first, last, self.now, delay, reason)
+        self._drop_recalled()
         self.wake()
 
     def seek(self, offset: int) -> Future[None]:
@@ -204,13 +206,13 @@ class SubscriptionHost:
         if self._closed or self._held:
             return
         now = self.now
-        self._carry_out(self.engine.poll(now))
+        self._decide(now)
         for _ in range(PUMP_BATCHES):
             batch = self._take_next() if self._may_feed() else None
             if batch is None:
                 break
             self._offer(batch, now)
-            self._carry_out(self.engine.poll(now))
+            self._decide(now)
         else:
             self.wake()  # the others of the loop first
         self._set_timer()
@@ -280,6 +282,30 @@ class SubscriptionHost:
         self._settle(self.known.cursor.generation, (first, last), Cause.UNUSED)
 
     # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _decide(self, now: int) -> None:
+        """Asks the engine. What it took back and nobody was handed yet is not handed out any more."""
+        effects = self.engine.poll(now)
+        self._drop_recalled()
+        self._carry_out(effects)
+
+    def _drop_recalled(self) -> None:
+        recalled = self.engine.take_recalled()
+        if not self._outbox:
+            return
+        for consumer, first, last in recalled:
+            left: deque[Deliver] = deque()
+            for waiting in self._outbox:
+                if waiting.consumer != consumer or waiting.last < first or last < waiting.first:
+                    left.append(waiting)
+                    continue
+                if waiting.first < first:
+                    left.append(waiting._replace(last=first - 1))
+                if last < waiting.last:
+                    left.append(waiting._replace(first=last + 1))
+                dropped = min(last, waiting.last) - max(first, waiting.first) + 1
+                self.engine.grant(consumer, dropped, self.now)  # nobody got these
+            self._outbox = left
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -32,6 +32,7 @@ class Engine(ABC, Generic[M]):
         self._roster: Roster[M] = Roster()
         self._poison = Poison(policy)
         self._offered = NOTHING_OFFERED  # the highest offset that was offered
+        self._recalled: list[tuple[ConsumerId, int, int]] = []
         self._polled = 0  # the time of the last poll
 
     # -- consumers
@@ -77,6 +78,14 @@ class Engine(ABC, Generic[M]):
     @abstractmethod
     def poll(self, now: int) -> list[Effect]:
         """What to do now. A second poll at the same time has nothing to add."""
+
+    def take_recalled(self) -> list[tuple[ConsumerId, int, int]]:
+        """Whose messages (consumer, first, last) failed or were rewound since it was last asked.
+
+        The host asks after every call: a delivery that was decided and not handed out yet must not be any more.
+        """
+        recalled, self._recalled = self._recalled, []
+        return recalled
 
     @abstractmethod
     def due(self) -> int | None:

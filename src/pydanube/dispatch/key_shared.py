@@ -287,7 +287,8 @@ class KeyShared(Engine[KeyMember]):
         self._unline(state)
         rewound = state.rewind(first)
         self._in_flight -= len(rewound)
-        for lease in rewound.values():
+        for offset, lease in rewound.items():
+            self._recalled.append((lease.consumer, offset, offset))
             lease.left -= 1
             if not lease.left:
                 self._leases.close(lease)

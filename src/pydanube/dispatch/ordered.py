@@ -146,8 +146,11 @@ class Ordered(Engine[Member]):
 
     def _requeue(self, first: int) -> None:
         """Everything in flight from `first` on waits for its turn again."""
+        active = self._roster.first()
         for start, end in self._flight.cut(first, self._offered):
             self._queue.add(start, end)
+            if active is not None:
+                self._recalled.append((active.id, start, end))
         while len(self._terms) > 1 and self._terms[-2].last >= first - 1:
             self._terms.pop()
         if self._terms:

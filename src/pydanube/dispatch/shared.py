@@ -187,6 +187,7 @@ class Shared(Engine[Member]):
         lease.left -= len(taken)
         if not lease.left:
             self._leases.close(lease)
+        self._recalled += [(lease.consumer, first, last) for first, last in ranges_of(taken)]
         return taken
 
     def _fail(self, offsets: list[int], attempt: int, reason: str, now: int, due: int) -> None:
