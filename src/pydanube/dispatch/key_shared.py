@@ -212,7 +212,9 @@ class KeyShared(Engine[KeyMember]):
             state = line.popitem(last=False)[1]
             state.lined = False
             queue, flight = state.queue, state.flight
-            count = min(len(queue), budget - len(given))
+            count = len(queue)
+            if count > budget - len(given):
+                count = budget - len(given)
             if state.failures or queue[0] <= state.owed:
                 count = self._sendable(state, member, count)
                 failures |= state.failures
