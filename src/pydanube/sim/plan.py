@@ -46,6 +46,19 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "wipe": ("wipe", "damage", "kill", "isolate"),
     "clock": ("clock", "kill", "power"),
     "storm": ("pause", "power", "isolate", "one_way"),
+    "churn": ("kill", "power", "clock"),
+    "seek": ("kill", "power", "power_all", "write_error"),
+    "poison": ("kill", "power"),
+    "producers": ("kill", "power", "isolate", "lossy", "late", "rival", "write_error", "sync_error"),
+}
+# What happens to topics besides faults, in the profiles that are about them: L1, L2, L4, P3 of the matrix.
+TRAITS: dict[str, tuple[str, ...]] = {
+    "churn": ("churn",),
+    "seek": ("seek", "retention"),
+    "poison": ("poison", "churn"),
+    "producers": (),
+    "clock": ("retention", "ttl"),
+    "mixed": ("churn", "seek", "retention", "poison", "ttl"),
 }
 COPIES = (
     Copies(1, 1, 1),
@@ -86,6 +99,8 @@ class Plan:
     seconds: float  # of trouble; then everything heals
     trims: bool
     faults: tuple[Fault, ...]
+    topics: bool = False  # whole topics with producers and consumers, instead of bare streams
+    traits: tuple[str, ...] = ()  # of the topics
 
     def only(self, faults: tuple[int, ...] | None = None, messages: int | None = None) -> Plan:
         """The same world with some of its faults, or fewer messages."""
@@ -96,7 +111,10 @@ class Plan:
 def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
     draw = random.Random(f"{profile}/{seed}")
     kinds = _kinds(draw, seed, profile)
+    topics = _has_topics(seed, profile)
     copies = draw.choice(COPIES)
+    if topics and draw.random() < 0.7:  # what topics do matters more here than how many copies there are
+        copies = COPIES[0]
     if profile in ("wipe", "owners", "partition", "late", "lossy"):
         copies = draw.choice([some for some in COPIES if some.replicas >= 3 and some.ack < some.write])
     embedded = copies.replicas == 1 and draw.random() < 0.7 and not {"rival", "isolate"} & set(kinds)
@@ -104,7 +122,7 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         kinds = tuple(kind for kind in kinds if kind not in ("wipe", "damage"))
     nodes = 1 if embedded else min(5, copies.replicas + draw.choice((0, 0, 1)))
     seconds = draw.uniform(4.0, 12.0) * scale
-    streams = draw.choice((1, 1, 2, 3))
+    streams = draw.choice((1, 1, 1, 2) if topics else (1, 1, 2, 3))
     count = 0 if not kinds else max(1, round(draw.uniform(2, 9) * scale))
     faults = sorted((_fault(draw, kinds, seconds) for _ in range(count)), key=lambda fault: fault.at)
     return Plan(
@@ -118,13 +136,26 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         durabilities=tuple(Durability.BUFFERED if draw.random() < 0.2 else Durability.FSYNC for _ in range(streams)),
         data_directories=draw.choice((1, 1, 1, 2)),
         journal_apart=draw.random() < 0.2,
-        file_bytes=draw.choice((16, 24, 48)) * 4096,
+        file_bytes=draw.choice((64, 96) if topics else (16, 24, 48)) * 4096,
         ledger_bytes=draw.choice((4_000, 20_000, 1_000_000)),
-        messages=round(draw.choice((60, 120, 200)) * scale),
+        messages=round(draw.choice((20, 40, 60) if topics else (60, 120, 200)) * scale),
         seconds=seconds,
         trims=draw.random() < 0.6,
         faults=tuple(faults),
+        topics=topics,
+        traits=_traits(draw, profile) if topics else (),
     )
+
+
+def _has_topics(seed: int, profile: str) -> bool:
+    """A quarter of the mixed seeds and every second one about clocks; the profiles that are about topics always."""
+    shared = {"mixed": seed % 4 == 1, "clock": seed % 2 == 1}
+    return shared.get(profile, profile in TRAITS)
+
+
+def _traits(draw: random.Random, profile: str) -> tuple[str, ...]:
+    traits = TRAITS[profile]
+    return tuple(sorted(draw.sample(traits, draw.randint(0, len(traits))))) if profile == "mixed" else traits
 
 
 def _kinds(draw: random.Random, seed: int, profile: str) -> tuple[str, ...]:

@@ -8,17 +8,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydanube.base.errors import DanubeError, OffsetNotConfirmed
+from pydanube.base.errors import DanubeError
 from pydanube.sim.faults import Troublemaker
-from pydanube.sim.history import History, Violation
+from pydanube.sim.history import Violation
 from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
 from pydanube.sim.plan import Plan, plan_for
+from pydanube.sim.reading import read_all
+from pydanube.sim.topic_drain import drain_topics, explain_topics
 from pydanube.sim.world import World
-from pydanube.storage.stream import Stream
-from pydanube.wire.batch import Batch
 
 DRAIN_SECONDS = 120.0  # of virtual time, after everything healed: by then all must work again
-READ_ATTEMPTS = 100  # a tenth of a second apart
 FILES_SPARE = 24  # journal files that may be there beyond what their content needs
 
 
@@ -79,9 +78,10 @@ async def _story(world: World, trouble: Troublemaker) -> None:
     trouble.heal()
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
-            await _drain(world)
+            await (drain_topics(world) if world.plan.topics else _drain(world))
     except TimeoutError:
-        world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed")
+        why = explain_topics(world)
+        world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed. {why}")
     for machine in world.storage:
         for disk in machine.disks:
             files = [len(content) for name, (_, content) in disk.image().items() if name.endswith(".log")]
@@ -112,34 +112,4 @@ async def _drain(world: World) -> None:
                 await asyncio.sleep(0.1)
                 stream = broker.streams[name]
         expected = world.history.expected(name)
-        world.history.final(name, await _read_all(world.history, stream), expected)
-
-
-async def _read_patiently(stream: Stream, offset: int) -> list[Batch]:
-    """Tries again for a while: a node may still be starting, a ledger still recovering."""
-    for _ in range(READ_ATTEMPTS):
-        try:
-            return await stream.read(offset, 50_000)
-        except OffsetNotConfirmed:
-            raise
-        except DanubeError:
-            await asyncio.sleep(0.1)
-    return await stream.read(offset, 50_000)
-
-
-async def _read_all(history: History, stream: Stream) -> list[tuple[int, bytes, int]]:
-    found: list[tuple[int, bytes, int]] = []
-    offset, end = stream.first, stream.confirmed
-    while offset <= end:
-        try:
-            batches = await _read_patiently(stream, offset)
-        except OffsetNotConfirmed:
-            break
-        except DanubeError as error:
-            history.check(False, "I1", f"{stream.name}: offset {offset} cannot be read: {error.code}: {error}")
-            break
-        for batch in batches:
-            for place, payload in enumerate(batch.payloads()):
-                found.append((batch.base_offset + place, payload or b"", batch.epoch))
-        offset = batches[-1].last_offset + 1
-    return found
+        world.history.final(name, await read_all(world.history, stream), expected)

@@ -20,6 +20,7 @@ from pydanube.sim.network import Link, SimNetwork
 from pydanube.sim.plan import Plan
 from pydanube.sim.publishing import Broker
 from pydanube.sim.randomness import SimRandomness
+from pydanube.sim.topics import TopicBroker, TopicMemory, memory_for
 from pydanube.storage.node import DiskNode
 from pydanube.storage.remote import NodeServer, RemoteCaller
 from pydanube.storage.settings import NodeSettings
@@ -80,6 +81,8 @@ class World:
     addresses: dict[NodeIdentity, str] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)  # stream: machine that should own it
     hosts: dict[str, Broker] = field(default_factory=dict)
+    topics: dict[str, TopicMemory] = field(default_factory=dict)  # in a world of topics
+    topic_hosts: dict[str, TopicBroker] = field(default_factory=dict)
     healed: bool = False
 
     def __post_init__(self) -> None:
@@ -96,6 +99,8 @@ class World:
             name = f"t{place}"
             self.history.stream(name, plan.durabilities[place])
             self.owners[name] = self.brokers[place % len(self.brokers)].name
+            if plan.topics:
+                self.topics[name] = memory_for(self, name, plan.durabilities[place])
 
     @property
     def machines(self) -> list[Machine]:
@@ -132,6 +137,7 @@ class World:
         machine.node = None
         machine.down = True
         self.hosts.pop(machine.name, None)
+        self.topic_hosts.pop(machine.name, None)
         self.loop.kill(machine.process)
 
     def power_cut(self, machine: Machine) -> None:
@@ -170,8 +176,13 @@ class World:
             )
             if caller is not None:
                 network.listen(caller.receive)
-            broker = Broker(self, machine.name, machine.clock, randomness, Nodes(self, caller, local))
-            self.hosts[machine.name] = broker
+            nodes = Nodes(self, caller, local)
+            if self.plan.topics:
+                topics = self.topic_hosts[machine.name] = TopicBroker(
+                    self, machine.name, machine.clock, randomness, nodes
+                )
+                await topics.run()
+            broker = self.hosts[machine.name] = Broker(self, machine.name, machine.clock, randomness, nodes)
             await broker.run()
 
     async def _open(
