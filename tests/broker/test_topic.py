@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,13 +10,6 @@ from broker.topic_world import TopicWorld, connected, numbers, publish, subscrib
 from pydanube.ledger.state_records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
-
-
-@pytest.fixture
-def world() -> Iterator[TopicWorld]:
-    world = TopicWorld()
-    yield world
-    world.end()
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -7,13 +7,14 @@ from collections.abc import Coroutine, Sequence
 from random import Random
 from typing import Any
 
-from pydanube.base.ids import ConsumerId, LedgerId, NodeIdentity
+from pydanube.base.errors import TopicClosed
+from pydanube.base.ids import ConsumerId, NodeIdentity
 from pydanube.base.limits import KIB
 from pydanube.broker.delivery import Delivery
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Surroundings, Topic
-from pydanube.dispatch.policy import FailurePolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.storage import StorageNode
 from pydanube.sim.catalog import SimCatalog
@@ -83,6 +84,10 @@ class Inbox:
         ranges = [(delivery.first, delivery.last) for delivery in self.deliveries]
         await self.host.ack(self.generation, ranges)
 
+    def forget(self) -> None:
+        """So that `offsets` tells what comes from now on."""
+        self.deliveries.clear()
+
     def nack(self, *offsets: int, delay: int = 0, reason: str = "") -> None:
         self.host.nack(self.id, self.generation, [(offset, offset) for offset in offsets], delay, reason)
 
@@ -98,6 +103,7 @@ class TopicWorld:
         self.randomness = SimRandomness(Random(seed))
         self.options = options or TopicOptions()
         self.cache_bytes = cache_bytes
+        self.cache = TailCache(cache_bytes)
         self.process = self.loop.process("broker")
         self.dead_letters: list[tuple[str, Batch]] = []
         self.dead_letters_fail = False
@@ -107,19 +113,18 @@ class TopicWorld:
 
     async def open(self, name: str = "/default/t", *, node: NodeSettings | None = None) -> Topic:
         settings = node or NodeSettings(file_bytes=256 * KIB, retry_seconds=0.05)
+        self.cache = TailCache(self.cache_bytes)
         self.node = await DiskNode.open([self.disk], settings, self.randomness)
         await self.node.meet_catalog(self.catalog.known(), self.catalog.next_ledger)
         return await self.open_topic(name)
 
     async def open_topic(self, name: str = "/default/t") -> Topic:
-        around = Surroundings(
-            self.catalog, OneNode(self.node), self.clock, self.randomness, TailCache(self.cache_bytes), self._dead
-        )
+        """Takes the topic from whoever has it: a second call for the same name is another broker's."""
+        nodes = OneNode(self.node)
+        around = Surroundings(self.catalog, nodes, self.clock, self.randomness, self.cache, self._dead)
         return await Topic.open(name, around, self.options)
 
     async def _dead(self, topic: str, message: Batch) -> None:
-        from pydanube.base.errors import TopicClosed
-
         await asyncio.sleep(0.001)
         if self.dead_letters_fail:
             raise TopicClosed("the dead-letter topic is down")
@@ -162,8 +167,9 @@ async def subscribed(
     name: str = "s",
     start: str | int = "earliest",
     policy: FailurePolicy | None = None,
+    settings: DispatchSettings | None = None,
 ) -> SubscriptionHost:
-    options = None if policy is None else SubscriptionOptions(failure=policy)
+    options = SubscriptionOptions(policy or FailurePolicy(), settings or DispatchSettings())
     return await topic.subscribe(name, kind, start=start, options=options)
 
 
@@ -175,6 +181,3 @@ def connected(
     inbox.id = consumer.id
     host.grant(consumer.id, permits)
     return inbox
-
-
-__all__ = ["LedgerId"]
