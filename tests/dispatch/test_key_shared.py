@@ -230,7 +230,6 @@ def test_a_key_that_timed_out_while_in_line_goes_to_its_owner_only() -> None:
     due = engine.due()
     assert due is not None
     engine.poll(due)
-    engine.grant(old, 10, due)
     assert engine.poll(due + DELAY) == [Deliver(new, 0, 1, 1)]
 
 

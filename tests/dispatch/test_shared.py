@@ -52,9 +52,21 @@ def test_single_messages_go_round() -> None:
 
 def test_the_first_share_goes_round_too() -> None:
     engine = shared()
+    connect(engine, 0, ConsumerId(9))  # asks for nothing and is in nobody's way
     connect(engine, 100, A, B, C)
     starts = [offer(engine, offset, offset + 2)[0] for offset in range(0, 9, 3)]
     assert {start.consumer for start in starts if isinstance(start, Deliver)} == {A, B, C}
+
+
+def test_what_does_not_divide_goes_round() -> None:
+    engine = shared()
+    connect(engine, 100, A, B, C)
+    given_to = Counter[ConsumerId]()
+    for offset in range(0, 30, 5):
+        for effect in offer(engine, offset, offset + 4):
+            assert isinstance(effect, Deliver)
+            given_to[effect.consumer] += effect.last - effect.first + 1
+    assert given_to == {A: 10, B: 10, C: 10}
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.integers(0, 100))

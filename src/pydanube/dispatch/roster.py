@@ -94,9 +94,8 @@ class Roster(Generic[M]):
             if total and member.permits > level:
                 share += 1
                 total -= 1
-                self.rotate(member)
             if share:
                 shares.append((member, share))
-        if shares and self.first() is shares[0][0]:
+        if shares:
             self.rotate(shares[0][0])
         return shares
