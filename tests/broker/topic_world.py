@@ -130,6 +130,18 @@ class TopicWorld:
             raise TopicClosed("the dead-letter topic is down")
         self.dead_letters.append((topic, message))
 
+    def run_until_cut(self, coroutine: Coroutine[Any, Any, Any], changes: int) -> None:
+        """The power goes after so many changes of the disk, or when the coroutine is done."""
+        cut = self.loop.create_future()
+        self.disk.cut_at, self.disk.on_cut = self.disk.boundaries + changes, lambda: cut.set_result(None)
+
+        async def race() -> None:
+            await asyncio.wait([asyncio.ensure_future(coroutine), cut], return_when=asyncio.FIRST_COMPLETED)
+
+        self.run(race())
+        self.disk.cut_at = None
+        self.cut()
+
     def restart(self) -> None:
         self.loop.kill(self.process)
         self.process = self.loop.process("broker")

@@ -1,0 +1,290 @@
+"""Dedup in the host (§13): a batch sent again is kept once, whatever failed or stopped between the two."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.topic_world import TopicWorld, batch_of, connected, numbers, publish, subscribed
+from pydanube.base.errors import (
+    DanubeError,
+    DiskFailed,
+    OffsetUnknown,
+    ProducerFenced,
+    ProducerUnknown,
+    SequenceGap,
+    SequenceOverlap,
+    TopicBusy,
+    TopicRecovering,
+)
+from pydanube.base.limits import DEDUP_WINDOW_BATCHES
+from pydanube.broker.topic import Receipt, Session, Topic
+from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.wire.batch import Batch
+
+
+def numbered(session: Session, first: int, count: int = 1) -> Batch:
+    return batch_of(*numbers(first, first + count - 1), producer_id=session.producer, first_sequence=first)
+
+
+def send(topic: Topic, session: Session, first: int, count: int = 1) -> Receipt:
+    return topic.publish(numbered(session, first, count), session.epoch)
+
+
+async def until_published(topic: Topic, session: Session, first: int, count: int = 1) -> int:
+    """As a client does it: again and again, until it is confirmed."""
+    while True:
+        try:
+            receipt = send(topic, session, first, count)
+            await receipt.confirmed
+            return receipt.offset
+        except DanubeError as error:
+            assert error.retriable or isinstance(error, DiskFailed), error
+            await asyncio.sleep(0.05)
+
+
+async def contents(topic: Topic) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    offset = topic.ledger.first
+    while offset < topic.ledger.confirmed_end:
+        for batch in await topic.ledger.read(offset):
+            found += batch.payloads()
+            offset = batch.last_offset + 1
+    return found
+
+
+def expected(count: int) -> list[bytes | None]:
+    return [name.encode() for name in numbers(0, count - 1)]
+
+
+def test_a_batch_sent_again_gets_its_first_offset(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        assert (session.epoch, session.next_sequence) == (1, 0)
+        first = send(topic, session, 0, 3)
+        await first.confirmed
+        second = send(topic, session, 0, 3)
+        await second.confirmed
+        assert (first.offset, first.duplicate) == (0, False)
+        assert (second.offset, second.duplicate) == (0, True)
+        assert await contents(topic) == expected(3)
+
+    world.run(main())
+
+
+def test_a_duplicate_is_confirmed_only_when_the_original_is(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        await send(topic, session, 0).confirmed
+        world.disk.slow(1.0)
+        original = send(topic, session, 1)
+        repeated = send(topic, session, 1)
+        await asyncio.sleep(0.5)
+        assert not original.confirmed.done()
+        assert not repeated.confirmed.done()
+        await asyncio.gather(original.confirmed, repeated.confirmed)
+        assert original.offset == repeated.offset == 1
+
+    world.run(main())
+
+
+def test_what_cannot_be_a_repetition_is_a_typed_error(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        await send(topic, session, 0, 3).confirmed
+        with pytest.raises(SequenceGap):
+            send(topic, session, 4)
+        with pytest.raises(SequenceOverlap):
+            send(topic, session, 2, 2)
+        with pytest.raises(SequenceOverlap):
+            send(topic, session, 0, 2)
+        with pytest.raises(ProducerUnknown):
+            send(topic, Session(99, 1, 0), 0)
+        newer = await topic.attach("p")
+        assert (newer.producer, newer.epoch, newer.next_sequence) == (session.producer, 2, 3)
+        with pytest.raises(ProducerFenced):
+            send(topic, session, 3)
+        await send(topic, newer, 3).confirmed
+        assert await contents(topic) == expected(4)
+
+    world.run(main())
+
+
+def test_beyond_the_window_the_offset_is_unknown_and_nothing_is_kept_twice(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        for sequence in range(DEDUP_WINDOW_BATCHES + 1):
+            await send(topic, session, sequence).confirmed
+        with pytest.raises(OffsetUnknown):
+            send(topic, session, 0)
+        assert send(topic, session, 1).duplicate
+
+    world.run(main())
+
+
+def test_a_producer_has_at_most_a_window_of_batches_on_their_way(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        world.disk.slow(1.0)
+        receipts = [send(topic, session, sequence) for sequence in range(DEDUP_WINDOW_BATCHES)]
+        with pytest.raises(TopicBusy):
+            send(topic, session, DEDUP_WINDOW_BATCHES)
+        await asyncio.gather(*(receipt.confirmed for receipt in receipts))
+        await send(topic, session, DEDUP_WINDOW_BATCHES).confirmed
+
+    world.run(main())
+
+
+@pytest.mark.parametrize("stop", ["restart", "cut"])
+def test_a_restart_remembers_producers_and_what_they_published(world: TopicWorld, stop: str) -> None:
+    async def first_life() -> Session:
+        topic = await world.open()
+        session = await topic.attach("p")
+        for first in range(0, 9, 3):
+            await send(topic, session, first, 3).confirmed
+        return session
+
+    async def second_life(session: Session) -> None:
+        topic = await world.open()
+        again = send(topic, session, 6, 3)
+        await again.confirmed
+        assert (again.offset, again.duplicate) == (6, True)
+        newer = await topic.attach("p")
+        assert (newer.producer, newer.epoch, newer.next_sequence) == (session.producer, 2, 9)
+        with pytest.raises(ProducerFenced):
+            send(topic, session, 9)
+        await send(topic, newer, 9).confirmed
+        assert await contents(topic) == expected(10)
+
+    session = world.run(first_life())
+    getattr(world, stop)()
+    world.run(second_life(session))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_crash_cut_off_is_sent_again_without_loss_or_repetition(seed: int) -> None:
+    world = TopicWorld(seed)
+
+    async def first_life() -> Session:
+        topic = await world.open()
+        session = await topic.attach("p")
+        await send(topic, session, 0).confirmed
+        for sequence in range(1, 20):
+            send(topic, session, sequence)
+            await asyncio.sleep(0.0005)
+        return session
+
+    async def second_life(session: Session) -> None:
+        topic = await world.open()
+        for sequence in range(25):
+            assert await until_published(topic, session, sequence) == sequence
+        assert await contents(topic) == expected(25)
+
+    session = world.run(first_life())
+    world.cut() if seed % 2 else world.restart()
+    world.run(second_life(session))
+    world.end()
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+@pytest.mark.parametrize("after", range(6))
+def test_a_write_that_fails_in_the_middle_makes_no_duplicate_and_loses_nothing(kind: str, after: int) -> None:
+    """Also not after a restart: what the snapshot says of producers was certain when it was taken."""
+    world = TopicWorld(after)
+
+    async def first_life() -> Session:
+        topic = await world.open()
+        session = await topic.attach("p")
+        host = await subscribed(topic, SubscriptionKind.SHARED)
+        inbox = connected(topic, host)
+        await send(topic, session, 0).confirmed
+        world.disk.fail_next(kind, after=after)
+        with pytest.raises((DiskFailed, TopicRecovering)):
+            for sequence in range(1, 100):
+                sent = send(topic, session, sequence)
+                host.ack(0, [(0, topic.ledger.confirmed_end - 1)])
+                await asyncio.sleep(0.002)
+            await sent.confirmed
+        for sequence in range(1, 100):
+            await until_published(topic, session, sequence)
+        assert await contents(topic) == expected(100)
+        await asyncio.sleep(1)
+        floor = host.known.cursor.floor
+        assert sorted(offset for offset in inbox.offsets if offset >= floor) == list(range(floor, 100))
+        return session
+
+    async def second_life(session: Session) -> None:
+        topic = await world.open()
+        for sequence in range(1, 105):
+            await until_published(topic, session, sequence)
+        assert await contents(topic) == expected(105)
+
+    session = world.run(first_life())
+    world.cut()
+    world.run(second_life(session))
+    world.end()
+
+
+def test_while_it_is_uncertain_what_was_kept_nobody_attaches_or_publishes(world: TopicWorld) -> None:
+    """A session that starts with too low a number would have its new messages taken for old ones."""
+
+    async def main() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        await send(topic, session, 0).confirmed
+        world.disk.fail_next("sync")
+        world.disk.slow(0.2, only="read")
+        with pytest.raises(DanubeError):
+            await send(topic, session, 1).confirmed
+        await asyncio.sleep(0.001)
+        with pytest.raises(TopicRecovering):
+            await topic.attach("p")
+        with pytest.raises(TopicRecovering):
+            send(topic, session, 1)
+        await until_published(topic, session, 1)
+        with pytest.raises(TopicRecovering):
+            await topic.attach("p")  # the state was on the same disk
+        await asyncio.sleep(1)
+        assert (await topic.attach("p")).next_sequence == 2
+
+    world.run(main())
+
+
+def test_an_attach_that_a_failing_disk_interrupts_names_no_number_that_is_too_low(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        for sequence in range(3):
+            await send(topic, session, sequence).confirmed
+        world.disk.fail_next("sync", count=2)
+        sent = send(topic, session, 3)
+        attaching = asyncio.ensure_future(topic.attach("p"))
+        await asyncio.wait([sent.confirmed, attaching])
+        with pytest.raises(TopicRecovering):
+            await attaching
+        await asyncio.sleep(5)
+        newer = await topic.attach("p")
+        kept = newer.next_sequence
+        assert kept in (3, 4)
+        assert await until_published(topic, newer, 3) == 3 or kept == 3
+        assert await contents(topic) == expected(4)
+
+    world.run(main())
+
+
+def test_messages_from_before_the_first_producer_are_not_read_at_every_start(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        for first in range(0, 100, 10):
+            await publish(topic, *numbers(first, first + 9))
+        await topic.attach("p")
+        await asyncio.sleep(1)
+        assert topic.state.needed_from() == 100
+
+    world.run(main())

@@ -1,0 +1,245 @@
+"""A topic's state ledger: compacted, trimmed, whole again after failures; what it says equals what memory had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from broker.topic_world import Inbox, TopicWorld, batch_of, connected, numbers, publish, subscribed
+from pydanube.base.errors import DanubeError, TopicBusy, TopicClosed, TopicRecovering
+from pydanube.base.limits import KIB
+from pydanube.broker import state_log
+from pydanube.broker.topic import Topic
+from pydanube.ledger.state_records import SubscriptionKind, encode
+from pydanube.ledger.topic_state import TopicState
+
+SHARED = SubscriptionKind.SHARED
+
+
+def image(state: TopicState, data_offset: int) -> list[bytes]:
+    """All of a state, to compare."""
+    return [encode(record) for record in state.snapshot(data_offset)]
+
+
+async def ready(world: TopicWorld, count: int = 200) -> tuple[Topic, Inbox]:
+    topic = await world.open()
+    inbox = connected(topic, await subscribed(topic, SHARED))
+    for first in range(0, count, 100):
+        await publish(topic, *numbers(first, first + 99))
+    await inbox.until(count)
+    return topic, inbox
+
+
+async def until_acked(inbox: Inbox, *offsets: int) -> list[type[DanubeError]]:
+    """Tries until it is confirmed; the errors on the way."""
+    errors: list[type[DanubeError]] = []
+    while True:
+        try:
+            await inbox.ack(*offsets)
+            return errors
+        except DanubeError as error:
+            errors.append(type(error))
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def small_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(state_log, "STATE_COMPACT_BYTES", 4 * KIB)
+    return
+
+
+@pytest.mark.usefixtures("small_log")
+@pytest.mark.parametrize("stop", ["restart", "cut"])
+def test_it_compacts_trims_what_is_old_and_a_restart_reads_the_same(world: TopicWorld, stop: str) -> None:
+    async def first_life() -> tuple[list[bytes], int]:
+        topic, inbox = await ready(world)
+        session = await topic.attach("p")
+        for number in range(100):
+            batch = batch_of("x", producer_id=session.producer, first_sequence=number)
+            await topic.publish(batch, session.epoch).confirmed
+            await inbox.ack(2 * number + 1)
+        await topic.seek(inbox.host, 7)
+        await asyncio.sleep(1)
+        record, _ = await world.catalog.load("/default/t#state")
+        assert record.ledgers[0].first > 0, "the oldest state was trimmed"
+        assert len(record.ledgers) <= 3
+        assert topic._log._bytes < 12 * KIB
+        end = topic.ledger.confirmed_end
+        return image(topic.state, end), end
+
+    async def second_life(before: list[bytes], end: int) -> None:
+        topic = await world.open()
+        assert image(topic.state, end) == before
+
+    before, end = world.run(first_life())
+    getattr(world, stop)()
+    world.run(second_life(before, end))
+
+
+@pytest.mark.usefixtures("small_log")
+@pytest.mark.parametrize("seed", range(12))
+def test_a_crash_at_any_moment_of_a_compaction_loses_nothing(seed: int) -> None:
+    world = TopicWorld(seed)
+    confirmed: list[int] = []
+
+    async def first_life() -> None:
+        _, inbox = await ready(world)
+        for offset in range(1, 199, 2):
+            await inbox.ack(offset)
+            confirmed.append(offset)
+
+    async def second_life() -> None:
+        topic = await world.open()
+        cursor = topic.subscriptions["s"].known.cursor
+        assert [offset for offset in confirmed if cursor.pending(offset, offset)] == []
+
+    world.run_until_cut(first_life(), 110 + 14 * seed)
+    assert 0 < len(confirmed) < 99
+    world.run(second_life())
+    world.end()
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+@pytest.mark.parametrize("stop", ["restart", "cut"])
+def test_a_failed_write_is_told_and_then_the_log_is_whole_again(world: TopicWorld, kind: str, stop: str) -> None:
+    async def first_life() -> None:
+        _, inbox = await ready(world)
+        await inbox.ack(0)
+        world.disk.fail_next(kind)
+        errors = await until_acked(inbox, 1, 2, 3)
+        assert set(errors) == {TopicRecovering}
+        await inbox.ack(5)
+
+    async def second_life() -> None:
+        topic = await world.open()
+        assert topic.subscriptions["s"].known.cursor.pending(0, 6) == [(4, 4), (6, 6)]
+
+    world.run(first_life())
+    getattr(world, stop)()
+    world.run(second_life())
+
+
+def test_while_the_log_is_broken_nothing_is_confirmed_that_memory_alone_knows(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        inbox = connected(topic, await subscribed(topic, SubscriptionKind.EXCLUSIVE))
+        await publish(topic, *numbers(0, 9))
+        await inbox.until(10)
+        world.disk.fail_next("sync", count=5)
+        creating = asyncio.ensure_future(subscribed(topic, SHARED, name="new"))
+        with pytest.raises(TopicRecovering):
+            await inbox.host.ack_through(0, 5)
+        with pytest.raises(TopicRecovering):
+            await creating
+        assert inbox.host.known.cursor.floor == 6
+        with pytest.raises(TopicRecovering):
+            await inbox.host.ack_through(0, 5)
+        with pytest.raises(TopicRecovering):
+            await inbox.ack(3)
+        with pytest.raises(TopicRecovering):
+            await subscribed(topic, SHARED, name="new")
+        with pytest.raises(TopicRecovering):
+            await topic.seek(inbox.host, 0)
+        with pytest.raises(TopicRecovering):
+            await topic.unsubscribe("new")
+        await asyncio.sleep(5)
+        await inbox.host.ack_through(0, 5)
+        await subscribed(topic, SHARED, name="new")
+
+    world.run(main())
+
+
+def test_a_deletion_that_failed_to_be_written_does_not_hold_data_for_ever(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic, inbox = await ready(world)
+        await subscribed(topic, SHARED, name="idle")
+        await inbox.ack_all()
+        world.disk.fail_next("sync")
+        with pytest.raises(TopicRecovering):
+            await topic.unsubscribe("idle")
+        assert topic.state.deletable_before() == 0
+        await asyncio.sleep(5)
+        assert topic.state.deletable_before() == 200
+
+    world.run(main())
+
+
+def test_a_full_disk_is_a_typed_error_and_all_goes_on_when_there_is_room(world: TopicWorld) -> None:
+    async def first_life() -> None:
+        topic, inbox = await ready(world)
+        await inbox.ack(0)
+        world.disk.capacity = 0
+        for _ in range(200):  # until what is reserved is used up
+            try:
+                await topic.publish(batch_of("x" * 8000)).confirmed
+            except DanubeError as error:
+                assert error.retriable
+                break
+        else:
+            pytest.fail("the disk was never full")
+        try:
+            async with asyncio.timeout(20):
+                await inbox.ack(1)
+        except DanubeError as error:
+            assert error.retriable
+        await asyncio.sleep(10)
+        world.disk.capacity = None
+        await until_acked(inbox, 1)
+        while True:
+            try:
+                await publish(topic, "room again")
+                break
+            except DanubeError as error:
+                assert error.retriable
+                await asyncio.sleep(0.1)
+        inbox.host.grant(inbox.id, 1000)
+        await asyncio.sleep(5)
+        assert inbox.payloads[-1] == b"room again"
+
+    async def second_life() -> None:
+        topic = await world.open()
+        assert topic.subscriptions["s"].known.cursor.floor == 2
+
+    world.run(first_life())
+    world.cut()
+    world.run(second_life())
+
+
+def test_a_queue_that_is_full_refuses_more(world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        _, inbox = await ready(world)
+        monkeypatch.setattr(state_log, "STATE_QUEUE_RECORDS_MAX", 3)
+        answers = [inbox.host.ack(0, [(offset, offset)]) for offset in (1, 3, 5)]
+        with pytest.raises(TopicBusy):
+            inbox.host.ack(0, [(7, 7)])
+        await asyncio.gather(*answers)
+        await inbox.ack(7)
+
+    world.run(main())
+
+
+def test_a_closed_topic_takes_nothing_and_leaves_everything_durable(world: TopicWorld) -> None:
+    async def first_life() -> None:
+        topic, inbox = await ready(world)
+        acked, receipt = inbox.host.ack(0, [(0, 9)]), topic.publish(batch_of("last"))
+        await topic.close()
+        await topic.close()
+        await asyncio.gather(acked, receipt.confirmed)
+        for refused in (topic.attach("p"), topic.seek(inbox.host, 0), topic.unsubscribe("s")):
+            with pytest.raises(TopicClosed):
+                await refused
+        with pytest.raises(TopicClosed):
+            topic.publish(batch_of("late"))
+        with pytest.raises(DanubeError):
+            inbox.host.ack(0, [(10, 10)])
+
+    async def second_life() -> None:
+        topic = await world.open()
+        assert topic.subscriptions["s"].known.cursor.floor == 10
+        assert topic.ledger.confirmed_end == 201
+
+    world.run(first_life())
+    world.cut()
+    world.run(second_life())
