@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from broker.topic_world import TopicWorld, batch_of, connected, numbers, publish, subscribed
+from broker.topic_world import TopicWorld, batch_of, connected, insist, numbers, publish, subscribed, until
 from pydanube.base.errors import (
     DanubeError,
-    DiskFailed,
+    NodeUnreachable,
     OffsetUnknown,
     ProducerFenced,
     ProducerUnknown,
+    QuorumLost,
     SequenceGap,
     SequenceOverlap,
     TopicBusy,
@@ -33,15 +34,12 @@ def send(topic: Topic, session: Session, first: int, count: int = 1) -> Receipt:
 
 
 async def until_published(topic: Topic, session: Session, first: int, count: int = 1) -> int:
-    """As a client does it: again and again, until it is confirmed."""
-    while True:
-        try:
-            receipt = send(topic, session, first, count)
-            await receipt.confirmed
-            return receipt.offset
-        except DanubeError as error:
-            assert error.retriable or isinstance(error, DiskFailed), error
-            await asyncio.sleep(0.05)
+    async def once() -> int:
+        receipt = send(topic, session, first, count)
+        await receipt.confirmed
+        return receipt.offset
+
+    return await insist(once)
 
 
 async def contents(topic: Topic) -> list[bytes | None]:
@@ -205,12 +203,15 @@ def test_a_write_that_fails_in_the_middle_makes_no_duplicate_and_loses_nothing(k
         inbox = connected(topic, host)
         await send(topic, session, 0).confirmed
         world.disk.fail_next(kind, after=after)
-        with pytest.raises((DiskFailed, TopicRecovering)):
+
+        async def send_many() -> None:
             for sequence in range(1, 100):
-                sent = send(topic, session, sequence)
+                send(topic, session, sequence)
                 host.ack(0, [(0, topic.ledger.confirmed_end - 1)])
                 await asyncio.sleep(0.002)
-            await sent.confirmed
+
+        with pytest.raises((QuorumLost, TopicRecovering)):
+            await send_many()
         for sequence in range(1, 100):
             await until_published(topic, session, sequence)
         assert await contents(topic) == expected(100)
@@ -229,6 +230,40 @@ def test_a_write_that_fails_in_the_middle_makes_no_duplicate_and_loses_nothing(k
     world.cut()
     world.run(second_life(session))
     world.end()
+
+
+@pytest.mark.parametrize("stop", ["restart", "cut"])
+def test_a_snapshot_taken_while_it_is_uncertain_what_was_kept_forgets_no_batch(world: TopicWorld, stop: str) -> None:
+    async def first_life() -> Session:
+        topic = await world.open()
+        session = await topic.attach("p")
+        await send(topic, session, 0).confirmed
+        keep = world.node.append
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.node, "append", lambda *batch: asyncio.ensure_future(kept_and_not_told(keep(*batch))))
+            with pytest.raises(NodeUnreachable):
+                await send(topic, session, 1).confirmed
+        world.disk.slow(0.1, only="read")
+        await until(lambda: topic.ledger.confirmed_end == 2)
+        assert topic._rebuilding is not None, "the batch is there, and the producers have not heard of it"
+        topic._log.compact_soon()
+        await asyncio.sleep(0.05)
+        assert topic.state.needed_from() == 1
+        return session
+
+    async def second_life(session: Session) -> None:
+        topic = await world.open()
+        assert send(topic, session, 1).duplicate
+        assert await contents(topic) == expected(2)
+
+    session = world.run(first_life())
+    getattr(world, stop)()
+    world.run(second_life(session))
+
+
+async def kept_and_not_told(kept: asyncio.Future[None]) -> None:
+    await kept
+    raise NodeUnreachable("the answer was lost")
 
 
 def test_while_it_is_uncertain_what_was_kept_nobody_attaches_or_publishes(world: TopicWorld) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.topic_world import Inbox, TopicWorld, batch_of, connected, numbers, publish, subscribed
+from broker.topic_world import Inbox, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import DanubeError, TopicBusy, TopicClosed, TopicRecovering
 from pydanube.base.limits import KIB
 from pydanube.broker import state_log
@@ -171,29 +171,18 @@ def test_a_full_disk_is_a_typed_error_and_all_goes_on_when_there_is_room(world: 
         topic, inbox = await ready(world)
         await inbox.ack(0)
         world.disk.capacity = 0
-        for _ in range(200):  # until what is reserved is used up
-            try:
+
+        async def fill() -> None:
+            for _ in range(200):  # until what is reserved is used up
                 await topic.publish(batch_of("x" * 8000)).confirmed
-            except DanubeError as error:
-                assert error.retriable
-                break
-        else:
-            pytest.fail("the disk was never full")
-        try:
-            async with asyncio.timeout(20):
-                await inbox.ack(1)
-        except DanubeError as error:
-            assert error.retriable
+
+        with pytest.raises(DanubeError) as full:
+            await fill()
+        assert full.value.retriable
         await asyncio.sleep(10)
         world.disk.capacity = None
-        await until_acked(inbox, 1)
-        while True:
-            try:
-                await publish(topic, "room again")
-                break
-            except DanubeError as error:
-                assert error.retriable
-                await asyncio.sleep(0.1)
+        await insist(lambda: inbox.ack(1))
+        await insist(lambda: publish(topic, "room again"))
         inbox.host.grant(inbox.id, 1000)
         await asyncio.sleep(5)
         assert inbox.payloads[-1] == b"room again"

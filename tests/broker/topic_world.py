@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from pydanube.base.errors import TopicClosed
+from pydanube.base.errors import DanubeError, TopicClosed
 from pydanube.base.ids import ConsumerId, NodeIdentity
 from pydanube.base.limits import KIB
 from pydanube.broker.delivery import Delivery
@@ -28,6 +28,7 @@ from pydanube.storage.tail import TailCache
 from pydanube.wire.batch import Batch, build
 
 SECOND = 1_000_000
+Answer = TypeVar("Answer")
 
 
 class OneNode:
@@ -159,6 +160,22 @@ class TopicWorld:
 
 def batch_of(*payloads: str, keys: Sequence[str | None] | None = None, **columns: Any) -> Batch:
     return build([payload.encode() for payload in payloads], publish_time=1, keys=keys, **columns)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110 - a condition of the topic, not an event
+        await asyncio.sleep(0.001)
+
+
+async def insist(work: Callable[[], Awaitable[Answer]]) -> Answer:
+    """As a client does it: again and again while the error says that it helps."""
+    while True:
+        try:
+            return await work()
+        except DanubeError as error:
+            if not error.retriable:
+                raise
+            await asyncio.sleep(0.05)
 
 
 async def publish(topic: Topic, *payloads: str, **columns: Any) -> int:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from pydanube.base.errors import BatchInvalid, DanubeError, QuorumLost
 from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.ledger.retention import LedgerInfo, RetentionPolicy, trim_before
 from pydanube.storage.stream import Stream
@@ -40,14 +41,18 @@ class ManagedLedger:
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
         """The batch with its offsets, and a future that is the caller's own: to cancel it harms nobody."""
-        stamped, confirmed = self.stream.append(batch)
+        try:
+            stamped, confirmed = self.stream.append(batch)
+        except DanubeError as error:
+            raise _for_publishers(error) from error
         answer: Future[None] = self._create_future()
         self._pending.append(stamped)
         confirmed.add_done_callback(partial(self._settled, answer))
         return stamped, answer
 
     def _settled(self, answer: Future[None], confirmed: Future[None]) -> None:
-        error = confirmed.exception()
+        failure = confirmed.exception()
+        error = None if failure is None else _for_publishers(failure)
         if not answer.done():
             if error is None:
                 answer.set_result(None)
@@ -105,3 +110,10 @@ class ManagedLedger:
         """The first offset to keep, by the policy and by what subscriptions still need."""
         sealed = [LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest) for ledger in self.stream.sealed]
         return trim_before(sealed, policy, deletable_before, now, clock_trusted=clock_trusted, needed_from=needed_from)
+
+
+def _for_publishers(error: BaseException) -> DanubeError:
+    """Whatever a ledger died of, it is worth sending the batch again: the stream goes on in a new ledger."""
+    if isinstance(error, DanubeError) and (error.retriable or isinstance(error, BatchInvalid)):
+        return error
+    return QuorumLost(str(error))
