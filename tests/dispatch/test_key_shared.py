@@ -107,6 +107,37 @@ def test_after_a_timeout_the_holder_lets_go() -> None:
     assert engine.poll(due + DELAY) == [Deliver(new, 0, 0, 1), Deliver(new, 1, 1, 0)]
 
 
+def test_a_key_stays_while_a_later_message_of_it_may_still_be_acknowledged_in_time() -> None:
+    """One message is overdue, the other was delivered just now: neither is sent to the new owner, and no third."""
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 10, old)
+    offer(engine, 0, 0, "x")
+    first_due = engine.due()
+    assert first_due is not None
+    assert offer(engine, 1, 1, "x", now=first_due - 1) == [Deliver(old, 1, 1, 0)]
+    connect(engine, 10, new)
+    assert offer(engine, 2, 2, "x", now=first_due) == []
+    second_due = engine.due()
+    assert second_due is not None
+    assert second_due > first_due
+    assert engine.poll(second_due) == []
+    delivered = engine.poll(second_due + DELAY)
+    assert delivered == [Deliver(new, 0, 0, 1), Deliver(new, 1, 2, 0)]
+
+
+def test_a_key_goes_on_when_what_was_overdue_is_acknowledged_after_all() -> None:
+    engine = key_shared()
+    connect(engine, 10, A)
+    offer(engine, 0, 0, "x")
+    due = engine.due()
+    assert due is not None
+    offer(engine, 1, 1, "x", now=due - 1)
+    assert offer(engine, 2, 2, "x", now=due) == []
+    engine.acked(0, 0)
+    assert engine.poll(due) == [Deliver(A, 2, 2, 0)]
+
+
 def test_poison_blocks_its_key_only() -> None:
     engine = key_shared(ONCE)
     connect(engine, 100, A)

@@ -30,6 +30,7 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
+CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 PUMP_BATCHES = 32  # in one turn of the loop
 RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
 DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # message, why, subscription; done when it is durable
@@ -65,6 +66,7 @@ class SubscriptionHost:
         self._tasks: dict[Future[None], None] = {}
         self._reading = False
         self._fetching = False
+        self._clock_ahead = clock.wall() - self.now  # of the monotonic clock, as far as the engine knows
         self._held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
         self._unread: DanubeError | None = None  # why what comes next cannot be read
         self._closed = False
@@ -193,6 +195,14 @@ class SubscriptionHost:
         done.set_result(None)
         return done
 
+    def tick(self) -> None:
+        """The engine's time is monotonic, delivery times are the wall clock's: that may have been set since."""
+        ahead = self._clock.wall() - self.now
+        if abs(ahead - self._clock_ahead) > CLOCK_TOLERANCE:
+            self.engine.shift_delays(self._clock_ahead - ahead)
+            self._clock_ahead = ahead
+            self.wake()
+
     # -- the pump ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -273,7 +283,7 @@ class SubscriptionHost:
             keys = batch.keys()
             return [nameless if key is None else key for key in keys], None
         if self.known.kind is SubscriptionKind.SHARED and batch.has_delivery_times:
-            ahead = self._clock.wall() - now  # the engine's time is monotonic, theirs is the wall's
+            ahead = self._clock_ahead
             return None, [None if time is None else time - ahead for time in batch.delivery_times()]
         return None, None
 

@@ -53,6 +53,12 @@ class Agenda:
                 taken.append(number)
         return taken
 
+    def shift(self, by: int) -> None:
+        """All times were told by a clock that was wrong by so much."""
+        self._times = {number: time + by for number, time in self._times.items()}
+        self._heap = [(time, number) for number, time in self._times.items()]
+        heapify(self._heap)
+
     def next_time(self) -> int | None:
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)

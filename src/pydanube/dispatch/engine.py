@@ -79,6 +79,9 @@ class Engine(ABC, Generic[M]):
     def poll(self, now: int) -> list[Effect]:
         """What to do now. A second poll at the same time has nothing to add."""
 
+    def shift_delays(self, by: int) -> None:
+        """Delivery times that were told turned out to be so much later. Only Shared has any."""
+
     def take_recalled(self) -> list[tuple[ConsumerId, int, int]]:
         """Whose messages (consumer, first, last) failed or were rewound since it was last asked.
 

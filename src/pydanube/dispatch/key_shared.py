@@ -34,6 +34,7 @@ class KeyShared(Engine[KeyMember]):
         self._resting: dict[int, KeyState] = {}  # by number, keys whose next message waits after a failure
         self._rest_times = Agenda()
         self._skipped: list[int] = []
+        self._overdue: dict[int, KeyState] = {}  # by number, keys of which something was not acknowledged in time
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
         accepted = Filters(filters)
@@ -116,6 +117,7 @@ class KeyShared(Engine[KeyMember]):
             lease.left -= 1
             if not lease.left:
                 self._leases.close(lease)
+            state.overdue.discard(first)
         if state.failures:
             state.failures.pop(first, None)
         if not state.queue:
@@ -144,6 +146,7 @@ class KeyShared(Engine[KeyMember]):
         self._resting.clear()
         self._rest_times.clear()
         self._skipped.clear()
+        self._overdue.clear()
         self._poison.clear()
         self._offered = NOTHING_OFFERED
         for member in self._roster:
@@ -153,7 +156,7 @@ class KeyShared(Engine[KeyMember]):
 
     def _line_up(self, state: KeyState) -> None:
         """Puts a key into the line of the consumer that may have its next message, if there is one."""
-        if not state.queue:
+        if not state.queue or state.overdue:
             return
         member, head = state.holder, state.queue[0]
         if state.failures and (head in self._poison or self._rests(state, head)):
@@ -199,6 +202,7 @@ class KeyShared(Engine[KeyMember]):
 
     def _forget(self, state: KeyState) -> None:
         del self._keys[state.key]
+        self._overdue.pop(state.number, None)
         if self._resting.pop(state.number, None) is not None:
             self._rest_times.discard(state.number)
 
@@ -247,18 +251,31 @@ class KeyShared(Engine[KeyMember]):
 
     def _pass_time(self, now: int) -> None:
         for lease in self._leases.expired(now):
-            first: dict[bytes, int] = {}
             for offset in lease.offsets:
                 state = self._place.get(offset)
                 if state is not None and state.flight.get(offset) is lease:
-                    first.setdefault(state.key, offset)
-            for key, offset in first.items():
-                state = self._keys[key]
-                self._fail(state, [offset], TIMED_OUT, now, 0)
-                state.let_go()
-                self._line_up(state)
+                    state.overdue.add(offset)
+                    self._overdue[state.number] = state
+                    self._unline(state)
+            self._leases.close(lease)
+        if self._overdue:
+            self._take_back(now)
         for number in self._rest_times.take_due(now):
             state = self._resting.pop(number)
+            if not state.lined:
+                self._line_up(state)
+
+    def _take_back(self, now: int) -> None:
+        """A key leaves a consumer that does not acknowledge when all it has of it is overdue; until then it waits."""
+        for number, state in list(self._overdue.items()):
+            if len(state.overdue) < len(state.flight):
+                if not state.overdue:
+                    del self._overdue[number]
+                continue
+            del self._overdue[number]
+            if state.flight:
+                self._fail(state, [next(iter(state.flight))], TIMED_OUT, now, 0)
+                state.let_go()
             if not state.lined:
                 self._line_up(state)
 

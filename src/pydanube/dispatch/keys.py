@@ -24,7 +24,7 @@ class KeyMember(Member):
 class KeyState:
     """A key with messages that are not done. Everything in flight is with `holder`, below everything in the queue."""
 
-    __slots__ = ("failures", "flight", "holder", "key", "lined", "number", "owed", "queue")
+    __slots__ = ("failures", "flight", "holder", "key", "lined", "number", "overdue", "owed", "queue")
 
     def __init__(self, key: bytes, number: int) -> None:
         self.key = key
@@ -35,6 +35,7 @@ class KeyState:
         self.failures: dict[int, Failure] = {}  # of those that failed
         self.owed = NOTHING_OWED  # queued offsets up to this one go to the holder again, whoever owns the key
         self.lined = False  # stands in its holder's line
+        self.overdue: set[int] = set()  # in flight, and not acknowledged in time
 
     def let_go(self) -> None:
         """The next message goes to whoever owns the key then."""
@@ -46,6 +47,7 @@ class KeyState:
         rewound = {offset: lease for offset, lease in self.flight.items() if offset >= first}
         for offset in rewound:
             del self.flight[offset]
+            self.overdue.discard(offset)
         self.queue.extendleft(reversed(rewound))
         self.owed = max(self.owed, *rewound)
         return rewound

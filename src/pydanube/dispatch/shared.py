@@ -163,6 +163,10 @@ class Shared(Engine[Member]):
         self._poison.clear()
         self._offered = NOTHING_OFFERED
 
+    def shift_delays(self, by: int) -> None:
+        """The wall clock, which delivery times are meant by, was set: what waits for one waits longer or shorter."""
+        self._delayed.shift(by)
+
     # -- failures
 
     def _pass_time(self, now: int) -> None:

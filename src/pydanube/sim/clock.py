@@ -40,6 +40,12 @@ class SimClock:
         """It shows the time again as if it had never stood still."""
         self._frozen = None
 
+    def set_right(self) -> None:
+        """Shows the true time from now on."""
+        self.thaw()
+        self.set_drift(0.0)
+        self._offset = self._loop.time() - self._monotonic
+
     def set_drift(self, drift: float) -> None:
         self._monotonic = self.monotonic()
         self._since = self._loop.time()

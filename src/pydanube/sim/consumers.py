@@ -53,6 +53,9 @@ class ConsumerClient:
 
     def reset(self, generation: int) -> None:
         self._holding.unacked.clear()
+        era = self._subscription.era_of(generation)
+        if era is not None:  # what was asked for may have been deleted by then
+            era.floor = self._host.known.cursor.floor
         if self._random.random() < 0.7:  # else it works on with what it has, which must do no harm
             self._queue.clear()
 
@@ -195,4 +198,6 @@ async def _seek(
             subscription.eras.pop()
         raise
     era.decided = True
+    if not host.consumers:
+        era.floor = max(era.floor, host.known.cursor.floor)
     return True

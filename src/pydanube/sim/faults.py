@@ -184,6 +184,7 @@ class Troublemaker:
         self._reliable()
         world.network.heal()
         for machine in world.machines:
+            machine.clock.set_right()
             world.loop.resume(machine.process)
             for disk in machine.disks:
                 disk.cure()

@@ -7,7 +7,7 @@ what a topic says of itself only when it is opened and in the end.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pydanube.ledger.cursor import Cursor
@@ -158,16 +158,17 @@ class SubscriptionHistory:
                     check(False, "I3", f"{self._label}: two consumers hold key {key!r}: {earlier} and {offset}")
         self._check_order(holding, era, offset, self.topic.offsets_of(key, era.floor), check)
 
-    def submit(self, era: Era, offsets: Iterable[int]) -> None:
+    def submit(self, era: Era, offsets: Sequence[int]) -> None:
         """Written down before the topic is asked: whatever it answers, it may count."""
-        for offset in offsets:
-            era.submitted.add(offset)
+        era.submitted.update(offsets)
+        if era is self.era:  # else it is of the time before a seek, and what is in hand now is not meant
             for holding in self.holdings:
-                holding.unacked.pop(offset, None)
+                for offset in offsets:
+                    holding.unacked.pop(offset, None)
 
     def submit_through(self, era: Era, offset: int) -> None:
         era.submitted_through = max(era.submitted_through, offset)
-        for holding in self.holdings:
+        for holding in self.holdings if era is self.era else ():
             for held in [each for each in holding.unacked if each <= offset]:
                 del holding.unacked[held]
 

@@ -27,7 +27,7 @@ from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.storage import StorageNodes
-from pydanube.sim.clock import SimClock
+from pydanube.sim.clock import EPOCH_SECONDS, SimClock
 from pydanube.sim.consumers import ConsumerClient, seek_now_and_then
 from pydanube.sim.randomness import SimRandomness
 from pydanube.sim.topic_history import SubscriptionHistory, TopicHistory
@@ -193,8 +193,10 @@ class TopicBroker:
 
     async def _produce(self, topic: Topic, memory: TopicMemory, producer: ProducerMemory) -> None:
         """With a name: sends what it has no answer for again, until it has one. Sometimes it loses the answer."""
-        session = None
+        session, instance = None, memory.history.instance
         while self.more(memory) or producer.pending is not None:
+            if memory.history.instance != instance:
+                return  # it has connected to the next owner
             try:
                 session = session or await topic.attach(producer.name)
                 if producer.pending is None:
@@ -215,7 +217,8 @@ class TopicBroker:
                     receipt = topic.publish(batch, session.epoch)  # the answer seemed lost
                 await receipt.confirmed
             except UNKNOWABLE as error:
-                self.world.history.check(False, "I11", f"{producer.name}: {error.code}: {error}")
+                stale = memory.history.instance != instance
+                self.world.history.check(stale, "I11", f"{producer.name}: {error.code}: {error}")
                 return
             except DanubeError as error:
                 self.world.loop.trace("refused", producer.name, error.code)
@@ -234,6 +237,11 @@ class TopicBroker:
         plan = self.world.plan
         return (1 + len(memory.producers)) * plan.seconds / plan.messages
 
+    @property
+    def _true_time(self) -> int:
+        """A client's clock is right, whatever the broker's shows."""
+        return round((EPOCH_SECONDS + self.world.loop.time()) * SECOND)
+
     def batch(self, memory: TopicMemory, origin: str, first_sequence: int, count: int) -> Batch:
         draw = self.random
         pad = b"." * draw.choice((0, 10, 200))
@@ -243,7 +251,7 @@ class TopicBroker:
             payloads,
             publish_time=self.clock.wall(),
             keys=[f"k{draw.randrange(KEYS)}" for _ in payloads],
-            delivery_times=[self.clock.wall() + draw.randrange(SECOND) for _ in payloads] if delayed else None,
+            delivery_times=[self._true_time + draw.randrange(SECOND) for _ in payloads] if delayed else None,
             first_sequence=first_sequence,
             codec=draw.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
         )
