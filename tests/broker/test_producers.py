@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.topic_world import TopicWorld, batch_of, connected, insist, numbers, publish, subscribed, until
+from broker.topic_world import TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import (
     DanubeError,
     NodeUnreachable,
@@ -23,6 +23,7 @@ from pydanube.base.limits import DEDUP_WINDOW_BATCHES
 from pydanube.broker.topic import Receipt, Session, Topic
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Batch
+from storage.node_world import until
 
 
 def numbered(session: Session, first: int, count: int = 1) -> Batch:

@@ -162,11 +162,6 @@ def batch_of(*payloads: str, keys: Sequence[str | None] | None = None, **columns
     return build([payload.encode() for payload in payloads], publish_time=1, keys=keys, **columns)
 
 
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110 - a condition of the topic, not an event
-        await asyncio.sleep(0.001)
-
-
 async def insist(work: Callable[[], Awaitable[Answer]]) -> Answer:
     """As a client does it: again and again while the error says that it helps."""
     while True:

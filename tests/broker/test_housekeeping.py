@@ -1,0 +1,326 @@
+"""What a topic gives up with time: expired messages, ledgers that nobody needs; never what a cursor needs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from broker.topic_world import SECOND, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
+from pydanube.base.errors import PolicyInvalid, TopicRecovering
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB
+from pydanube.broker.options import TopicOptions
+from pydanube.broker.topic import Topic
+from pydanube.ledger.retention import RetentionPolicy
+from pydanube.ledger.state_records import Cause, SubscriptionKind
+
+SHARED = SubscriptionKind.SHARED
+SMALL = TopicOptions(ledger_bytes=KIB)  # each batch of these tests fills a ledger
+FILLER = "x" * 2000
+
+
+async def passes(topic: Topic, seconds: float) -> None:
+    """Time, with a tick every second."""
+    for _ in range(round(seconds)):
+        await asyncio.sleep(1)
+        await topic.tick()
+
+
+async def ledgers(world: TopicWorld, topic: Topic, count: int) -> None:
+    """So many ledgers with a batch each, and one that is open."""
+    for _ in range(count):
+        await publish(topic, FILLER)
+        await topic.ledger.stream.ready()
+        await asyncio.sleep(0.1)
+
+
+# -- time to live ------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_nobody_took_in_time_expires_and_is_counted(world: TopicWorld) -> None:
+    async def first_life() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        await publish(topic, *numbers(0, 9))
+        await passes(topic, 6)
+        await publish(topic, *numbers(10, 14))
+        await host.ack(0, [(2, 3)])
+        await passes(topic, 6)
+        assert (host.known.cursor.floor, host.known.counts[Cause.EXPIRED]) == (10, 8)
+        inbox = connected(topic, host)
+        assert await inbox.until(5) == list(range(10, 15))
+
+    async def second_life() -> None:
+        topic = await world.open()
+        known = topic.subscriptions["s"].known
+        assert (known.cursor.floor, known.counts[Cause.EXPIRED], known.counts[Cause.ACKED]) == (10, 8, 2)
+
+    world.options = TopicOptions(ttl_seconds=10)
+    world.run(first_life())
+    world.cut()
+    world.run(second_life())
+
+
+def test_a_delayed_message_lives_from_its_delivery_time_and_holds_up_nobody(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        due = world.clock.wall() + 30 * SECOND
+        await publish(topic, "soon", "late", delivery_times=[None, due])
+        await publish(topic, "after")
+        await passes(topic, 15)
+        assert host.known.cursor.pending(0, 2) == [(1, 1)]
+        await passes(topic, 20)
+        assert host.known.cursor.floor == 1
+        await passes(topic, 10)
+        assert host.known.cursor.floor == 3
+
+    world.options = TopicOptions(ttl_seconds=10)
+    world.run(main())
+
+
+def test_thousands_of_expired_ranges_are_no_trouble(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        late = world.clock.wall() + 3600 * SECOND
+        count = 10_000
+        await publish(topic, *["x"] * count, delivery_times=[None, late] * (count // 2))
+        await passes(topic, 13)
+        assert host.known.counts[Cause.EXPIRED] == count // 2
+
+    world.options = TopicOptions(ttl_seconds=10)
+    world.run(main())
+
+
+def test_a_message_in_flight_expires_too_and_its_late_ack_is_fine(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        inbox = connected(topic, await subscribed(topic, SubscriptionKind.EXCLUSIVE), permits=1)
+        await publish(topic, "a", "b")
+        await inbox.until(1)
+        await passes(topic, 12)
+        await inbox.ack(0)
+        assert inbox.host.known.counts[Cause.EXPIRED] == 2
+        assert inbox.host.known.counts[Cause.ACKED] == 0
+        inbox.host.grant(inbox.id, 10)
+        await publish(topic, "c")
+        assert await inbox.until(2) == [0, 2]
+
+    world.options = TopicOptions(ttl_seconds=10)
+    world.run(main())
+
+
+def test_a_time_to_live_is_above_zero() -> None:
+    with pytest.raises(PolicyInvalid):
+        TopicOptions(ttl_seconds=0)
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_subscriptions_everything_stays(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        await ledgers(world, topic, 4)
+        await passes(topic, 100)
+        assert topic.ledger.first == 0
+
+    world.options = SMALL
+    world.run(main())
+
+
+def test_data_goes_when_every_durable_cursor_has_passed_it(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        hosts = [await subscribed(topic, SHARED, name=name) for name in ("quick", "slow")]
+        await ledgers(world, topic, 4)
+        await hosts[0].ack(0, [(0, 3)])
+        await passes(topic, 2)
+        assert topic.ledger.first == 0
+        await hosts[1].ack(0, [(0, 1), (3, 3)])
+        await passes(topic, 2)
+        assert topic.ledger.first == 2
+        await topic.unsubscribe("slow")
+        await passes(topic, 2)
+        assert topic.ledger.first == 4
+
+    world.options = SMALL
+    world.run(main())
+
+
+def test_an_ack_that_is_not_durable_deletes_nothing(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        await ledgers(world, topic, 3)
+        world.disk.fail_next("sync", count=20)
+        with pytest.raises(TopicRecovering):
+            await host.ack(0, [(0, 2)])
+        assert host.known.cursor.floor == 3
+        await topic.tick()
+        assert topic.ledger.first == 0
+        world.disk.cure()
+        await insist(lambda: host.ack(0, [(0, 2)]))
+        await passes(topic, 3)
+        assert topic.ledger.first == 3
+
+    world.options = SMALL
+    world.run(main())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_seek_back_and_a_trim_at_the_same_time_agree(seed: int) -> None:
+    """Either the data goes first and the seek lands behind it, or the seek keeps it."""
+    world = TopicWorld(seed, options=SMALL)
+
+    async def main() -> None:
+        topic = await world.open()
+        inbox = connected(topic, await subscribed(topic, SubscriptionKind.EXCLUSIVE))
+        await ledgers(world, topic, 4)
+        await inbox.until(4)
+        acked = inbox.host.ack(0, [(0, 3)])
+        await asyncio.gather(acked, topic.tick(), topic.seek(inbox.host, 1), topic.tick())
+        await topic.tick()
+        floor = inbox.host.known.cursor.floor
+        assert floor in (1, 4)
+        assert topic.ledger.first <= floor
+        await publish(topic, FILLER)
+        await asyncio.sleep(1)
+        again = [delivery.first for delivery in inbox.deliveries if delivery.generation == 1]
+        assert again == list(range(floor, 5))
+
+    world.run(main())
+    world.end()
+
+
+def test_retention_by_time_keeps_what_is_young_although_it_is_acked(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        await ledgers(world, topic, 2)
+        await passes(topic, 30)
+        await ledgers(world, topic, 2)
+        await host.ack(0, [(0, 3)])
+        await passes(topic, 10)
+        assert topic.ledger.first == 0
+        await passes(topic, 25)
+        assert topic.ledger.first == 2
+        await passes(topic, 40)
+        assert topic.ledger.first == 4
+
+    world.options = replace(SMALL, retention=RetentionPolicy(seconds=60))
+    world.run(main())
+
+
+def test_retention_by_size_keeps_the_newest_ledgers(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        await ledgers(world, topic, 6)
+        await passes(topic, 2)
+        assert topic.ledger.first == 4
+        late = connected(topic, await subscribed(topic, SHARED, start="earliest"))
+        assert await late.until(2) == [4, 5]
+
+    world.options = replace(SMALL, retention=RetentionPolicy(bytes=5000))
+    world.run(main())
+
+
+def test_an_idle_topic_rolls_by_age_so_that_its_last_messages_can_go(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        await publish(topic, "a")
+        await host.ack(0, [(0, 0)])
+        await passes(topic, 50)
+        assert topic.ledger.first == 0
+        await passes(topic, 20)
+        assert topic.ledger.first == 1
+
+    world.options = TopicOptions(ledger_seconds=60)
+    world.run(main())
+
+
+def test_producers_do_not_keep_data_for_ever(world: TopicWorld) -> None:
+    """A restart reads headers since the last snapshot; a snapshot is taken when that alone keeps data."""
+
+    async def first_life() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        session = await topic.attach("p")
+        for number in range(4):
+            batch = batch_of(FILLER, producer_id=session.producer, first_sequence=number)
+            await topic.publish(batch, session.epoch).confirmed
+            await asyncio.sleep(0.1)
+        await host.ack(0, [(0, 3)])
+        await passes(topic, 3)
+        assert topic.ledger.first == 4
+
+    async def second_life() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        assert session.next_sequence == 4
+        again = topic.publish(batch_of(FILLER, producer_id=1, first_sequence=3), session.epoch)
+        assert (again.offset, again.duplicate) == (3, True)
+
+    world.options = SMALL
+    world.run(first_life())
+    world.cut()
+    world.run(second_life())
+
+
+def test_a_jump_of_the_clock_suspends_deletion_by_time(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        other = await subscribed(topic, SHARED, name="other")
+        await ledgers(world, topic, 3)
+        await host.ack(0, [(0, 2)])
+        await passes(topic, 5)
+        world.clock.jump(10 * 24 * 3600.0)
+        await passes(topic, 60)
+        assert topic.ledger.first == 0
+        assert other.known.counts[Cause.EXPIRED] == 0
+        await asyncio.sleep(CLOCK_DISTRUST_SECONDS)
+        await passes(topic, 2)
+        assert other.known.counts[Cause.EXPIRED] == 3
+        assert topic.ledger.first == 3
+
+    world.options = replace(SMALL, ttl_seconds=3600, retention=RetentionPolicy(seconds=3600))
+    world.run(main())
+
+
+def test_a_clock_that_goes_back_does_not_bring_append_times_back(world: TopicWorld) -> None:
+    async def first_life() -> int:
+        topic = await world.open()
+        await publish(topic, "a")
+        world.clock.jump(-3600.0)
+        await publish(topic, "b")
+        first, second = (await topic.ledger.read(0))[0], (await topic.ledger.read(1))[0]
+        assert second.append_time == first.append_time
+        return second.append_time
+
+    async def second_life(newest: int) -> None:
+        topic = await world.open()
+        await publish(topic, "c")
+        assert (await topic.ledger.read(2))[0].append_time == newest
+        assert await topic.find_time(newest) == 0
+
+    newest = world.run(first_life())
+    world.restart()
+    world.run(second_life(newest))
+
+
+def test_a_failing_disk_does_not_end_the_housekeeping(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        await ledgers(world, topic, 3)
+        world.disk.fail_next("sync", count=3)
+        await passes(topic, 30)
+        assert host.known.cursor.floor == 3
+        assert topic.ledger.first == 3
+
+    world.options = replace(SMALL, ttl_seconds=5)
+    world.run(main())
