@@ -347,6 +347,8 @@ class Topic:
         if jump is not None:
             log.warning("%s: the clock jumped by %.0f s; nothing is deleted by time for now", self.name, jump / 1e6)
         trusted = self._guard.trusted(monotonic)
+        for host in self.subscriptions.values():
+            host.tick()
         self.ledger.stream.roll_if_old()
         try:
             if trusted and self.options.ttl_seconds is not None:
