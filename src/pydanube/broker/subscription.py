@@ -392,13 +392,17 @@ class SubscriptionHost:
             self.engine.grant(consumer.id, left, self.now)
 
     async def _read_range(self, first: int, last: int) -> list[Batch]:
+        """The batches of these offsets. A buffered topic may have lost some since: the cursor steps over them."""
         parts: list[Batch] = []
-        offset = first
+        offset, generation = first, self.known.cursor.generation
         while offset <= last:
             batch = self._find(offset) or (await self._ledger.read(offset, 1))[0]
-            parts.append(batch)
+            if batch.base_offset > offset:
+                self._settle(generation, (offset, min(last, batch.base_offset - 1)), Cause.UNUSED)
+            if batch.base_offset <= last:
+                parts.append(batch)
+                self._recent = batch
             offset = batch.last_offset + 1
-        self._recent = parts[-1]
         return parts
 
     async def _give_up(self, poisoned: Poisoned) -> None:
@@ -406,8 +410,10 @@ class SubscriptionHost:
         try:
             cause = Cause.POISON
             if poisoned.policy is PoisonPolicy.DEAD_LETTER:
-                batch = (await self._read_range(poisoned.offset, poisoned.offset))[0]
-                message = batch.slice(poisoned.offset - batch.base_offset, 1)
+                parts = await self._read_range(poisoned.offset, poisoned.offset)
+                if not parts:
+                    return  # it is lost, and the cursor has passed it
+                message = parts[0].slice(poisoned.offset - parts[0].base_offset, 1)
                 await self._dead_letter(message, poisoned, self.known.name)
                 cause = Cause.DEAD_LETTERED
             if not self._closed and generation == self.known.cursor.generation:

@@ -107,7 +107,8 @@ class ConsumerClient:
             return
         if draw < (0.5 if poison and not well else 0.1) and not well:
             offset = self._random.randint(delivery.first, delivery.last)
-            self._holding.unacked.pop(offset, None)
+            if self._era(delivery) is self._subscription.era:
+                self._holding.unacked.pop(offset, None)
             delay = self._random.choice((0, 200_000))
             self._host.nack(consumer, delivery.generation, [(offset, offset)], delay, "no")  # type: ignore[arg-type]
             return
