@@ -23,9 +23,9 @@ async def drain_topics(world: World) -> None:
             if all(producer.pending is None for producer in memory.producers) and _finished(topic, memory):
                 break
             await asyncio.sleep(0.2)
-        world.history.trim(name, topic.ledger.first)  # what cursors and retention let go was checked as it went
         expected = world.history.expected(name)
         found = await read_all(world.history, topic.ledger.stream)
+        world.history.trim(name, topic.ledger.first)  # what cursors and retention let go was checked as it went
         world.history.final(name, found, expected)
         _check_duplicates(world, name, [payload for _, payload, _ in found])
         for label, subscription in memory.subscriptions.items():

@@ -217,8 +217,9 @@ class TopicBroker:
                     receipt = topic.publish(batch, session.epoch)  # the answer seemed lost
                 await receipt.confirmed
             except UNKNOWABLE as error:
-                stale = memory.history.instance != instance
-                self.world.history.check(stale, "I11", f"{producer.name}: {error.code}: {error}")
+                excused = memory.history.instance != instance or memory.history.lossy  # what it had was lost
+                self.world.history.check(excused, "I11", f"{producer.name}: {error.code}: {error}")
+                producer.pending = None
                 return
             except DanubeError as error:
                 self.world.loop.trace("refused", producer.name, error.code)
