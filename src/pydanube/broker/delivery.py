@@ -23,6 +23,12 @@ class Delivery(NamedTuple):
         return self.batch.slice(self.first - self.batch.base_offset, self.last - self.first + 1)
 
 
+def keys_of(batch: Batch) -> list[bytes]:
+    """By which Key-Shared goes: messages without a key keep the order of their producer."""
+    nameless, keys = b"%d" % batch.producer_id, batch.keys()
+    return [nameless if key is None else key for key in keys]
+
+
 class ConsumerSink(Protocol):
     """The connection behind a consumer. Neither call may block or raise: a sink has its own bounded queue."""
 

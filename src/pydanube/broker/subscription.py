@@ -14,7 +14,7 @@ from typing import Any
 
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
-from pydanube.broker.delivery import Consumer, Delivery
+from pydanube.broker.delivery import Consumer, Delivery, keys_of
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run, Skipped
@@ -279,9 +279,7 @@ class SubscriptionHost:
     def _columns(self, batch: Batch, now: int) -> tuple[list[bytes] | None, list[int | None] | None]:
         """Keys and delivery times, where the subscription's type looks at them."""
         if self.known.kind is SubscriptionKind.KEY_SHARED:
-            nameless = b"%d" % batch.producer_id
-            keys = batch.keys()
-            return [nameless if key is None else key for key in keys], None
+            return keys_of(batch), None
         if self.known.kind is SubscriptionKind.SHARED and batch.has_delivery_times:
             ahead = self._clock_ahead
             return None, [None if time is None else time - ahead for time in batch.delivery_times()]

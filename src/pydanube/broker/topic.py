@@ -140,6 +140,11 @@ class Topic:
         """Another broker owns it now."""
         return self.ledger.stream.lost or self._state_stream.lost
 
+    @property
+    def receipt(self) -> str:
+        """What is true of a confirmed publish."""
+        return self.ledger.stream.receipt
+
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     async def attach(self, producer: str) -> Session:

@@ -31,6 +31,7 @@ class BestEffort:
         self.kind = kind
         self._roster: Roster[Member] = Roster()
         self._ring = Ring()
+        self._lost: dict[ConsumerId, int] = {}
 
     def join(self, consumer: ConsumerId, *, filters: Sequence[bytes] = ()) -> None:
         if self._roster.find(consumer) is not None:
@@ -46,10 +47,15 @@ class BestEffort:
 
     def leave(self, consumer: ConsumerId) -> None:
         self._roster.remove(consumer)
+        self._lost.pop(consumer, None)
         self._ring.leave(consumer)
 
     def grant(self, consumer: ConsumerId, permits: int) -> None:
         self._roster.grant(consumer, permits)
+
+    def lost(self, consumer: ConsumerId) -> int:
+        """Messages that were the consumer's and went nowhere, for it had not asked. Of Shared ones nobody's were."""
+        return self._lost.get(consumer, 0)
 
     def route(self, run: Run) -> Routed:
         """Decides for every message of the run at once. Key-Shared needs its keys."""
@@ -64,9 +70,12 @@ class BestEffort:
 
     def _to_active(self, run: Run) -> list[Deliver]:
         active = self._roster.first()
-        if active is None or not active.permits:
+        if active is None:
             return []
         count = min(active.permits, run.last - run.first + 1)
+        self._lose(active, run.last - run.first + 1 - count)
+        if not count:
+            return []
         self._roster.spend(active, count)
         return [Deliver(active.id, run.first, run.first + count - 1, 0)]
 
@@ -84,7 +93,10 @@ class BestEffort:
         for offset, key in zip(range(run.first, run.last + 1), run.keys, strict=True):
             owner = self._ring.owner(key)
             member = None if owner is None else self._roster.find(owner)
-            if member is None or not member.permits:
+            if member is None:
+                continue
+            if not member.permits:
+                self._lose(member, 1)
                 continue
             self._roster.spend(member, 1)
             if deliveries and deliveries[-1].consumer == owner and deliveries[-1].last == offset - 1:
@@ -92,3 +104,7 @@ class BestEffort:
             else:
                 deliveries.append(Deliver(member.id, offset, offset, 0))
         return deliveries
+
+    def _lose(self, member: Member, count: int) -> None:
+        if count:
+            self._lost[member.id] = self.lost(member.id) + count

@@ -1,0 +1,201 @@
+"""A non-reliable topic (§5): what is published goes to whoever has asked for it now, at most once, or is dropped.
+
+It has the shape of the reliable `Topic` and none of its promises: nothing is written, kept or sent again. What would
+need a promise is refused with `NotReliable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Sequence
+from typing import NoReturn
+
+from pydanube.base.errors import (
+    ConsumerNotFound,
+    NotReliable,
+    SubscriptionKindDiffers,
+    SubscriptionNotFound,
+    TooManySubscriptions,
+    TopicClosed,
+)
+from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import SUBSCRIPTIONS_MAX
+from pydanube.broker.delivery import Consumer, ConsumerSink, Delivery, keys_of
+from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.topic import LATEST, Receipt
+from pydanube.dispatch.best_effort import BestEffort
+from pydanube.dispatch.events import Run
+from pydanube.dispatch.policy import Kind, PoisonPolicy
+from pydanube.ledger.cursor import Range
+from pydanube.ledger.state_records import SubscriptionKind, name_bytes
+from pydanube.ports.clock import Clock
+from pydanube.wire.batch import Batch
+
+GENERATION = 0  # of every delivery: there are no seeks
+EPOCH = 1  # of every stamp: nobody else will ever read it
+_KINDS: dict[SubscriptionKind, Kind] = {kind: Kind[kind.name] for kind in SubscriptionKind}
+
+
+class BestEffortSubscription:
+    """Its consumers and what they missed. Lives as long as its topic does on this broker."""
+
+    def __init__(self, name: str, kind: SubscriptionKind, done: Future[None]) -> None:
+        self.name = name
+        self.kind = kind
+        self.engine = BestEffort(_KINDS[kind])
+        self.consumers: dict[ConsumerId, Consumer] = {}
+        self.delivered = 0  # messages
+        self.dropped = 0  # messages that none of its consumers was given
+        self._done = done
+        self._closed = False
+
+    def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None:
+        if self._closed:
+            raise SubscriptionNotFound(f"subscription {self.name!r} is not served any more")
+        self.engine.join(consumer.id, filters=filters)
+        self.consumers[consumer.id] = consumer
+
+    def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
+        """What it had and did not finish is gone, however it left."""
+        if self.consumers.pop(consumer, None) is not None:
+            self.engine.leave(consumer)
+
+    def grant(self, consumer: ConsumerId, permits: int) -> None:
+        self._check_known(consumer)
+        self.engine.grant(consumer, permits)
+
+    def lost(self, consumer: ConsumerId) -> int:
+        """Messages this consumer missed because it had not asked for more."""
+        self._check_known(consumer)
+        return self.engine.lost(consumer)
+
+    def ack(self, generation: int, ranges: Sequence[Range]) -> Future[None]:
+        """Changes nothing."""
+        return self._done
+
+    def ack_through(self, generation: int, offset: int) -> Future[None]:
+        """Changes nothing."""
+        return self._done
+
+    def nack(
+        self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
+    ) -> None:
+        """Changes nothing: there is no other copy to send."""
+
+    def hand_out(self, batch: Batch) -> None:
+        keys = keys_of(batch) if self.kind is SubscriptionKind.KEY_SHARED else None
+        routed = self.engine.route(Run(batch.base_offset, batch.last_offset, keys))
+        self.dropped += routed.dropped
+        self.delivered += batch.count - routed.dropped
+        for consumer, first, last, attempt in routed.deliveries:
+            self.consumers[consumer].sink.deliver(Delivery(batch, first, last, attempt, GENERATION))
+
+    def close(self) -> None:
+        self._closed = True
+        for consumer in list(self.consumers):
+            self.leave(consumer, crashed=False)
+
+    def _check_known(self, consumer: ConsumerId) -> None:
+        if consumer not in self.consumers:
+            raise ConsumerNotFound(f"consumer {consumer}")
+
+
+class BestEffortTopic:
+    """Owned by its broker's loop. Offsets count what was published since it was made, and mean nothing later."""
+
+    receipt = "none"  # what is true of a publish: nothing that lasts
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.subscriptions: dict[str, BestEffortSubscription] = {}
+        self.published = 0  # messages, also the next offset
+        self.unheard = 0  # of those: there was no subscription at all
+        self._clock = clock
+        self._consumers = 0  # ids given so far
+        self._append_time = 0
+        self._done: Future[None] = asyncio.get_running_loop().create_future()  # the answer to whatever is not kept
+        self._done.set_result(None)
+        self._closed = False
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    async def attach(self, producer: str) -> NoReturn:
+        raise NotReliable(f"{self.name} keeps nothing, so it cannot tell what {producer!r} has published before")
+
+    def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
+        """Hands it to whoever has asked, now. It always succeeds; what nobody takes is counted."""
+        self._check_open()
+        batch.check_plain()
+        if batch.producer_id:
+            raise NotReliable(f"{self.name} has no producers with sequences; send without a producer id")
+        if batch.has_delivery_times:
+            raise NotReliable(f"{self.name} keeps no message until its delivery time")
+        self._append_time = max(self._append_time, self._clock.wall())
+        stamped = batch.stamped(self.published, EPOCH, self._append_time)
+        self.published += batch.count
+        if not self.subscriptions:
+            self.unheard += batch.count
+        for host in self.subscriptions.values():
+            host.hand_out(stamped)
+        return Receipt(stamped.base_offset, self._done)
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        name: str,
+        kind: SubscriptionKind,
+        *,
+        start: str | int = LATEST,
+        options: SubscriptionOptions | None = None,
+    ) -> BestEffortSubscription:
+        """The subscription of that name, made if it is new. It gets what is published from now on."""
+        self._check_open()
+        if start != LATEST:
+            raise NotReliable(f"{self.name} keeps nothing; its subscriptions start at {LATEST}, not {start!r}")
+        if options is not None and options.failure.poison is PoisonPolicy.DEAD_LETTER:
+            raise NotReliable(f"{self.name} sends nothing again, so it has no dead letters")
+        known = self.subscriptions.get(name)
+        if known is None:
+            name_bytes(name)
+            if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
+                raise TooManySubscriptions(f"{SUBSCRIPTIONS_MAX} subscriptions")
+            known = self.subscriptions[name] = BestEffortSubscription(name, kind, self._done)
+        if known.kind is not kind:
+            raise SubscriptionKindDiffers(f"{name!r} is {known.kind.name.lower()}, not {kind.name.lower()}")
+        return known
+
+    async def unsubscribe(self, name: str) -> None:
+        self._check_open()
+        host = self.subscriptions.pop(name, None)
+        if host is None:
+            raise SubscriptionNotFound(f"subscription {name!r}")
+        host.close()
+
+    def connect(
+        self, host: BestEffortSubscription, name: str, sink: ConsumerSink, filters: Sequence[bytes] = ()
+    ) -> Consumer:
+        """A consumer of the subscription; it misses everything before it grants permits."""
+        self._check_open()
+        self._consumers += 1
+        consumer = Consumer(ConsumerId(self._consumers), name, sink)
+        host.join(consumer, filters)
+        return consumer
+
+    async def seek(self, host: BestEffortSubscription, offset: int) -> NoReturn:
+        raise NotReliable(f"{self.name} keeps nothing that {host.name!r} could be moved to")
+
+    async def find_time(self, time: int) -> NoReturn:
+        raise NotReliable(f"{self.name} keeps nothing, of no time")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._closed = True
+        for host in self.subscriptions.values():
+            host.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TopicClosed(f"{self.name} is not served here any more")
