@@ -232,3 +232,23 @@ def test_a_closed_topic_takes_nothing_and_leaves_everything_durable(world: Topic
     world.run(first_life())
     world.cut()
     world.run(second_life())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_lazy_stream_that_is_rolled_before_its_first_ledger_is_made_does_not_wait_for_itself(seed: int) -> None:
+    world = TopicWorld(seed)
+
+    async def main() -> None:
+        topic = await world.open()
+        stream = topic._state_stream
+        _, first = stream.append(batch_of("a"))
+        stream.roll()
+        _, second = stream.append(batch_of("b"))
+        await asyncio.gather(first, second)
+        stream.roll()
+        _, third = stream.append(batch_of("c"))
+        await third
+        assert [ledger.first for ledger in stream.sealed] == [0]
+
+    world.run(main())
+    world.end()

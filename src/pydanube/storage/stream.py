@@ -356,6 +356,8 @@ class Stream:
 
     def _roll(self, full: LedgerWriter) -> None:
         """New batches go to a writer that holds them back until the full ledger is sealed."""
+        if not full.begun:
+            return  # the first of a lazy stream is still being made: it would wait for itself
         self._finishing = full
         self._writer = LedgerWriter(self.epoch, full.next_offset, self._nodes, self._failed)
         self._start(self._roll_over(full, self._writer))
