@@ -62,6 +62,14 @@ class Model:
                     other.holder = None
             message.holder = None if self.follows(message, message) else message.holder
 
+    def undelivered(self, consumer: ConsumerId, first: int, last: int) -> None:
+        """Nobody got these, nor what they rewind; nothing failed."""
+        for message in [m for m in self.flight() if m.holder == consumer and first <= m.offset <= last]:
+            for other in self.flight():
+                if self.follows(other, message):
+                    other.owed_to, other.holder = other.holder, None
+        self.permits[consumer] += last - first + 1
+
     def follows(self, other: Message, message: Message) -> bool:
         """Whether a failure of `message` rewinds `other`."""
         if self.kind is Kind.SHARED:
@@ -101,9 +109,14 @@ class Model:
                 if message.key in seen:
                     continue
                 seen.append(message.key)
+                if not all(self.overdue(m, now) for m in self.flight() if m.key == message.key):
+                    continue  # its holder may still acknowledge the others in time
                 for other in self.messages.values():
                     other.owed_to = None if other.key == message.key else other.owed_to
             self.fail([message], now, 0, keep=False)
+
+    def overdue(self, message: Message, now: int) -> bool:
+        return message.holder is not None and message.deadline is not None and message.deadline <= now
 
     def poison_failed(self, offset: int, now: int) -> None:
         if offset in self.messages and self.messages[offset].poison and offset not in self.poison_times:
@@ -151,6 +164,8 @@ class Model:
         same = [m for m in earlier if m.key == message.key]
         if any(m.holder is None for m in same):
             return "overtakes"
+        if any(self.overdue(m, now) for m in self.flight() if m.key == message.key):
+            return "its holder did not acknowledge in time"
         if message.owed_to is not None:
             return None if consumer == message.owed_to else "owed to its holder"
         if any(m.holder != consumer for m in same):

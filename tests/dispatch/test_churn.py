@@ -140,6 +140,16 @@ class Churn(RuleBasedStateMachine):
         assert message.holder is not None
         self.nack_as(message.holder, message.offset, message.offset + length, delay)
 
+    @precondition(lambda self: self.model.flight())
+    @rule(data=st.data(), length=st.integers(0, 2))
+    def undelivered(self, data: st.DataObject, length: int) -> None:
+        message = data.draw(st.sampled_from(self.model.flight()))
+        assert message.holder is not None
+        consumer, last = message.holder, message.offset + length
+        self.engine.undelivered(consumer, message.offset, last, self.now)
+        self.model.undelivered(consumer, message.offset, last)
+        self.poll()
+
     @rule(consumer=CONSUMERS, data=st.data())
     def nack_what_may_not_be_in_flight(self, consumer: ConsumerId, data: st.DataObject) -> None:
         first = self.some_offset(data)

@@ -59,7 +59,8 @@ class SubscriptionHost:
         self._next = known.cursor.floor  # the next offset to read
         self._ahead: deque[Batch] = deque()  # read from disk and not offered yet
         self._outbox: deque[Deliver] = deque()  # waits for a read of its batch; no more than the engine has in flight
-        self._recent: Batch | None = None  # the last batch that was offered or read for the outbox
+        self._waiting_since = 0  # when the oldest delivery in it was decided
+        self._recent: list[Batch] = []  # what was offered or read for the outbox last
         self._scheduled = False
         self._timer: TimerHandle | None = None
         self._due: int | None = None  # when it rings
@@ -269,7 +270,7 @@ class SubscriptionHost:
         if batch.base_offset > self._next:
             self.pass_gap(self._next, batch.base_offset - 1)
         self._next = batch.last_offset + 1
-        self._recent = batch
+        self._recent = [batch]
         keys, due = self._columns(batch, now)
         base = batch.base_offset
         for start, end in self.known.cursor.pending(first, batch.last_offset):
@@ -319,6 +320,8 @@ class SubscriptionHost:
         for effect in effects:
             if type(effect) is Deliver:
                 if self._outbox or not self._hand_out(effect):
+                    if not self._outbox:
+                        self._waiting_since = self.now
                     self._outbox.append(effect)
             elif isinstance(effect, Poisoned):
                 self._task(self._give_up(effect))
@@ -348,9 +351,9 @@ class SubscriptionHost:
         return True
 
     def _find(self, offset: int) -> Batch | None:
-        recent = self._recent
-        if recent is not None and recent.base_offset <= offset <= recent.last_offset:
-            return recent
+        for recent in self._recent:
+            if recent.base_offset <= offset <= recent.last_offset:
+                return recent
         return self._ledger.find(offset)
 
     async def _fetch(self) -> None:
@@ -364,9 +367,12 @@ class SubscriptionHost:
                 if self._unread is None:
                     log.warning("subscription %s cannot read offset %d yet: %s", self.known.name, deliver.first, error)
                 self._unread = error
+                self._give_back()
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._unread = None
+            if self._waited_long():
+                self._give_back()
             if not self._outbox or self._outbox[0] is not deliver:
                 continue  # a seek, or a consumer that left
             self._outbox.popleft()
@@ -375,6 +381,19 @@ class SubscriptionHost:
                 continue
             self._hand_over(consumer, deliver, parts)
         self._fetching = False
+        self.wake()
+
+    def _waited_long(self) -> bool:
+        """So long that what is handed out now might be taken back before its consumer had time for it."""
+        timeout = self.engine.policy.ack_timeout
+        return timeout is not None and self.now - self._waiting_since > timeout // 4
+
+    def _give_back(self) -> None:
+        """Nobody was handed these: the engine decides again, and the time to acknowledge them starts then."""
+        outbox, self._outbox = self._outbox, deque()
+        for deliver in outbox:
+            self.engine.undelivered(deliver.consumer, deliver.first, deliver.last, self.now)
+        self.engine.take_recalled()
         self.wake()
 
     def _hand_over(self, consumer: Consumer, deliver: Deliver, parts: list[Batch]) -> None:
@@ -399,8 +418,8 @@ class SubscriptionHost:
                 self._settle(generation, (offset, min(last, batch.base_offset - 1)), Cause.UNUSED)
             if batch.base_offset <= last:
                 parts.append(batch)
-                self._recent = batch
             offset = batch.last_offset + 1
+        self._recent = parts
         return parts
 
     async def _give_up(self, poisoned: Poisoned) -> None:

@@ -102,6 +102,10 @@ class Engine(ABC, Generic[M]):
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
         """These failed. Only what is in flight with that consumer counts."""
 
+    @abstractmethod
+    def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
+        """It could not be handed out: it is decided again, its permits come back, and nothing has failed."""
+
     def poison_failed(self, offset: int, now: int) -> None:
         """Dropping or dead-lettering did not work; the engine asks again later."""
         self._poison.failed(offset, now)

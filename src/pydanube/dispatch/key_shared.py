@@ -138,6 +138,17 @@ class KeyShared(Engine[KeyMember]):
             self._fail(state, offsets, reason, now, delay)
             self._line_up(state)
 
+    def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
+        member = self._roster.find(consumer)
+        if member is None:
+            return
+        for offset in known(self._place, first, last):
+            state = self._place[offset]
+            if state.holder is member and offset in state.flight:
+                self._rewind(state, offset)
+                self._line_up(state)
+        self._roster.grant(consumer, last - first + 1)
+
     def reset(self, now: int) -> None:
         self._keys.clear()
         self._place.clear()

@@ -108,6 +108,14 @@ class Ordered(Engine[Member]):
         if active is not None and active.id == consumer:
             self._fail(first, last, reason, now, delay)
 
+    def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
+        active = self._roster.first()
+        if active is not None and active.id == consumer:
+            found = self._flight.within(first, last)
+            if found:
+                self._requeue(found[0][0])
+            self._roster.grant(consumer, last - first + 1)
+
     def reset(self, now: int) -> None:
         self._queue.clear()
         self._flight.clear()

@@ -150,6 +150,15 @@ class Shared(Engine[Member]):
             attempt = lease.attempt + 1
             self._fail(self._unlease(lease, offsets), attempt, reason, now, now + self.policy.delay(attempt, delay))
 
+    def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
+        if self._roster.find(consumer) is None:
+            return
+        leases = {offset: self._flight[offset] for offset in known(self._flight, first, last)}
+        for offset, lease in leases.items():
+            if lease.consumer == consumer:
+                self._fail(self._unlease(lease, [offset]), lease.attempt, "", now, now)
+        self._roster.grant(consumer, last - first + 1)
+
     def reset(self, now: int) -> None:
         self._fresh.clear()
         self._delayed.clear()

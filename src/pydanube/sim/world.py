@@ -83,6 +83,7 @@ class World:
     hosts: dict[str, Broker] = field(default_factory=dict)
     topics: dict[str, TopicMemory] = field(default_factory=dict)  # in a world of topics
     topic_hosts: dict[str, TopicBroker] = field(default_factory=dict)
+    read_out: set[str] = field(default_factory=set)  # topics that are read as a whole: nothing of them is deleted now
     healed: bool = False
 
     def __post_init__(self) -> None:
