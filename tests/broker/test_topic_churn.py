@@ -202,7 +202,7 @@ def run(seed: int) -> None:
     world.end()
 
 
-SEEDS = range(20)
+SEEDS = range(12)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
