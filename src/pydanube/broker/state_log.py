@@ -196,7 +196,7 @@ class StateLog:
                 self._snapshot_bytes += stamped.size
             del payloads[:part], group.records[:part]  # what is left is tried again if the stream is busy
             if payloads:
-                pass
+                last.add_done_callback(self._part_written)
         if last is not None:
             self._writing += 1
             self._newest = group
