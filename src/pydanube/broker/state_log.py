@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Task
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from pydanube.base.errors import DanubeError, NodeBusy, TopicBusy, TopicClosed, TopicRecovering
@@ -38,7 +38,8 @@ class _Group:
     records: list[Record] = field(default_factory=list)
     acks: dict[tuple[int, int, Cause], list[Range]] = field(default_factory=dict)  # the newest, to be merged
     waiters: list[Future[None]] = field(default_factory=list)
-    floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # subscription -> generation, floor
+    moved: dict[int, None] = field(default_factory=dict)  # subscriptions whose cursors they change
+    floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # of those: generation and floor after them
     deleted: list[int] = field(default_factory=list)
     snapshot: int | None = None  # data offset
 
@@ -48,12 +49,15 @@ class _Group:
             return
         self.merge_acks()
         self.records.append(record)
-        if isinstance(record, SubscriptionDeleted):
+        if isinstance(record, Moved):
+            self.moved[record.subscription] = None
+        elif isinstance(record, SubscriptionDeleted):
             self.deleted.append(record.subscription)
 
     def merge_acks(self) -> None:
         """Many acks of a moment are one record."""
         for (subscription, generation, cause), ranges in self.acks.items():
+            self.moved[subscription] = None
             done = merged(ranges)
             for at in range(0, len(done), ACK_RANGES_MAX):
                 self.records.append(Acked(subscription, generation, tuple(done[at : at + ACK_RANGES_MAX]), cause))
@@ -104,7 +108,8 @@ class StateLog:
 
     def check(self) -> None:
         """Raises unless records can be taken: to be asked before a decision is made."""
-        self._check_whole()
+        if self._broken is not None:
+            self._check_whole()
         if self._queued >= STATE_QUEUE_RECORDS_MAX:
             raise TopicBusy(f"{self._queued} state records wait")
 
@@ -122,13 +127,11 @@ class StateLog:
         for record in records:
             self._state.replay(record)
             group.add(record)
-            if isinstance(record, Acked | Moved):
-                cursor = self._state.get(record.subscription).cursor
-                group.floors[record.subscription] = (cursor.generation, cursor.floor)
         self._queued += len(records)
         waiter: Future[None] = self._loop.create_future()
         group.waiters.append(waiter)
-        self._schedule()
+        if not self._scheduled:
+            self._schedule()
         return waiter
 
     def barrier(self) -> Future[None]:
@@ -173,6 +176,7 @@ class StateLog:
         try:
             if group.records or group.acks:
                 group.merge_acks()
+                group.floors = self._floors(group.moved)
                 self._filling, self._queued = _Group(), 0
                 self._write(group)
             if self._compaction_due:
@@ -183,6 +187,11 @@ class StateLog:
         except DanubeError as error:
             group.settle(TopicRecovering(str(error)))
             self._break(error)
+
+    def _floors(self, subscriptions: Container[int]) -> dict[int, tuple[int, int]]:
+        """As memory has them: what is written with or before them says the same."""
+        moved = [known for known in self._state if known.id in subscriptions]
+        return {known.id: (known.cursor.generation, known.cursor.floor) for known in moved}
 
     def _write(self, group: _Group) -> None:
         """One batch or several; the last one's confirmation is that of all, for a stream confirms in order."""
