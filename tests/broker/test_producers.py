@@ -16,11 +16,14 @@ from pydanube.base.errors import (
     QuorumLost,
     SequenceGap,
     SequenceOverlap,
+    SequenceUnknown,
+    TooManyProducers,
     TopicBusy,
     TopicRecovering,
 )
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
 from pydanube.broker.topic import Receipt, Session, Topic
+from pydanube.ledger import dedup
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Batch
 from storage.node_world import until
@@ -324,3 +327,34 @@ def test_messages_from_before_the_first_producer_are_not_read_at_every_start(wor
         assert topic.state.needed_from() == 100
 
     world.run(main())
+
+
+def test_a_name_that_may_have_been_forgotten_cannot_go_on_as_if_it_were_known(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dedup, "PRODUCERS_MAX", 2)
+
+    async def first_life() -> Session:
+        topic = await world.open()
+        old = await topic.attach("old")
+        await send(topic, old, 0, 3).confirmed
+        await topic.attach("other")
+        with pytest.raises(TooManyProducers):
+            await topic.attach("third")
+        await asyncio.sleep(dedup.PRODUCER_IDLE_SECONDS + 1)
+        await topic.attach("third")
+        return old
+
+    async def second_life(old: Session) -> None:
+        topic = await world.open()
+        with pytest.raises(ProducerUnknown):
+            send(topic, old, 0, 3)
+        again = await topic.attach("old")
+        assert again.producer != old.producer
+        with pytest.raises(SequenceUnknown):
+            send(topic, again, 3)
+        assert await contents(topic) == expected(3)
+
+    old = world.run(first_life())
+    world.cut()
+    world.run(second_life(old))
