@@ -10,6 +10,7 @@ import pytest
 from broker.topic_world import SECOND, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import PolicyInvalid, TopicRecovering
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB
+from pydanube.broker import topic as topic_module
 from pydanube.broker.options import TopicOptions
 from pydanube.broker.topic import Topic
 from pydanube.ledger.retention import RetentionPolicy
@@ -75,6 +76,26 @@ def test_a_delayed_message_lives_from_its_delivery_time_and_holds_up_nobody(worl
         assert host.known.cursor.floor == 1
         await passes(topic, 10)
         assert host.known.cursor.floor == 3
+
+    world.options = TopicOptions(ttl_seconds=10)
+    world.run(main())
+
+
+def test_what_expires_in_small_steps_expires_all_the_same(world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_module, "EXPIRY_READS_MAX", 1)
+
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        late = world.clock.wall() + 3600 * SECOND
+        await publish(topic, "now", "late", delivery_times=[None, late])
+        for _ in range(3):
+            await publish(topic, "now", "late", "now", delivery_times=[None, late, None])
+        await passes(topic, 20)
+        assert host.known.cursor.pending(0, 10) == [(1, 1), (3, 3), (6, 6), (9, 9)]
+        await publish(topic, "young")
+        await passes(topic, 20)
+        assert host.known.cursor.pending(10, 11) == []
 
     world.options = TopicOptions(ttl_seconds=10)
     world.run(main())
@@ -180,9 +201,11 @@ def test_a_seek_back_and_a_trim_at_the_same_time_agree(seed: int) -> None:
         inbox = connected(topic, await subscribed(topic, SubscriptionKind.EXCLUSIVE))
         await ledgers(world, topic, 4)
         await inbox.until(4)
-        acked = inbox.host.ack(0, [(0, 3)])
-        await asyncio.gather(acked, topic.tick(), topic.seek(inbox.host, 1), topic.tick())
-        await topic.tick()
+        await inbox.ack(0, 1, 2, 3)
+        trimming = asyncio.ensure_future(topic.tick())
+        await asyncio.sleep(0.0005 * seed)
+        await topic.seek(inbox.host, 1)
+        await trimming
         floor = inbox.host.known.cursor.floor
         assert floor in (1, 4)
         assert topic.ledger.first <= floor

@@ -21,6 +21,7 @@ from pydanube.base.errors import (
     TopicBusy,
     TopicRecovering,
 )
+from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
 from pydanube.broker.topic import Receipt, Session, Topic
 from pydanube.ledger import dedup
@@ -313,6 +314,28 @@ def test_an_attach_that_a_failing_disk_interrupts_names_no_number_that_is_too_lo
         assert kept in (3, 4)
         assert await until_published(topic, newer, 3) == 3 or kept == 3
         assert await contents(topic) == expected(4)
+
+    world.run(main())
+
+
+def test_an_attach_that_is_durable_still_waits_for_certainty_about_the_messages(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        session = await topic.attach("p")
+        await send(topic, session, 0).confirmed
+        data, keep = topic.ledger.stream._record.ledgers[-1].id, world.node.append
+
+        def append(ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> asyncio.Future[None]:
+            kept = keep(ledger, epoch, batch, confirmed)
+            return asyncio.ensure_future(kept_and_not_told(kept)) if ledger == data else kept
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.node, "append", append)
+            send(topic, session, 1)
+            with pytest.raises(TopicRecovering):
+                await topic.attach("p")
+        await asyncio.sleep(1)
+        assert (await topic.attach("p")).next_sequence == 2
 
     world.run(main())
 

@@ -51,6 +51,7 @@ class SubscriptionHost:
         self.known = known
         self.engine = engine
         self.consumers: dict[ConsumerId, Consumer] = {}
+        self.expiry_from = 0  # where the next look for expired messages goes on
         self._ledger = ledger
         self._log = state
         self._clock = clock
@@ -111,12 +112,12 @@ class SubscriptionHost:
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self, generation: int, ranges: Sequence[Range], cause: Cause = Cause.ACKED) -> Future[None]:
-        """Done when it is durable. What was delivered before a seek is answered so at once, and ignored (§14)."""
+        """Done when it is durable. What was delivered before a seek is answered so too, and ignored (§14)."""
         self._check_there()
         self._log.check()
         cursor = self.known.cursor
         if generation < cursor.generation:
-            return self._nothing()
+            return self._log.barrier()  # the seek it was overtaken by may not be durable yet
         if generation > cursor.generation:
             raise AckInvalid(f"{self.known.name!r} is at generation {cursor.generation}, not {generation}")
         record = cursor.decide_ack(ranges, self._ledger.confirmed_end, cause)
@@ -190,11 +191,6 @@ class SubscriptionHost:
         self._next = max(self._next, self.known.cursor.floor)
         self.wake()
         return answer
-
-    def _nothing(self) -> Future[None]:
-        done: Future[None] = self._loop.create_future()
-        done.set_result(None)
-        return done
 
     def tick(self) -> None:
         """The engine's time is monotonic, delivery times are the wall clock's: that may have been set since."""

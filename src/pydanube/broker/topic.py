@@ -376,7 +376,8 @@ class Topic:
 
     async def _expire(self, host: SubscriptionHost, ttl_seconds: int, now: int) -> None:
         """What no consumer took in time is given up, visibly: a cursor record with its cause (§19)."""
-        cursor, offset = host.known.cursor, self.ledger.first
+        cursor = host.known.cursor
+        offset, host.expiry_from = max(host.expiry_from, self.ledger.first), 0
         for _ in range(EXPIRY_READS_MAX):
             offset = cursor.above.next_missing(max(offset, cursor.floor))  # delayed ones may lie before
             if offset >= self.ledger.confirmed_end:
@@ -392,6 +393,7 @@ class Topic:
             offset = batches[-1].last_offset + 1
             if batches[-1].append_time >= now - ttl_seconds * SECOND:
                 return
+        host.expiry_from = offset
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
