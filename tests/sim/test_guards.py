@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from asyncio import Future
+from collections.abc import Sequence
+
 import pytest
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import OFFSET_MAX
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.dispatch.key_shared import KeyShared
+from pydanube.dispatch.keys import KeyState
 from pydanube.ledger import table
 from pydanube.ledger.catalog import Copies
+from pydanube.ledger.cursor import Range
+from pydanube.ledger.dedup import FRESH, Fresh, ProducerTable
+from pydanube.ledger.state_records import Cause
 from pydanube.ledger.table import Ledger
+from pydanube.ledger.topic_state import TopicState
 from pydanube.ports.disk import Disk
 from pydanube.sim.run import Outcome, run_seed
 from pydanube.storage import recovery, writer
 from pydanube.storage.journal import ActiveFile, Journal, Pending
 from pydanube.storage.keeper import Keeper
+from pydanube.storage.managed import ManagedLedger
+from pydanube.wire.batch import Batch
 
 SEEDS = 200
 LOST = {"I1", "I2"}  # acknowledged and gone, or another payload at the same offset
 
 
-def first_violation(profile: str) -> Outcome:
-    """The first of 200 seeds that breaks a promise about data."""
+def first_violation(profile: str, *promises: str) -> Outcome:
+    """The first of 200 seeds that breaks one of these promises; without any, a promise about data."""
     for seed in range(SEEDS):
         outcome = run_seed(seed, profile)
-        if LOST & {violation.promise for violation in outcome.violations}:
+        if (set(promises) or LOST) & {violation.promise for violation in outcome.violations}:
             return outcome
     pytest.fail(f"{SEEDS} seeds of profile {profile} found nothing")
 
@@ -71,3 +84,67 @@ def test_taking_silence_for_absence_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(recovery, "counts_as_absence", always)
     monkeypatch.setattr(recovery, "fenced_enough", any_will_do)
     first_violation("power")
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_without_dedup_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def anything(self: ProducerTable, producer: int, epoch: int, first_sequence: int, count: int) -> Fresh:
+        return FRESH
+
+    monkeypatch.setattr(ProducerTable, "decide", anything)
+    first_violation("producers", "I11")
+
+
+def test_deleting_without_a_look_at_the_cursors_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def everything(self: TopicState) -> int:
+        return OFFSET_MAX
+
+    monkeypatch.setattr(TopicState, "deletable_before", everything)
+    first_violation("seek", "I1")
+
+
+def test_deleting_what_cursors_have_passed_in_memory_only_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut takes the acks back, and the messages are gone."""
+
+    def not_durable(self: TopicState) -> int | None:
+        return min((known.cursor.floor for known in self), default=None)
+
+    monkeypatch.setattr(TopicState, "deletable_before", not_durable)
+    first_violation("seek", "I1")
+
+
+def test_a_key_that_moves_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns it now gets its next message, though another consumer has earlier ones in hand."""
+
+    def always(self: KeyShared, state: KeyState) -> bool:
+        return True
+
+    monkeypatch.setattr(KeyShared, "_is_free", always)
+    first_violation("churn", "I3")
+
+
+def test_an_ack_from_before_a_seek_that_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = SubscriptionHost.ack
+
+    def careless(self: SubscriptionHost, generation: int, ranges: Sequence[Range], *cause: Cause) -> Future[None]:
+        return honest(self, self.known.cursor.generation, ranges, *cause)
+
+    monkeypatch.setattr(SubscriptionHost, "ack", careless)
+    first_violation("seek", "I4")
+
+
+def test_delivering_what_is_not_confirmed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers see what a power cut takes back: the offset is empty afterwards, or another message's."""
+    honest = ManagedLedger.append
+
+    def hasty(self: ManagedLedger, batch: Batch) -> tuple[Batch, Future[None]]:
+        stamped, confirmed = honest(self, batch)
+        self._tail.add(stamped)
+        self._changed(None)
+        return stamped, confirmed
+
+    monkeypatch.setattr(ManagedLedger, "append", hasty)
+    monkeypatch.setattr(ManagedLedger, "confirmed_end", property(lambda self: self.stream.next_offset))
+    first_violation("churn", "I2")

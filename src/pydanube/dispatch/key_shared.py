@@ -174,7 +174,7 @@ class KeyShared(Engine[KeyMember]):
             return
         if head > state.owed:
             owner = self._owner(state.key)
-            if not state.flight:
+            if self._is_free(state):
                 state.let_go()
                 member = state.holder = owner
             elif member is not owner:
@@ -184,6 +184,10 @@ class KeyShared(Engine[KeyMember]):
             member.line[state.number] = state
         elif self._roster and self.settings.unmatched is Unmatched.SKIP:
             self._skip(state)
+
+    def _is_free(self, state: KeyState) -> bool:
+        """Nobody has messages of the key in hand, so it may go to another consumer (I3)."""
+        return not state.flight
 
     def _unline(self, state: KeyState) -> None:
         if state.lined and state.holder is not None:

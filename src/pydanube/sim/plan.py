@@ -47,7 +47,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "clock": ("clock", "kill", "power"),
     "storm": ("pause", "power", "isolate", "one_way"),
     "churn": ("kill", "power", "clock"),
-    "seek": ("kill", "power", "power_all", "write_error"),
+    "seek": ("kill", "power", "power_all", "write_error", "slow"),
     "poison": ("kill", "power"),
     "producers": ("kill", "power", "isolate", "lossy", "late", "rival", "write_error", "sync_error"),
 }

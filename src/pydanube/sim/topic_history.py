@@ -147,7 +147,7 @@ class SubscriptionHistory:
     def _check_key(self, holding: Holding, era: Era, offset: int, now: float, check: Check) -> None:
         keys = self.topic.keys
         key = keys.get(offset)
-        if key is None:
+        if key is None or self.topic.expires:  # what a consumer has in hand may expire, and then its key moves
             return
         for other in self.holdings:
             if other is holding:

@@ -289,7 +289,7 @@ class TopicBroker:
     async def _tick(self, topic: Topic) -> None:
         memory = self.world.topics[topic.name]
         while True:
-            await asyncio.sleep(self.random.uniform(0.1, 0.6))
+            await asyncio.sleep(self.random.uniform(0.02, 0.4))
             memory.dead_letters_down = self.random.random() < 0.5
             if topic.name in self.world.read_out:
                 continue
