@@ -92,7 +92,7 @@ class ConsumerClient:
                     await asyncio.wait_for(self._more.wait(), 0.3)
                 except TimeoutError:
                     granted = 0 if self._random.random() < 0.3 else granted
-                    continue
+                continue  # a seek may have taken it away again
             delivery = self._queue.popleft()
             granted -= delivery.last - delivery.first + 1
             await asyncio.sleep(self._random.choice((0.0, 0.0, 0.01, 0.1)))
