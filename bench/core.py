@@ -1,4 +1,4 @@
-"""Measures the foundation on this machine: the batch first, then the journal under it. Run by `make bench-core`."""
+"""Measures the cores on this machine: batch, journal, engines, cursors. Run by `make bench-core`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from importlib import import_module
 
 from figures import Figures
 
-PARTS = ("batch", "journal")  # modules of this folder with `main(figures)`, in the order they run
+PARTS = ("batch", "journal", "dispatch", "cursors", "topics")  # modules with `main(figures)`
+    "batch",
+    "journal",
+    "dispatch",
+    "cursors",
+)  # modules of this folder with `main(figures)`, in the order they run
 
 
 def main() -> None:

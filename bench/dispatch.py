@@ -1,7 +1,8 @@
-"""What deciding and acknowledging cost on one core: each subscription type, and how far behind its cursor is.
+"""What deciding and acknowledging cost on one core: each subscription type with its cursor, near the start and far on.
 
-A figure is the median of several runs. A round offers one batch, polls, and acknowledges what was delivered: ordered
-types by range, the others message by message. Goals leave room for the cursor, whose work comes on top.
+A figure is the median of several runs. A round asks the cursor what of one batch is not done, offers that, polls, and
+acknowledges what was delivered, in cursor and engine: ordered types by range, the others message by message. For the
+growth the first message of the topic stays undone, with a thousand or ten million acknowledged ones behind it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from time import perf_counter
 
 from figures import Figures
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import OFFSET_MAX
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Run
 from pydanube.dispatch.exclusive import Exclusive
@@ -20,6 +22,8 @@ from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.dispatch.roster import Member
 from pydanube.dispatch.shared import Shared
+from pydanube.ledger.cursor import Cursor
+from pydanube.ledger.state_records import Acked
 
 BATCH = 1_000
 CONSUMERS = 8
@@ -27,10 +31,9 @@ KEYS = [b"customer-%d" % (row * 7919 % 1_000) for row in range(BATCH)]
 RUNS = 9
 MESSAGES_ORDERED = 1_000_000
 MESSAGES_SINGLE = 100_000
-HEADROOM = 1.4
 NEAR, FAR = 1_000, 10_000_000  # messages between the start of the topic and what is delivered
 
-Work = Callable[[Engine[Member], int], None]
+Work = Callable[[Engine[Member], Cursor, int], None]
 
 
 def connected(engine: Engine[Member], consumers: int) -> None:
@@ -38,32 +41,43 @@ def connected(engine: Engine[Member], consumers: int) -> None:
         engine.join(ConsumerId(consumer), 0)
 
 
-def ordered(engine: Engine[Member], start: int, count: int) -> None:
+def ordered(engine: Engine[Member], cursor: Cursor, start: int, count: int) -> None:
     consumer = ConsumerId(1)
     for first in range(start, start + count, BATCH):
         engine.grant(consumer, BATCH, first)
-        engine.offer(Run(first, first + BATCH - 1), first)
+        for run in cursor.pending(first, first + BATCH - 1):
+            engine.offer(Run(*run), first)
         for effect in engine.poll(first):
             if isinstance(effect, Deliver):
-                engine.acked(effect.first, effect.last)
+                acknowledge(engine, cursor, effect.first, effect.last)
 
 
-def singly(engine: Engine[Member], start: int, count: int, keys: list[bytes] | None) -> None:
+def singly(engine: Engine[Member], cursor: Cursor, start: int, count: int, keys: list[bytes] | None) -> None:
     for first in range(start, start + count, BATCH):
         for consumer in range(1, CONSUMERS + 1):
             engine.grant(ConsumerId(consumer), BATCH, first)
-        engine.offer(Run(first, first + BATCH - 1, keys), first)
+        for run in cursor.pending(first, first + BATCH - 1):
+            engine.offer(Run(*run, keys), first)
         for effect in engine.poll(first):
             if isinstance(effect, Deliver):
                 for offset in range(effect.first, effect.last + 1):
-                    engine.acked(offset, offset)
+                    acknowledge(engine, cursor, offset, offset)
+
+
+def acknowledge(engine: Engine[Member], cursor: Cursor, first: int, last: int) -> None:
+    record = cursor.decide_ack([(first, last)], OFFSET_MAX)
+    assert record is not None
+    cursor.replay(record)
+    engine.acked(first, last)
 
 
 def seconds(make: Callable[[], Engine[Member]], consumers: int, work: Work, start: int) -> float:
-    engine = make()
+    engine, cursor = make(), Cursor(1)
     connected(engine, consumers)
+    if start:
+        cursor.replay(Acked(1, 0, ((1, start - 1),)))
     began = perf_counter()
-    work(engine, start)
+    work(engine, cursor, start)
     spent = perf_counter() - began
     assert engine.in_flight == engine.waiting == 0
     return spent
@@ -78,20 +92,21 @@ def main(figures: Figures | None = None) -> None:
         name: str, make: Callable[[], Engine[Member]], consumers: int, count: int, work: Work, goal: float
     ) -> None:
         assert figures is not None
-        near, far = [], []
-        for _ in range(RUNS):  # by turns, so that a noisy moment of the machine falls on both
+        plain, near, far = [], [], []
+        for _ in range(RUNS):  # by turns, so that a noisy moment of the machine falls on all
+            plain.append(seconds(make, consumers, work, 0))
             near.append(seconds(make, consumers, work, NEAR))
             far.append(seconds(make, consumers, work, FAR))
-        figures.report(f"dispatch: {name}, decided and acked", count / median(near), "messages/s", goal * HEADROOM)
+        figures.report(f"dispatch: {name}, decided and acked", count / median(plain), "messages/s", goal)
         ratio = median(far) / median(near)
-        figures.report(f"dispatch: {name}, far behind versus near", ratio, "times", 1.3, at_least=False)
+        figures.report(f"dispatch: {name}, backlog of 10 M versus 1 k", ratio, "times", 1.3, at_least=False)
 
     both(
         "exclusive",
         lambda: Exclusive(policy, settings),
         1,
         MESSAGES_ORDERED,
-        lambda e, at: ordered(e, at, MESSAGES_ORDERED),
+        lambda e, c, at: ordered(e, c, at, MESSAGES_ORDERED),
         50e6,
     )
     both(
@@ -99,7 +114,7 @@ def main(figures: Figures | None = None) -> None:
         lambda: Failover(policy, settings),
         2,
         MESSAGES_ORDERED,
-        lambda e, at: ordered(e, at, MESSAGES_ORDERED),
+        lambda e, c, at: ordered(e, c, at, MESSAGES_ORDERED),
         50e6,
     )
     both(
@@ -107,7 +122,7 @@ def main(figures: Figures | None = None) -> None:
         lambda: Shared(policy, settings),
         CONSUMERS,
         MESSAGES_SINGLE,
-        lambda e, at: singly(e, at, MESSAGES_SINGLE, None),
+        lambda e, c, at: singly(e, c, at, MESSAGES_SINGLE, None),
         300e3,
     )
     both(
@@ -115,7 +130,7 @@ def main(figures: Figures | None = None) -> None:
         lambda: KeyShared(policy, settings),
         CONSUMERS,
         MESSAGES_SINGLE,
-        lambda e, at: singly(e, at, MESSAGES_SINGLE, KEYS),
+        lambda e, c, at: singly(e, c, at, MESSAGES_SINGLE, KEYS),
         150e3,
     )
     if alone:
