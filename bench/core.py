@@ -7,11 +7,6 @@ from importlib import import_module
 from figures import Figures
 
 PARTS = ("batch", "journal", "dispatch", "cursors", "topics")  # modules with `main(figures)`
-    "batch",
-    "journal",
-    "dispatch",
-    "cursors",
-)  # modules of this folder with `main(figures)`, in the order they run
 
 
 def main() -> None:

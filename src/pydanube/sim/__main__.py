@@ -14,7 +14,7 @@ from pydanube.sim.plan import FAULTS, PROFILES, plan_for
 from pydanube.sim.run import Outcome, run_job, run_plan
 from pydanube.sim.shrink import shrink
 
-# Seeds a profile in CI, from the fault matrix: S0, D2, D8, D9, D10, N1, N5, N2, M3, D6 and R1, T1, N4.
+# Seeds a profile in CI, from the fault matrix: S0, D2, D8, D9, D10, N1, N5, N2, M3, D6 and R1, T1, N4, L1, L2, L4, P3.
 CI_SEEDS = {
     "mixed": 300,
     "power": 200,
@@ -28,6 +28,10 @@ CI_SEEDS = {
     "wipe": 200,
     "clock": 50,
     "storm": 200,
+    "churn": 500,
+    "seek": 100,
+    "poison": 20,
+    "producers": 100,
 }
 
 
