@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from pydanube.base.ids import ConsumerId
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Skipped
-from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, Kind, PoisonPolicy, Unmatched
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.ring import ring_hash
+from pydanube.ledger.state_records import SubscriptionKind
 
 Filters = tuple[bytes, ...]
 
@@ -31,7 +32,7 @@ class Message:
 
 @dataclass
 class Model:
-    kind: Kind
+    kind: SubscriptionKind
     policy: FailurePolicy
     settings: DispatchSettings
     messages: dict[int, Message] = field(default_factory=dict)  # offered and not done, ascending
@@ -72,9 +73,9 @@ class Model:
 
     def follows(self, other: Message, message: Message) -> bool:
         """Whether a failure of `message` rewinds `other`."""
-        if self.kind is Kind.SHARED:
+        if self.kind is SubscriptionKind.SHARED:
             return other is message
-        same = self.kind is not Kind.KEY_SHARED or other.key == message.key
+        same = self.kind is not SubscriptionKind.KEY_SHARED or other.key == message.key
         return same and other.offset >= message.offset
 
     def exhaust(self, message: Message, now: int) -> None:
@@ -88,14 +89,18 @@ class Model:
         self.filters.pop(consumer, None)
         seen: list[bytes] = []
         for message in [m for m in self.flight() if m.holder == consumer]:
-            first = self.kind is Kind.SHARED or (self.kind is Kind.KEY_SHARED and message.key not in seen) or not seen
+            first = (
+                self.kind is SubscriptionKind.SHARED
+                or (self.kind is SubscriptionKind.KEY_SHARED and message.key not in seen)
+                or not seen
+            )
             if crashed and first:
                 message.failures += 1
                 message.time = now
                 self.exhaust(message, now)
             seen.append(message.key)
             message.holder = None
-            message.time = now if self.kind is Kind.SHARED else message.time
+            message.time = now if self.kind is SubscriptionKind.SHARED else message.time
         for message in self.messages.values():
             if message.owed_to == consumer:
                 message.owed_to = None
@@ -105,7 +110,7 @@ class Model:
         for message in list(self.flight()):
             if message.holder is None or message.deadline is None or message.deadline > now:
                 continue
-            if self.kind is Kind.KEY_SHARED:
+            if self.kind is SubscriptionKind.KEY_SHARED:
                 if message.key in seen:
                     continue
                 seen.append(message.key)
@@ -141,7 +146,7 @@ class Model:
         return (after or [c for _, c in points] or [None])[0]
 
     def room(self) -> int:
-        if self.kind is Kind.SHARED:
+        if self.kind is SubscriptionKind.SHARED:
             return self.settings.unacked_max - sum(1 for m in self.messages.values() if not m.new)
         return self.settings.unacked_max - len(self.flight())
 
@@ -151,13 +156,13 @@ class Model:
             return "paused or no permits"
         if message.holder is not None or message.poison or message.time > now:
             return "in flight, poison or too early"
-        if (message.new or self.kind is not Kind.SHARED) and self.room() <= 0:
+        if (message.new or self.kind is not SubscriptionKind.SHARED) and self.room() <= 0:
             return "window full"
         earlier = [m for m in self.messages.values() if m.offset < message.offset]
-        if self.kind is Kind.SHARED:
+        if self.kind is SubscriptionKind.SHARED:
             blocked = self.policy.poison is PoisonPolicy.BLOCK and any(m.poison for m in self.messages.values())
             return "blocked" if blocked and message.new else None
-        if self.kind is not Kind.KEY_SHARED:
+        if self.kind is not SubscriptionKind.KEY_SHARED:
             if consumer != next(iter(self.permits)):
                 return "not the active one"
             return "overtakes" if any(m.holder is None for m in earlier) else None

@@ -8,10 +8,10 @@ from dispatch.desk import A, B
 from pydanube.base.errors import ConsumerBusy, FilterInvalid
 from pydanube.dispatch.best_effort import BestEffort, Routed
 from pydanube.dispatch.events import Deliver, Run
-from pydanube.dispatch.policy import Kind
+from pydanube.ledger.state_records import SubscriptionKind
 
 
-def best_effort(kind: Kind, a: int, b: int | None = None) -> BestEffort:
+def best_effort(kind: SubscriptionKind, a: int, b: int | None = None) -> BestEffort:
     made = BestEffort(kind)
     for consumer, permits in ((A, a), (B, b)):
         if permits is not None:
@@ -20,13 +20,13 @@ def best_effort(kind: Kind, a: int, b: int | None = None) -> BestEffort:
     return made
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_without_consumers_all_is_dropped_and_counted(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", SubscriptionKind)
+def test_without_consumers_all_is_dropped_and_counted(kind: SubscriptionKind) -> None:
     assert BestEffort(kind).route(Run(5, 9, keys=[b"x"] * 5)) == Routed([], 5)
 
 
 def test_the_active_consumer_gets_what_it_asked_for_and_loses_the_rest() -> None:
-    engine = best_effort(Kind.FAILOVER, 3, 10)
+    engine = best_effort(SubscriptionKind.FAILOVER, 3, 10)
     assert engine.route(Run(0, 4)) == Routed([Deliver(A, 0, 2, 0)], 2)
     assert engine.route(Run(5, 6)) == Routed([], 2), "a standby gets nothing"
     engine.leave(A)
@@ -34,22 +34,22 @@ def test_the_active_consumer_gets_what_it_asked_for_and_loses_the_rest() -> None
 
 
 def test_an_exclusive_subscription_has_one_consumer() -> None:
-    engine = best_effort(Kind.EXCLUSIVE, 3)
+    engine = best_effort(SubscriptionKind.EXCLUSIVE, 3)
     engine.join(A)
     with pytest.raises(ConsumerBusy):
         engine.join(B)
     with pytest.raises(FilterInvalid):
-        BestEffort(Kind.SHARED).join(A, filters=[b"x"])
+        BestEffort(SubscriptionKind.SHARED).join(A, filters=[b"x"])
 
 
 def test_shared_splits_over_permits() -> None:
-    engine = best_effort(Kind.SHARED, 1, 3)
+    engine = best_effort(SubscriptionKind.SHARED, 1, 3)
     routed = engine.route(Run(0, 5))
     assert routed == Routed([Deliver(A, 0, 0, 0), Deliver(B, 1, 3, 0)], 2)
 
 
 def test_key_shared_goes_by_key_and_a_full_consumer_loses_its_own_keys_only() -> None:
-    engine = BestEffort(Kind.KEY_SHARED)
+    engine = BestEffort(SubscriptionKind.KEY_SHARED)
     engine.join(A, filters=[b"a*"])
     engine.join(B, filters=[b"b*"])
     engine.grant(A, 9)

@@ -23,15 +23,16 @@ from pydanube.dispatch.events import Effect, Run
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
-from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, Kind, PoisonPolicy, Unmatched
+from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.roster import Member
 from pydanube.dispatch.shared import Shared
+from pydanube.ledger.state_records import SubscriptionKind
 
-ENGINES: dict[Kind, type[Engine[Member]]] = {
-    Kind.EXCLUSIVE: Exclusive,
-    Kind.FAILOVER: Failover,
-    Kind.SHARED: Shared,
-    Kind.KEY_SHARED: KeyShared,  # type: ignore[dict-item]
+ENGINES: dict[SubscriptionKind, type[Engine[Member]]] = {
+    SubscriptionKind.EXCLUSIVE: Exclusive,
+    SubscriptionKind.FAILOVER: Failover,
+    SubscriptionKind.SHARED: Shared,
+    SubscriptionKind.KEY_SHARED: KeyShared,  # type: ignore[dict-item]
 }
 KEYS = [b"a", b"b", b"ab", b"c"]
 CONSUMERS = st.integers(1, 4).map(ConsumerId)
@@ -47,7 +48,7 @@ POLICIES = st.builds(
 
 
 class Churn(RuleBasedStateMachine):
-    kind: Kind
+    kind: SubscriptionKind
 
     @initialize(
         policy=POLICIES,
@@ -73,8 +74,8 @@ class Churn(RuleBasedStateMachine):
 
     @rule(consumer=CONSUMERS, filters=st.sampled_from([(), (), (b"a*",), (b"?", b"*b")]))
     def join(self, consumer: ConsumerId, filters: tuple[bytes, ...]) -> None:
-        filters = filters if self.kind is Kind.KEY_SHARED else ()
-        if self.kind is Kind.EXCLUSIVE and self.model.permits and consumer not in self.model.permits:
+        filters = filters if self.kind is SubscriptionKind.KEY_SHARED else ()
+        if self.kind is SubscriptionKind.EXCLUSIVE and self.model.permits and consumer not in self.model.permits:
             with pytest.raises(ConsumerBusy):
                 self.engine.join(consumer, self.now)
             return
@@ -120,7 +121,11 @@ class Churn(RuleBasedStateMachine):
         self.end = first + count
         keys = data.draw(st.lists(st.sampled_from(KEYS), min_size=count, max_size=count))
         delays = data.draw(st.lists(st.sampled_from([None, None, 0, 7]), min_size=count, max_size=count))
-        due = [None if delay is None else self.now + delay for delay in delays] if self.kind is Kind.SHARED else None
+        due = (
+            [None if delay is None else self.now + delay for delay in delays]
+            if self.kind is SubscriptionKind.SHARED
+            else None
+        )
         self.engine.offer(Run(first, self.end - 1, keys, due), self.now)
         for offset, key in enumerate(keys, first):
             self.model.add(offset, key, (due[offset - first] or 0) if due else 0)
@@ -229,7 +234,7 @@ class Churn(RuleBasedStateMachine):
     def heal(self) -> None:
         """One more consumer comes that takes any key, and from now on all of them ask and acknowledge: it drains."""
         self.resume()
-        if self.kind is not Kind.EXCLUSIVE or not self.model.permits:
+        if self.kind is not SubscriptionKind.EXCLUSIVE or not self.model.permits:
             self.join(ConsumerId(9), ())
         for _ in range(200):
             for consumer in list(self.model.permits):
@@ -246,13 +251,13 @@ class Churn(RuleBasedStateMachine):
         assert self.engine.wants() > 0
 
 
-def machine(kind_: Kind) -> type[Churn]:
+def machine(kind_: SubscriptionKind) -> type[Churn]:
     class Machine(Churn):
         kind = kind_
 
     return Machine
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_an_engine_keeps_its_rules_whatever_consumers_do(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", SubscriptionKind)
+def test_an_engine_keeps_its_rules_whatever_consumers_do(kind: SubscriptionKind) -> None:
     run_state_machine_as_test(machine(kind), settings=settings(max_examples=150, stateful_step_count=40))

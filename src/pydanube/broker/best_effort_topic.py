@@ -26,7 +26,7 @@ from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.topic import LATEST, Receipt
 from pydanube.dispatch.best_effort import BestEffort
 from pydanube.dispatch.events import Run
-from pydanube.dispatch.policy import Kind, PoisonPolicy
+from pydanube.dispatch.policy import PoisonPolicy
 from pydanube.ledger.cursor import Range
 from pydanube.ledger.state_records import SubscriptionKind, name_bytes
 from pydanube.ports.clock import Clock
@@ -34,7 +34,6 @@ from pydanube.wire.batch import Batch
 
 GENERATION = 0  # of every delivery: there are no seeks
 EPOCH = 1  # of every stamp: nobody else will ever read it
-_KINDS: dict[SubscriptionKind, Kind] = {kind: Kind[kind.name] for kind in SubscriptionKind}
 
 
 class BestEffortSubscription:
@@ -43,7 +42,7 @@ class BestEffortSubscription:
     def __init__(self, name: str, kind: SubscriptionKind, done: Future[None]) -> None:
         self.name = name
         self.kind = kind
-        self.engine = BestEffort(_KINDS[kind])
+        self.engine = BestEffort(kind)
         self.consumers: dict[ConsumerId, Consumer] = {}
         self.delivered = 0  # messages
         self.dropped = 0  # messages that none of its consumers was given

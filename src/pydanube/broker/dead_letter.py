@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pydanube.base.errors import BatchTooLarge
 from pydanube.dispatch.events import Poisoned
-from pydanube.wire.batch import Batch, build
+from pydanube.wire.batch import Batch, Message, build
 
 
 def dead_letter_of(message: Batch, poisoned: Poisoned, topic: str, subscription: str) -> Batch:
@@ -19,12 +20,20 @@ def dead_letter_of(message: Batch, poisoned: Poisoned, topic: str, subscription:
     }
     if poisoned.reason:
         origin["x-failure-reason"] = poisoned.reason
+    attributes = {**(original.attributes or {}), **origin}
+    try:
+        return _letter(original, attributes)
+    except BatchTooLarge:  # it was as large as a batch can be: where it comes from matters more than its own attributes
+        return _letter(original, origin)
+
+
+def _letter(original: Message, attributes: dict[str, str]) -> Batch:
     return build(
         [original.payload],
         publish_time=original.publish_time,
         keys=[original.key],
         event_times=[original.event_time],
-        attributes=[{**(original.attributes or {}), **origin}],
+        attributes=[attributes],
         schema_ids=[original.schema_id],
         schema_versions=[original.schema_version],
     )

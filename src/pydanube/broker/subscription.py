@@ -166,9 +166,24 @@ class SubscriptionHost:
         answer.add_done_callback(self._seeked)
         return answer
 
-    def _seeked(self, _: Future[None]) -> None:
+    def _seeked(self, done: Future[None]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._task(self._wait_until_whole())
+            return
         self._held -= 1
         self.wake()
+
+    async def _wait_until_whole(self) -> None:
+        """The log failed and will be made whole with what memory has; until then a crash would undo the seek."""
+        while not self._closed:
+            try:
+                await self._log.barrier()
+            except DanubeError:
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._held -= 1
+            self.wake()
+            return
 
     def _start_again(self) -> None:
         self.engine.reset(self.now)

@@ -12,9 +12,9 @@ from pydanube.base.errors import ConsumerBusy
 from pydanube.base.ids import ConsumerId
 from pydanube.dispatch.engine import no_filters
 from pydanube.dispatch.events import Deliver, Run
-from pydanube.dispatch.policy import Kind
 from pydanube.dispatch.ring import Filters, Ring
 from pydanube.dispatch.roster import Member, Roster
+from pydanube.ledger.state_records import SubscriptionKind
 
 
 class Routed(NamedTuple):
@@ -27,7 +27,7 @@ class Routed(NamedTuple):
 class BestEffort:
     """One subscription of a non-reliable topic."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: SubscriptionKind) -> None:
         self.kind = kind
         self._roster: Roster[Member] = Roster()
         self._ring = Ring()
@@ -36,10 +36,10 @@ class BestEffort:
     def join(self, consumer: ConsumerId, *, filters: Sequence[bytes] = ()) -> None:
         if self._roster.find(consumer) is not None:
             return
-        if self.kind is Kind.EXCLUSIVE and self._roster:
+        if self.kind is SubscriptionKind.EXCLUSIVE and self._roster:
             raise ConsumerBusy("the subscription has its consumer")
         self._roster.check_room()
-        if self.kind is Kind.KEY_SHARED:
+        if self.kind is SubscriptionKind.KEY_SHARED:
             self._ring.join(consumer, Filters(filters))
         else:
             no_filters(filters)
@@ -59,9 +59,9 @@ class BestEffort:
 
     def route(self, run: Run) -> Routed:
         """Decides for every message of the run at once. Key-Shared needs its keys."""
-        if self.kind is Kind.KEY_SHARED:
+        if self.kind is SubscriptionKind.KEY_SHARED:
             deliveries = self._by_key(run)
-        elif self.kind is Kind.SHARED:
+        elif self.kind is SubscriptionKind.SHARED:
             deliveries = self._split(run)
         else:
             deliveries = self._to_active(run)

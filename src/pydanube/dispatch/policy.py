@@ -21,15 +21,6 @@ SECOND = 1_000_000  # microseconds
 _DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would only make large numbers to cap
 
 
-class Kind(Enum):
-    """How a subscription shares its messages."""
-
-    EXCLUSIVE = "exclusive"
-    SHARED = "shared"
-    FAILOVER = "failover"
-    KEY_SHARED = "key_shared"
-
-
 class Backoff(Enum):
     """How the delay grows from failure to failure."""
 
