@@ -475,6 +475,102 @@ class SubscriptionKindDiffers(DanubeError):
     help = "Name the type it has, or another subscription."
 
 
+class NamespaceNotFound(DanubeError):
+    """There is no namespace of that name."""
+
+    code = "namespace_not_found"
+    blame = "caller"
+    help = "Create it, or name one that exists."
+
+
+class NamespaceExists(DanubeError):
+    """A namespace of that name is there already."""
+
+    code = "namespace_exists"
+    blame = "caller"
+    help = "Use it as it is, or choose another name."
+
+
+class NamespaceNotEmpty(DanubeError):
+    """The namespace still has topics."""
+
+    code = "namespace_not_empty"
+    blame = "caller"
+    help = "Delete its topics first."
+
+
+class TopicNotFound(DanubeError):
+    """There is no topic of that name, and it may not be made by using it."""
+
+    code = "topic_not_found"
+    blame = "caller"
+    help = "Create it with `danube topic create`."
+
+
+class TopicExists(DanubeError):
+    """A topic of that name is there already."""
+
+    code = "topic_exists"
+    blame = "caller"
+    help = "Use it as it is, or choose another name."
+
+
+class TopicKindDiffers(DanubeError):
+    """The topic is reliable and the producer asked for one that is not, or the other way round."""
+
+    code = "topic_kind_differs"
+    blame = "caller"
+    help = "Open it as what it is."
+
+
+class PartitionMissing(DanubeError):
+    """The topic has no such partition, or it is partitioned and none was named."""
+
+    code = "partition_missing"
+    blame = "caller"
+    help = "Ask for the topic's partitions and name one of them."
+
+
+class LimitReached(DanubeError):
+    """A policy of the namespace or topic does not allow more."""
+
+    code = "limit_reached"
+    blame = "caller"
+    help = "Close what is not needed, or raise the limit in the policies."
+
+
+class MessageTooLarge(DanubeError):
+    """The policies of the namespace or topic allow smaller messages only."""
+
+    code = "message_too_large"
+    blame = "caller"
+    help = "Send smaller messages, or raise `message_bytes_max`."
+
+
+class ChannelInvalid(DanubeError):
+    """A channel that is not open, is open already, or is of another kind."""
+
+    code = "channel_invalid"
+    blame = "caller"
+    help = "Open a producer or consumer under a new channel number."
+
+
+class VerbUnknown(DanubeError):
+    """No such request."""
+
+    code = "verb_unknown"
+    blame = "caller"
+    help = "Use a client of the broker's version."
+
+
+class RequestInvalid(DanubeError):
+    """A request that lacks something, or has something of the wrong type."""
+
+    code = "request_invalid"
+    blame = "caller"
+    help = "Correct what the message names."
+
+
 def error_table() -> dict[str, type[DanubeError]]:
     """Every error by its code."""
     table: dict[str, type[DanubeError]] = {}

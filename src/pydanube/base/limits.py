@@ -82,3 +82,13 @@ STATE_QUEUE_RECORDS_MAX = 65_536  # state records of one topic on their way to i
 STATE_COMPACT_BYTES = 1 * MIB  # of a topic's state log since its last snapshot; a restart reads little more than this
 HEADERS_REPLAYED_BYTES_MAX = 256 * MIB  # of messages since the last snapshot that a restart reads to know its producers
 REPEATS_WAITING_MAX = 65_536  # batches of one topic sent again while the first is not confirmed; beyond it TopicBusy
+
+# -- broker ----------------------------------------------------------------------------------------------------------
+TOPIC_NAME_CHARACTERS_MAX = 255  # of a topic's whole name, and of a namespace
+PARTITIONS_MAX = 1024  # of one topic
+NAMESPACES_MAX = 10_000
+TOPICS_OPENING_MAX = 64  # topics that are taken at once; the others wait their turn
+CHANNELS_MAX = 10_000  # producers and consumers of one connection
+CONNECTIONS_MAX = 20_000  # of one broker
+HELLO_SECONDS = 5.0  # a connection that has not said hello by then is closed
+SEND_BUFFER_BYTES_MAX = 8 * MIB  # waiting for a slow reader; its consumers get no more until it reads

@@ -1,0 +1,55 @@
+"""Names of namespaces and topics: what is a name, and nothing else. A name is looked up; it never becomes a path.
+
+`/namespace/name` is a topic, `/namespace/name-part-3` a partition of one. Only ASCII letters, digits, `_`, `-` and `.`:
+so no two names look alike, and none needs escaping anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from pydanube.base.errors import NameInvalid
+from pydanube.base.limits import PARTITIONS_MAX, TOPIC_NAME_CHARACTERS_MAX
+
+_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
+_PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)", re.ASCII)
+
+
+class TopicName(NamedTuple):
+    """`partition` is None for a topic that is named as a whole, partitioned or not."""
+
+    namespace: str
+    name: str
+    partition: int | None = None
+
+    def __str__(self) -> str:
+        whole = f"/{self.namespace}/{self.name}"
+        return whole if self.partition is None else f"{whole}-part-{self.partition}"
+
+    @property
+    def whole(self) -> TopicName:
+        return TopicName(self.namespace, self.name)
+
+
+def parse_topic(text: str) -> TopicName:
+    """`NameInvalid` for anything that is not exactly a topic's or a partition's name."""
+    if len(text) > TOPIC_NAME_CHARACTERS_MAX or not text.startswith("/") or text.count("/") != 2:
+        raise NameInvalid(f"a topic is named /namespace/name, not {text[:100]!r}")
+    _, namespace, name = text.split("/")
+    check_namespace(namespace)
+    if _PART.fullmatch(name) is None:
+        raise NameInvalid(f"{name[:100]!r} has other characters than letters, digits, `_`, `-` and `.`")
+    partition = _PARTITION.fullmatch(name)
+    if partition is None:
+        return TopicName(namespace, name)
+    number = partition[2]
+    if len(number) > 9 or int(number) >= PARTITIONS_MAX:
+        raise NameInvalid(f"no topic has a partition {number[:20]}")
+    return TopicName(namespace, partition[1], int(number))
+
+
+def check_namespace(name: str) -> str:
+    if len(name) > TOPIC_NAME_CHARACTERS_MAX or _PART.fullmatch(name) is None:
+        raise NameInvalid(f"{name[:100]!r} is no name of a namespace: letters, digits, `_`, `-` and `.` only")
+    return name
