@@ -22,7 +22,7 @@ from pydanube.base.errors import (
     TopicRecovering,
 )
 from pydanube.base.ids import ConsumerId, Epoch
-from pydanube.base.limits import ACK_RANGES_MAX, DEDUP_WINDOW_BATCHES, REPEATS_WAITING_MAX
+from pydanube.base.limits import ACK_RANGES_MAX, DEDUP_WINDOW_BATCHES, OFFSET_MAX, REPEATS_WAITING_MAX
 from pydanube.broker.dead_letter import dead_letter_of
 from pydanube.broker.delivery import Consumer, ConsumerSink
 from pydanube.broker.engines import engine_for
@@ -101,12 +101,17 @@ class Topic:
         self._closed = False
 
     @classmethod
-    async def open(cls, name: str, surroundings: Surroundings, options: TopicOptions) -> Topic:
-        """Takes the data stream, then the state stream, and remembers everything both say."""
-        topic = cls(name, surroundings, options)
-        data = await topic._take(name, lazy=False)
+    async def open(
+        cls, stream: str, surroundings: Surroundings, options: TopicOptions, name: str | None = None
+    ) -> Topic:
+        """Takes the data stream, then the state stream, and remembers everything both say.
+
+        `name` is what people call it; the streams go by their own.
+        """
+        topic = cls(name or stream, surroundings, options)
+        data = await topic._take(stream, lazy=False)
         try:
-            state = await topic._take(f"{name}#state", lazy=True)
+            state = await topic._take(f"{stream}#state", lazy=True)
         except BaseException:
             await data.close()
             raise
@@ -422,6 +427,12 @@ class Topic:
         await self._log.close()
         await self._state_stream.close()
         await self.ledger.stream.close()
+
+    async def delete(self) -> None:
+        """Closes it, and removes everything it stored. What a node that is down keeps, it reports when it is back."""
+        await self.close()
+        for stream in (self._state_stream, self.ledger.stream):
+            await stream.trim(OFFSET_MAX)
 
 
 def _times_of(batch: Batch) -> BatchTimes:
