@@ -571,6 +571,71 @@ class RequestInvalid(DanubeError):
     help = "Correct what the message names."
 
 
+# -- native protocol -------------------------------------------------------------------------------------------------
+
+
+class ProtocolError(DanubeError):
+    """The client sent bytes, or wanted to, that the native protocol does not allow. The connection ends."""
+
+    code = "protocol_error"
+    blame = "caller"
+    help = "Use a client of the broker's version, and check that the port is the broker's."
+
+
+class BrokerProtocolError(ProtocolError):
+    """The broker sent bytes, or wanted to, that the native protocol does not allow. The connection ends."""
+
+    code = "broker_protocol_error"
+    blame = "server"
+    help = "Check that the address is a broker's, and that broker and client are of one version."
+
+
+# -- clients ---------------------------------------------------------------------------------------------------------
+
+
+class ProducerBusy(DanubeError):
+    """The producer holds as many bytes that are not acknowledged as it may."""
+
+    code = "producer_busy"
+    blame = "environment"
+    retriable = True
+    help = "Wait with `await producer.ready()`, then send again."
+
+
+class ConnectionLost(DanubeError):
+    """The connection went away. What was asked and not answered may or may not have happened."""
+
+    code = "connection_lost"
+    blame = "environment"
+    retriable = True
+    help = "Check that the broker runs and that the network reaches it; the client connects again by itself."
+
+
+class ClientClosed(DanubeError):
+    """This client, or this producer, consumer or reader of it, was closed by its own program."""
+
+    code = "client_closed"
+    blame = "caller"
+    help = "Open a new one."
+
+
+class AddressInvalid(DanubeError):
+    """Text that is no address of a broker."""
+
+    code = "address_invalid"
+    blame = "caller"
+    help = "Write it as danube://host:port, or danubes://host:port for TLS."
+
+
+class NothingReceived(DanubeError):
+    """No message came within the time given."""
+
+    code = "nothing_received"
+    blame = "environment"
+    retriable = True
+    help = "Wait longer, or ask `explain` why nothing is delivered."
+
+
 def error_table() -> dict[str, type[DanubeError]]:
     """Every error by its code."""
     table: dict[str, type[DanubeError]] = {}

@@ -92,3 +92,24 @@ CHANNELS_MAX = 10_000  # producers and consumers of one connection
 CONNECTIONS_MAX = 20_000  # of one broker
 HELLO_SECONDS = 5.0  # a connection that has not said hello by then is closed
 SEND_BUFFER_BYTES_MAX = 8 * MIB  # waiting for a slow reader; its consumers get no more until it reads
+
+# -- native protocol -------------------------------------------------------------------------------------------------
+HELLO_FRAME_BYTES_MAX = 4 * KIB  # before WELCOME nobody is known, and ten thousand may be half way through a hello
+CONTROL_BYTES_MAX = 64 * KIB  # the body of a control frame; it is decoded on the loop
+FRAME_BYTES_MIN = 128 * KIB  # the least a broker may announce: a control frame, or a batch worth sending
+JSON_DEPTH_MAX = 16  # of a control body; far from what a stack holds
+VERB_BYTES_MAX = 64
+FEATURES_MAX = 64  # named in one hello or welcome
+FEATURE_BYTES_MAX = 64
+REASON_BYTES_MAX = 1_000  # of why a message failed, on the wire
+ERROR_MESSAGE_CHARACTERS_MAX = 500  # an error fits a frame before WELCOME, however its text is escaped
+
+# -- clients ---------------------------------------------------------------------------------------------------------
+PRODUCER_BUFFER_BYTES = 64 * MIB  # of one producer, sent or waiting, not acknowledged; beyond it ProducerBusy
+PRODUCER_BATCH_BYTES = 256 * KIB  # a batch is sent when it has as many: large enough that its costs are shared
+PRODUCER_BATCH_MESSAGES = 4_000  # or as many messages
+PRODUCER_FLYING_BATCHES_MAX = 64  # of one partition without an answer; fewer than the broker remembers for resends
+MESSAGE_OVERHEAD_BYTES = 64  # what a message without a payload counts, so that empty ones are bounded too
+CONSUMER_PREFETCH_MESSAGES = 10_000  # on their way to one consumer of one partition
+CLIENT_ACK_RANGES = 1_000  # coalesced into one frame; a quarter of what a record may have
+CLIENT_REQUESTS_MAX = 65_536  # of one connection without an answer; beyond it the caller waits no more but is refused
