@@ -636,6 +636,77 @@ class NothingReceived(DanubeError):
     help = "Wait longer, or ask `explain` why nothing is delivered."
 
 
+# -- metadata --------------------------------------------------------------------------------------------------------
+
+
+class MetadataConflict(DanubeError):
+    """A key has another version than the transaction expects; nothing of it was done."""
+
+    code = "metadata_conflict"
+    blame = "environment"
+    retriable = True
+    help = "Read the keys again and decide anew."
+
+
+class MetadataInvalid(DanubeError):
+    """A transaction, key, value, watch or session that the metadata store cannot take."""
+
+    code = "metadata_invalid"
+    blame = "caller"
+    help = "Correct what the message names."
+
+
+class MetadataFull(DanubeError):
+    """The metadata store holds as many keys, bytes, watches or sessions as it may."""
+
+    code = "metadata_full"
+    blame = "environment"
+    help = "Delete what is not needed any more, then try again."
+
+
+class MetadataBusy(DanubeError):
+    """More transactions wait for the metadata log than may be held in memory."""
+
+    code = "metadata_busy"
+    blame = "environment"
+    retriable = True
+    help = "Wait for what was sent before, then try again."
+
+
+class MetadataDamaged(DanubeError):
+    """The metadata directory is damaged or incomplete. Nothing of it is served, and nothing is deleted."""
+
+    code = "metadata_damaged"
+    blame = "environment"
+    help = "Restore the metadata directory from a backup; never delete files from it."
+
+
+class MetadataClosed(DanubeError):
+    """The metadata store is closed."""
+
+    code = "metadata_closed"
+    blame = "environment"
+    retriable = True
+    help = "Wait for the broker to start again, or ask another one."
+
+
+class WatchLagged(DanubeError):
+    """A watcher did not keep up, and changes after the last one it took are not remembered."""
+
+    code = "watch_lagged"
+    blame = "caller"
+    retriable = True
+    help = "Watch again, then scan."
+
+
+class SessionExpired(DanubeError):
+    """The session was not kept alive in time or was closed; its keys are gone or going."""
+
+    code = "session_expired"
+    blame = "caller"
+    help = "Open a new session and write its keys again."
+
+
 def error_table() -> dict[str, type[DanubeError]]:
     """Every error by its code."""
     table: dict[str, type[DanubeError]] = {}

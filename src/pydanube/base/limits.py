@@ -113,3 +113,19 @@ MESSAGE_OVERHEAD_BYTES = 64  # what a message without a payload counts, so that 
 CONSUMER_PREFETCH_MESSAGES = 10_000  # on their way to one consumer of one partition
 CLIENT_ACK_RANGES = 1_000  # coalesced into one frame; a quarter of what a record may have
 CLIENT_REQUESTS_MAX = 65_536  # of one connection without an answer; beyond it the caller waits no more but is refused
+
+# -- metadata --------------------------------------------------------------------------------------------------------
+METADATA_OPERATIONS_MAX = 128  # checks and changes of one transaction; etcd's limit
+METADATA_KEY_BYTES_MAX = 1024
+METADATA_VALUE_BYTES_MAX = 1 * MIB
+METADATA_TRANSACTION_BYTES_MAX = 8 * MIB  # one transaction fits one frame between brokers
+METADATA_KEYS_MAX = 1 << 20  # all of them are in memory, and sorted
+METADATA_BYTES_MAX = 256 * MIB  # of keys and values together; a start reads and a snapshot writes all of it
+METADATA_WAITING_BYTES_MAX = 32 * MIB  # transactions on their way to the log; beyond it MetadataBusy
+METADATA_LOG_BYTES = 4 * MIB  # of log before a new file with a snapshot; a start replays little more than this
+METADATA_SNAPSHOT_CHUNK_BYTES = 256 * KIB  # encoded at a time, so that no turn of the loop is long
+WATCHES_MAX = 1024  # of one store; each change is held against all of them
+WATCH_CHANGES_MAX = 16_384  # waiting for one watcher; beyond it WatchLagged
+SESSIONS_MAX = 65_536  # of one store; each has a timer
+SESSION_SECONDS_MAX = 24 * 3600.0
+LEDGER_ID_BLOCK = 64  # ids taken at a time, so that a new ledger costs one write of metadata and not two
