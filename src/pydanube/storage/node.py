@@ -218,6 +218,7 @@ class DiskNode:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
         self._journal.stop()
+        await self._disks.belongings.settle()
         await self._roller.close()
         for file in self._state.files.values():
             if file.handle is not None:
@@ -449,6 +450,7 @@ class DiskNode:
         for task in self._background:
             task.cancel()
         await self._stop_keeping()
+        await self._disks.belongings.settle()
         while not self._closed:
             try:
                 await self._roller.close()

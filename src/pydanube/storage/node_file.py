@@ -132,9 +132,15 @@ class Belongings:
         await self._store(replace(self._node, boots=self._node.boots + 1, slots=slots))
 
     async def change(self, *, add: Mapping[int, int] | None = None, drop: Iterable[int] = ()) -> None:
-        """Lists files that must be there from now on, and no more those that are about to go."""
+        """Lists files that must be there from now on, and no more those that are about to go.
+
+        Once begun it goes on to its end, whoever waits for it: a write or rename must not come late.
+        """
+        await asyncio.shield(self._change(add or {}, list(drop)))
+
+    async def _change(self, add: Mapping[int, int], drop: Sequence[int]) -> None:
         async with self._changing:
-            files = {**self._node.files, **(add or {})}
+            files = {**self._node.files, **add}
             for generation in drop:
                 files.pop(generation, None)
             if files != self._node.files or not self._sound:  # a change that failed may have happened or not
@@ -142,6 +148,14 @@ class Belongings:
 
     async def reserve(self) -> None:
         """Room in the file for the next names, while there is room on the disk."""
+        await asyncio.shield(self._reserve())
+
+    async def settle(self) -> None:
+        """Returns when no change is under way."""
+        async with self._changing:
+            return
+
+    async def _reserve(self) -> None:
         async with self._changing:
             if len(self._node.files) >= NODE_FILES_MAX:
                 raise DiskFull(f"a storage node has at most {NODE_FILES_MAX} files")
