@@ -246,6 +246,8 @@ class DiskNode:
 
     async def _fence(self, ledger: LedgerId, epoch: Epoch) -> LedgerStatus:
         state = self._state
+        if state.table.find(ledger) is None and self._roller.disk_full and self._journal.full:
+            raise DiskFull("no room for another ledger")  # what room is left is for deletions, which make more
         await self._control(lambda: state.table.decide_fence(ledger, epoch))
         return self._status(state.table.get(ledger))
 

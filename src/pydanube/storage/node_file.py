@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from asyncio import Task
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydanube.base.checksum import crc32c
@@ -121,6 +122,7 @@ class Belongings:
         self._disk = disk
         self._node = node
         self._changing = asyncio.Lock()
+        self._under_way: dict[Task[None], None] = {}
         self._sound = node.copy_bytes > 0  # False: there is none, or a write to it failed and it is made anew
 
     @property
@@ -136,7 +138,7 @@ class Belongings:
 
         Once begun it goes on to its end, whoever waits for it: a write or rename must not come late.
         """
-        await asyncio.shield(self._change(add or {}, list(drop)))
+        await self._to_the_end(self._change(add or {}, list(drop)))
 
     async def _change(self, add: Mapping[int, int], drop: Sequence[int]) -> None:
         async with self._changing:
@@ -148,12 +150,22 @@ class Belongings:
 
     async def reserve(self) -> None:
         """Room in the file for the next names, while there is room on the disk."""
-        await asyncio.shield(self._reserve())
+        await self._to_the_end(self._reserve())
 
     async def settle(self) -> None:
         """Returns when no change is under way."""
-        async with self._changing:
-            return
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def _to_the_end(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way[task] = None
+        task.add_done_callback(self._over)
+        await asyncio.shield(task)
+
+    def _over(self, task: Task[None]) -> None:
+        del self._under_way[task]
+        if not task.cancelled():
+            task.exception()  # whoever waits still gets it
 
     async def _reserve(self) -> None:
         async with self._changing:

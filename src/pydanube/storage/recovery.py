@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, LedgerUnrecoverable
 from pydanube.base.ids import Epoch
 from pydanube.ledger.catalog import LedgerRecord
@@ -27,7 +28,7 @@ class Ending:
     last: int
     next_offset: int
     bytes: int = 0  # of one copy, about: every node has its part of the entries
-    newest: int = 0  # append time of the last entry; 0 if that cannot be read now
+    newest: int = 0  # append time of the last entry; 0 if it was only buffered and is lost
 
 
 async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> Ending:
@@ -50,7 +51,10 @@ async def _newest(record: LedgerRecord, last: int, copies: Sequence[StorageNode]
     if last < record.first:
         return 0
     answers = await _ask([node.read(record.id, last, 1) for node in copies])
-    return max((answer[0].append_time for answer in answers if isinstance(answer, list)), default=0)
+    times = [answer[0].append_time for answer in answers if isinstance(answer, list)]
+    if not times and record.durability is not Durability.BUFFERED:
+        raise LedgerUnrecoverable(f"ledger {record.id}: its last entry, {last}, cannot be read now")
+    return max(times, default=0)
 
 
 async def _fence(record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> dict[int, LedgerStatus]:

@@ -23,7 +23,7 @@ from pydanube.base.errors import (
     OffsetNotConfirmed,
     OwnershipLost,
 )
-from pydanube.base.ids import NO_OFFSET, Epoch
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
@@ -34,6 +34,8 @@ from pydanube.storage.writer import LedgerWriter
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
+RETRY_TIMES_MAX = 10  # the longest pause between attempts, in first pauses
+DELETIONS_AT_ONCE = 100
 GONE = (EntryMissing, NodeReplaced)  # this copy does not have it and never will
 
 
@@ -73,6 +75,8 @@ class Stream:
         self._append_time = 0
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
+        self._undeleted: dict[tuple[LedgerId, NodeIdentity], None] = {}  # deletions that a node has not heard of yet
+        self._deleting: Task[None] | None = None
 
     @classmethod
     async def take(
@@ -240,8 +244,28 @@ class Stream:
         return len(gone)
 
     async def _delete(self, ledger: LedgerRecord) -> None:
-        deletions = [self._nodes.get(identity).delete(ledger.id) for identity in ledger.nodes]
-        await asyncio.gather(*deletions, return_exceptions=True)  # who misses it reports a stranger later
+        """From every node; one that cannot do it now is asked again, for as long as this owner lives."""
+        answers = await asyncio.gather(
+            *(self._nodes.get(identity).delete(ledger.id) for identity in ledger.nodes), return_exceptions=True
+        )
+        for identity, answer in zip(ledger.nodes, answers, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, GONE):
+                self._undeleted[ledger.id, identity] = None
+        if self._undeleted and (self._deleting is None or self._deleting.done()) and not self._closed:
+            self._deleting = asyncio.get_running_loop().create_task(self._delete_again())
+
+    async def _delete_again(self) -> None:
+        """What is not done when the owner is gone is reported by its node as a stranger."""
+        while self._undeleted:
+            await asyncio.sleep(RETRY_TIMES_MAX * self._settings.retry_seconds)
+            for ledger, identity in list(self._undeleted)[:DELETIONS_AT_ONCE]:
+                del self._undeleted[ledger, identity]  # behind the others, if it fails again
+                try:
+                    await self._nodes.get(identity).delete(ledger)
+                except GONE:
+                    continue
+                except DanubeError:
+                    self._undeleted[ledger, identity] = None
 
     async def _tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
         """The end that the catalogue has decided; a node that misses it loses nothing."""
@@ -255,6 +279,7 @@ class Stream:
 
     async def _open(self) -> None:
         """Recovers what was left open and opens a new ledger; again and again, unless somebody else has taken over."""
+        pause = self._settings.retry_seconds
         while not self._closed:
             try:
                 async with self._changing:
@@ -275,7 +300,8 @@ class Stream:
             except DanubeError as error:
                 self._why_not = error
                 log.warning("%s cannot be appended to yet: %s", self.name, error)
-                await asyncio.sleep(self._settings.retry_seconds)
+                await asyncio.sleep(pause)  # longer each time: an attempt costs a full disk some of its last room
+                pause = min(2 * pause, RETRY_TIMES_MAX * self._settings.retry_seconds)
 
     def _wake_up(self) -> LedgerWriter | None:
         """The first append of a lazy stream: it and those that follow wait for the ledger to be made."""
@@ -303,9 +329,12 @@ class Stream:
             await self._store(self._record.taken_over(self._token))  # our own ledger failed: a new epoch fences it
         await self._store(self._record.recovering(self.epoch))
         ending = await recover_ledger(ledger, self.epoch, self._nodes)
+        newest = ending.newest or max(
+            self._append_time, self._clock.wall()
+        )  # not known: rather too late than too early
         await self._store(
             self._record.sealed(
-                self.epoch, ledger.id, ending.last, ending.next_offset, bytes=ending.bytes, newest=ending.newest
+                self.epoch, ledger.id, ending.last, ending.next_offset, bytes=ending.bytes, newest=newest
             )
         )
         await self._tell_nodes(ledger, ending.last)
@@ -390,6 +419,9 @@ class Stream:
         if self._closed:
             return
         self._closed = True
+        if self._deleting is not None:
+            self._deleting.cancel()
+            await asyncio.gather(self._deleting, return_exceptions=True)
         await self._give_up_opening()
         writer = self._finishing or self._writer
         waiting = self._writer if self._finishing is not None else None
