@@ -578,7 +578,7 @@ class ProtocolError(DanubeError):
     """The client sent bytes, or wanted to, that the native protocol does not allow. The connection ends."""
 
     code = "protocol_error"
-    blame = "caller"
+    blame: ClassVar[Blame] = "caller"  # of its subclass it is not
     help = "Use a client of the broker's version, and check that the port is the broker's."
 
 

@@ -99,6 +99,7 @@ CONTROL_BYTES_MAX = 64 * KIB  # the body of a control frame; it is decoded on th
 FRAME_BYTES_MIN = 128 * KIB  # the least a broker may announce: a control frame, or a batch worth sending
 JSON_DEPTH_MAX = 16  # of a control body; far from what a stack holds
 VERB_BYTES_MAX = 64
+KEEPALIVE_SECONDS_MAX = 3600  # a client that hears nothing for longer gives up first
 FEATURES_MAX = 64  # named in one hello or welcome
 FEATURE_BYTES_MAX = 64
 REASON_BYTES_MAX = 1_000  # of why a message failed, on the wire

@@ -1,0 +1,370 @@
+"""Commands that carry batches, offsets and permits: frames whose body is binary.
+
+Each value has `encode` and `read` side by side. `read` checks all it returns and raises `Unfit`; `commands.decode`
+makes of it the error that says whose fault it is. Batches are passed on as they are: their own checks come with
+`Batch.parse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple, Self
+
+from pydanube.base.errors import ProtocolError
+from pydanube.base.limits import ACK_RANGES_MAX, OFFSET_MAX, PERMITS_MAX, POLICY_MICROSECONDS_MAX, REASON_BYTES_MAX
+from pydanube.wire.frames import Buffer, Frame, Kind, encode_frame
+from pydanube.wire.header import PREFIX_BYTES, STAMP_BYTES
+from pydanube.wire.objects import Unfit
+
+NO_OFFSET = -1  # in a receipt: the batch was not kept
+
+# Bodies. In the frames of fixed size, the header and the body are packed in one step.
+_PUBLISHED = Struct("<qBB")
+_PUBLISHED_FRAME = Struct("<IIIQqBB")
+_DELIVER = Struct("<qqqI")
+_GRANT = Struct("<I")
+_GRANT_FRAME = Struct("<IIIQI")
+_ACK = Struct("<qII")  # the byte of flags and the three zero bytes behind it are read as one number
+_ACK_ONE = Struct("<qIIqq")
+_ACK_ONE_FRAME = Struct("<IIIQqIIqq")
+_NACK = Struct("<qqI")
+_RANGE = Struct("<qq")
+_RESET = Struct("<q")
+_RESET_FRAME = Struct("<IIIQq")
+_EMPTY_FRAME = Struct("<IIIQ")
+_LENGTH = Struct("<I")
+_BASE_OFFSET = Struct("<q")  # where a batch begins: docs/internals/batch.md
+_COUNT_AT = STAMP_BYTES + 16
+_CUMULATIVE = 1
+_NEW = tuple.__new__  # half the time of a named tuple's own
+
+Range = tuple[int, int]
+
+
+class Receipt(IntEnum):
+    """What PUBLISHED promises of each copy."""
+
+    NONE = 0
+    BUFFERED = 1
+    FSYNCED = 2
+    REPLICATED = 3
+
+
+# -- publishing ------------------------------------------------------------------------------------------------------
+
+
+class Publish(NamedTuple):
+    """A batch for the topic of this producer's channel."""
+
+    channel: int
+    request: int
+    batch: bytes  # for `Batch.parse`
+
+    def encode(self) -> list[Buffer]:
+        return encode_publish(self.channel, self.request, self.batch)
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        if not channel:
+            raise Unfit(_NO_CHANNEL)
+        if len(body) < PREFIX_BYTES:
+            raise Unfit(f"{len(body)} bytes are no batch")
+        return _NEW(cls, (channel, request, body))
+
+
+class Published(NamedTuple):
+    """The batch of this number is kept as the receipt says."""
+
+    channel: int
+    request: int
+    base_offset: int  # NO_OFFSET if it was not kept
+    durability: int  # a `Receipt`
+    copies: int
+
+    def encode(self) -> list[Buffer]:
+        return [_PUBLISHED_FRAME.pack(_PUBLISHED.size, Kind.PUBLISHED, *self)]
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        if not channel or not request:
+            raise Unfit(_NO_ANSWER)
+        if len(body) != 10:
+            raise Unfit(f"a body of {len(body)} bytes, not 10")
+        base_offset, durability, copies = _PUBLISHED.unpack(body)
+        if not NO_OFFSET <= base_offset <= OFFSET_MAX:
+            raise Unfit(f"no batch is at offset {base_offset}")
+        if durability > 3:
+            raise Unfit(f"no durability has code {durability}")
+        return _NEW(cls, (channel, request, base_offset, durability, copies))
+
+
+# -- consuming -------------------------------------------------------------------------------------------------------
+
+
+class Deliver(NamedTuple):
+    """Offsets first..last of the batch are the consumer's; the others in it are not."""
+
+    channel: int
+    generation: int
+    first: int
+    last: int
+    attempt: int  # deliveries of these messages that failed before
+    batch: memoryview  # a slice of the frame's body, for `Batch.parse`
+
+    def encode(self) -> list[Buffer]:
+        return encode_deliver(*self)
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        _check_consumer(channel, request)
+        if len(body) < _DELIVER.size + PREFIX_BYTES:
+            raise Unfit(f"a body of {len(body)} bytes holds no batch")
+        generation, first, last, attempt = _DELIVER.unpack_from(body)
+        _check_generation(generation)
+        (base,) = _BASE_OFFSET.unpack_from(body, _DELIVER.size)
+        (count,) = _LENGTH.unpack_from(body, _DELIVER.size + _COUNT_AT)
+        if not 0 <= base <= first <= last < base + count or last > OFFSET_MAX:
+            raise Unfit(f"offsets {first} to {last} do not lie in a batch of {count} from {base} on")
+        return cls(channel, generation, first, last, attempt, memoryview(body)[_DELIVER.size :])
+
+
+class Grant(NamedTuple):
+    """The consumer takes this many messages more."""
+
+    channel: int
+    permits: int
+
+    def encode(self) -> list[Buffer]:
+        if not 0 < self.permits <= PERMITS_MAX:
+            raise ProtocolError(f"GRANT: {self.permits} permits, not 1 to {PERMITS_MAX}")
+        return [_GRANT_FRAME.pack(_GRANT.size, Kind.GRANT, self.channel, 0, self.permits)]
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        _check_consumer(channel, request)
+        if len(body) != 4:
+            raise Unfit(f"a body of {len(body)} bytes, not 4")
+        (permits,) = _GRANT.unpack(body)
+        if not 0 < permits <= PERMITS_MAX:
+            raise Unfit(f"{permits} permits, not 1 to {PERMITS_MAX}")
+        return _NEW(cls, (channel, permits))
+
+
+class Ack(NamedTuple):
+    """These messages are done."""
+
+    channel: int
+    request: int
+    generation: int
+    ranges: list[Range]  # in any order; both ends belong to a range
+    cumulative: bool = False  # everything up to the last offset of the one range
+
+    def encode(self) -> list[Buffer]:
+        channel, request, generation, ranges, cumulative = self
+        if len(ranges) == 1:
+            return [
+                _ACK_ONE_FRAME.pack(_ACK_ONE.size, Kind.ACK, channel, request, generation, cumulative, 1, *ranges[0])
+            ]
+        if cumulative:
+            raise ProtocolError(f"ACK: a cumulative one with {len(ranges)} ranges")
+        head = _ACK.pack(generation, 0, len(ranges))
+        return encode_frame(Kind.ACK, channel, request, head, _packed(ranges, "ACK"))
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        if not channel:
+            raise Unfit(_NO_CHANNEL)
+        if len(body) == 32:
+            generation, flags, count, first, last = _ACK_ONE.unpack(body)
+            ranges = [(first, last)]
+        elif len(body) < 16:
+            raise Unfit(f"a body of {len(body)} bytes, not 16 and its ranges")
+        else:
+            generation, flags, count = _ACK.unpack_from(body)
+            ranges = _unpacked(body, _ACK.size, count, len(body))
+        if flags > _CUMULATIVE:
+            raise Unfit(f"unknown flags {flags:#x}")
+        if count != len(ranges) or (flags and count != 1):
+            raise Unfit(f"{count} ranges, and room for {len(ranges)}")
+        _check_generation(generation)
+        _check_ranges(ranges)
+        return _NEW(cls, (channel, request, generation, ranges, flags == _CUMULATIVE))
+
+
+class Acked(NamedTuple):
+    """The ack of this number is durable."""
+
+    channel: int
+    request: int
+
+    def encode(self) -> list[Buffer]:
+        return [_EMPTY_FRAME.pack(0, Kind.ACKED, *self)]
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        if not channel or not request:
+            raise Unfit(_NO_ANSWER)
+        if body:
+            raise Unfit("it has no body")
+        return _NEW(cls, (channel, request))
+
+
+class Nack(NamedTuple):
+    """These messages failed, and may be delivered again."""
+
+    channel: int
+    request: int
+    generation: int
+    ranges: list[Range]
+    delay: int = 0  # microseconds before they are delivered again
+    reason: str = ""
+
+    def encode(self) -> list[Buffer]:
+        channel, request, generation, ranges, delay, reason = self
+        why = reason.encode("utf-8", "replace")
+        if len(why) > REASON_BYTES_MAX:
+            raise ProtocolError(f"NACK: a reason of {len(why)} bytes, at most {REASON_BYTES_MAX}")
+        if not 0 <= delay <= POLICY_MICROSECONDS_MAX:
+            raise ProtocolError(f"NACK: a delay of {delay} µs, at most {POLICY_MICROSECONDS_MAX}")
+        head = _NACK.pack(generation, delay, len(ranges))
+        return encode_frame(Kind.NACK, channel, request, head, _packed(ranges, "NACK"), why)
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        if not channel:
+            raise Unfit(_NO_CHANNEL)
+        if len(body) < _NACK.size:
+            raise Unfit(f"a body of {len(body)} bytes, not {_NACK.size} and its ranges")
+        generation, delay, count = _NACK.unpack_from(body)
+        _check_generation(generation)
+        if not 0 <= delay <= POLICY_MICROSECONDS_MAX:
+            raise Unfit(f"a delay of {delay} µs, at most {POLICY_MICROSECONDS_MAX}")
+        end = _NACK.size + count * _RANGE.size
+        ranges = _unpacked(body, _NACK.size, count, end)
+        _check_ranges(ranges)
+        if len(body) - end > REASON_BYTES_MAX:
+            raise Unfit(f"a reason of {len(body) - end} bytes, at most {REASON_BYTES_MAX}")
+        try:
+            reason = body[end:].decode("utf-8")
+        except UnicodeDecodeError:
+            raise Unfit("the reason is not UTF-8") from None
+        return cls(channel, request, generation, ranges, delay, reason)
+
+
+class Reset(NamedTuple):
+    """A seek: what was delivered on the channel under older generations is void."""
+
+    channel: int
+    generation: int
+
+    def encode(self) -> list[Buffer]:
+        return [_RESET_FRAME.pack(_RESET.size, Kind.RESET, self.channel, 0, self.generation)]
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        _check_consumer(channel, request)
+        if len(body) != _RESET.size:
+            raise Unfit(f"a body of {len(body)} bytes, not {_RESET.size}")
+        (generation,) = _RESET.unpack(body)
+        _check_generation(generation)
+        return cls(channel, generation)
+
+
+class Batches(NamedTuple):
+    """The answer to a read: whole batches in the order of their offsets."""
+
+    request: int
+    batches: list[memoryview]  # slices of the frame's body, for `Batch.parse`
+
+    def encode(self) -> list[Buffer]:
+        return encode_batches(self.request, [(batch,) for batch in self.batches])
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        if frame.channel or not frame.request:
+            raise Unfit("it answers a request, on channel 0")
+        body = memoryview(frame.body)
+        batches: list[memoryview] = []
+        at, size = 0, len(body)
+        while at < size:
+            if size - at < _LENGTH.size:
+                raise Unfit(f"{size - at} bytes are left over")
+            (length,) = _LENGTH.unpack_from(body, at)
+            at += _LENGTH.size
+            if not PREFIX_BYTES <= length <= size - at:
+                raise Unfit(f"a batch of {length} bytes in the last {size - at}")
+            batches.append(body[at : at + length])
+            at += length
+        if not batches:
+            raise Unfit("no batch in it")
+        return cls(frame.request, batches)
+
+
+# -- frames with batches, without a copy of them ---------------------------------------------------------------------
+
+
+def encode_publish(channel: int, request: int, *batch: Buffer) -> list[Buffer]:
+    """A PUBLISH of a batch that may be in parts: `encode_publish(channel, request, *batch.parts())`."""
+    return encode_frame(Kind.PUBLISH, channel, request, *batch)
+
+
+def encode_deliver(channel: int, generation: int, first: int, last: int, attempt: int, *batch: Buffer) -> list[Buffer]:
+    """A DELIVER of a batch that may be in parts."""
+    return encode_frame(Kind.DELIVER, channel, 0, _DELIVER.pack(generation, first, last, attempt), *batch)
+
+
+def encode_batches(request: int, batches: Iterable[Sequence[Buffer]]) -> list[Buffer]:
+    """A BATCHES of batches that are in parts: `encode_batches(request, [batch.parts() for batch in found])`."""
+    parts: list[Buffer] = []
+    for batch in batches:
+        parts.append(_LENGTH.pack(sum(map(len, batch))))
+        parts += batch
+    return encode_frame(Kind.BATCHES, 0, request, *parts)
+
+
+# -- fields that several have ----------------------------------------------------------------------------------------
+
+_NO_CHANNEL = "it belongs to a channel, not to the connection"
+_NO_ANSWER = "it answers a request, on the channel of that"
+
+
+def _check_consumer(channel: int, request: int) -> None:
+    if not channel:
+        raise Unfit(_NO_CHANNEL)
+    if request:
+        raise Unfit("it has no request number")
+
+
+def _check_generation(generation: int) -> None:
+    if generation < 0:
+        raise Unfit(f"no generation is {generation}")
+
+
+def _check_ranges(ranges: list[Range]) -> None:
+    for first, last in ranges:
+        if not 0 <= first <= last <= OFFSET_MAX:
+            raise Unfit(f"no range goes from {first} to {last}")
+
+
+def _unpacked(body: bytes, start: int, count: int, end: int) -> list[Range]:
+    if not 0 < count <= ACK_RANGES_MAX:
+        raise Unfit(f"{count} ranges, not 1 to {ACK_RANGES_MAX}")
+    if end > len(body) or end - start != count * _RANGE.size:
+        raise Unfit(f"{count} ranges do not fit {len(body) - start} bytes")
+    return list(_RANGE.iter_unpack(body[start:end]))
+
+
+def _packed(ranges: list[Range], name: str) -> bytes:
+    if not 0 < len(ranges) <= ACK_RANGES_MAX:
+        raise ProtocolError(f"{name}: {len(ranges)} ranges, not 1 to {ACK_RANGES_MAX}")
+    return b"".join([_RANGE.pack(first, last) for first, last in ranges])

@@ -1,0 +1,254 @@
+"""Frames of the native protocol: a header of 20 bytes and a body, cut out of a stream of bytes and put into one.
+
+Judges every header before a byte of its body is kept: who may send this kind now, and how long it may be. Never looks
+into a body (see `commands`) and owns no socket. The bytes are specified in `docs/internals/protocol.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, IntEnum
+from functools import partial
+from io import BytesIO
+from struct import Struct
+from typing import NamedTuple
+
+from pydanube.base.errors import BrokerProtocolError, ProtocolError
+from pydanube.base.limits import (
+    ACK_RANGES_MAX,
+    CONTROL_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    HELLO_FRAME_BYTES_MAX,
+    REASON_BYTES_MAX,
+)
+
+PREFACE = b"DANUBE1\n"  # the first bytes of a connection: one port can tell native, HTTP/1 and HTTP/2 apart
+FRAME_HEADER_BYTES = 20
+
+# u32 body length, u8 kind, u8 flags, u16 reserved, u32 channel, u64 request. Read with kind, flags and reserved as one
+# number, which is the kind as long as the others are zero.
+HEADER = Struct("<IIIQ")
+
+Buffer = bytes | memoryview
+
+
+class Kind(IntEnum):
+    """What a frame is; the number on the wire."""
+
+    HELLO = 1
+    WELCOME = 2
+    REQUEST = 3
+    REPLY = 4
+    ERROR = 5
+    PUBLISH = 6
+    PUBLISHED = 7
+    DELIVER = 8
+    GRANT = 9
+    ACK = 10
+    ACKED = 11
+    NACK = 12
+    RESET = 13
+    PING = 14
+    PONG = 15
+    CLOSED = 16
+    BATCHES = 17
+
+
+class Side(Enum):
+    """One end of a connection."""
+
+    CLIENT = "client"
+    BROKER = "broker"
+
+
+class Frame(NamedTuple):
+    """One frame as it came; the body is a copy of its own, so that nothing else is kept alive by it."""
+
+    kind: int
+    channel: int
+    request: int
+    body: bytes
+
+
+_FRAME_OF: Callable[[tuple[int, int, int, bytes]], Frame] = partial(tuple.__new__, Frame)  # half the time of Frame(…)
+
+_ANY = FRAME_BYTES_MAX  # as long as the frame allows
+_BODY_BYTES_MAX: dict[Side, dict[int, int]] = {  # by who sends it, once the connection is open
+    Side.CLIENT: {
+        Kind.REQUEST: CONTROL_BYTES_MAX,
+        Kind.PUBLISH: _ANY,
+        Kind.GRANT: 4,
+        Kind.ACK: 16 + 16 * ACK_RANGES_MAX,
+        Kind.NACK: 20 + 16 * ACK_RANGES_MAX + REASON_BYTES_MAX,
+        Kind.PING: 0,
+        Kind.PONG: 0,
+    },
+    Side.BROKER: {
+        Kind.REPLY: CONTROL_BYTES_MAX,
+        Kind.ERROR: CONTROL_BYTES_MAX,
+        Kind.PUBLISHED: 10,
+        Kind.DELIVER: _ANY,
+        Kind.ACKED: 0,
+        Kind.RESET: 8,
+        Kind.PING: 0,
+        Kind.PONG: 0,
+        Kind.CLOSED: CONTROL_BYTES_MAX,
+        Kind.BATCHES: _ANY,
+    },
+}
+_EARLY_BYTES_MAX = HELLO_FRAME_BYTES_MAX - FRAME_HEADER_BYTES
+_EARLY: dict[Side, dict[int, int]] = {  # before WELCOME
+    Side.CLIENT: {Kind.HELLO: _EARLY_BYTES_MAX},
+    Side.BROKER: {Kind.WELCOME: _EARLY_BYTES_MAX, Kind.ERROR: _EARLY_BYTES_MAX, Kind.CLOSED: _EARLY_BYTES_MAX},
+}
+_SENDER = {Side.CLIENT: Side.BROKER, Side.BROKER: Side.CLIENT}  # whose frames a side reads
+
+
+def fault_of(sender: Side) -> type[ProtocolError]:
+    """The error for something that this side sent, or was about to."""
+    return ProtocolError if sender is Side.CLIENT else BrokerProtocolError
+
+
+def sender_of(kind: int) -> Side:
+    """Who sends frames of this kind; of those that both send, the client."""
+    early, opened = _EARLY[Side.CLIENT], _BODY_BYTES_MAX[Side.CLIENT]
+    return Side.CLIENT if kind in early or kind in opened else Side.BROKER
+
+
+class FrameReader:
+    """Cuts what one side receives into frames, however the bytes were split on their way.
+
+    It keeps at most one unfinished frame, and of that only what has come. The broker's reader wants the preface first,
+    then HELLO, then nothing until `welcome` is called; the client's opens by itself with WELCOME.
+    """
+
+    __slots__ = ("_allowed", "_begun", "_body", "_fault", "_missing", "_opened", "_preface", "_sender", "before_fault")
+
+    def __init__(self, side: Side, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        if not FRAME_BYTES_MIN <= frame_bytes_max <= FRAME_BYTES_MAX:
+            raise ValueError(f"no frames of {frame_bytes_max} bytes: {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}")
+        self._sender = _SENDER[side]
+        self._preface = PREFACE if side is Side.BROKER else b""  # what is still to come of it
+        self._allowed = _EARLY[self._sender]  # kind -> the most bytes of its body; others may not come now
+        limit = frame_bytes_max - FRAME_HEADER_BYTES
+        self._opened = {kind: min(most, limit) for kind, most in _BODY_BYTES_MAX[self._sender].items()}
+        self._begun = b""  # the start of a header, or the whole one while `_body` is being received
+        self._body: BytesIO | None = None  # grows with what comes, never with what was announced
+        self._missing = 0
+        self._fault: ProtocolError | None = None
+        self.before_fault: list[Frame] = []  # good frames of the very bytes that `feed` refused
+
+    @property
+    def midway(self) -> bool:
+        """Whether more bytes must come before the stream may end."""
+        return bool(self._begun or self._preface)
+
+    def welcome(self) -> None:
+        """WELCOME was sent: from now on the client may send everything."""
+        self._allowed = self._opened
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        """The frames that these bytes complete, in order. `data` may be reused afterwards.
+
+        Raises `ProtocolError` at the first byte that cannot be right, and ever after.
+        """
+        if self._fault is not None:
+            raise self._fault
+        frames: list[Frame] = []
+        try:
+            at = self._skip_preface(data) if self._preface else 0
+            if self._begun:
+                at = self._resume(data, at, frames)
+            self._cut(data, at, frames)
+        except ProtocolError as fault:
+            self._fault = fault
+            self.before_fault = frames
+            self._begun, self._body = b"", None
+            raise
+        return frames
+
+    def _skip_preface(self, data: bytes | bytearray | memoryview) -> int:
+        got = bytes(data[: len(self._preface)])
+        if not self._preface.startswith(got):
+            raise fault_of(self._sender)("the connection does not begin with the native protocol's preface")
+        self._preface = self._preface[len(got) :]
+        return len(got)
+
+    def _cut(self, data: bytes | bytearray | memoryview, at: int, frames: list[Frame]) -> None:
+        """All whole frames from `at` on, in one turn of a loop each; keeps the start of the next."""
+        size = len(data)
+        source = data if type(data) is bytes else memoryview(data)
+        allowed, unpack, frame_of = self._allowed, HEADER.unpack_from, _FRAME_OF
+        last = size - FRAME_HEADER_BYTES  # where the last whole header may start
+        while at <= last:
+            length, kind, channel, request = unpack(source, at)
+            if length > allowed.get(kind, -1):
+                raise self._refusal(length, kind)
+            start = at + FRAME_HEADER_BYTES
+            end = start + length
+            if end > size:
+                self._begun, self._missing = bytes(source[at:start]), end - size
+                self._body = BytesIO()
+                self._body.write(memoryview(source)[start:])
+                return
+            frames.append(frame_of((kind, channel, request, bytes(source[start:end]))))
+            at = end
+            if allowed is not self._opened:
+                self._advance(kind)
+                allowed = self._allowed
+        if at < size:
+            self._begun = bytes(source[at:])
+
+    def _resume(self, data: bytes | bytearray | memoryview, at: int, frames: list[Frame]) -> int:
+        """Goes on with the frame that earlier bytes began; returns where the next one starts."""
+        if self._body is None:
+            wanted = FRAME_HEADER_BYTES - len(self._begun)
+            self._begun += bytes(data[at : at + wanted])
+            at = min(at + wanted, len(data))
+            if len(self._begun) < FRAME_HEADER_BYTES:
+                return at
+            length, kind, _, _ = HEADER.unpack(self._begun)
+            if length > self._allowed.get(kind, -1):
+                raise self._refusal(length, kind)
+            self._missing, self._body = length, BytesIO()
+        end = min(at + self._missing, len(data))
+        self._body.write(memoryview(data)[at:end])
+        self._missing -= end - at
+        if not self._missing:
+            _, kind, channel, request = HEADER.unpack(self._begun)
+            frames.append(Frame(kind, channel, request, self._body.getvalue()))  # handed over, not copied
+            self._begun, self._body = b"", None
+            self._advance(kind)
+        return end
+
+    def _advance(self, kind: int) -> None:
+        if kind == Kind.HELLO:
+            self._allowed = {}  # nothing more until the broker has answered
+        elif kind == Kind.WELCOME:
+            self._allowed = self._opened
+
+    def _refusal(self, length: int, word: int) -> ProtocolError:
+        kind, rest = word & 0xFF, word >> 8
+        fault, who = fault_of(self._sender), self._sender.value
+        if rest:
+            return fault(f"a reserved field of a frame header is not zero: {rest:#x}")
+        if kind not in _NAMES:
+            return fault(f"no frame has kind {kind}")
+        if kind in self._allowed:
+            return fault(f"{_NAMES[kind]} with a body of {length} bytes, at most {self._allowed[kind]}")
+        if kind not in _BODY_BYTES_MAX[self._sender] and kind not in _EARLY[self._sender]:
+            return fault(f"a {who} never sends {_NAMES[kind]}")
+        when = "after" if self._allowed is self._opened else "before"
+        return fault(f"{_NAMES[kind]} may not come {when} WELCOME")
+
+
+_NAMES: dict[int, str] = {kind.value: kind.name for kind in Kind}
+
+
+def encode_frame(kind: int, channel: int, request: int, *parts: Buffer) -> list[Buffer]:
+    """The header and the parts of the body, to be written one after the other without a copy."""
+    length = sum(map(len, parts))
+    if length > FRAME_BYTES_MAX - FRAME_HEADER_BYTES:
+        raise fault_of(sender_of(kind))(f"{_NAMES.get(kind, kind)} with a body of {length} bytes does not fit a frame")
+    return [HEADER.pack(length, kind, channel, request), *parts]
