@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import DanubeError, LedgerUnrecoverable
+from pydanube.base.errors import DanubeError, DiskFull, LedgerUnrecoverable
 from pydanube.base.ids import Epoch
 from pydanube.ledger.catalog import LedgerRecord
 from pydanube.ledger.quorum import acknowledged, counts_as_absence, fenced_enough, proves_absence, write_set
@@ -61,6 +61,9 @@ async def _fence(record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNod
     answers = await _ask([node.fence(record.id, epoch) for node in copies])
     fenced = {place: answer for place, answer in enumerate(answers) if isinstance(answer, LedgerStatus)}
     if not fenced_enough(range(len(copies)), fenced.keys(), record.copies):
+        full = [answer for answer in answers if isinstance(answer, DiskFull)]
+        if full and len(full) + len(fenced) == len(copies):
+            raise full[0]  # that is all that is wrong, so it is what people should hear
         causes = [str(answer) for answer in answers if isinstance(answer, DanubeError)]
         raise LedgerUnrecoverable(f"ledger {record.id}: {len(fenced)} of {len(copies)} nodes are fenced: {causes}")
     return fenced
