@@ -261,15 +261,33 @@ def test_deciding_forgets_nothing_yet(full: ProducerTable) -> None:
     assert len(full) == 4
 
 
-def test_a_name_that_may_have_been_forgotten_starts_at_zero_or_not_at_all(full: ProducerTable) -> None:
+@pytest.mark.parametrize("sequence", [0, 5])
+def test_a_name_that_may_have_been_forgotten_is_not_taken_for_a_new_one(full: ProducerTable, sequence: int) -> None:
     back = attach(full, "new", 2 * WEEK)
-    with pytest.raises(SequenceUnknown):
-        full.decide(back.producer, 1, 5, 1)
-    assert full.decide(back.producer, 1, 0, 1) == FRESH
-    again = restarted(full)
-    with pytest.raises(SequenceUnknown):
-        again.decide(back.producer, 1, 5, 1)
+    for table in (full, restarted(full)):
+        with pytest.raises(SequenceUnknown):
+            table.decide(back.producer, 1, sequence, 1)
     assert full.decide(4, 1, 5, 1) == FRESH  # it was there before anybody was forgotten
+
+
+@pytest.mark.parametrize("sequence", [0, 5])
+def test_a_name_that_may_have_been_forgotten_starts_if_its_user_vouches_for_it(
+    full: ProducerTable, sequence: int
+) -> None:
+    attach(full, "new", 2 * WEEK)
+    [record] = full.decide_attach("new", 2 * WEEK, fresh=True)
+    full.replay(decode(encode(record)))  # type: ignore[arg-type]
+    for table in (full, restarted(full)):
+        assert table.decide(record.producer, 2, sequence, 1) == FRESH  # type: ignore[union-attr]
+
+
+def test_a_new_name_that_is_vouched_for_at_once_starts(full: ProducerTable) -> None:
+    attach(full, "new", 2 * WEEK)
+    for record in full.decide_attach("newer", 3 * WEEK, fresh=True):
+        full.replay(record)
+    producer = full.find("newer")
+    assert producer is not None
+    assert full.decide(producer.id, 1, 3, 1) == FRESH
 
 
 def test_ids_are_never_used_again(full: ProducerTable) -> None:

@@ -57,7 +57,8 @@ GOLDEN: list[tuple[Record, str]] = [
         Moved(1, 3, 4, Cause.SEEK, 5),
         "05 0100000000000000 0300000000000000 0400000000000000 07 0500000000000000",
     ),
-    (ProducerAttached(1, "p", 2, 3), "06 0100000000000000 0200000000000000 0300000000000000 70"),
+    (ProducerAttached(1, "p", 2, 3), "06 0100000000000000 0200000000000000 0300000000000000 00 70"),
+    (ProducerAttached(1, "p", 2, 3, True), "06 0100000000000000 0200000000000000 0300000000000000 01 70"),
     (ProducersForgotten((1, 2)), "07 0100000000000000 0200000000000000"),
     (
         SnapshotBegin(1, 2, 3, 4, 5),
@@ -128,7 +129,7 @@ records: st.SearchStrategy[Record] = st.one_of(
     st.builds(SubscriptionDeleted, numbers),
     st.builds(Acked, numbers, numbers, ranges(), st.sampled_from([c for c in Cause if c is not Cause.SEEK])),
     st.builds(Moved, numbers, numbers, floors, st.sampled_from(sorted(MOVES)), numbers),
-    st.builds(ProducerAttached, ids, names, ids, numbers),
+    st.builds(ProducerAttached, ids, names, ids, numbers, st.booleans()),
     st.builds(ProducersForgotten, st.lists(ids, min_size=1, max_size=9, unique=True).map(tuple)),
     st.builds(SnapshotBegin, st.just(SNAPSHOT_VERSION), numbers, numbers, numbers, numbers),
     st.builds(SubscriptionState, numbers, names, kinds, floors, floors, numbers, counts, options),

@@ -363,7 +363,7 @@ class SequenceUnknown(DanubeError):
 
     code = "sequence_unknown"
     blame = "caller"
-    help = "Look for the last message in the topic, then publish under a new producer name."
+    help = "Look for the last message in the topic; if nothing is repeated, attach as a fresh producer."
 
 
 class OffsetUnknown(DanubeError):

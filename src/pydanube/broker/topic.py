@@ -152,12 +152,15 @@ class Topic:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    async def attach(self, producer: str) -> Session:
-        """A session for this producer name; older ones of it are fenced. Durable before it returns."""
+    async def attach(self, producer: str, *, fresh: bool = False) -> Session:
+        """A session for this producer name; older ones of it are fenced. Durable before it returns.
+
+        With `fresh` the caller vouches that it repeats nothing: needed where the name may have been forgotten.
+        """
         self._check_certain()
         self._log.check()
         new_to_all = not len(self.state.producers)
-        await self._log.apply(*self.state.producers.decide_attach(producer, self._around.clock.wall()))
+        await self._log.apply(*self.state.producers.decide_attach(producer, self._around.clock.wall(), fresh=fresh))
         if new_to_all and self.ledger.confirmed_end > self.ledger.first:
             self._log.compact_soon()  # what was published before producers had names need not be read again
         self._check_certain()  # a number that is too low would make the producer's next messages look like old ones

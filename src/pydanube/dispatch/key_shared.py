@@ -369,7 +369,7 @@ class KeyShared(Engine[KeyMember]):
         if owner is None:
             return Explanation(Cause.KEY_UNMATCHED, key=key)
         member = state.holder or owner
-        if member is not owner and offset > state.owed:
+        if state.overdue or (member is not owner and offset > state.owed):
             return Explanation(Cause.KEY_HELD, key=key, consumer=member.id)
         if not member.permits:
             return Explanation(Cause.NO_PERMITS, consumer=member.id)

@@ -279,6 +279,8 @@ class Shared(Engine[Member]):
         member = self._roster.get(consumer)
         if not self.paused and not member.permits:
             return Explanation(Cause.NO_PERMITS, consumer=consumer)
+        if len(self._delayed) >= self.settings.delayed_max:
+            return Explanation(Cause.DELAYS_FULL, count=len(self._delayed))
         return self._explain_new() or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_new(self) -> Explanation | None:

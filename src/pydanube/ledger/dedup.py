@@ -145,16 +145,19 @@ class ProducerTable:
         for state in states:
             self.replay(state)
 
-    def decide_attach(self, name: str, now: int) -> list[ProducerAttached | ProducersForgotten]:
-        """The same name gets its id again and the next epoch, which fences the session before."""
+    def decide_attach(self, name: str, now: int, *, fresh: bool = False) -> list[ProducerAttached | ProducersForgotten]:
+        """The same name gets its id again and the next epoch, which fences the session before.
+
+        With `fresh` its user vouches that it repeats nothing, should the name turn out to be unknown.
+        """
         known = self._names.get(name)
         if known is not None:
-            return [ProducerAttached(known.id, name, known.epoch + 1, max(now, known.used))]
+            return [ProducerAttached(known.id, name, known.epoch + 1, max(now, known.used), fresh)]
         name_bytes(name)
         records: list[ProducerAttached | ProducersForgotten] = []
         if len(self._producers) >= PRODUCERS_MAX:
             records.append(ProducersForgotten(self._longest_idle(now)))
-        return [*records, ProducerAttached(self.made + 1, name, 1, max(now, 0))]
+        return [*records, ProducerAttached(self.made + 1, name, 1, max(now, 0), fresh)]
 
     def decide(self, producer: int, epoch: int, first_sequence: int, count: int) -> Fresh | Duplicate:
         """Whether to publish a batch with this header from a session of `epoch`; raises where neither answer holds."""
@@ -167,8 +170,8 @@ class ProducerTable:
             raise SequenceInvalid(f"no batch has {count} messages from sequence {first_sequence} on")
         expected = known.next_sequence
         if not expected:
-            if known.doubtful and first_sequence:
-                raise SequenceUnknown(f"{known.name!r} may have been forgotten, and starts at {first_sequence}")
+            if known.doubtful:
+                raise SequenceUnknown(f"{known.name!r} may have been forgotten, and sends sequence {first_sequence}")
             return FRESH
         if first_sequence == expected:
             return FRESH
@@ -212,12 +215,15 @@ class ProducerTable:
     def _attach(self, record: ProducerAttached) -> None:
         known = self._names.get(record.name)
         if known is None:
-            self._insert(Producer(record.producer, record.name, record.epoch, record.time, self.forgotten > 0))
+            doubtful = self.forgotten > 0 and not record.fresh
+            self._insert(Producer(record.producer, record.name, record.epoch, record.time, doubtful))
             self.made = max(self.made, record.producer)
             return
         if record.producer != known.id or record.epoch <= known.epoch:
             raise StateInvalid(f"{record} contradicts producer {known.id} of epoch {known.epoch}")
         known.epoch, known.used = record.epoch, max(known.used, record.time)
+        if record.fresh:
+            known.doubtful = False
 
     def _insert(self, producer: Producer) -> None:
         if producer.id in self._producers or producer.name in self._names:

@@ -97,6 +97,7 @@ class ProducerAttached(NamedTuple):
     name: str
     epoch: int
     time: int
+    fresh: bool = False  # its user vouches that nothing it sends was ever sent before
 
 
 class ProducersForgotten(NamedTuple):
@@ -167,7 +168,7 @@ _SUBSCRIPTION = Struct("<Bq")
 _ACKED = Struct("<BqqB")  # …, generation, cause; then first and last of each range
 _ACKED_ONE = Struct("<BqqBqq")
 _MOVED = Struct("<BqqqBq")  # …, generation, floor, cause, passed
-_ATTACHED = Struct("<Bqqq")  # …, producer, epoch, time; then name
+_ATTACHED = Struct("<BqqqB")  # …, producer, epoch, time, fresh; then name
 _BEGIN = Struct("<BBqqqq")
 _STATE = Struct(f"<BqBqqq{len(Cause)}qB")  # …, kind, start, floor, generation, counts, as _CREATED
 _CHUNK = Struct("<qH")  # number, bytes of its bitmap, none for a full one
@@ -315,13 +316,13 @@ def _decode_moved(data: bytes) -> Moved:
 
 
 def _encode_attached(kind: int, record: ProducerAttached) -> bytes:
-    return _ATTACHED.pack(kind, record.producer, record.epoch, record.time) + name_bytes(record.name)
+    return _ATTACHED.pack(kind, record.producer, record.epoch, record.time, record.fresh) + name_bytes(record.name)
 
 
 def _decode_attached(data: bytes) -> ProducerAttached:
-    _, producer, epoch, time = _ATTACHED.unpack_from(data)
-    _need(producer > 0 and epoch > 0 and time >= 0, "no producer has such numbers")
-    return ProducerAttached(producer, _name(data[_ATTACHED.size :]), epoch, time)
+    _, producer, epoch, time, fresh = _ATTACHED.unpack_from(data)
+    _need(producer > 0 and epoch > 0 and time >= 0 and fresh <= 1, "no producer has such numbers")
+    return ProducerAttached(producer, _name(data[_ATTACHED.size :]), epoch, time, bool(fresh))
 
 
 def _encode_forgotten(kind: int, record: ProducersForgotten) -> bytes:

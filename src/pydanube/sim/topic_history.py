@@ -179,7 +179,7 @@ class TopicHistory:
     def __init__(self, name: str) -> None:
         self.name = name
         self.instance = 0  # one more with each open; older ones are stale
-        self.lossy = False  # buffered, and power was lost: some of what was confirmed may be gone
+        self.lossy = False  # buffered: some of what was confirmed may be gone
         self.expires = False  # messages have a time to live
         self.published: dict[int, bytes] = {}  # offset: payload, of what was confirmed
         self.keys: dict[int, bytes] = {}
