@@ -1,0 +1,119 @@
+"""One transaction as a value and as bytes. Owns what a transaction may be; knows neither versions nor files.
+
+Whoever decides a transaction checks it here first, and whoever reads one back gets a typed error for bytes that no
+version wrote.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydanube.base.errors import MetadataDamaged, MetadataInvalid
+from pydanube.base.limits import (
+    METADATA_KEY_BYTES_MAX,
+    METADATA_OPERATIONS_MAX,
+    METADATA_TRANSACTION_BYTES_MAX,
+    METADATA_VALUE_BYTES_MAX,
+)
+
+NO_SESSION = 0
+_COUNT = struct.Struct("<I")
+_CHANGE = struct.Struct("<HIQ")  # bytes of the key, bytes of the value or GONE, session
+_GONE = 0xFFFFFFFF
+
+Check = tuple[str, int]
+ChangeAsked = tuple[str, bytes | None]
+
+
+class Entry(NamedTuple):
+    """What a key holds. The version is the revision that wrote it, so that no two values ever share one."""
+
+    value: bytes
+    version: int
+
+
+class Change(NamedTuple):
+    """One key of a transaction; no value deletes it. It goes with its session, if it has one."""
+
+    key: str
+    value: bytes | None
+    session: int = NO_SESSION
+
+
+class Transaction(NamedTuple):
+    """A decided transaction: it happens as a whole, and it is revision `revision`."""
+
+    revision: int
+    changes: tuple[Change, ...]
+    payload: bytes  # the changes as they are logged
+
+
+def check_key(key: str) -> None:
+    if not isinstance(key, str):
+        raise MetadataInvalid(f"a key is a string, not {type(key).__name__}")
+    try:
+        length = len(key.encode())
+    except UnicodeEncodeError:
+        raise MetadataInvalid("a key is not UTF-8") from None
+    if not 1 <= length <= METADATA_KEY_BYTES_MAX:
+        raise MetadataInvalid(f"a key has 1 to {METADATA_KEY_BYTES_MAX} bytes, not {length}")
+
+
+def check_transaction(checks: Sequence[Check], changes: Sequence[ChangeAsked]) -> None:
+    if len(checks) + len(changes) > METADATA_OPERATIONS_MAX:
+        raise MetadataInvalid(f"{len(checks)} checks and {len(changes)} changes; {METADATA_OPERATIONS_MAX} at most")
+    for key, version in checks:
+        check_key(key)
+        if version < 0:
+            raise MetadataInvalid(f"no key has version {version}")
+    for key, value in changes:
+        check_key(key)
+        if value is None:
+            continue
+        if not isinstance(value, bytes):
+            raise MetadataInvalid(f"the value of {key!r} is {type(value).__name__}, not bytes")
+        if len(value) > METADATA_VALUE_BYTES_MAX:
+            raise MetadataInvalid(f"the value of {key!r} has {len(value)} bytes; {METADATA_VALUE_BYTES_MAX} at most")
+    if len({key for key, _ in changes}) < len(changes):
+        raise MetadataInvalid("a transaction changes a key once at most")
+
+
+def encode_changes(changes: Sequence[Change]) -> bytes:
+    """Raises `MetadataInvalid` if they are too large together."""
+    parts = [_COUNT.pack(len(changes))]
+    for key, value, session in changes:
+        name = key.encode()
+        parts.append(_CHANGE.pack(len(name), _GONE if value is None else len(value), session))
+        parts.append(name)
+        if value is not None:
+            parts.append(value)
+    payload = b"".join(parts)
+    if len(payload) > METADATA_TRANSACTION_BYTES_MAX:
+        raise MetadataInvalid(f"a transaction of {len(payload)} bytes; {METADATA_TRANSACTION_BYTES_MAX} at most")
+    return payload
+
+
+def decode_changes(payload: bytes) -> tuple[Change, ...]:
+    """Whatever the bytes are, either changes that `encode_changes` could have got, or `MetadataDamaged`."""
+    try:
+        (count,) = _COUNT.unpack_from(payload)
+        place = _COUNT.size
+        changes = []
+        for _ in range(min(count, METADATA_OPERATIONS_MAX + 1)):
+            key_bytes, value_bytes, session = _CHANGE.unpack_from(payload, place)
+            place += _CHANGE.size
+            key = payload[place : place + key_bytes].decode()
+            place += key_bytes
+            value: bytes | None = None
+            if value_bytes != _GONE:
+                value = payload[place : place + value_bytes]
+                place += value_bytes
+            changes.append(Change(key, value, session))
+        check_transaction((), [(change.key, change.value) for change in changes])
+    except (struct.error, UnicodeDecodeError, MetadataInvalid) as error:
+        raise MetadataDamaged(f"a record of the metadata log is not one: {error}") from None
+    if place != len(payload):
+        raise MetadataDamaged(f"a record of the metadata log has {len(payload)} bytes and tells of {place}")
+    return tuple(changes)

@@ -1,0 +1,40 @@
+"""What one watcher has not taken yet, bounded. A value without a loop: the host wakes whoever waits for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from pydanube.base.errors import WatchLagged
+from pydanube.base.limits import WATCH_CHANGES_MAX
+from pydanube.metadata.state import Changed
+
+
+class Feed:
+    """Every change of the keys that start with `prefix`, in order, from the moment it is made on."""
+
+    __slots__ = ("_changes", "_lagged", "_most", "prefix")
+
+    def __init__(self, prefix: str, most: int = WATCH_CHANGES_MAX) -> None:
+        self.prefix = prefix
+        self._most = most
+        self._changes: deque[Changed] = deque()
+        self._lagged = False
+
+    def offer(self, changed: Sequence[Changed]) -> bool:
+        """Whether there is something new to take. One that lags gets no more, and what it had is dropped."""
+        if self._lagged:
+            return False
+        mine = [change for change in changed if change.key.startswith(self.prefix)]
+        if len(self._changes) + len(mine) > self._most:
+            self._lagged = True
+            self._changes.clear()
+            return True
+        self._changes.extend(mine)
+        return bool(mine)
+
+    def take(self) -> Changed | None:
+        """The oldest change, None if there is none yet, or `WatchLagged` for ever."""
+        if self._lagged:
+            raise WatchLagged(f"more than {self._most} changes of {self.prefix!r} waited")
+        return self._changes.popleft() if self._changes else None

@@ -1,0 +1,206 @@
+"""What every local metadata store does alike: reads, decisions, watches, sessions; and the store that is only memory.
+
+A store differs in how a decided transaction becomes durable: `_log` says so, and `_happened` is called then, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from asyncio import Future, Task, TimerHandle
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydanube.base.errors import (
+    DanubeError,
+    MetadataClosed,
+    MetadataConflict,
+    MetadataFull,
+    MetadataInvalid,
+    SessionExpired,
+)
+from pydanube.base.limits import METADATA_OPERATIONS_MAX, SESSION_SECONDS_MAX, SESSIONS_MAX, WATCHES_MAX
+from pydanube.metadata.records import NO_SESSION, ChangeAsked, Check, Entry, Transaction
+from pydanube.metadata.state import Changed, MetadataState
+from pydanube.metadata.watch import Feed
+
+log = logging.getLogger(__name__)
+RETRY_SECONDS = 0.5  # until keys of an ended session are deleted again, if the log failed
+TERM_SHIFT = 32  # a session's number starts with the term it was opened in: it is never used twice
+
+
+class StoreWatch:
+    """A feed, and whoever waits for it; for one reader."""
+
+    def __init__(self, feed: Feed, watches: dict[StoreWatch, None]) -> None:
+        self.feed = feed
+        self._watches = watches
+        self._waiter: Future[None] | None = None
+        self._closed = False
+        watches[self] = None
+
+    def __aiter__(self) -> StoreWatch:
+        return self
+
+    async def __anext__(self) -> Changed:
+        while True:
+            change = self.feed.take()
+            if change is not None:
+                return change
+            if self._closed:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """What is there can still be taken; then it ends."""
+        self._closed = True
+        self._watches.pop(self, None)
+        self.wake()
+
+
+@dataclass(slots=True)
+class _Session:
+    seconds: float
+    timer: TimerHandle
+
+
+class LocalStore:
+    """A `MetadataStore` of this process alone, apart from how it makes transactions durable."""
+
+    def __init__(self) -> None:
+        self._state = MetadataState()
+        self._watches: dict[StoreWatch, None] = {}
+        self._sessions: dict[int, _Session] = {}
+        self._session_count = 0
+        self._endings: dict[Task[None], None] = {}
+        self._closed = False
+
+    def _term(self) -> int:
+        """Higher at every start."""
+        raise NotImplementedError
+
+    async def _log(self, transaction: Transaction) -> None:
+        """Returns when the transaction is durable and `_happened` was called with it."""
+        raise NotImplementedError
+
+    def _happened(self, transaction: Transaction) -> None:
+        changed = self._state.replay(transaction.revision, transaction.changes)
+        for watch in self._watches:
+            if watch.feed.offer(changed):
+                watch.wake()
+
+    # -- the port ------------------------------------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> int:
+        return self._state.revision
+
+    def get(self, key: str) -> Entry | None:
+        return self._state.get(key)
+
+    def scan(self, prefix: str) -> list[tuple[str, Entry]]:
+        return self._state.scan(prefix)
+
+    async def transact(
+        self, checks: Sequence[Check], changes: Sequence[ChangeAsked], *, session: int = NO_SESSION
+    ) -> int:
+        if self._closed:
+            raise MetadataClosed("the metadata store is closed")
+        if session != NO_SESSION and session not in self._sessions:
+            raise SessionExpired(f"session {session}")
+        transaction = self._state.decide(checks, changes, session)
+        await self._log(transaction)
+        return transaction.revision
+
+    def watch(self, prefix: str) -> StoreWatch:
+        if self._closed:
+            raise MetadataClosed("the metadata store is closed")
+        if len(self._watches) >= WATCHES_MAX:
+            raise MetadataFull(f"{WATCHES_MAX} watches")
+        return StoreWatch(Feed(prefix), self._watches)
+
+    async def open_session(self, seconds: float) -> int:
+        if self._closed:
+            raise MetadataClosed("the metadata store is closed")
+        if not 0 < seconds <= SESSION_SECONDS_MAX:
+            raise MetadataInvalid(f"a session lasts up to {SESSION_SECONDS_MAX:.0f} seconds, not {seconds}")
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise MetadataFull(f"{SESSIONS_MAX} sessions")
+        self._session_count += 1
+        session = (self._term() << TERM_SHIFT) + self._session_count
+        self._sessions[session] = _Session(seconds, self._timer(session, seconds))
+        return session
+
+    async def keep_alive(self, session: int) -> None:
+        found = self._sessions.get(session)
+        if found is None:
+            raise SessionExpired(f"session {session}")
+        found.timer.cancel()
+        found.timer = self._timer(session, found.seconds)
+
+    async def close_session(self, session: int) -> None:
+        found = self._sessions.pop(session, None)
+        if found is not None:
+            found.timer.cancel()
+        await self._delete_bound(session)
+
+    async def close(self) -> None:
+        self._stop_serving()
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def _timer(self, session: int, seconds: float) -> TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, self._expire, session)
+
+    def _expire(self, session: int) -> None:
+        self._sessions.pop(session, None)
+        task = asyncio.get_running_loop().create_task(self._delete_until_done(session))
+        self._endings[task] = None
+        task.add_done_callback(lambda done: self._endings.pop(done, None))
+
+    async def _delete_until_done(self, session: int) -> None:
+        while not self._closed:
+            try:
+                await self._delete_bound(session)
+            except DanubeError as error:
+                log.warning("the keys of session %d are not deleted yet: %s", session, error)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def _delete_bound(self, session: int) -> None:
+        """All its keys, also those that were on their way when it ended."""
+        while True:
+            await self.transact((), ())  # behind whatever was decided before
+            bound = self._state.bound(session)[: METADATA_OPERATIONS_MAX // 2]
+            if not bound:
+                return
+            held = [(key, entry.version) for key in bound if (entry := self._state.get(key)) is not None]
+            with contextlib.suppress(MetadataConflict):  # somebody else has just written one of them
+                await self.transact(held, [(key, None) for key, _ in held])
+
+    def _stop_serving(self) -> None:
+        self._closed = True
+        for session in self._sessions.values():
+            session.timer.cancel()
+        self._sessions.clear()
+        for task in self._endings:
+            task.cancel()
+        for watch in list(self._watches):
+            watch.close()
+
+
+class MemoryMetadata(LocalStore):
+    """Keeps nothing beyond the process: for tests and for brokers that shall forget."""
+
+    def _term(self) -> int:
+        return 1
+
+    async def _log(self, transaction: Transaction) -> None:
+        self._happened(transaction)

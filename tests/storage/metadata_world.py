@@ -1,0 +1,35 @@
+"""The durable metadata store on a simulated disk, and what a run of it has promised."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from disk_world import World
+from pydanube.base.limits import KIB
+from pydanube.sim.randomness import SimRandomness
+from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.storage.metadata_store import LocalStore
+
+LOG_BYTES = 32 * KIB  # a few transactions, so that files are replaced often
+Shown = dict[str, tuple[bytes, int]]  # value and version by key
+
+
+class MetadataWorld(World):
+    """One store; `open` after a restart or a cut opens the same directory again."""
+
+    def __init__(self, seed: int = 0, **options: Any) -> None:
+        super().__init__(seed, **options)
+        self.randomness = SimRandomness(Random(seed))
+
+    async def open(self, **options: Any) -> LocalMetadata:
+        return await LocalMetadata.open(self.disk, self.randomness, **{"log_bytes": LOG_BYTES, **options})
+
+
+def shown(store: LocalStore) -> Shown:
+    return {key: (entry.value, entry.version) for key, entry in store.scan("")}
+
+
+async def put(store: LocalStore, **values: bytes | None) -> int:
+    """Without checks."""
+    return await store.transact((), list(values.items()))
