@@ -1,0 +1,149 @@
+"""What producers and consumers of one partition have in common: a channel that is opened again whenever it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydanube.base.errors import ClientClosed, DanubeError
+from pydanube.client.connection import Connection
+from pydanube.wire.commands import Acked, Deliver, Published, Reply
+
+if TYPE_CHECKING:
+    from pydanube.client.client import Client
+
+BACKOFF_SECONDS = 0.05
+BACKOFF_SECONDS_MAX = 5.0
+
+
+def backoff(client: Client, attempt: int) -> float:
+    """Seconds before attempt number `attempt` (the first is 0, at once): doubled each time, spread by chance."""
+    if not attempt:
+        return 0.0
+    longest = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 20))
+    return longest * (500 + client.randomness.below(501)) / 1000
+
+
+class ReopeningChannel:
+    """`connection` is set while the channel is open. Subclasses say how to open it and what to do then."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.loop = client.loop
+        self.number = 0
+        self.connection: Connection | None = None
+        self.closed = False
+        self._task: Task[None] | None = None  # opens it again
+        self._attempts = 0  # without success in between
+
+    # -- for subclasses ------------------------------------------------------------------------------------------------
+
+    def opening(self) -> tuple[str, dict[str, Any]]:
+        """The verb that opens it, and its fields."""
+        raise NotImplementedError
+
+    def opened(self, reply: Mapping[str, Any]) -> None:
+        """It is open: go on."""
+        raise NotImplementedError
+
+    def interrupted(self, error: DanubeError) -> None:
+        """It is not open any more; it will be opened again."""
+        raise NotImplementedError
+
+    def given_up(self, error: DanubeError) -> None:
+        """It cannot be opened again: trying does not help."""
+        raise NotImplementedError
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        connection = await self.client.connection()
+        number = connection.join(self)
+        verb, fields = self.opening()
+        try:
+            reply = await connection.request(verb, {"channel": number, **fields})
+        except BaseException:
+            connection.leave(number)
+            raise
+        if self.closed:
+            self._let_go(connection, number)
+            raise ClientClosed("closed while it was opened")
+        if connection.error is not None:
+            raise type(connection.error)(*connection.error.args)
+        assert isinstance(reply, Reply)
+        self.number, self.connection = number, connection
+        self.opened(reply.fields)
+
+    def broken(self, error: DanubeError) -> None:
+        if self.connection is None or self.closed:
+            return
+        self.connection = None
+        self.interrupted(error)
+        self._reopen()
+
+    def reopen(self, error: DanubeError) -> None:
+        """Something went wrong on it: a new channel, and what the broker knows of us, before anything else."""
+        if self.connection is not None:
+            connection, self.connection = self.connection, None
+            self._let_go(connection, self.number)
+            self._attempts += 1
+            self.interrupted(error)
+            self._reopen()
+
+    def worked(self) -> None:
+        self._attempts = 0
+
+    def _reopen(self) -> None:
+        if self._task is None and not self.closed:
+            self._task = self.loop.create_task(self._try_again())
+
+    async def _try_again(self) -> None:
+        try:
+            while not self.closed:
+                await asyncio.sleep(backoff(self.client, self._attempts))
+                try:
+                    await self.open()
+                except DanubeError as error:
+                    self._attempts += 1
+                    if not error.retriable:
+                        self.given_up(error)
+                        return
+                else:
+                    return
+        finally:
+            self._task = None
+
+    async def close_channel(self, *, wait: bool = True) -> None:
+        self.closed = True
+        if self._task is not None:
+            self._task.cancel()
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        if not wait:
+            self._let_go(connection, self.number)
+            return
+        try:
+            await connection.request("close", {"channel": self.number})
+        except DanubeError:
+            pass  # gone already, which is what was wanted
+        finally:
+            connection.leave(self.number)
+
+    def _let_go(self, connection: Connection, number: int) -> None:
+        connection.leave(number)
+        connection.tell("close", {"channel": number})
+
+    # -- what only some channels get -----------------------------------------------------------------------------------
+
+    def published(self, answer: Published) -> None: ...
+
+    def acked(self, answer: Acked) -> None: ...
+
+    def refused(self, request: int, error: DanubeError) -> None: ...
+
+    def delivered(self, delivery: Deliver) -> None: ...
+
+    def reset(self, generation: int) -> None: ...

@@ -1,0 +1,246 @@
+"""The client: one connection, kept up, and what is opened over it.
+
+Reconnects by itself and says so. Producers and consumers open their channels again on their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future, Task
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError
+from pydanube.client.admin import Admin
+from pydanube.client.channel import backoff
+from pydanube.client.connection import Connection
+from pydanube.client.consumer import Consumer, Start
+from pydanube.client.outgoing import fresh
+from pydanube.client.producer import Producer
+from pydanube.client.reader import Reader, read_arrow
+from pydanube.client.transport import Dialer, SocketDialer, parse_addresses
+from pydanube.ports.clock import Clock
+from pydanube.ports.randomness import Randomness
+from pydanube.wire.commands import Batches, Reply
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ClientEvent(NamedTuple):
+    """Something that happened by itself: connected, disconnected, connect_failed, refresh_failed."""
+
+    what: str
+    error: DanubeError | None = None
+
+
+class TopicInfo(NamedTuple):
+    """What the broker says of a topic; `first` and `end` (exclusive) have an entry for each partition."""
+
+    topic: str
+    partitions: int  # 0: not partitioned
+    reliable: bool
+    first: list[int]
+    end: list[int]
+
+    def places(self) -> list[tuple[int | None, str]]:
+        """Number and name of each partition; a topic without partitions is its only place."""
+        if not self.partitions:
+            return [(None, self.topic)]
+        return [(number, f"{self.topic}-part-{number}") for number in range(self.partitions)]
+
+
+class Closing(Protocol):
+    async def close(self) -> None: ...
+
+
+class Client:
+    """Made by `pydanube.connect`; used with `async with`, or `open` and `close`. Belongs to the loop it opens on."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        ca_file: str | None = None,
+        dialer: Dialer | None = None,
+        on_event: Callable[[ClientEvent], None] | None = None,
+        request_timeout: float = 30.0,
+    ) -> None:
+        self.addresses = parse_addresses(address)
+        self.clock = clock
+        self.randomness = randomness
+        self.admin = Admin(self)
+        self._dialer = dialer or SocketDialer(ca_file)
+        self._on_event = on_event
+        self._request_timeout = request_timeout
+        self._connection: Connection | None = None
+        self._waiters: list[Future[None]] = []
+        self._reason: DanubeError = ConnectionLost("not connected yet")
+        self._closed = True
+        self._reconnecting: Task[None] | None = None
+        self._members: dict[Closing, None] = {}  # open producers, consumers and readers
+
+    # -- what is opened over it ----------------------------------------------------------------------------------------
+
+    def producer(self, topic: str, **options: Any) -> Producer:
+        """Options are those of `Producer`."""
+        return Producer(self, topic, **options)
+
+    def consumer(self, topics: Any = None, *, subscription: str, **options: Any) -> Consumer:
+        """One topic, a list of them, or `pattern=`. Options are those of `Consumer`."""
+        return Consumer(self, topics, subscription=subscription, **options)
+
+    def reader(self, topic: str, **options: Any) -> Reader:
+        """Reads without a subscription. Options are those of `Reader`."""
+        return Reader(self, topic, **options)
+
+    async def read_arrow(
+        self, topic: str, start: Start = "earliest", end: Start = "latest", *, partition: int | None = None
+    ) -> pa.Table:
+        """Messages from `start` up to, not including, `end`, partition after partition."""
+        return await read_arrow(self, topic, start, end, partition)
+
+    async def topic(self, name: str, *, create: bool = False, reliable: bool | None = None) -> TopicInfo:
+        fields: dict[str, Any] = {"topic": name, "create": create}
+        if reliable is not None:
+            fields["reliable"] = reliable
+        found = await self.ask("topic", fields)
+        first, end = found.get("first", 0), found.get("end", 0)
+        return TopicInfo(
+            name,
+            int(found.get("partitions", 0)),
+            bool(found.get("reliable", True)),
+            list(first) if isinstance(first, list) else [first],
+            list(end) if isinstance(end, list) else [end],
+        )
+
+    async def list_topics(self, pattern: str) -> list[str]:
+        """All topics of the pattern's namespace."""
+        return await self.admin.topics(pattern.split("/")[1] if pattern.startswith("/") else pattern)
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    def unreachable(self) -> DanubeError:
+        """Why there is no connection."""
+        return fresh(self._reason)
+
+    async def connection(self) -> Connection:
+        """The connection, as soon as there is one."""
+        while self._connection is None:
+            if self._closed:
+                raise ClientClosed("the client is closed")
+            waiter: Future[None] = self.loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return self._connection
+
+    async def ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        answer = await self.ask_any(verb, fields)
+        assert isinstance(answer, Reply)
+        return answer.fields
+
+    async def ask_any(self, verb: str, fields: Mapping[str, Any]) -> Reply | Batches:
+        """Waits for a connection if there is none; what the broker answers, or why there was no answer, is raised."""
+        try:
+            async with asyncio.timeout(self._request_timeout):
+                return await (await self.connection()).request(verb, fields)
+        except TimeoutError:
+            if self._connection is None:
+                raise self.unreachable() from None
+            raise ConnectionLost(f"no answer to {verb} in {self._request_timeout:g} seconds") from None
+
+    async def _connect(self) -> None:
+        """Tries every address once."""
+        for address in self.addresses:
+            connection = Connection(self.loop, self._lost)
+            try:
+                await connection.open(self._dialer, address)
+            except DanubeError as error:
+                self._reason = error
+            else:
+                self._connection = connection
+                waiters, self._waiters = self._waiters, []
+                for waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_result(None)
+                self.say("connected")
+                return
+        raise self.unreachable()
+
+    def _lost(self, connection: Connection, error: DanubeError) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        if not self._closed:
+            self._reason = error
+            self.say("disconnected", error)
+            self._reconnecting = self.loop.create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        attempt = 1
+        while True:
+            await asyncio.sleep(backoff(self, attempt))
+            try:
+                return await self._connect()
+            except DanubeError as error:
+                self.say("connect_failed", error)
+                attempt += 1
+
+    def say(self, what: str, error: DanubeError | None = None) -> None:
+        if self._on_event is not None:
+            self._on_event(ClientEvent(what, error))
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Raises if no address answers: later it would try again by itself."""
+        self.loop = asyncio.get_running_loop()
+        self._closed = False
+        try:
+            await self._connect()
+        except BaseException:
+            self._closed = True
+            raise
+        return self
+
+    def add(self, member: Closing) -> None:
+        self._members[member] = None
+
+    def remove(self, member: Closing) -> None:
+        self._members.pop(member, None)
+
+    async def close(self) -> None:
+        """Closes what is still open over it, then the connection."""
+        if self._closed:
+            return
+        try:
+            for member in list(self._members):
+                await member.close()
+        finally:
+            self._closed = True
+            if self._reconnecting is not None:
+                self._reconnecting.cancel()
+            if self._connection is not None:
+                self._connection.end(ClientClosed("the client was closed"))
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except DanubeError:
+            if error is None:
+                raise

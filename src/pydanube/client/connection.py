@@ -1,0 +1,236 @@
+"""One connection to a broker: hello, numbered requests, channels, keepalive. Ends once, and is never opened again.
+
+Knows nothing of batches or offsets: frames of a channel go to the channel, answers to who asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, Future, TimerHandle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from pydanube import __version__
+from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, error_table
+from pydanube.base.limits import CLIENT_REQUESTS_MAX
+from pydanube.client.transport import Address, Dialer, Link
+from pydanube.wire.commands import (
+    Acked,
+    Batches,
+    Closed,
+    Command,
+    Deliver,
+    Error,
+    Hello,
+    Ping,
+    Pong,
+    Published,
+    Reply,
+    Request,
+    Reset,
+    Welcome,
+    decode,
+)
+from pydanube.wire.frames import PREFACE, FrameReader, Side
+
+HELLO_SECONDS = 5.0
+Answer = Reply | Batches
+
+
+class Channel(Protocol):
+    """A producer's or consumer's end of a connection."""
+
+    def published(self, answer: Published) -> None: ...
+
+    def acked(self, answer: Acked) -> None: ...
+
+    def refused(self, request: int, error: DanubeError) -> None: ...
+
+    def delivered(self, delivery: Deliver) -> None: ...
+
+    def reset(self, generation: int) -> None: ...
+
+    def broken(self, error: DanubeError) -> None:
+        """The broker closed the channel, or the connection is gone."""
+        ...
+
+
+def typed(code: str, message: str) -> DanubeError:
+    """The error that the broker named, from the one table; the root if only a newer broker has it."""
+    kind = error_table().get(code)
+    return DanubeError(f"{code}: {message}") if kind is None else kind(message)
+
+
+class Connection:
+    """Made by `open`. Calls `on_lost` once when it ends, after its channels were told."""
+
+    def __init__(self, loop: AbstractEventLoop, on_lost: Callable[[Connection, DanubeError], None]) -> None:
+        self.loop = loop
+        self.welcome: Welcome | None = None
+        self.error: DanubeError | None = None  # why it ended
+        self._on_lost = on_lost
+        self._link: Link | None = None
+        self._reader = FrameReader(Side.CLIENT)
+        self._greeted: Future[None] = loop.create_future()
+        self._requests: dict[int, Future[Answer]] = {}
+        self._channels: dict[int, Channel] = {}
+        self._last_request = 0
+        self._last_channel = 0
+        self._heard = True  # anything since the keepalive looked
+        self._keepalive: TimerHandle | None = None
+
+    async def open(self, dialer: Dialer, address: Address) -> None:
+        """Raises `ConnectionLost` or the broker's own refusal."""
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                self._link = await dialer.dial(address, self)
+                self._link.write([PREFACE, *Hello(f"pydanube {__version__}").encode()])
+                await self._greeted
+        except TimeoutError:
+            raise self._give_up(ConnectionLost(f"{address} did not answer in {HELLO_SECONDS:g} seconds")) from None
+        except OSError as error:
+            raise self._give_up(ConnectionLost(f"{address}: {error}")) from error
+        except asyncio.CancelledError:
+            self._give_up(ConnectionLost("cancelled"))
+            raise
+
+    def _give_up(self, error: DanubeError) -> DanubeError:
+        self.end(error)
+        if self._greeted.done() and not self._greeted.cancelled():
+            self._greeted.exception()  # it was told here
+        return error
+
+    # -- requests and channels -----------------------------------------------------------------------------------------
+
+    async def request(self, verb: str, fields: Mapping[str, Any]) -> Answer:
+        """The broker's answer; raises the error it answered with, or what the connection ended of."""
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
+        if len(self._requests) >= CLIENT_REQUESTS_MAX:
+            raise ConnectionLost(f"{CLIENT_REQUESTS_MAX} requests have no answer yet")
+        number = self.next_request()
+        answer: Future[Answer] = self.loop.create_future()
+        self.write(Request(number, verb, dict(fields)).encode())
+        self._requests[number] = answer
+        try:
+            return await answer
+        finally:
+            self._requests.pop(number, None)
+
+    def tell(self, verb: str, fields: Mapping[str, Any]) -> None:
+        """A request whose answer nobody waits for."""
+        self.write(Request(self.next_request(), verb, dict(fields)).encode())
+
+    def next_request(self) -> int:
+        self._last_request += 1
+        return self._last_request
+
+    def join(self, channel: Channel) -> int:
+        """A number for the channel, never used before on this connection."""
+        self._last_channel += 1
+        self._channels[self._last_channel] = channel
+        return self._last_channel
+
+    def leave(self, number: int) -> None:
+        self._channels.pop(number, None)
+
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        if self.error is None and self._link is not None:
+            self._link.write(parts)
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            for frame in self._reader.feed(data):
+                self._take(decode(frame))
+        except DanubeError as error:  # no protocol, or a damaged batch: nothing after it can be trusted
+            self.end(error)
+
+    def _take(self, command: Command) -> None:
+        match command:
+            case Published():
+                if (channel := self._channels.get(command.channel)) is not None:
+                    channel.published(command)
+            case Deliver():
+                if (channel := self._channels.get(command.channel)) is not None:
+                    channel.delivered(command)
+            case Acked():
+                if (channel := self._channels.get(command.channel)) is not None:
+                    channel.acked(command)
+            case Reply() | Batches():
+                if (answer := self._requests.get(command.request)) is not None and not answer.done():
+                    answer.set_result(command)
+            case Error():
+                self._refused(command)
+            case Reset():
+                if (channel := self._channels.get(command.channel)) is not None:
+                    channel.reset(command.generation)
+            case Closed():
+                self._closed(command)
+            case Ping():
+                self.write(Pong(command.request).encode())
+            case Welcome():
+                self._welcomed(command)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self.welcome = welcome
+        if not self._greeted.done():
+            self._greeted.set_result(None)
+        self._keepalive = self.loop.call_later(welcome.keepalive_seconds / 2, self._keep_alive, 0)
+
+    def _refused(self, refusal: Error) -> None:
+        error = typed(refusal.code, refusal.message)
+        answer = self._requests.get(refusal.request)
+        channel = self._channels.get(refusal.channel)
+        if answer is not None:
+            if not answer.done():
+                answer.set_exception(error)
+        elif channel is not None:
+            channel.refused(refusal.request, error)
+        elif not refusal.request and not refusal.channel:
+            self.end(error)
+
+    def _closed(self, closed: Closed) -> None:
+        error = typed(closed.code, closed.message)
+        if not closed.channel:
+            self.end(error)
+        elif (channel := self._channels.pop(closed.channel, None)) is not None:
+            channel.broken(error)
+
+    def _keep_alive(self, silent: int) -> None:
+        """Half a period without a byte: a ping. Two more without: it is gone, whatever TCP believes."""
+        assert self.welcome is not None
+        silent = 0 if self._heard else silent + 1
+        self._heard = False
+        if silent > 2:
+            self.end(ConnectionLost(f"nothing heard for {self.welcome.keepalive_seconds * 1.5:g} seconds"))
+            return
+        if silent or not self._channels:
+            self.write(Ping().encode())
+        self._keepalive = self.loop.call_later(self.welcome.keepalive_seconds / 2, self._keep_alive, silent)
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+
+    def lost(self, error: Exception | None) -> None:
+        self.end(ConnectionLost("the broker closed the connection" if error is None else f"the connection: {error}"))
+
+    def end(self, error: DanubeError) -> None:
+        """Everybody who waits is told, once."""
+        if self.error is not None:
+            return
+        self.error = error if not isinstance(error, ProtocolError) else ConnectionLost(f"not understood: {error}")
+        if self._keepalive is not None:
+            self._keepalive.cancel()
+        if self._link is not None:
+            self._link.close()
+        if not self._greeted.done():
+            self._greeted.set_exception(self.error)
+        for answer in self._requests.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost(*self.error.args))
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.broken(self.error)
+        self._on_lost(self, self.error)

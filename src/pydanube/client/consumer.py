@@ -1,0 +1,317 @@
+"""A consumer: messages of one or more topics in the order they came, by message or by batch, and their acks.
+
+What waits here is bounded by the permits its feeds have granted. Nothing is decoded before the program asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future, Task
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived
+from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, PERMITS_MAX
+from pydanube.client.acks import AckGroup
+from pydanube.client.feed import Feed
+from pydanube.client.messages import Deserializer, Message, MessageBatch
+from pydanube.client.outgoing import fresh
+
+if TYPE_CHECKING:
+    from pydanube.client.client import Client
+
+TYPES = ("exclusive", "shared", "failover", "key_shared")
+REFRESH_SECONDS = 5.0  # how often new partitions, and topics that match a pattern, are looked for
+Start = str | int | datetime | Mapping[str, int]
+
+
+def wire_start(start: Start) -> str | int | dict[str, int]:
+    """A place as the protocol says it: earliest, latest, an offset, or {"time": µs}."""
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ArgumentInvalid("a start by time needs a time zone")
+        return {"time": round(start.timestamp() * 1_000_000)}
+    if isinstance(start, Mapping):
+        return dict(start)
+    if isinstance(start, str) and start not in ("earliest", "latest"):
+        raise ArgumentInvalid(f"a start is earliest, latest, an offset or a datetime, not {start!r}")
+    return start
+
+
+class Consumer:
+    """Made by `Client.consumer`; used with `async with`, or `open` and `close`."""
+
+    def __init__(
+        self,
+        client: Client,
+        topics: str | Sequence[str] | None = None,
+        *,
+        subscription: str,
+        pattern: str | None = None,
+        type: str = "exclusive",  # the word of the whole project for it
+        start: Start = "latest",
+        name: str | None = None,
+        filters: Sequence[str] = (),
+        reliable: bool | None = None,
+        create: bool = True,
+        options: Mapping[str, Any] | None = None,
+        prefetch: int = CONSUMER_PREFETCH_MESSAGES,
+        deserializer: Deserializer | None = None,
+    ) -> None:
+        if (topics is None) == (pattern is None):
+            raise ArgumentInvalid("a consumer has topics or a pattern")
+        if type not in TYPES:
+            raise ArgumentInvalid(f"a subscription is {', '.join(TYPES)}, not {type!r}")
+        if not 0 < prefetch <= PERMITS_MAX:
+            raise ArgumentInvalid(f"prefetch is {prefetch}, not 1 to {PERMITS_MAX}")
+        self.client = client
+        self.topics = [topics] if isinstance(topics, str) else list(topics or ())
+        self.pattern = pattern
+        self.subscription = subscription
+        self.type = type
+        self.start = wire_start(start)
+        self.name = name or f"consumer-{client.randomness.bytes(8).hex()}"
+        self.filters = tuple(filters)
+        self.reliable = reliable
+        self.create = create and pattern is None
+        self.options = options
+        self.prefetch = prefetch
+        self.deserializer = deserializer
+        self._feeds: dict[str, Feed] = {}  # by the name of the topic or partition
+        self._queue: deque[MessageBatch] = deque()
+        self._current: MessageBatch | None = None  # being handed out message by message
+        self._rows: Iterator[Message] = iter(())
+        self._arrivals: list[Future[None]] = []
+        self._closed: DanubeError | None = ClientClosed("the consumer is not open yet")
+        self._refresher: Task[None] | None = None
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            for message in self._rows:  # lives on when this iteration is left
+                yield message
+            if not self._advance():
+                await self._arrival()
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        """Messages as they were delivered, many at a time. The cheapest way to consume."""
+        while True:
+            batch = self._take_batch()
+            if batch is None:
+                await self._arrival()
+            else:
+                yield batch
+
+    async def receive(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
+        """The next message. Raises `NothingReceived` if none comes in `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    for message in self._rows:
+                        return message
+                    if not self._advance():
+                        await self._arrival()
+        except TimeoutError:
+            raise NothingReceived(f"no message of {self.subscription!r} in {timeout} seconds") from None
+
+    async def fetch(self, count: int, timeout: float | None = None) -> list[Message]:  # noqa: ASYNC109
+        """`count` messages, or those that came in `timeout` seconds, which may be none."""
+        found: list[Message] = []
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    for message in self._rows if len(found) < count else ():
+                        found.append(message)
+                        if len(found) >= count:
+                            break
+                    if len(found) >= count:
+                        return found
+                    if not self._advance():
+                        await self._arrival()
+        except TimeoutError:
+            return found
+
+    def _take(self) -> MessageBatch | None:
+        if not self._queue:
+            return None
+        batch = self._queue.popleft()
+        cast(Feed, batch.source).used(len(batch))
+        return batch
+
+    def _advance(self) -> bool:
+        """The next batch is handed out message by message."""
+        self._current = self._take()
+        if self._current is None:
+            return False
+        self._rows = self._current.messages()
+        return True
+
+    def _take_batch(self) -> MessageBatch | None:
+        """The next batch, or what is left of the one that was begun."""
+        for message in self._rows:
+            begun, self._rows = message.batch, iter(())
+            rest = (begun.content, message.offset, begun.last, begun.redelivery_count, begun.generation)
+            return MessageBatch(begun.source, *rest)
+        return self._take()
+
+    async def _arrival(self) -> None:
+        if self._closed is not None:
+            raise fresh(self._closed)
+        arrival: Future[None] = self.client.loop.create_future()
+        self._arrivals.append(arrival)
+        await arrival
+
+    # -- acknowledging -------------------------------------------------------------------------------------------------
+
+    def ack(self, what: Message | MessageBatch) -> AckGroup:
+        """It is done. Sent within milliseconds, with others; `await` the answer to know that it is durable."""
+        if type(what) is Message:
+            batch, offset = what[0], what[1]
+            feed: Feed = batch.source  # type: ignore[assignment]  # a cast would cost as much as the rest
+            return feed.ack(offset, offset, batch.generation)
+        batch = cast(MessageBatch, what)
+        return cast(Feed, batch.source).ack(batch.first, batch.last, batch.generation)
+
+    def ack_all(self, what: Message | MessageBatch) -> AckGroup:
+        """It and everything before it in its partition is done."""
+        batch, _, last = _range_of(what)
+        return cast(Feed, batch.source).ack_all(last, batch.generation)
+
+    def nack(self, what: Message | MessageBatch, delay: float = 0.0, reason: str = "") -> None:
+        """It could not be done: the broker delivers it again after `delay` seconds or more."""
+        batch, first, last = _range_of(what)
+        cast(Feed, batch.source).nack(first, last, batch.generation, delay, reason)
+
+    # -- steering ------------------------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """The broker delivers nothing more to the subscription until `resume`."""
+        await self._ask_all("pause")
+
+    async def resume(self) -> None:
+        await self._ask_all("resume")
+
+    async def seek(self, to: Start, *, partition: int | None = None) -> None:
+        """The subscription goes on from there: earliest, latest, an offset or a time. Durable when it returns.
+
+        What was received before cannot be acknowledged any more. An offset needs the partition if there are several.
+        """
+        feeds = [feed for feed in self._feeds.values() if partition is None or feed.partition == partition]
+        place = wire_start(to)
+        if not feeds or (type(place) is int and len(feeds) > 1):
+            raise ArgumentInvalid(f"a seek to {to!r} needs one partition; this consumer has {len(feeds)} of them")
+        for feed in feeds:
+            fields = {"offset": place} if not isinstance(place, dict) else place
+            if isinstance(place, str):
+                found = await self.client.topic(feed.place)
+                fields = {"offset": (found.first if place == "earliest" else found.end)[feed.partition or 0]}
+            reply = await feed.ask("seek", fields)
+            if "generation" in reply:
+                feed.reset(int(reply["generation"]))
+
+    async def _ask_all(self, verb: str) -> None:
+        for feed in list(self._feeds.values()):
+            await feed.ask(verb, {})
+
+    @property
+    def partitions(self) -> list[tuple[str, int | None]]:
+        """Topic and partition of everything it consumes."""
+        return [(feed.topic, feed.partition) for feed in self._feeds.values()]
+
+    # -- for its feeds -------------------------------------------------------------------------------------------------
+
+    def put(self, batch: MessageBatch) -> None:
+        self._queue.append(batch)
+        if self._arrivals:
+            self._wake()
+
+    def void(self, feed: Feed) -> int:
+        """Forgets what this feed delivered and nobody took; returns how many of its permits that frees."""
+        if self._current is not None and self._current.source is feed:
+            deque(self._rows, maxlen=0)  # whoever iterates over it finds its end
+        dropped = sum(len(batch) for batch in self._queue if batch.source is feed)
+        if dropped:
+            self._queue = deque(batch for batch in self._queue if batch.source is not feed)
+        return dropped
+
+    def fail(self, error: DanubeError) -> None:
+        """A feed is gone for good; what has arrived may still be taken."""
+        if self._closed is None:
+            self._closed = error
+            self._wake()
+
+    def _wake(self) -> None:
+        arrivals, self._arrivals = self._arrivals, []
+        for arrival in arrivals:
+            if not arrival.done():
+                arrival.set_result(None)
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        try:
+            await self._join(self.start)
+        except BaseException:
+            for feed in self._feeds.values():
+                await feed.close_channel(wait=False)
+            raise
+        self._closed = None
+        self.client.add(self)
+        self._refresher = self.client.loop.create_task(self._refresh())
+        return self
+
+    async def _join(self, start: Any) -> None:
+        """Opens a feed for every partition that has none yet."""
+        names = list(self.topics)
+        if self.pattern is not None:
+            names = [name for name in await self.client.list_topics(self.pattern) if fnmatchcase(name, self.pattern)]
+        for name in names:
+            found = await self.client.topic(name, create=self.create, reliable=self.reliable)
+            for partition, place in found.places():
+                if place not in self._feeds:
+                    feed = self._feeds[place] = Feed(self, name, partition, place, start)
+                    try:
+                        await feed.open()
+                    except BaseException:
+                        del self._feeds[place]
+                        raise
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            try:
+                await self._join("earliest")
+            except DanubeError as error:
+                self.client.say("refresh_failed", error)  # looked for again
+
+    async def close(self) -> None:
+        """Sends the acks that wait, then leaves: what was not acknowledged goes to other consumers."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+            self._refresher = None
+        self._closed = ClientClosed(f"the consumer of {self.subscription!r} was closed")
+        self.client.remove(self)
+        for feed in self._feeds.values():
+            await feed.close()
+        self._queue.clear()
+        self._rows = iter(())
+        self._wake()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _range_of(what: Message | MessageBatch) -> tuple[MessageBatch, int, int]:
+    if isinstance(what, MessageBatch):
+        return what, what.first, what.last
+    return what.batch, what.offset, what.offset

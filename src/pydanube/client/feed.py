@@ -1,0 +1,206 @@
+"""A consumer's channel to one partition: permits out, deliveries in, acknowledgements out.
+
+A connection that breaks voids what was not handed to the program yet: the broker delivers it again. Acks that were not
+answered are sent again if no seek came between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydanube.base.errors import ClientClosed, DanubeError
+from pydanube.base.limits import CLIENT_ACK_RANGES
+from pydanube.client.acks import AckGroup
+from pydanube.client.channel import ReopeningChannel
+from pydanube.client.messages import Deserializer, MessageBatch
+from pydanube.wire.batch import Batch
+from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Nack, Reply
+
+if TYPE_CHECKING:
+    from pydanube.client.consumer import Consumer
+
+ACK_DELAY_SECONDS = 0.005  # acks that nobody awaits wait this long for company
+NEVER = -1
+
+
+class Feed(ReopeningChannel):
+    """`generation` is the subscription's: each seek starts a new one."""
+
+    def __init__(self, consumer: Consumer, topic: str, partition: int | None, place: str, start: Any) -> None:
+        super().__init__(consumer.client)
+        self.consumer = consumer
+        self.topic = topic
+        self.partition = partition
+        self.deserializer: Deserializer | None = consumer.deserializer
+        self.place = place  # the topic's name, or the partition's
+        self.generation = NEVER
+        self._start = start
+        self._owed = 0  # permits used by messages that the program has taken, not granted again yet
+        self._group = AckGroup(self)
+        self._scheduled = False
+        self._flying: dict[int, AckGroup] = {}  # in the order they were sent
+        self._kept: list[AckGroup] = []  # not answered when the channel broke
+
+    # -- the channel ---------------------------------------------------------------------------------------------------
+
+    def opening(self) -> tuple[str, dict[str, Any]]:
+        consumer = self.consumer
+        fields: dict[str, Any] = {
+            "topic": self.place,
+            "subscription": consumer.subscription,
+            "type": consumer.type,
+            "start": self._start,
+            "name": consumer.name,
+            "filters": list(consumer.filters),
+            "create": consumer.create,
+        }
+        if consumer.reliable is not None:
+            fields["reliable"] = consumer.reliable
+        if consumer.options:
+            fields["options"] = dict(consumer.options)
+        return "open_consumer", fields
+
+    def opened(self, reply: Mapping[str, Any]) -> None:
+        assert self.connection is not None
+        generation = max(int(reply["generation"]), self.generation)
+        kept, self._kept = self._kept, []
+        same = generation == self.generation
+        if not same:
+            self._new_generation(generation)
+        for group in kept:
+            if same:
+                self._post(group)
+            else:
+                group.finish()
+        self._owed = 0
+        self.connection.write(Grant(self.number, self.consumer.prefetch).encode())
+
+    def interrupted(self, error: DanubeError) -> None:
+        self._kept += self._flying.values()
+        self._flying.clear()
+        self.consumer.void(self)
+
+    def given_up(self, error: DanubeError) -> None:
+        self.finish_acks(error)
+        self.consumer.fail(error)
+
+    def finish_acks(self, error: DanubeError) -> None:
+        for group in [*self._kept, *self._flying.values(), self._group]:
+            group.finish(error)
+        self._kept.clear()
+        self._flying.clear()
+        self._group = AckGroup(self)
+
+    async def close(self) -> None:
+        self.flush_acks()
+        for group in list(self._flying.values()):
+            try:
+                await group
+            except DanubeError:
+                break
+        await self.close_channel()
+        self.finish_acks(ClientClosed("the consumer was closed"))
+
+    async def ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A request about this channel. If it breaks meanwhile, what became of it is not known."""
+        if self.connection is None:
+            raise self.client.unreachable()
+        reply = await self.connection.request(verb, {"channel": self.number, **fields})
+        assert isinstance(reply, Reply)
+        return reply.fields
+
+    # -- deliveries ----------------------------------------------------------------------------------------------------
+
+    def delivered(self, delivery: Deliver) -> None:
+        _, generation, first, last, attempt, data = delivery
+        if generation != self.generation:
+            self.used(last - first + 1)
+            return
+        self._attempts = 0
+        content = Batch.parse(data)
+        self.consumer.put(MessageBatch(self, content, first, last, attempt, generation))
+
+    def reset(self, generation: int) -> None:
+        if generation > self.generation:
+            self._new_generation(generation)
+            self.used(self.consumer.void(self))
+
+    def _new_generation(self, generation: int) -> None:
+        """Acks of the older one do nothing, and are answered so."""
+        self.generation = generation
+        group, self._group = self._group, AckGroup(self)
+        group.finish()
+
+    def used(self, count: int) -> None:
+        """So many delivered messages wait no more in the client."""
+        self._owed += count
+        if self._owed * 4 >= self.consumer.prefetch and self.connection is not None:
+            self.connection.write(Grant(self.number, self._owed).encode())
+            self._owed = 0
+
+    # -- acknowledgements ----------------------------------------------------------------------------------------------
+
+    def ack(self, first: int, last: int, generation: int) -> AckGroup:
+        group = self._group
+        if generation != self.generation:
+            void = AckGroup(self)
+            void.done = True
+            return void
+        if first == group.last + 1 and group.first <= group.last:
+            group.last = last
+            return group
+        if group.first <= group.last:
+            group.ranges.append((group.first, group.last))
+        group.first, group.last = first, last
+        if len(group.ranges) >= CLIENT_ACK_RANGES:
+            self.flush_acks()
+        elif not self._scheduled:
+            self._scheduled = True
+            self.loop.call_later(ACK_DELAY_SECONDS, self.flush_acks)
+        return group
+
+    def ack_all(self, last: int, generation: int) -> AckGroup:
+        self.flush_acks()
+        group = AckGroup(self, cumulative=True)
+        group.first = group.last = last
+        if generation != self.generation:
+            group.done = True
+        else:
+            self._post(group)
+        return group
+
+    def hurry_acks(self) -> None:
+        """With what others acknowledge in this turn of the loop."""
+        self.loop.call_soon(self.flush_acks)
+
+    def flush_acks(self) -> None:
+        self._scheduled = False
+        if self._group.first <= self._group.last:
+            group, self._group = self._group, AckGroup(self)
+            self._post(group)
+
+    def _post(self, group: AckGroup) -> None:
+        ranges = group.all_ranges()
+        connection = self.connection
+        if connection is None:
+            self._kept.append(group)
+            return
+        request = connection.next_request()
+        self._flying[request] = group
+        connection.write(Ack(self.number, request, self.generation, ranges, group.cumulative).encode())
+
+    def acked(self, answer: Acked) -> None:
+        group = self._flying.pop(answer.request, None)
+        if group is not None:
+            group.finish()
+
+    def refused(self, request: int, error: DanubeError) -> None:
+        group = self._flying.pop(request, None)
+        if group is not None:
+            group.finish(error)
+
+    def nack(self, first: int, last: int, generation: int, delay: float, reason: str) -> None:
+        if generation == self.generation and self.connection is not None:
+            microseconds = round(delay * 1_000_000)
+            self.connection.write(Nack(self.number, 0, generation, [(first, last)], microseconds, reason).encode())

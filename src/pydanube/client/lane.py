@@ -1,0 +1,278 @@
+"""A producer's way to one partition: batches in order, numbered, sent again under the same numbers when they must be.
+
+The broker takes only the sequence after the last one. So when anything goes wrong the lane waits for the answers to all
+that is under way, opens its channel again, learns what the broker expects, and goes on from there.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydanube.base.errors import (
+    ConnectionLost,
+    DanubeError,
+    OffsetUnknown,
+    ProducerFenced,
+    ProducerUnknown,
+    SequenceGap,
+)
+from pydanube.base.limits import PRODUCER_FLYING_BATCHES_MAX
+from pydanube.client.channel import ReopeningChannel
+from pydanube.client.outgoing import Outgoing
+from pydanube.wire.commands import NO_OFFSET, Published, encode_publish
+
+if TYPE_CHECKING:
+    from pydanube.client.producer import Producer
+
+_DURABILITY = ("none", "buffered", "fsynced", "replicated")
+
+
+class Lane(ReopeningChannel):
+    """`filling` takes messages; `waiting` are sealed; `flying` are sent; `stumbled` were refused and will go again."""
+
+    def __init__(self, producer: Producer, topic: str, partition: int | None, place: str) -> None:
+        super().__init__(producer.client)
+        self.producer = producer
+        self.topic = topic
+        self.partition = partition
+        self.filling = Outgoing(self)
+        self.producer_id = 0
+        self.next_sequence = 0
+        self._place = place  # the topic's name, or the partition's
+        self._waiting: deque[Outgoing] = deque()
+        self._flying: dict[int, Outgoing] = {}
+        self._stumbled: list[Outgoing] = []
+        self._trouble: DanubeError | None = None  # nothing is sent until the channel is opened again
+        self._due = False  # what is being filled goes as soon as there is room
+        self._soon = False
+        self._linger: TimerHandle | None = None
+        self._expiry: TimerHandle | None = None
+
+    def unfinished(self) -> list[Outgoing]:
+        """Everything not answered for good, oldest first."""
+        unsent = [self.filling] if self.filling.payloads else []
+        return [*self._stumbled, *self._flying.values(), *self._waiting, *unsent]
+
+    # -- filling and sending -------------------------------------------------------------------------------------------
+
+    def begin(self, linger: float) -> None:
+        """The first message of a batch is being put in."""
+        if self._linger is None:
+            self._linger = self.loop.call_later(linger, self.flush)
+
+    def hurry(self, outgoing: Outgoing) -> None:
+        """At the end of this turn of the loop, so that what others send in it goes along."""
+        if outgoing is self.filling and not self._soon:
+            self._soon = True
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._soon = False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self._due = True
+        self.pump()
+
+    def seal(self) -> None:
+        """What is being filled becomes a batch; it goes when its turn comes."""
+        outgoing, self.filling = self.filling, Outgoing(self)
+        self._due = False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        self.add(outgoing)
+        self.producer.rotate(self)
+
+    def add(self, outgoing: Outgoing) -> None:
+        producer = self.producer
+        outgoing.deadline = self.loop.time() + producer.send_timeout
+        try:
+            outgoing.seal(self.client.clock.wall(), self.producer_id, self.next_sequence, producer.codec)
+        except DanubeError as error:
+            producer.taken(outgoing)
+            self._fail(outgoing, error)
+            return
+        self.next_sequence += outgoing.count
+        producer.taken(outgoing)
+        self._waiting.append(outgoing)
+
+    def pump(self) -> None:
+        """Sends what may be sent. A batch that lingered long enough is sealed only now: it grew meanwhile."""
+        connection = self.connection
+        flying = self._flying
+        if connection is None or self._trouble is not None:
+            return
+        waiting = self._waiting
+        while len(flying) < PRODUCER_FLYING_BATCHES_MAX:
+            if not waiting:
+                if not self._due or not self.filling.payloads:
+                    self._due = False
+                    return
+                self.seal()
+                continue
+            outgoing = waiting.popleft()
+            assert outgoing.batch is not None
+            request = connection.next_request()
+            flying[request] = outgoing
+            connection.write(encode_publish(self.number, request, *outgoing.batch.parts()))
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def published(self, answer: Published) -> None:
+        outgoing = self._flying.pop(answer.request, None)
+        if outgoing is None:
+            return
+        self._attempts = 0
+        durability = _DURABILITY[answer.durability]
+        if durability == "replicated":
+            durability = f"replicated:{answer.copies}"
+        outgoing.acknowledge(None if answer.base_offset == NO_OFFSET else answer.base_offset, durability)
+        self.producer.finished(outgoing)
+        if self._trouble is not None:
+            self._recover()
+        elif self._waiting or self._due:
+            self.pump()
+
+    def refused(self, request: int, error: DanubeError) -> None:
+        outgoing = self._flying.pop(request, None)
+        if outgoing is None:
+            return
+        if isinstance(error, OffsetUnknown):
+            outgoing.acknowledge(None, "none")
+            self.producer.finished(outgoing)
+        elif not self.producer_id:
+            self._fail(outgoing, error)  # nothing to resend under: at most once
+            self.pump()
+            return
+        elif isinstance(error, ProducerFenced):
+            self.given_up(error)
+            self.connection = None
+            return
+        else:
+            follows = isinstance(error, SequenceGap) and self._trouble is not None
+            if error.retriable or follows or isinstance(error, ProducerUnknown | SequenceGap):
+                outgoing.reason = outgoing.reason or error if follows else error
+                self._stumbled.append(outgoing)
+            else:
+                self._fail(outgoing, error)
+            self._trouble = self._trouble or error
+        if self._trouble is not None:
+            self._recover()
+
+    def _recover(self) -> None:
+        """Once all that was under way is answered."""
+        if not self._flying and self._trouble is not None:
+            self.reopen(self._trouble)
+
+    # -- the channel ---------------------------------------------------------------------------------------------------
+
+    def opening(self) -> tuple[str, dict[str, Any]]:
+        producer = self.producer
+        fields: dict[str, Any] = {"topic": self._place, "reliable": producer.reliable, "create": producer.create}
+        if producer.reliable:
+            fields["name"] = producer.name
+        return "open_producer", fields
+
+    def opened(self, reply: Mapping[str, Any]) -> None:
+        self._trouble = None
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        producer_id = int(reply.get("producer_id") or 0)
+        if self.producer_id and producer_id != self.producer_id:
+            error = ProducerUnknown(f"{self._place} has forgotten producer {self.producer.name!r}")
+            for outgoing in [*self._stumbled, *self._waiting]:
+                self._fail(outgoing, error)
+            self._stumbled.clear()
+            self._waiting.clear()
+        self.producer_id = producer_id
+        self._resume(int(reply.get("next_sequence") or 0))
+        self.pump()
+
+    def _resume(self, expected: int) -> None:
+        """What the broker has goes again as it is, to learn its offset; the rest follows without a gap."""
+        again, self._stumbled = self._stumbled, []
+        again += self._waiting
+        now = self.loop.time()
+        self._waiting.clear()
+        taken = expected
+        for outgoing in again:
+            if outgoing.reason is not None and now >= outgoing.deadline:
+                self._fail(outgoing, outgoing.reason)
+                continue
+            if self.producer_id and outgoing.first_sequence + outgoing.count > taken:
+                if outgoing.first_sequence != expected:
+                    outgoing.renumber(expected)
+                expected += outgoing.count
+            self._waiting.append(outgoing)
+        self.next_sequence = expected
+
+    def interrupted(self, error: DanubeError) -> None:
+        self._trouble = None
+        lost = list(self._flying.values())
+        self._flying.clear()
+        if self.producer_id:
+            self._stumbled += lost
+            self._stumbled.sort(key=_first_sequence)
+            for outgoing in lost:
+                outgoing.reason = error
+        else:
+            for outgoing in lost:
+                self._fail(outgoing, ConnectionLost(f"not answered, and not sent again: {error}"))
+        for outgoing in self._waiting:
+            outgoing.reason = outgoing.reason or error
+        self._expire()
+
+    def _expire(self) -> None:
+        """While the channel is not open: what has waited too long fails of the reason it waits for."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if self.connection is not None or self.closed:
+            return
+        now = self.loop.time()
+        kept: list[Outgoing] = []
+        for outgoing in [*self._stumbled, *self._waiting]:
+            if outgoing.deadline > now:
+                kept.append(outgoing)
+            else:
+                self._fail(outgoing, outgoing.reason or self.client.unreachable())
+        stumbled = len(self._stumbled)
+        if len(kept) < stumbled + len(self._waiting):
+            self._stumbled = [outgoing for outgoing in self._stumbled if not outgoing.done]
+            self._waiting = deque(outgoing for outgoing in self._waiting if not outgoing.done)
+        soonest = min((outgoing.deadline for outgoing in kept), default=now + self.producer.send_timeout)
+        self._expiry = self.loop.call_at(soonest, self._expire)
+
+    def given_up(self, error: DanubeError) -> None:
+        """Nothing more can be sent here."""
+        unfinished = self.unfinished()
+        if self.filling.payloads:
+            self.filling.count = len(self.filling.payloads)
+            self.producer.taken(self.filling)
+            self.filling = Outgoing(self)
+        self._stumbled.clear()
+        self._flying.clear()
+        self._waiting.clear()
+        self.stop()
+        for outgoing in unfinished:
+            self._fail(outgoing, error)
+        self.producer.fail(error)
+
+    def stop(self) -> None:
+        for timer in (self._linger, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._linger = self._expiry = None
+
+    def _fail(self, outgoing: Outgoing, error: DanubeError) -> None:
+        outgoing.fail(error)
+        self.producer.finished(outgoing)
+
+
+def _first_sequence(outgoing: Outgoing) -> int:
+    return outgoing.first_sequence

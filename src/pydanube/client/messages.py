@@ -1,0 +1,169 @@
+"""What a consumer gets: batches as they were delivered, and the messages in them, decoded when they are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import repeat
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pydanube.wire.arrow import to_record_batch
+from pydanube.wire.batch import Batch
+from pydanube.wire.columns import Column, Kind, kind_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Deserializer = Callable[[bytes], Any]
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Source(Protocol):
+    """Where a batch came from."""
+
+    topic: str  # without the partition
+    partition: int | None
+    deserializer: Deserializer | None
+
+
+class Message(NamedTuple):
+    """One message. Times are microseconds since 1970."""
+
+    batch: MessageBatch  # it was delivered with
+    offset: int
+    payload: bytes | None  # None is a tombstone, b"" an empty message
+    key_bytes: bytes | None
+    attributes: Mapping[str, str]
+    publish_time: int
+    event_time: int | None
+
+    @property
+    def key(self) -> str | None:
+        """As text. `key_bytes` has it as it was sent; sending this text again gives the same bytes."""
+        return None if self.key_bytes is None else self.key_bytes.decode("utf-8", "surrogateescape")
+
+    @property
+    def value(self) -> Any:
+        """The payload as the deserializer reads it; None for a tombstone."""
+        return self.batch.read(self.payload)
+
+    @property
+    def topic(self) -> str:
+        return self.batch.topic
+
+    @property
+    def partition(self) -> int | None:
+        return self.batch.partition
+
+    @property
+    def redelivery_count(self) -> int:
+        """How often it was delivered before without success."""
+        return self.batch.redelivery_count
+
+    @property
+    def append_time(self) -> int:
+        """When the broker took it."""
+        return self.batch.content.append_time
+
+    @property
+    def producer(self) -> int:
+        """The producer's number in its topic (partition); 0 if it has none."""
+        return self.batch.content.producer_id
+
+    @property
+    def sequence(self) -> int:
+        """The producer's number for this message."""
+        return self.batch.content.first_sequence + self.offset - self.batch.content.base_offset
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic} {self.offset}, {len(self.payload or b'')} bytes>"
+
+
+_MESSAGE_OF: Callable[[tuple[Any, ...]], Message] = partial(tuple.__new__, Message)  # half the time of Message(…)
+
+
+class MessageBatch:
+    """Messages first..last of a batch, as one delivery brought them. `content` is the whole batch."""
+
+    __slots__ = ("_payloads", "content", "first", "generation", "last", "redelivery_count", "source")
+
+    def __init__(self, source: Source, content: Batch, first: int, last: int, attempt: int, generation: int) -> None:
+        self.source = source
+        self.content = content
+        self.first = first
+        self.last = last
+        self.redelivery_count = attempt
+        self.generation = generation
+        self._payloads: list[bytes | None] | None = None
+
+    @property
+    def topic(self) -> str:
+        return self.source.topic
+
+    @property
+    def partition(self) -> int | None:
+        return self.source.partition
+
+    @property
+    def offsets(self) -> range:
+        return range(self.first, self.last + 1)
+
+    @property
+    def payloads(self) -> list[bytes | None]:
+        if self._payloads is None:
+            self._payloads = self._rows(self.content.payloads())
+        return self._payloads
+
+    @property
+    def values(self) -> list[Any]:
+        """The payloads as the deserializer reads them."""
+        return list(map(self.read, self.payloads))
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        return self._rows(self.content.keys())
+
+    def messages(self) -> Iterator[Message]:
+        content = self.content
+        columns = content.columns
+        keys: Any = repeat(None)
+        attributes: Any = repeat(_NOTHING)
+        publish_times: Any = repeat(content.publish_time)
+        event_times: Any = repeat(None)
+        if kind_of(columns, Column.KEY) != Kind.ABSENT:
+            keys = self._rows(content.keys())
+        if kind_of(columns, Column.ATTRIBUTES) != Kind.ABSENT:
+            attributes = [each or _NOTHING for each in self._rows(content.attributes())]
+        if kind_of(columns, Column.PUBLISH_TIME) != Kind.ABSENT:
+            publish_times = self._rows(content.publish_times())
+        if kind_of(columns, Column.EVENT_TIME) != Kind.ABSENT:
+            event_times = self._rows(content.event_times())
+        rows = zip(
+            repeat(self), self.offsets, self.payloads, keys, attributes, publish_times, event_times, strict=False
+        )  # the repeats have no end
+        return map(_MESSAGE_OF, rows)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """All columns, under the names that Parquet and Spark use. Needs `pip install pydanube[arrow]`."""
+        whole = to_record_batch(self.content, derived=True)
+        return whole.slice(self.first - self.content.base_offset, len(self))
+
+    def read(self, payload: bytes | None) -> Any:
+        deserializer = self.source.deserializer
+        return payload if payload is None or deserializer is None else deserializer(payload)
+
+    def _rows(self, column: list[Any]) -> list[Any]:
+        if len(self) == len(column):
+            return column
+        at = self.first - self.content.base_offset
+        return column[at : at + len(self)]
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def __repr__(self) -> str:
+        return f"<MessageBatch {self.topic} {self.first}..{self.last}>"

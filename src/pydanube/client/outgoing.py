@@ -1,0 +1,252 @@
+"""Messages on their way out: a batch being filled or awaiting its answer, and the light objects that wait for it.
+
+`Sent` and `SentMany` are no futures: nothing is scheduled, and nothing is said, when they are dropped.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, overload
+
+from pydanube.base.errors import DanubeError
+from pydanube.wire.batch import Batch, Codec, build
+
+
+class Receipt(NamedTuple):
+    """What the broker promises of one message."""
+
+    topic: str  # as the producer was opened: without its partition
+    partition: int | None
+    offset: int | None  # None if the topic keeps nothing, or if a repeat's place is not remembered any more
+    durability: str  # none, buffered, fsynced or replicated:copies
+
+
+class Way(Protocol):
+    """Where a batch goes: one partition of a producer."""
+
+    topic: str
+    partition: int | None
+    loop: AbstractEventLoop
+
+    def hurry(self, outgoing: Outgoing) -> None:
+        """Somebody waits for it: do not linger."""
+        ...
+
+
+class Outgoing:
+    """One batch. `done` once it is acknowledged or has failed; never both."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "batch",
+        "bytes",
+        "count",
+        "deadline",
+        "delivery_times",
+        "done",
+        "durability",
+        "error",
+        "event_times",
+        "first_sequence",
+        "hurried",
+        "keys",
+        "payloads",
+        "reason",
+        "waiters",
+        "watched",
+        "way",
+    )
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.payloads: list[bytes | None] = []
+        self.bytes = 0
+        # Sparse: row -> value, in the order of rows, so that messages without them pay nothing.
+        self.keys: dict[int, bytes] = {}
+        self.attributes: dict[int, Mapping[str, str]] = {}
+        self.event_times: dict[int, int] = {}
+        self.delivery_times: dict[int, int] = {}
+        self.batch: Batch | None = None
+        self.count = 0
+        self.first_sequence = 0
+        self.deadline = 0.0
+        self.base_offset: int | None = None
+        self.durability = "none"
+        self.done = False
+        self.hurried = False
+        self.error: DanubeError | None = None
+        self.reason: DanubeError | None = None  # why it was not accepted the last time
+        self.watched = False  # somebody waits or has waited, and so learns of the error
+        self.waiters: list[Future[None]] = []
+
+    def seal(self, publish_time: int, producer_id: int, first_sequence: int, codec: Codec) -> None:
+        """Makes the batch of what was put in."""
+        self.count = count = len(self.payloads)
+        self.first_sequence = first_sequence
+        self.batch = build(
+            self.payloads,
+            publish_time=publish_time,
+            keys=_column(self.keys, count),
+            attributes=_column(self.attributes, count),
+            event_times=_column(self.event_times, count),
+            delivery_times=_column(self.delivery_times, count),
+            producer_id=producer_id,
+            first_sequence=first_sequence if producer_id else 0,
+            codec=codec,
+        )
+        self.payloads = []  # from here on the batch has them
+
+    def renumber(self, first_sequence: int) -> None:
+        """The same messages under other sequences: only for what the broker is known not to have taken."""
+        batch = self.batch
+        assert batch is not None
+        self.first_sequence = first_sequence
+        self.batch = build(
+            batch.payloads(),
+            publish_time=batch.publish_time,
+            keys=batch.keys(),
+            attributes=batch.attributes(),
+            event_times=batch.event_times(),
+            delivery_times=batch.delivery_times(),
+            producer_id=batch.producer_id,
+            first_sequence=first_sequence,
+            codec=batch.codec,
+        )
+
+    def acknowledge(self, base_offset: int | None, durability: str) -> None:
+        self.base_offset = base_offset
+        self.durability = durability
+        self._finish()
+
+    def fail(self, error: DanubeError) -> None:
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        self.batch = None
+        if self.waiters:
+            for waiter in self.waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self.waiters.clear()
+
+    def wait(self) -> Generator[Any, None, None]:
+        """Until it is done; raises what it failed of. Each waiter has a future of its own: one may be cancelled."""
+        self.watched = True
+        if not self.done:
+            self.way.hurry(self)
+            waiter: Future[None] = self.way.loop.create_future()
+            self.waiters.append(waiter)
+            yield from waiter
+        if self.error is not None:
+            raise fresh(self.error)
+
+    def receipt(self, row: int) -> Receipt:
+        offset = None if self.base_offset is None else self.base_offset + row
+        return Receipt(self.way.topic, self.way.partition, offset, self.durability)
+
+
+def _column(sparse: Mapping[int, Any], count: int) -> list[Any] | None:
+    if not sparse:
+        return None
+    if len(sparse) == count:
+        return list(sparse.values())
+    return [sparse.get(row) for row in range(count)]
+
+
+def fresh(error: DanubeError) -> DanubeError:
+    """The same error for one more to raise: an exception that several raise would collect all their tracebacks."""
+    return type(error)(*error.args)
+
+
+class Sent:
+    """One message that was handed over. `await` it for its receipt, or drop it."""
+
+    __slots__ = ("_outgoing", "_row")
+
+    def __init__(self, outgoing: Outgoing, row: int) -> None:
+        self._outgoing = outgoing
+        self._row = row
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        yield from self._outgoing.wait()
+        return self._outgoing.receipt(self._row)
+
+    @property
+    def done(self) -> bool:
+        """Whether `await` would return, or raise, at once."""
+        return self._outgoing.done
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of many messages in the order they were given, made when they are looked at."""
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self, parts: list[tuple[Outgoing, int, int]]) -> None:
+        self._parts = parts  # batch, its first row, how many rows
+        self._count = sum(count for _, _, count in parts)
+
+    @property
+    def offsets(self) -> list[int | None]:
+        found: list[int | None] = []
+        for outgoing, row, count in self._parts:
+            base = outgoing.base_offset
+            found += [None] * count if base is None else range(base + row, base + row + count)
+        return found
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for outgoing, row, count in self._parts:
+            yield from map(outgoing.receipt, range(row, row + count))
+
+    @overload
+    def __getitem__(self, at: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Receipt]: ...
+
+    def __getitem__(self, at: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(self._count))]
+        left = at + self._count if at < 0 else at
+        if left >= 0:
+            for outgoing, row, count in self._parts:
+                if left < count:
+                    return outgoing.receipt(row + left)
+                left -= count
+        raise IndexError(at)
+
+    def __repr__(self) -> str:
+        return f"<Receipts of {self._count} messages>"
+
+
+class SentMany:
+    """Messages that were handed over together. `await` it for their receipts, or drop it."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[tuple[Outgoing, int, int]]) -> None:
+        self._parts = parts
+
+    def __await__(self) -> Generator[Any, None, Receipts]:
+        for outgoing, _, _ in self._parts:
+            outgoing.watched = True  # all of them: the first error is raised, the others are not said again
+            if not outgoing.done:
+                outgoing.way.hurry(outgoing)
+        for outgoing, _, _ in self._parts:
+            if not outgoing.done or outgoing.error is not None:
+                yield from outgoing.wait()
+        return Receipts(self._parts)
+
+    @property
+    def done(self) -> bool:
+        return all(outgoing.done for outgoing, _, _ in self._parts)
+
+
+OnError = Callable[[DanubeError, int], None]  # the error, and how many messages failed of it

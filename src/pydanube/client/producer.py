@@ -1,0 +1,411 @@
+"""A producer: takes messages one by one or in lists, and spreads them over the lanes of its topic's partitions.
+
+`send` is a plain call and must stay one of the cheapest things in the client: per message it appends to a list, counts
+bytes and makes one small object. Everything else happens per batch.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pydanube.base.checksum import crc32c
+from pydanube.base.errors import BatchInvalid, BatchTooLarge, ClientClosed, DanubeError, ProducerBusy
+from pydanube.base.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    KIB,
+    MESSAGE_OVERHEAD_BYTES,
+    PRODUCER_BATCH_BYTES,
+    PRODUCER_BATCH_MESSAGES,
+    PRODUCER_BUFFER_BYTES,
+)
+from pydanube.client.lane import Lane
+from pydanube.client.outgoing import OnError, Outgoing, Sent, SentMany, fresh
+from pydanube.wire.batch import Codec
+
+if TYPE_CHECKING:
+    from pydanube.client.client import Client
+
+MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # with its key, and the columns around it, it fits a batch
+Serializer = Callable[[Any], bytes | None]
+When = int | datetime
+_ONLY_BYTES = frozenset({bytes})
+
+
+class Producer:
+    """Made by `Client.producer`; used with `async with`, or `open` and `close`."""
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        *,
+        name: str | None = None,
+        reliable: bool = True,
+        create: bool = True,
+        compression: str = "none",
+        serializer: Serializer | None = None,
+        on_error: OnError | None = None,
+        linger: float = 0.002,
+        batch_bytes: int = PRODUCER_BATCH_BYTES,
+        batch_messages: int = PRODUCER_BATCH_MESSAGES,
+        buffer_bytes: int = PRODUCER_BUFFER_BYTES,
+        send_timeout: float = 30.0,
+    ) -> None:
+        self.client = client
+        self.topic = topic
+        self.name = name or f"producer-{client.randomness.bytes(8).hex()}"
+        self.reliable = reliable
+        self.create = create
+        self.send_timeout = send_timeout
+        self.codec = _codec(compression)
+        self._serializer = serializer
+        self._on_error = on_error
+        self._linger = linger
+        self._batch_bytes = min(batch_bytes, BATCH_BYTES_MAX // 4)
+        self._last_row = min(batch_messages, BATCH_MESSAGES_MAX) - 1
+        self._buffer_bytes = buffer_bytes
+        self._buffered = 0  # of sealed batches; those being filled come on top, one for each partition at most
+        self._lanes: list[Lane] = []
+        self._turn = 0
+        self._lane: Lane  # takes the keyless messages now
+        self._closed: DanubeError | None = ClientClosed("the producer is not open yet")
+        self._failed: list[tuple[Outgoing, DanubeError]] = []  # the first of them that nobody waited for
+        self._failures = 0
+        self._room: list[Future[None]] = []
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        payload: Any,
+        *,
+        key: str | bytes | None = None,
+        attributes: Mapping[str, str] | None = None,
+        event_time: When | None = None,
+        delivery_time: When | None = None,
+    ) -> Sent:
+        """Hands a message over and returns at once. `await` the answer for its receipt, or drop it.
+
+        Awaiting sends at once; else it goes within `linger`, with others. Raises `ProducerBusy` when too much is not
+        acknowledged yet. Times are microseconds since 1970 or datetimes with a zone.
+        """
+        if self._serializer is not None:
+            payload = self._serializer(payload)
+        if type(payload) is not bytes:
+            payload = _payload(payload)
+        size = len(payload) + MESSAGE_OVERHEAD_BYTES if payload else MESSAGE_OVERHEAD_BYTES
+        if key is None and attributes is None and event_time is None and delivery_time is None:
+            outgoing = self._lane.filling
+            row = len(outgoing.payloads)
+            if not row or size > self._batch_bytes:
+                outgoing = self._begin(self._lane, size)
+                row = 0
+        else:
+            outgoing, size = self._put_aside(size, key, attributes, event_time, delivery_time)
+            row = len(outgoing.payloads)
+        outgoing.payloads.append(payload)
+        outgoing.bytes = size = outgoing.bytes + size
+        if size >= self._batch_bytes or row >= self._last_row:
+            self._full(outgoing.way)  # type: ignore[arg-type]  # a lane: every way of a producer is
+        return Sent(outgoing, row)
+
+    def _begin(self, lane: Lane, size: int) -> Outgoing:
+        """A batch with nothing in it, for a message of this size."""
+        if self._closed is not None:
+            raise fresh(self._closed)
+        if size > MESSAGE_BYTES_MAX:
+            raise BatchTooLarge(f"a message of {size} bytes, at most {MESSAGE_BYTES_MAX}")
+        if self._buffered >= self._buffer_bytes:
+            raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
+        if lane.filling.payloads:
+            self._full(lane)
+        lane.begin(self._linger)
+        return lane.filling
+
+    def _put_aside(
+        self,
+        size: int,
+        key: str | bytes | None,
+        attributes: Mapping[str, str] | None,
+        event_time: When | None,
+        delivery_time: When | None,
+    ) -> tuple[Outgoing, int]:
+        """Checks what belongs to a message besides its payload before any of it is kept, and keeps it."""
+        name = None if key is None else _key(key)
+        happened = None if event_time is None else _microseconds(event_time)
+        due = None if delivery_time is None else _microseconds(delivery_time)
+        texts = _attributes(attributes) if attributes else None
+        size += len(name or b"")
+        if texts:
+            size += sum(map(len, texts)) * 4 + sum(map(len, texts.values())) * 4
+        lane = self._lane if name is None else self._lane_of(name)
+        outgoing = lane.filling
+        if not outgoing.payloads or size > self._batch_bytes:
+            outgoing = self._begin(lane, size)
+        row = len(outgoing.payloads)
+        if name is not None:
+            outgoing.keys[row] = name
+        if texts:
+            outgoing.attributes[row] = texts
+        if happened is not None:
+            outgoing.event_times[row] = happened
+        if due is not None:
+            outgoing.delivery_times[row] = due
+        return outgoing, size
+
+    def _lane_of(self, key: bytes) -> Lane:
+        return self._lanes[crc32c(key) % len(self._lanes)] if len(self._lanes) > 1 else self._lane
+
+    def _full(self, lane: Lane) -> None:
+        lane.seal()
+        lane.pump()
+
+    def send_many(self, payloads: Iterable[Any], *, keys: Sequence[str | bytes | None] | None = None) -> SentMany:
+        """As `send`, for many messages at once and at a fraction of the cost. `await` it for their receipts.
+
+        A list counts as one when it comes to `ProducerBusy`: it is taken as a whole or not at all.
+        """
+        values = list(payloads)
+        if self._serializer is not None:
+            values = [self._serializer(value) for value in values]
+        if keys is not None and len(keys) != len(values):
+            raise BatchInvalid(f"{len(keys)} keys for {len(values)} messages")
+        if self._closed is not None:
+            raise fresh(self._closed)
+        if self._buffered >= self._buffer_bytes:
+            raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
+        total = _total_bytes(values)
+        names = None if keys is None else [None if key is None else _key(key) for key in keys]
+        parts: list[tuple[Outgoing, int, int]] = []
+        if names is not None and len(self._lanes) > 1:
+            for first, last, lane in self._runs(names):
+                self._send_rows(lane, values[first:last], names[first:last], parts)
+            return SentMany(parts)
+        each = max(1, min(self._last_row + 1, self._batch_bytes * len(values) // total)) if values else 1
+        for at in range(0, len(values), each):
+            column = None if names is None else names[at : at + each]
+            self._send_rows(self._lane, values[at : at + each], column, parts)
+        return SentMany(parts)
+
+    def _runs(self, names: list[bytes | None]) -> list[tuple[int, int, Lane]]:
+        """Consecutive messages that go the same way."""
+        runs: list[tuple[int, int, Lane]] = []
+        for row, name in enumerate(names):
+            lane = self._lane if name is None else self._lane_of(name)
+            if runs and runs[-1][2] is lane and row - runs[-1][0] <= self._last_row:
+                runs[-1] = (runs[-1][0], row + 1, lane)
+            else:
+                runs.append((row, row + 1, lane))
+        return runs
+
+    def _send_rows(
+        self,
+        lane: Lane,
+        values: list[Any],
+        names: list[bytes | None] | None,
+        parts: list[tuple[Outgoing, int, int]],
+    ) -> None:
+        size = _total_bytes(values)
+        if len(values) > 1 and size > self._batch_bytes * 2:  # messages of very different sizes
+            half = len(values) // 2
+            self._send_rows(lane, values[:half], None if names is None else names[:half], parts)
+            self._send_rows(lane, values[half:], None if names is None else names[half:], parts)
+            return
+        outgoing = lane.filling
+        if not outgoing.payloads:
+            lane.begin(self._linger)
+        row = len(outgoing.payloads)
+        outgoing.payloads += values
+        outgoing.bytes += size
+        if names is not None:
+            outgoing.keys.update((row + at, name) for at, name in enumerate(names) if name is not None)
+        parts.append((outgoing, row, len(values)))
+        if outgoing.bytes >= self._batch_bytes // 2 or len(outgoing.payloads) > self._last_row // 2:
+            self._full(lane)
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Sealed and not acknowledged."""
+        return self._buffered
+
+    async def ready(self) -> None:
+        """Until `send` has room again. Returns at once when it has."""
+        while self._buffered >= self._buffer_bytes and self._closed is None:
+            room: Future[None] = self.client.loop.create_future()
+            self._room.append(room)
+            await room
+        if self._closed is not None:
+            raise fresh(self._closed)
+
+    async def flush(self) -> None:
+        """Until everything sent before is answered. Raises the first failure of a send that nobody awaited."""
+        under_way: list[Outgoing] = []
+        for lane in self._lanes:
+            under_way += lane.unfinished()
+            lane.flush()
+        for outgoing in under_way:
+            if not outgoing.done:
+                waiter: Future[None] = self.client.loop.create_future()
+                outgoing.waiters.append(waiter)
+                await waiter
+        self._raise_failures()
+
+    def _raise_failures(self) -> None:
+        failed = [error for outgoing, error in self._failed if not outgoing.watched]
+        count, self._failed, self._failures = self._failures, [], 0
+        if failed:
+            error = fresh(failed[0])
+            error.add_note(f"{count} messages that nobody waited for were not published")
+            raise error
+
+    # -- for its lanes -------------------------------------------------------------------------------------------------
+
+    def rotate(self, lane: Lane) -> None:
+        """Keyless messages go on to the next partition with each batch."""
+        if lane is self._lane and len(self._lanes) > 1:
+            self._turn = (self._turn + 1) % len(self._lanes)
+            self._lane = self._lanes[self._turn]
+
+    def taken(self, outgoing: Outgoing) -> None:
+        self._buffered += outgoing.bytes
+
+    def finished(self, outgoing: Outgoing) -> None:
+        self._buffered -= outgoing.bytes
+        if self._room and self._buffered <= self._buffer_bytes // 2:
+            self._wake()
+        if outgoing.error is not None and not outgoing.watched:
+            self._failures += outgoing.count
+            if len(self._failed) < 100:
+                self._failed.append((outgoing, outgoing.error))
+            if self._on_error is not None:
+                self._on_error(outgoing.error, outgoing.count)
+
+    def _wake(self) -> None:
+        for room in self._room:
+            if not room.done():
+                room.set_result(None)
+        self._room.clear()
+
+    def fail(self, error: DanubeError) -> None:
+        """A lane is gone for good, and with it the producer."""
+        if self._closed is None:
+            self._closed = error
+            self._wake()
+            for lane in self._lanes:
+                if not lane.closed:
+                    lane.closed = True
+                    lane.given_up(error)
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    @property
+    def next_sequences(self) -> list[int]:
+        """For each partition the number its next batch begins with; 0 for a new name."""
+        return [lane.next_sequence for lane in self._lanes]
+
+    async def open(self) -> Self:
+        found = await self.client.topic(self.topic, create=self.create, reliable=self.reliable)
+        for partition, place in found.places():
+            self._lanes.append(Lane(self, self.topic, partition, place))
+        try:
+            for lane in self._lanes:
+                await lane.open()
+        except BaseException:
+            for lane in self._lanes:
+                await lane.close_channel(wait=False)
+            raise
+        self._lane = self._lanes[0]
+        self._closed = None
+        self.client.add(self)
+        return self
+
+    async def close(self) -> None:
+        """Sends and awaits what was handed over, then lets go. Raises as `flush` does."""
+        if self._closed is not None:
+            self.client.remove(self)
+            self._raise_failures()
+            return
+        try:
+            await self.flush()
+        finally:
+            self._closed = ClientClosed(f"the producer of {self.topic} was closed")
+            self._wake()
+            self.client.remove(self)
+            for lane in self._lanes:
+                lane.stop()
+                await lane.close_channel()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except DanubeError:
+            if error is None:  # else the program's own error says more
+                raise
+
+
+def _codec(name: str) -> Codec:
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        known = ", ".join(codec.name.lower() for codec in Codec)
+        raise BatchInvalid(f"no compression is called {name!r}; there are {known}") from None
+
+
+def _payload(payload: Any) -> bytes | None:
+    if payload is None or isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}; give the producer a serializer")
+
+
+def _total_bytes(values: list[Any]) -> int:
+    """What they count together. Turns buffers into bytes on the way; raises for anything else."""
+    if set(map(type, values)) <= _ONLY_BYTES:
+        size = sum(map(len, values))
+    else:
+        values[:] = map(_payload, values)
+        size = sum(len(value) for value in values if value is not None)
+    if size > MESSAGE_BYTES_MAX and max(len(value or b"") for value in values) > MESSAGE_BYTES_MAX:
+        raise BatchTooLarge(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
+    return size + MESSAGE_OVERHEAD_BYTES * len(values)
+
+
+def _key(key: str | bytes) -> bytes:
+    if isinstance(key, bytes):
+        return key
+    if not isinstance(key, str):
+        raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
+    return key.encode("utf-8", "surrogateescape")
+
+
+def _attributes(attributes: Mapping[Any, Any]) -> dict[str, str]:
+    texts = dict(attributes)
+    for name, text in texts.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"attributes are texts by name; {name!r} is not")
+        name.encode()  # a lone surrogate cannot be sent, and must not spoil the batch of others
+        text.encode()
+    return texts
+
+
+def _microseconds(time: When) -> int:
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise TypeError("a datetime needs a time zone")
+        return round(time.timestamp() * 1_000_000)
+    if not -(1 << 63) <= time < 1 << 63:
+        raise BatchInvalid(f"{time} is no time in microseconds")
+    return time

@@ -1,0 +1,120 @@
+"""How a client reaches a broker: a small port, and its real form on the event loop's sockets.
+
+Bytes only. What they mean is `connection`'s; when to dial again is the client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from asyncio import BaseTransport, Protocol, WriteTransport
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+from typing import Protocol as Port
+from urllib.parse import urlsplit
+
+from pydanube.base.errors import AddressInvalid
+
+DEFAULT_PORT = 6650
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    tls: bool = False
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"danube{'s' if self.tls else ''}://{host}:{self.port}"
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """`danube://host:port`, several hosts with commas between them, `danubes://` for TLS."""
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("danube", "danubes") or not rest:
+        raise AddressInvalid(f"{text[:200]!r} is no address of a broker")
+    return [_parse_address(place, scheme == "danubes") for place in rest.rstrip("/").split(",")]
+
+
+def _parse_address(place: str, tls: bool) -> Address:
+    try:
+        parts = urlsplit(f"//{place}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    else:
+        if parts.path or parts.query or parts.fragment or "@" in place:
+            host = None
+    if not host:
+        raise AddressInvalid(f"{place[:200]!r} is no host and port")
+    return Address(host, DEFAULT_PORT if port is None else port, tls)
+
+
+class Receiver(Port):
+    """What a connection is told by its link."""
+
+    def received(self, data: bytes) -> None: ...
+
+    def lost(self, error: Exception | None) -> None:
+        """Called once, after which nothing more comes. Without an error the other side closed it, or we did."""
+        ...
+
+
+class Link(Port):
+    """An open stream of bytes to a broker."""
+
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Hands over and returns at once; how much waits is bounded by what the protocol lets be unanswered."""
+        ...
+
+    def close(self) -> None:
+        """Sends what was handed over, then closes."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class Dialer(Port):
+    async def dial(self, address: Address, receiver: Receiver) -> Link:
+        """Raises `OSError` if there is no way to it."""
+        ...
+
+
+class SocketLink(Protocol):
+    """A TCP or TLS connection of the running loop."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._transport: WriteTransport | None = None
+        self.data_received = receiver.received  # type: ignore[method-assign]  # one call less for each read
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        self._transport = cast(WriteTransport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._receiver.lost(error)
+
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        if self._transport is not None:
+            self._transport.writelines(parts)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class SocketDialer:
+    """For `danubes://` the broker must show a certificate of `ca_file`; without one, of an authority of the system."""
+
+    def __init__(self, ca_file: str | None = None) -> None:
+        self._ca_file = ca_file
+
+    async def dial(self, address: Address, receiver: Receiver) -> Link:
+        context = ssl.create_default_context(cafile=self._ca_file) if address.tls else None
+        loop = asyncio.get_running_loop()
+        _, link = await loop.create_connection(lambda: SocketLink(receiver), address.host, address.port, ssl=context)
+        return link
