@@ -87,7 +87,7 @@ _READERS: dict[int, Callable[[Frame], Command]] = {
 
 def decode(frame: Frame) -> Command:
     """What the frame says. Raises `ProtocolError` if it says nothing that its kind may say."""
-    read = _READERS.get(frame.kind)
+    read = _READERS.get(frame[0])
     if read is None:
         raise ProtocolError(f"no frame has kind {frame.kind}")
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import DanubeError, ProtocolError
 from pydanube.base.limits import (
     CONTROL_BYTES_MAX,
     ERROR_MESSAGE_CHARACTERS_MAX,
@@ -116,7 +116,9 @@ class Request(NamedTuple):
     fields: Object  # all but the verb
 
     def encode(self) -> list[Buffer]:
-        return _control(Kind.REQUEST, 0, self.request, {**self.fields, "verb": self.verb})
+        if "verb" in self.fields:
+            raise ProtocolError("REQUEST: no field is named 'verb'")
+        return _control(Kind.REQUEST, 0, self.request, {"verb": self.verb, **self.fields})
 
     @classmethod
     def read(cls, frame: Frame) -> Self:

@@ -52,6 +52,9 @@ class Receipt(IntEnum):
     REPLICATED = 3
 
 
+_DURABILITY_MAX = int(max(Receipt))  # compared with once a receipt; an enum's members are slow at that
+
+
 # -- publishing ------------------------------------------------------------------------------------------------------
 
 
@@ -92,12 +95,12 @@ class Published(NamedTuple):
         _, channel, request, body = frame
         if not channel or not request:
             raise Unfit(_NO_ANSWER)
-        if len(body) != 10:
-            raise Unfit(f"a body of {len(body)} bytes, not 10")
+        if len(body) != _PUBLISHED.size:
+            raise Unfit(f"a body of {len(body)} bytes, not {_PUBLISHED.size}")
         base_offset, durability, copies = _PUBLISHED.unpack(body)
         if not NO_OFFSET <= base_offset <= OFFSET_MAX:
             raise Unfit(f"no batch is at offset {base_offset}")
-        if durability > 3:
+        if durability > _DURABILITY_MAX:
             raise Unfit(f"no durability has code {durability}")
         return _NEW(cls, (channel, request, base_offset, durability, copies))
 
@@ -147,9 +150,10 @@ class Grant(NamedTuple):
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _, channel, request, body = frame
-        _check_consumer(channel, request)
-        if len(body) != 4:
-            raise Unfit(f"a body of {len(body)} bytes, not 4")
+        if not channel or request:
+            _check_consumer(channel, request)
+        if len(body) != _GRANT.size:
+            raise Unfit(f"a body of {len(body)} bytes, not {_GRANT.size}")
         (permits,) = _GRANT.unpack(body)
         if not 0 < permits <= PERMITS_MAX:
             raise Unfit(f"{permits} permits, not 1 to {PERMITS_MAX}")
@@ -181,19 +185,19 @@ class Ack(NamedTuple):
         _, channel, request, body = frame
         if not channel:
             raise Unfit(_NO_CHANNEL)
-        if len(body) == 32:
+        if len(body) == _ACK_ONE.size:  # the usual one, quickly; what is wrong with another is said below
             generation, flags, count, first, last = _ACK_ONE.unpack(body)
-            ranges = [(first, last)]
-        elif len(body) < 16:
-            raise Unfit(f"a body of {len(body)} bytes, not 16 and its ranges")
-        else:
-            generation, flags, count = _ACK.unpack_from(body)
-            ranges = _unpacked(body, _ACK.size, count, len(body))
+            if count == 1 and flags <= _CUMULATIVE and generation >= 0 <= first <= last <= OFFSET_MAX:
+                return _NEW(cls, (channel, request, generation, [(first, last)], flags == _CUMULATIVE))
+        if len(body) < _ACK.size:
+            raise Unfit(f"a body of {len(body)} bytes, not {_ACK.size} and its ranges")
+        generation, flags, count = _ACK.unpack_from(body)
+        _check_generation(generation)
         if flags > _CUMULATIVE:
             raise Unfit(f"unknown flags {flags:#x}")
-        if count != len(ranges) or (flags and count != 1):
-            raise Unfit(f"{count} ranges, and room for {len(ranges)}")
-        _check_generation(generation)
+        if flags and count != 1:
+            raise Unfit(f"a cumulative one with {count} ranges")
+        ranges = _unpacked(body, _ACK.size, count, len(body))
         _check_ranges(ranges)
         return _NEW(cls, (channel, request, generation, ranges, flags == _CUMULATIVE))
 

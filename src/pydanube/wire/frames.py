@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, IntEnum
-from functools import partial
+from functools import cache, partial
 from io import BytesIO
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydanube.base.errors import BrokerProtocolError, ProtocolError
 from pydanube.base.limits import (
@@ -74,7 +74,7 @@ class Frame(NamedTuple):
 _FRAME_OF: Callable[[tuple[int, int, int, bytes]], Frame] = partial(tuple.__new__, Frame)  # half the time of Frame(…)
 
 _ANY = FRAME_BYTES_MAX  # as long as the frame allows
-_BODY_BYTES_MAX: dict[Side, dict[int, int]] = {  # by who sends it, once the connection is open
+_BODY_BYTES_MAX: dict[Side, dict[Kind, int]] = {  # by who sends it, once the connection is open
     Side.CLIENT: {
         Kind.REQUEST: CONTROL_BYTES_MAX,
         Kind.PUBLISH: _ANY,
@@ -116,6 +116,13 @@ def sender_of(kind: int) -> Side:
     return Side.CLIENT if kind in early or kind in opened else Side.BROKER
 
 
+@cache
+def _bounds(sender: Side, frame_bytes_max: int) -> dict[int, int]:
+    """The most bytes of a body by its kind; one table for all connections of a broker."""
+    limit = frame_bytes_max - FRAME_HEADER_BYTES
+    return {kind.value: min(most, limit) for kind, most in _BODY_BYTES_MAX[sender].items()}
+
+
 class FrameReader:
     """Cuts what one side receives into frames, however the bytes were split on their way.
 
@@ -131,8 +138,7 @@ class FrameReader:
         self._sender = _SENDER[side]
         self._preface = PREFACE if side is Side.BROKER else b""  # what is still to come of it
         self._allowed = _EARLY[self._sender]  # kind -> the most bytes of its body; others may not come now
-        limit = frame_bytes_max - FRAME_HEADER_BYTES
-        self._opened = {kind: min(most, limit) for kind, most in _BODY_BYTES_MAX[self._sender].items()}
+        self._opened = _bounds(self._sender, frame_bytes_max)
         self._begun = b""  # the start of a header, or the whole one while `_body` is being received
         self._body: BytesIO | None = None  # grows with what comes, never with what was announced
         self._missing = 0
@@ -178,8 +184,9 @@ class FrameReader:
     def _cut(self, data: bytes | bytearray | memoryview, at: int, frames: list[Frame]) -> None:
         """All whole frames from `at` on, in one turn of a loop each; keeps the start of the next."""
         size = len(data)
-        source = data if type(data) is bytes else memoryview(data)
-        allowed, unpack, frame_of = self._allowed, HEADER.unpack_from, _FRAME_OF
+        plain = type(data) is bytes
+        source: Any = data if plain else memoryview(data)  # both are cut without a copy of the rest
+        allowed, opened, unpack, frame_of = self._allowed, self._opened, HEADER.unpack_from, _FRAME_OF
         last = size - FRAME_HEADER_BYTES  # where the last whole header may start
         while at <= last:
             length, kind, channel, request = unpack(source, at)
@@ -192,9 +199,10 @@ class FrameReader:
                 self._body = BytesIO()
                 self._body.write(memoryview(source)[start:])
                 return
-            frames.append(frame_of((kind, channel, request, bytes(source[start:end]))))
+            body = source[start:end]
+            frames.append(frame_of((kind, channel, request, body if plain else bytes(body))))
             at = end
-            if allowed is not self._opened:
+            if allowed is not opened:
                 self._advance(kind)
                 allowed = self._allowed
         if at < size:

@@ -1,0 +1,309 @@
+"""Frames: cut out of any stream of bytes, and refused by their header before a byte of a body is kept (S1)."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydanube.base.errors import BrokerProtocolError, ProtocolError
+from pydanube.base.limits import (
+    CONTROL_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    HELLO_FRAME_BYTES_MAX,
+    KIB,
+    MIB,
+)
+from pydanube.wire.frames import FRAME_HEADER_BYTES, PREFACE, Frame, FrameReader, Kind, Side, encode_frame
+from wire.protocol import BY_CLIENT, GREETING, TRAFFIC, frame_of, framed, joined, open_reader
+
+HELLO = joined(GREETING["hello"].encode())
+WELCOME = joined(GREETING["welcome"].encode())
+LIES = (1 << 31, (1 << 32) - 1, FRAME_BYTES_MAX, FRAME_BYTES_MAX - FRAME_HEADER_BYTES + 1)
+each_side = pytest.mark.parametrize("side", Side)
+
+
+def stream(side: Side) -> tuple[bytes, list[Frame]]:
+    """The bytes of everything that this side may read, and the frames in them."""
+    commands = TRAFFIC[side].commands.values()
+    return b"".join(joined(command.encode()) for command in commands), [frame_of(command) for command in commands]
+
+
+def read_all(reader: FrameReader, pieces: list[bytes]) -> tuple[list[Frame], str]:
+    """All frames of the pieces, and what was wrong at the end."""
+    frames: list[Frame] = []
+    for piece in pieces:
+        try:
+            frames += reader.feed(piece)
+        except ProtocolError as fault:
+            return frames + reader.before_fault, str(fault)
+    return frames, ""
+
+
+def read_strictly(reader: FrameReader, pieces: list[bytes]) -> list[Frame]:
+    return [frame for piece in pieces for frame in reader.feed(piece)]
+
+
+def cut_at(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(cuts), len(data)]
+    return [data[start:end] for start, end in pairwise(edges)]
+
+
+@contextmanager
+def allocating_at_most(limit: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < limit
+
+
+# -- any split gives the same frames ---------------------------------------------------------------------------------
+
+
+@each_side
+def test_frames_come_out_as_they_went_in(side: Side) -> None:
+    data, frames = stream(side)
+    reader = open_reader(side)
+    assert reader.feed(data) == frames
+    assert not reader.midway
+
+
+@each_side
+def test_bytes_one_by_one_give_the_same_frames(side: Side) -> None:
+    data, frames = stream(side)
+    assert read_all(open_reader(side), [data[at : at + 1] for at in range(len(data))]) == (frames, "")
+
+
+@each_side
+def test_a_cut_anywhere_gives_the_same_frames(side: Side) -> None:
+    data, frames = stream(side)
+    for at in range(len(data)):
+        assert read_all(open_reader(side), [data[:at], data[at:]]) == (frames, "")
+
+
+@given(st.sampled_from(Side), st.lists(st.integers(0, 2000), max_size=12), st.sampled_from([b"", b"\xff" * 40]))
+def test_any_split_gives_the_same_frames_and_the_same_fault(side: Side, cuts: list[int], rubbish: bytes) -> None:
+    data, frames = stream(side)
+    data += rubbish
+    whole = read_all(open_reader(side), [data])
+    assert whole[0] == frames
+    assert bool(whole[1]) == bool(rubbish)
+    assert read_all(open_reader(side), cut_at(data, [min(cut, len(data)) for cut in cuts])) == whole
+
+
+def test_a_greeting_may_come_in_any_pieces() -> None:
+    data = PREFACE + HELLO
+    for at in range(len(data)):
+        reader = FrameReader(Side.BROKER)
+        assert reader.midway
+        assert read_all(reader, [data[:at], data[at:]]) == ([frame_of(GREETING["hello"])], "")
+        assert not reader.midway
+
+
+def test_what_follows_welcome_in_the_same_bytes_is_read() -> None:
+    data, frames = stream(Side.CLIENT)
+    reader = FrameReader(Side.CLIENT)
+    assert reader.feed(WELCOME + data) == [frame_of(GREETING["welcome"]), *frames]
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_a_reader_keeps_nothing_of_a_buffer_that_is_used_again(wrap: Callable[[bytes], bytes]) -> None:
+    data, frames = stream(Side.BROKER)
+    reader, found = open_reader(Side.BROKER), []
+    for start in range(0, len(data), 37):
+        buffer = bytearray(data[start : start + 37])
+        found += reader.feed(wrap(buffer))
+        buffer[:] = bytes(len(buffer))
+    assert found == frames
+    assert {type(frame.body) for frame in found} == {bytes}
+
+
+def test_midway_tells_whether_the_stream_may_end() -> None:
+    reader = open_reader(Side.BROKER)
+    data = joined(BY_CLIENT["ack"].encode())
+    for at in range(1, len(data)):
+        assert reader.feed(data[at - 1 : at]) == []
+        assert reader.midway
+    assert len(reader.feed(data[-1:])) == 1
+    assert not reader.midway
+
+
+# -- who may send what, and when -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n", b"DANUBE2\n", b"\x00", HELLO])
+def test_other_protocols_are_refused_at_the_first_wrong_byte(first: bytes) -> None:
+    with pytest.raises(ProtocolError, match="preface"):
+        FrameReader(Side.BROKER).feed(first)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind != Kind.HELLO])
+def test_a_client_says_nothing_before_hello(kind: Kind) -> None:
+    with pytest.raises(ProtocolError, match=r"before WELCOME|never sends"):
+        FrameReader(Side.BROKER).feed(PREFACE + framed(kind))
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_client_says_nothing_between_hello_and_welcome(kind: Kind) -> None:
+    reader = FrameReader(Side.BROKER)
+    with pytest.raises(ProtocolError, match=r"before WELCOME|never sends"):
+        reader.feed(PREFACE + HELLO + framed(kind))
+    assert reader.before_fault == [frame_of(GREETING["hello"])]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in {Kind.WELCOME, Kind.ERROR, Kind.CLOSED}])
+def test_a_broker_says_nothing_before_welcome_but_why_it_will_not(kind: Kind) -> None:
+    with pytest.raises(BrokerProtocolError, match=r"before WELCOME|never sends"):
+        FrameReader(Side.CLIENT).feed(framed(kind))
+
+
+@pytest.mark.parametrize(("side", "kind"), [(side, kind) for side in Side for kind in TRAFFIC[side].other_kinds])
+def test_a_kind_of_the_other_side_is_refused(side: Side, kind: Kind) -> None:
+    with pytest.raises(ProtocolError, match=rf"never sends {kind.name}|{kind.name} may not come after WELCOME"):
+        open_reader(side).feed(framed(kind))
+
+
+@each_side
+@pytest.mark.parametrize("kind", [0, 18, 127, 255])
+def test_an_unknown_kind_is_refused(side: Side, kind: int) -> None:
+    with pytest.raises(ProtocolError, match=f"no frame has kind {kind}"):
+        open_reader(side).feed(framed(kind))
+
+
+@each_side
+@pytest.mark.parametrize("at", [5, 6, 7])
+def test_reserved_fields_are_zero(side: Side, at: int) -> None:
+    for bit in range(8):
+        data = bytearray(framed(Kind.PING))
+        data[at] = 1 << bit
+        with pytest.raises(ProtocolError, match="reserved"):
+            open_reader(side).feed(data)
+
+
+def test_a_fault_says_whose_it_is() -> None:
+    faults = {}
+    for side in Side:
+        with pytest.raises(ProtocolError) as caught:
+            open_reader(side).feed(framed(99))
+        faults[side] = caught.value.blame
+    assert faults == {Side.BROKER: "caller", Side.CLIENT: "server"}
+
+
+def test_a_broken_stream_stays_broken() -> None:
+    reader = open_reader(Side.BROKER)
+    ping = framed(Kind.PING)
+    with pytest.raises(ProtocolError) as first:
+        reader.feed(ping + framed(99) + ping)
+    assert [frame.kind for frame in reader.before_fault] == [Kind.PING]
+    with pytest.raises(ProtocolError) as second:
+        reader.feed(ping)
+    assert second.value is first.value
+
+
+# -- lengths that lie ------------------------------------------------------------------------------------------------
+
+
+@each_side
+@pytest.mark.parametrize("split", [1, 19, 20])
+def test_a_length_beyond_its_kind_is_refused_with_the_header(side: Side, split: int) -> None:
+    for kind in {frame_of(command).kind for command in TRAFFIC[side].commands.values()}:
+        for lie in LIES:
+            data = framed(kind, length=lie)
+            reader = open_reader(side)
+            with allocating_at_most(64 * KIB), pytest.raises(ProtocolError, match=f"a body of {lie} bytes"):
+                read_strictly(reader, [data[:split], data[split:] + b"x"])
+
+
+BOUNDS = [
+    (Side.BROKER, Kind.REQUEST, CONTROL_BYTES_MAX),
+    (Side.BROKER, Kind.PUBLISH, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
+    (Side.BROKER, Kind.GRANT, 4),
+    (Side.BROKER, Kind.ACK, 16 + 16 * 4096),
+    (Side.BROKER, Kind.NACK, 20 + 16 * 4096 + 1000),
+    (Side.BROKER, Kind.PING, 0),
+    (Side.CLIENT, Kind.PUBLISHED, 10),
+    (Side.CLIENT, Kind.DELIVER, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
+    (Side.CLIENT, Kind.ACKED, 0),
+    (Side.CLIENT, Kind.RESET, 8),
+    (Side.CLIENT, Kind.REPLY, CONTROL_BYTES_MAX),
+    (Side.CLIENT, Kind.BATCHES, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
+]
+
+
+@pytest.mark.parametrize(("side", "kind", "most"), BOUNDS)
+def test_each_kind_has_its_largest_body(side: Side, kind: Kind, most: int) -> None:
+    assert [len(frame.body) for frame in open_reader(side).feed(framed(kind, bytes(most)))] == [most]
+    with pytest.raises(ProtocolError, match=f"at most {most}"):
+        open_reader(side).feed(framed(kind, length=most + 1))
+
+
+def test_before_welcome_a_frame_has_four_kibibytes() -> None:
+    most = HELLO_FRAME_BYTES_MAX - FRAME_HEADER_BYTES
+    assert len(FrameReader(Side.BROKER).feed(PREFACE + framed(Kind.HELLO, bytes(most)))) == 1
+    for lie in (most + 1, CONTROL_BYTES_MAX, *LIES):
+        with pytest.raises(ProtocolError, match=f"at most {most}"):
+            FrameReader(Side.BROKER).feed(PREFACE + framed(Kind.HELLO, length=lie))
+        with pytest.raises(BrokerProtocolError, match=f"at most {most}"):
+            FrameReader(Side.CLIENT).feed(framed(Kind.WELCOME, length=lie))
+
+
+def test_a_broker_may_allow_less() -> None:
+    reader = FrameReader(Side.BROKER, FRAME_BYTES_MIN)
+    reader.feed(PREFACE + HELLO)
+    reader.welcome()
+    most = FRAME_BYTES_MIN - FRAME_HEADER_BYTES
+    assert len(reader.feed(framed(Kind.PUBLISH, bytes(most)))) == 1
+    with pytest.raises(ProtocolError, match=f"at most {most}"):
+        reader.feed(framed(Kind.PUBLISH, length=most + 1))
+
+
+@pytest.mark.parametrize("frame_bytes_max", [0, FRAME_BYTES_MIN - 1, FRAME_BYTES_MAX + 1])
+def test_a_reader_of_impossible_frames_is_not_made(frame_bytes_max: int) -> None:
+    with pytest.raises(ValueError):
+        FrameReader(Side.BROKER, frame_bytes_max)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_announced_body_costs_only_what_has_come() -> None:
+    header = framed(Kind.PUBLISH, length=FRAME_BYTES_MAX - FRAME_HEADER_BYTES)
+    reader = open_reader(Side.BROKER)
+    with allocating_at_most(64 * KIB):
+        assert reader.feed(header) == []
+        for _ in range(10_000):
+            assert reader.feed(b"x") == []
+
+
+@pytest.mark.parametrize("piece", [64 * KIB, 256 * KIB, 8 * MIB])
+@pytest.mark.parametrize("wrap", [bytes, memoryview])
+def test_a_large_body_is_copied_once(piece: int, wrap: Callable[[bytes], bytes]) -> None:
+    data = framed(Kind.PUBLISH, bytes(4 * MIB), channel=1)
+    pieces = [wrap(data[at : at + piece]) for at in range(0, len(data), piece)]
+    reader = open_reader(Side.BROKER)
+    with allocating_at_most(5 * MIB):
+        frames = [frame for each in pieces for frame in reader.feed(each)]
+    assert [len(frame.body) for frame in frames] == [4 * MIB]
+
+
+def test_a_frame_is_encoded_without_a_copy_of_its_parts() -> None:
+    parts = bytes(MIB), memoryview(bytes(MIB))
+    encoded = encode_frame(Kind.PUBLISH, 1, 2, *parts)
+    assert all(given is kept for given, kept in zip(parts, encoded[1:], strict=True))
+    assert open_reader(Side.BROKER).feed(joined(encoded)) == [Frame(Kind.PUBLISH, 1, 2, bytes(2 * MIB))]
+
+
+@pytest.mark.parametrize(("kind", "blame"), [(Kind.PUBLISH, "caller"), (Kind.DELIVER, "server")])
+def test_a_frame_that_nobody_would_read_is_not_encoded(kind: Kind, blame: str) -> None:
+    with pytest.raises(ProtocolError, match="does not fit") as caught:
+        encode_frame(kind, 1, 0, bytes(FRAME_BYTES_MAX - FRAME_HEADER_BYTES), b"x")
+    assert caught.value.blame == blame
