@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "client": frozenset({"base", "wire", "ports"}),
     "spark": frozenset({"base", "client"}),
     "connect": frozenset({"base", "client"}),
-    "cli": frozenset({"base", "client"}),
+    "cli": frozenset({"base", "client", "api"}),  # `danube standalone` is the broker; all else is a client
     "sim": EVERYTHING | {"testing"},
     "testing": EVERYTHING | {"sim"},
 }

@@ -88,6 +88,7 @@ TOPIC_NAME_CHARACTERS_MAX = 255  # of a topic's whole name, and of a namespace
 PARTITIONS_MAX = 1024  # of one topic
 NAMESPACES_MAX = 10_000
 TOPICS_OPENING_MAX = 64  # topics that are taken at once; the others wait their turn
+REQUESTS_AT_ONCE_MAX = 256  # requests of one connection that are being served; beyond it TopicBusy
 CHANNELS_MAX = 10_000  # producers and consumers of one connection
 CONNECTIONS_MAX = 20_000  # of one broker
 HELLO_SECONDS = 5.0  # a connection that has not said hello by then is closed

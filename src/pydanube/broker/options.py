@@ -43,7 +43,14 @@ class SubscriptionOptions:
     @classmethod
     def decode(cls, data: bytes) -> SubscriptionOptions:
         try:
-            found: dict[str, dict[str, Any]] = json.loads(data) if data else {}
+            found = json.loads(data) if data else {}
+        except ValueError as why:
+            raise PolicyInvalid(f"options of a subscription cannot be read: {why}") from why
+        return cls.from_json(found)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> SubscriptionOptions:
+        try:
             return cls(
                 replace(FailurePolicy(), **_typed(found.get("failure", {}), backoff=Backoff, poison=PoisonPolicy)),
                 replace(DispatchSettings(), **_typed(found.get("dispatch", {}), unmatched=Unmatched)),

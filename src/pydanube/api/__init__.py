@@ -1,0 +1,1 @@
+"""The faces of the broker. They translate bytes into calls of `broker/service.py` and back, and never decide."""

@@ -1,0 +1,95 @@
+"""The producers and consumers of a connection: each a number on the wire and a hold in the service."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from typing import TYPE_CHECKING
+
+from pydanube.broker.delivery import Delivery
+from pydanube.broker.service import ConsumerHold, Producer
+from pydanube.broker.topic import Receipt
+from pydanube.wire.batch import Batch, Codec
+from pydanube.wire.commands import Ack, Nack, Reset, encode_deliver
+from pydanube.wire.commands import Receipt as Durability
+
+if TYPE_CHECKING:
+    from pydanube.api.tcp.connection import NativeConnection
+
+PERMITS_AT_FIRST = 100  # before the size of the messages is known
+PERMITS_AT_ONCE_MAX = 20_000
+BYTES_AT_ONCE = 1024 * 1024  # about as much as a consumer is given ahead of what its socket has taken
+_DURABILITIES = {"none": Durability.NONE, "buffered": Durability.BUFFERED, "fsynced": Durability.FSYNCED}
+
+
+class ProducerChannel:
+    def __init__(self, connection: NativeConnection, number: int, producer: Producer) -> None:
+        self.number = number
+        self._service = connection.service
+        self._producer = producer
+        kind, _, copies = producer.open.topic.receipt.partition(":")
+        self.durability = (_DURABILITIES.get(kind, Durability.REPLICATED), int(copies or (kind != "none")))
+
+    def publish(self, batch: Batch) -> Receipt:
+        return self._service.publish(self._producer, batch)
+
+    def close(self, *, crashed: bool) -> None:
+        self._service.close_producer(self._producer)
+
+
+class ConsumerChannel:
+    """A sink. The client's permits are passed on piece by piece, so that a slow socket holds little."""
+
+    def __init__(self, connection: NativeConnection, number: int) -> None:
+        self.number = number
+        self.hold: ConsumerHold | None = None  # set once the subscription has it
+        self._connection = connection
+        self._credit = 0  # permits of the client that were not passed on yet
+        self._ahead = 0  # permits passed on, for which nothing came yet
+        self._message_bytes = BYTES_AT_ONCE // PERMITS_AT_FIRST
+
+    # -- the sink ------------------------------------------------------------------------------------------------------
+
+    def deliver(self, delivery: Delivery) -> None:
+        batch, first, last, attempt, generation = delivery
+        count = last - first + 1
+        if count * 4 < batch.count and batch.codec is Codec.NONE:
+            batch = delivery.cut()
+        self._connection.send(encode_deliver(self.number, generation, first, last, attempt, *batch.parts()))
+        self._message_bytes = max(1, batch.size // batch.count)
+        self._ahead -= count
+        if self._credit:
+            self.top_up()
+
+    def reset(self, generation: int) -> None:
+        self._connection.send(Reset(self.number, generation).encode())
+
+    # -- the client ----------------------------------------------------------------------------------------------------
+
+    def grant(self, permits: int) -> None:
+        self._credit += permits
+        self.top_up()
+
+    def top_up(self) -> None:
+        hold = self.hold
+        if hold is None or not self._connection.writable:
+            return
+        most = min(PERMITS_AT_ONCE_MAX, max(1, BYTES_AT_ONCE // self._message_bytes))
+        more = min(self._credit, most - self._ahead)
+        if more > 0 and (more == self._credit or 2 * self._ahead <= most):
+            self._credit -= more
+            self._ahead += more
+            hold.host.grant(hold.consumer.id, more)
+
+    def ack(self, ack: Ack) -> Future[None]:
+        assert self.hold is not None
+        if ack.cumulative:
+            return self.hold.host.ack_through(ack.generation, ack.ranges[0][1])
+        return self.hold.host.ack(ack.generation, ack.ranges)
+
+    def nack(self, nack: Nack) -> None:
+        assert self.hold is not None
+        self.hold.host.nack(self.hold.consumer.id, nack.generation, nack.ranges, nack.delay, nack.reason)
+
+    def close(self, *, crashed: bool) -> None:
+        if self.hold is not None:
+            self._connection.service.close_consumer(self.hold, crashed=crashed)

@@ -1,0 +1,264 @@
+"""One native connection: frames in, calls of the service, frames out. Decides nothing but whom an answer is for.
+
+Owned by the broker's loop. What it holds for a slow reader is bounded: a consumer is given more only while the socket
+takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Task, Transport
+from collections.abc import Callable
+from functools import partial
+
+from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
+from pydanube.api.tcp.verbs import VERBS
+from pydanube.base.errors import (
+    BatchDamaged,
+    ChannelInvalid,
+    DanubeError,
+    LimitReached,
+    ProtocolError,
+    TopicBusy,
+    VerbUnknown,
+)
+from pydanube.base.limits import CHANNELS_MAX, FRAME_BYTES_MAX, REQUESTS_AT_ONCE_MAX
+from pydanube.broker.service import ANONYMOUS, Principal, Service
+from pydanube.broker.topic import Receipt
+from pydanube.wire.batch import Batch
+from pydanube.wire.commands import (
+    NO_OFFSET,
+    Ack,
+    Acked,
+    Closed,
+    Command,
+    Error,
+    Grant,
+    Hello,
+    Nack,
+    Ping,
+    Pong,
+    Publish,
+    Published,
+    Reply,
+    Request,
+    Welcome,
+    decode,
+)
+from pydanube.wire.commands import Receipt as Durability
+from pydanube.wire.frames import Buffer, FrameReader, Side
+
+log = logging.getLogger(__name__)
+KEEPALIVE_SECONDS = 30
+_DURABILITIES = {"none": Durability.NONE, "buffered": Durability.BUFFERED, "fsynced": Durability.FSYNCED}
+
+
+class NativeConnection:
+    """Made when the preface has come; `receive` takes all bytes from it on."""
+
+    def __init__(self, service: Service, transport: Transport, broker: str) -> None:
+        self.service = service
+        self.principal: Principal = ANONYMOUS
+        self.channels: dict[int, ProducerChannel | ConsumerChannel] = {}
+        self.writable = True
+        self._transport = transport
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(Side.BROKER)
+        self._out: list[Buffer] = []
+        self._flushing = False
+        self._tasks: dict[Task[None], None] = {}
+        self._greeted = False
+        self._closed = False
+        self._handlers: dict[type[Command], Callable[..., None]] = {
+            Publish: self._publish,
+            Ack: self._ack,
+            Grant: self._grant,
+            Nack: self._nack,
+            Request: self._request,
+            Ping: self._ping,
+            Pong: self._pong,
+            Hello: self._hello,
+        }
+
+    @property
+    def greeted(self) -> bool:
+        return self._greeted
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """A frame that is not as it should be ends the connection, after those before it were served."""
+        try:
+            frames = self._reader.feed(data)
+        except ProtocolError as error:
+            self._serve(self._reader.before_fault)
+            self.refuse(error)
+            return
+        self._serve(frames)
+
+    def _serve(self, frames: list) -> None:  # type: ignore[type-arg]
+        for frame in frames:
+            if self._closed:
+                return
+            try:
+                command = decode(frame)
+                self._handlers[type(command)](command)
+            except ProtocolError as error:
+                self.refuse(error)
+                return
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """With everything else of this turn in one write."""
+        self._out += buffers
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        out, self._out = self._out, []
+        if out and not self._transport.is_closing():
+            self._transport.writelines(out)
+
+    def refuse(self, error: DanubeError) -> None:
+        """Says why, and closes."""
+        if not self._closed:
+            self.send(Closed.of(error).encode())
+            self._flush()
+            self._transport.close()
+
+    def pause(self) -> None:
+        """The socket takes no more for now."""
+        self.writable = False
+
+    def resume(self) -> None:
+        self.writable = True
+        for channel in self.channels.values():
+            if isinstance(channel, ConsumerChannel):
+                channel.top_up()
+
+    def lost(self) -> None:
+        """The socket is gone: its consumers crashed, unless they were closed before."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for channel in self.channels.values():
+            channel.close(crashed=True)
+        self.channels.clear()
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def _hello(self, hello: Hello) -> None:
+        self._greeted = True
+        self._reader.welcome()
+        self.send(Welcome(self._broker, FRAME_BYTES_MAX, KEEPALIVE_SECONDS).encode())
+
+    def _ping(self, ping: Ping) -> None:
+        self.send(Pong(ping.request).encode())
+
+    def _pong(self, pong: Pong) -> None:
+        """It is alive: that it sent anything says so."""
+
+    def _publish(self, publish: Publish) -> None:
+        channel = self.channels.get(publish.channel)
+        try:
+            if not isinstance(channel, ProducerChannel):
+                raise ChannelInvalid(f"channel {publish.channel} is no producer")
+            receipt = channel.publish(Batch.parse(publish.batch))
+        except BatchDamaged as error:  # not the producer's doing: the bytes were hurt on their way
+            self._fail(publish.channel, publish.request, error)
+            return
+        except DanubeError as error:
+            self._fail(publish.channel, publish.request, error)
+            return
+        answer = partial(self._published, channel, publish.request, receipt)
+        if receipt.confirmed.done():
+            answer(receipt.confirmed)
+        else:
+            receipt.confirmed.add_done_callback(answer)
+
+    def _published(self, channel: ProducerChannel, request: int, receipt: Receipt, confirmed: Future[None]) -> None:
+        error = None if confirmed.cancelled() else confirmed.exception()
+        if error is not None:
+            self._fail(channel.number, request, error)
+        elif request:
+            durability, copies = channel.durability
+            offset = NO_OFFSET if durability == Durability.NONE else receipt.offset
+            self.send(Published(channel.number, request, offset, durability, copies).encode())
+
+    def _grant(self, grant: Grant) -> None:
+        channel = self.channels.get(grant.channel)
+        if isinstance(channel, ConsumerChannel):
+            channel.grant(grant.permits)
+        else:
+            self._fail(grant.channel, 0, ChannelInvalid(f"channel {grant.channel} is no consumer"))
+
+    def _ack(self, ack: Ack) -> None:
+        channel = self.channels.get(ack.channel)
+        try:
+            if not isinstance(channel, ConsumerChannel):
+                raise ChannelInvalid(f"channel {ack.channel} is no consumer")
+            done = channel.ack(ack)
+        except DanubeError as error:
+            self._fail(ack.channel, ack.request, error)
+            return
+        done.add_done_callback(partial(self._acked, ack.channel, ack.request))
+
+    def _acked(self, channel: int, request: int, done: Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            self._fail(channel, request, error)
+        elif request:
+            self.send(Acked(channel, request).encode())
+
+    def _nack(self, nack: Nack) -> None:
+        channel = self.channels.get(nack.channel)
+        if isinstance(channel, ConsumerChannel):
+            channel.nack(nack)
+        else:
+            self._fail(nack.channel, nack.request, ChannelInvalid(f"channel {nack.channel} is no consumer"))
+
+    def _fail(self, channel: int, request: int, error: BaseException) -> None:
+        if not isinstance(error, DanubeError):
+            log.error("a call failed: %s", error, exc_info=error)
+            error = DanubeError(f"the broker failed: {type(error).__name__}")
+        if not self._closed:
+            self.send(Error.of(error, channel, request).encode())
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _request(self, request: Request) -> None:
+        verb = VERBS.get(request.verb)
+        if verb is None:
+            self._fail(0, request.request, VerbUnknown(f"there is no verb {request.verb!r}"))
+            return
+        if len(self._tasks) >= REQUESTS_AT_ONCE_MAX:
+            self._fail(0, request.request, TopicBusy(f"{REQUESTS_AT_ONCE_MAX} requests are being served"))
+            return
+        task = self._loop.create_task(self._answer(verb, request))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _answer(self, verb: Callable[..., object], request: Request) -> None:
+        try:
+            answer = await verb(self, request.fields, request.request)  # type: ignore[misc]
+        except Exception as error:
+            self._fail(0, request.request, error)
+            return
+        if answer is not None and request.request and not self._closed:
+            self.send(Reply(request.request, answer).encode())
+
+    def check_new(self, number: int) -> None:
+        if number in self.channels:
+            raise ChannelInvalid(f"channel {number} is open already")
+        if len(self.channels) >= CHANNELS_MAX:
+            raise LimitReached(f"{CHANNELS_MAX} channels on one connection")
+
+    def add(self, number: int, channel: ProducerChannel | ConsumerChannel) -> None:
+        """The request that opened it may have outlived the connection, or met another of the same number."""
+        if self._closed or number in self.channels:
+            channel.close(crashed=True)
+            raise ChannelInvalid(f"channel {number} cannot be opened any more")
+        self.channels[number] = channel

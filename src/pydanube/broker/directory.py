@@ -1,0 +1,207 @@
+"""The broker's directory of namespaces and topics: what exists, with its policies, in the metadata store.
+
+Every change is one compare-and-set; reads are of the newest applied state. Names are keys here and nowhere else: what
+is stored goes by a number that is never used again, so a topic made anew has nothing of the old one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydanube.base.durability import Durability
+from pydanube.base.errors import (
+    LimitReached,
+    MetadataConflict,
+    NameInvalid,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    PolicyInvalid,
+    TopicExists,
+    TopicNotFound,
+)
+from pydanube.base.limits import NAMESPACES_MAX, PARTITIONS_MAX
+from pydanube.base.names import TopicName, check_namespace
+from pydanube.broker.policies import Policies
+from pydanube.ports.metadata import MetadataStore
+
+DEFAULT, SYSTEM = "default", "system"
+_NEXT = "ids/topics"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """What is decided about a topic. `partitions` is 0 for one that has none."""
+
+    name: TopicName
+    id: int
+    reliable: bool = True
+    partitions: int = 0
+    durability: Durability = Durability.FSYNC
+    policies: Policies = field(default_factory=Policies)
+
+    def stream(self, partition: int | None) -> str:
+        """The name of its stream: of numbers only."""
+        return f"t{self.id}" if partition is None else f"t{self.id}.{partition}"
+
+    def encode(self) -> bytes:
+        record = {
+            "id": self.id,
+            "reliable": self.reliable,
+            "partitions": self.partitions,
+            "durability": self.durability.value,
+            "policies": self.policies.to_json(),
+        }
+        return json.dumps(record, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, name: TopicName, data: bytes) -> TopicRecord:
+        record = json.loads(data)
+        durability = Durability(record["durability"])
+        policies = Policies(**record["policies"])
+        return cls(name, record["id"], record["reliable"], record["partitions"], durability, policies)
+
+
+class Directory:
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def prepare(self) -> None:
+        """`default` and `system` exist from the start."""
+        for name in (DEFAULT, SYSTEM):
+            if self._store.get(_namespace_key(name)) is None:
+                await self._store.transact([(_namespace_key(name), 0)], [(_namespace_key(name), b"{}")])
+
+    # -- namespaces ----------------------------------------------------------------------------------------------------
+
+    def namespaces(self) -> list[str]:
+        return [key.removeprefix("namespaces/") for key, _ in self._store.scan("namespaces/")]
+
+    def policies(self, namespace: str) -> Policies:
+        entry = self._store.get(_namespace_key(namespace))
+        if entry is None:
+            raise NamespaceNotFound(f"namespace {namespace}")
+        return Policies(**json.loads(entry.value))
+
+    async def create_namespace(self, name: str, policies: Mapping[str, Any]) -> None:
+        key = _namespace_key(check_namespace(name))
+        if self._store.get(key) is not None:
+            raise NamespaceExists(f"namespace {name}")
+        if len(self.namespaces()) >= NAMESPACES_MAX:
+            raise LimitReached(f"{NAMESPACES_MAX} namespaces")
+        value = _encode(Policies().changed(policies))
+        await self._store.transact([(key, 0)], [(key, value)])
+
+    async def change_namespace(self, name: str, policies: Mapping[str, Any]) -> Policies:
+        key = _namespace_key(name)
+        while True:
+            changed = self.policies(name).changed(policies)
+            entry = self._store.get(key)
+            assert entry is not None
+            try:
+                await self._store.transact([(key, entry.version)], [(key, _encode(changed))])
+                return changed
+            except MetadataConflict:
+                continue
+
+    async def delete_namespace(self, name: str) -> None:
+        self.policies(name)
+        if name in (DEFAULT, SYSTEM):
+            raise NameInvalid(f"the namespace {name} is always there")
+        if self.topics(name):
+            raise NamespaceNotEmpty(f"namespace {name} has topics")
+        entry = self._store.get(_namespace_key(name))
+        assert entry is not None
+        await self._store.transact([(_namespace_key(name), entry.version)], [(_namespace_key(name), None)])
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def topics(self, namespace: str) -> list[TopicRecord]:
+        prefix = f"topics/{namespace}/"
+        found = self._store.scan(prefix)
+        return [TopicRecord.decode(TopicName(namespace, key[len(prefix) :]), entry.value) for key, entry in found]
+
+    def find(self, name: TopicName) -> TopicRecord | None:
+        entry = self._store.get(_topic_key(name))
+        return None if entry is None else TopicRecord.decode(name.whole, entry.value)
+
+    def get(self, name: TopicName) -> TopicRecord:
+        found = self.find(name)
+        if found is None:
+            raise TopicNotFound(f"topic {name}")
+        return found
+
+    async def create_topic(
+        self,
+        name: TopicName,
+        *,
+        reliable: bool = True,
+        partitions: int = 0,
+        durability: Durability = Durability.FSYNC,
+        policies: Mapping[str, Any] | None = None,
+    ) -> TopicRecord:
+        """A topic of that very name; whoever loses a race hears that it exists."""
+        if name.partition is not None:
+            raise NameInvalid(f"{name} is a partition's name; create {name.whole} with partitions")
+        if not 0 <= partitions <= PARTITIONS_MAX:
+            raise PolicyInvalid(f"a topic has 0 to {PARTITIONS_MAX} partitions, not {partitions}")
+        key = _topic_key(name)
+        own = Policies().changed(policies or {})
+        while True:
+            limit = self.policies(name.namespace).topics_max
+            if self._store.get(key) is not None:
+                raise TopicExists(f"topic {name}")
+            if limit is not None and len(self._store.scan(f"topics/{name.namespace}/")) >= limit:
+                raise LimitReached(f"namespace {name.namespace} has {limit} topics")
+            counter = self._store.get(_NEXT)
+            number, version = (1, 0) if counter is None else (int(counter.value) + 1, counter.version)
+            record = TopicRecord(name, number, reliable, partitions, durability, own)
+            namespace = self._store.get(_namespace_key(name.namespace))
+            assert namespace is not None
+            checks = [(key, 0), (_NEXT, version), (_namespace_key(name.namespace), namespace.version)]
+            try:
+                await self._store.transact(checks, [(key, record.encode()), (_NEXT, b"%d" % number)])
+                return record
+            except MetadataConflict:
+                continue
+
+    async def alter_topic(
+        self, name: TopicName, *, partitions: int | None = None, policies: Mapping[str, Any] | None = None
+    ) -> TopicRecord:
+        """Partitions only grow (§18)."""
+        key = _topic_key(name)
+        while True:
+            record, entry = self.get(name), self._store.get(key)
+            assert entry is not None
+            changed = replace(record, policies=record.policies.changed(policies or {}))
+            if partitions is not None:
+                if not record.partitions <= partitions <= PARTITIONS_MAX or not record.partitions:
+                    raise PolicyInvalid(f"{name} has {record.partitions} partitions and cannot have {partitions}")
+                changed = replace(changed, partitions=partitions)
+            try:
+                await self._store.transact([(key, entry.version)], [(key, changed.encode())])
+                return changed
+            except MetadataConflict:
+                continue
+
+    async def delete_topic(self, name: TopicName, extra: Sequence[tuple[str, bytes | None]] = ()) -> TopicRecord:
+        key = _topic_key(name)
+        record, entry = self.get(name), self._store.get(key)
+        assert entry is not None
+        await self._store.transact([(key, entry.version)], [(key, None), *extra])
+        return record
+
+
+def _namespace_key(name: str) -> str:
+    return f"namespaces/{name}"
+
+
+def _topic_key(name: TopicName) -> str:
+    return f"topics/{name.namespace}/{name.name}"
+
+
+def _encode(policies: Policies) -> bytes:
+    return json.dumps(policies.to_json(), separators=(",", ":")).encode()

@@ -1,0 +1,97 @@
+"""A whole broker in one process, on one directory: the composition root of `danube standalone`.
+
+The order of a start is §26's: lock, metadata, journal, then the door opens. A stop is the same backwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydanube.adapters.posix_disk import PosixDisk
+from pydanube.adapters.system import SystemClock, SystemRandomness
+from pydanube.base.errors import DanubeError
+from pydanube.base.ids import NodeIdentity
+from pydanube.broker.directory import Directory
+from pydanube.broker.service import Service
+from pydanube.ports.storage import StorageNode
+from pydanube.storage.catalog import MetadataCatalog
+from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.storage.node import DiskNode
+from pydanube.storage.settings import NodeSettings
+from pydanube.storage.tail import TailCache
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneSettings:
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 6650
+    auto_create: bool = True
+    node: NodeSettings = field(default_factory=NodeSettings)
+    cache_bytes: int | None = None
+
+
+class LocalNodes:
+    """The one storage node there is."""
+
+    def __init__(self, node: DiskNode) -> None:
+        self._node = node
+
+    def get(self, identity: NodeIdentity) -> StorageNode:
+        return self._node
+
+    def choose(self, count: int) -> list[NodeIdentity]:
+        return [self._node.identity]
+
+
+class Broker:
+    """Everything below the faces, opened and closed in order."""
+
+    def __init__(self, settings: StandaloneSettings) -> None:
+        self.settings = settings
+        self.service: Service
+        self._disks: list[PosixDisk] = []
+        self._metadata: LocalMetadata
+        self._node: DiskNode
+
+    async def open(self) -> None:
+        settings = self.settings
+        clock, randomness = SystemClock(), SystemRandomness()
+        try:
+            self._metadata = await LocalMetadata.open(self._disk("metadata"), randomness)
+            self._node = await DiskNode.open([self._disk("node")], settings.node, randomness)
+            catalog = MetadataCatalog(self._metadata)
+            await self._node.meet_catalog(catalog.known(), catalog.next_ledger)
+            directory = Directory(self._metadata)
+            await directory.prepare()
+        except BaseException:
+            for disk in self._disks:
+                disk.close()
+            raise
+        cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
+        self.service = Service(
+            directory, catalog, LocalNodes(self._node), clock, randomness, cache=cache, auto_create=settings.auto_create
+        )
+
+    def _disk(self, name: str) -> PosixDisk:
+        path = self.settings.data_dir / name
+        os.makedirs(path, exist_ok=True)
+        disk = PosixDisk(path)
+        self._disks.append(disk)
+        return disk
+
+    async def close(self) -> None:
+        for part in (self.service, self._node, self._metadata):
+            try:
+                await part.close()
+            except DanubeError as error:
+                log.error("a clean stop was not possible: %s", error)
+        await asyncio.sleep(0)
+        for disk in self._disks:
+            disk.close()
