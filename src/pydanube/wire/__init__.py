@@ -1,1 +1,1 @@
-"""Sans-IO formats: the batch now; frames, commands and HTTP/2 later. Bytes in, values out; owns no socket."""
+"""Sans-IO formats: the batch, and the native protocol's frames and commands. Bytes in, values out; owns no socket."""
