@@ -16,6 +16,7 @@ from pydanube.api.http.probe import Answer
 from pydanube.api.listener import Listener
 from pydanube.broker.standalone import Broker, StandaloneSettings
 
+__all__ = ["Server", "StandaloneSettings", "serve", "write_ready_file"]
 log = logging.getLogger(__name__)
 STOP_SECONDS = 4.0  # a clean stop takes no longer; what is not durable by then was never promised
 

@@ -36,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _standalone(chosen: argparse.Namespace) -> int:
     import uvloop
 
-    from pydanube.api.server import serve
-    from pydanube.broker.standalone import StandaloneSettings
+    from pydanube.api.server import StandaloneSettings, serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     host, _, port = chosen.listen.rpartition(":")
