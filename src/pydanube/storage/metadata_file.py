@@ -358,8 +358,8 @@ class LocalMetadata(LocalStore):
             await handle.write(0, [header.encode()], sync=True)
             await self._disk.rename(temporary, log_name(generation))
             await self._disk.sync_directory()
-        except BaseException:
-            handle.close()
+        except DanubeError:
+            await handle.close()
             await try_remove(self._disk, temporary)
             raise
         return header, handle

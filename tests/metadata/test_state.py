@@ -1,0 +1,139 @@
+"""Decide, expect, replay: against a model that keeps every state as a plain dictionary."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pydanube.base.errors import MetadataConflict, MetadataFull
+from pydanube.base.limits import METADATA_KEYS_MAX
+from pydanube.metadata import state as state_module
+from pydanube.metadata.records import NO_SESSION, Entry, Transaction
+from pydanube.metadata.state import MetadataState
+
+Model = dict[str, tuple[bytes, int, int]]  # value, version, session
+keys = st.sampled_from(["a", "a/1", "a/2", "b", "é", "z"])
+values = st.none() | st.binary(max_size=3)
+sessions = st.integers(0, 2)
+
+
+class Deciding(RuleBasedStateMachine):
+    """What readers see, and what decisions see, with any number of transactions on their way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = MetadataState()
+        self.durable: Model = {}
+        self.coming: Model = {}
+        self.queue: deque[tuple[Transaction, Model]] = deque()
+        self.revision = 0  # of the last one decided
+
+    @rule(
+        wanted=st.dictionaries(keys, values, max_size=3),
+        checked=st.lists(keys, max_size=2),
+        session=sessions,
+        stale=st.booleans(),
+    )
+    def decide(self, wanted: dict[str, bytes | None], checked: list[str], session: int, stale: bool) -> None:
+        checks = [(key, self.coming.get(key, (b"", 0, 0))[1] + stale) for key in checked]
+        if stale and checks:
+            with pytest.raises(MetadataConflict):
+                self.state.decide(checks, list(wanted.items()), session)
+            return
+        transaction = self.state.decide(checks, list(wanted.items()), session)
+        self.revision += 1
+        assert transaction.revision == self.revision
+        self.state.expect(transaction)
+        self.coming = dict(self.coming)
+        for key, value in wanted.items():
+            self.coming.pop(key, None)
+            if value is not None:
+                self.coming[key] = (value, self.revision, session)
+        self.queue.append((transaction, self.coming))
+
+    @precondition(lambda self: self.queue)
+    @rule()
+    def replay(self) -> None:
+        transaction, after = self.queue.popleft()
+        changed = self.state.replay(transaction.revision, transaction.changes)
+        seen = dict.fromkeys(self.durable, (b"", 0))
+        for revision, key, entry in changed:
+            assert revision == transaction.revision
+            assert (entry is not None) or key in seen
+        wanted = {change.key for change in transaction.changes}
+        assert {change.key for change in changed} == {key for key in wanted if key in self.durable or key in after}
+        self.durable = after
+
+    @rule()
+    def fail(self) -> None:
+        self.state.forget_expected()
+        self.queue.clear()
+        self.coming = self.durable
+        self.revision = self.state.revision
+
+    @precondition(lambda self: not self.queue)
+    @rule()
+    def restart(self) -> None:
+        rows = list(self.state.rows())
+        loaded = MetadataState()
+        loaded.load(self.state.revision, rows)
+        assert (loaded.bytes, len(loaded)) == (self.state.bytes, len(self.state))
+        self.state = loaded
+
+    @invariant()
+    def readers_see_what_is_durable(self) -> None:
+        for prefix in ("", "a", "a/", "q"):
+            expected = [(key, Entry(*self.durable[key][:2])) for key in sorted(self.durable) if key.startswith(prefix)]
+            assert self.state.scan(prefix) == expected
+        assert self.state.bytes == sum(len(key.encode()) + len(value[0]) for key, value in self.durable.items())
+        for session in range(1, 3):
+            bound = sorted(key for key, value in self.durable.items() if value[2] == session)
+            assert sorted(self.state.bound(session)) == bound
+        assert NO_SESSION not in self.state.sessions()
+
+    @invariant()
+    def nothing_is_kept_of_what_is_over(self) -> None:
+        if not self.queue:
+            assert self.state._coming == {}
+            assert self.state._coming_bytes == 0
+
+
+Deciding.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestDeciding = Deciding.TestCase
+
+
+def test_deciding_changes_nothing() -> None:
+    state = MetadataState()
+    first = state.decide([("a", 0)], [("a", b"1")])
+    assert state.decide([("a", 0)], [("a", b"1")]) == first
+    assert state.get("a") is None
+
+
+def test_a_deletion_on_its_way_is_seen_through_later_ones() -> None:
+    """Deleted, made, deleted again, all on their way: when the first is durable, the last still counts."""
+    state = MetadataState()
+    decided = []
+    for value in (b"1", None, b"3", None):
+        decided.append(state.decide((), [("a", value)]))
+        state.expect(decided[-1])
+    for transaction in decided:
+        state.decide([("a", 0)], ())
+        state.replay(transaction.revision, transaction.changes)
+    state.decide([("a", 0)], ())
+
+
+def test_the_number_of_keys_and_bytes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert METADATA_KEYS_MAX > 3
+    monkeypatch.setattr(state_module, "METADATA_KEYS_MAX", 3)
+    monkeypatch.setattr(state_module, "METADATA_BYTES_MAX", 200)
+    state = MetadataState()
+    state.expect(state.decide((), [("a", b""), ("b", b"")]))
+    with pytest.raises(MetadataFull):
+        state.decide((), [("c", b""), ("d", b"")])
+    with pytest.raises(MetadataFull):
+        state.decide((), [("c", bytes(200))])
+    state.decide((), [("a", None), ("b", None)])

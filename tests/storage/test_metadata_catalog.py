@@ -1,0 +1,143 @@
+"""The catalogue on the metadata store: records as they were, one winner of two, and no number of a ledger twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydanube.base.durability import Durability
+from pydanube.base.errors import CatalogConflict, MetadataDamaged
+from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
+from pydanube.base.limits import LEDGER_ID_BLOCK
+from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
+from pydanube.ports.catalog import Catalog
+from pydanube.storage.catalog import LEDGER_IDS, STREAMS, MetadataCatalog, decode_stream, encode_stream
+from pydanube.storage.metadata_store import MemoryMetadata
+from storage.metadata_world import MetadataWorld
+
+numbers = st.integers(0, 1 << 62)
+identities = st.binary(min_size=16, max_size=16).map(lambda name: NodeIdentity(name.hex()))
+copies = st.sampled_from([Copies(), Copies(3, 3, 2), Copies(5, 3, 2)])
+ledgers = st.builds(
+    LedgerRecord,
+    numbers.map(LedgerId),
+    numbers.map(Epoch),
+    st.sampled_from(Phase),
+    numbers,
+    st.integers(-1, 1 << 62),
+    st.lists(identities, max_size=3).map(tuple),
+    copies,
+    st.sampled_from(Durability),
+    numbers,
+    numbers,
+)
+streams = st.builds(
+    StreamRecord, numbers.map(Epoch), st.text(max_size=9), numbers, numbers, st.lists(ledgers, max_size=3).map(tuple)
+)
+
+
+@given(streams)
+def test_a_record_comes_back_as_it_was(record: StreamRecord) -> None:
+    assert decode_stream("s", encode_stream(record)) == record
+
+
+@given(st.binary(max_size=60) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_bytes_that_are_no_record_are_refused(value: bytes | str) -> None:
+    with pytest.raises(MetadataDamaged):
+        decode_stream("s", value if isinstance(value, bytes) else value.encode())
+
+
+def test_a_field_of_another_type_is_refused() -> None:
+    record = StreamRecord(ledgers=(new_ledger(LedgerId(1), Epoch(1), 0, (), Copies(), Durability.FSYNC),))
+    good = json.loads(encode_stream(record))
+    for fields in (good, good["ledgers"][0]):
+        for name, value in list(fields.items()):
+            for wrong in (None, True, 1.5, "x", [[]], {}):
+                fields[name] = wrong
+                if type(wrong) is not type(value):
+                    with pytest.raises(MetadataDamaged):
+                        decode_stream("s", json.dumps(good).encode())
+            fields[name] = value
+    assert decode_stream("s", json.dumps(good).encode()) == record
+
+
+def test_of_two_that_store_one_wins() -> None:
+    async def scenario() -> None:
+        catalog: Catalog = MetadataCatalog(MemoryMetadata())
+        assert await catalog.load("s") == (StreamRecord(), 0)
+        record = StreamRecord().taken_over("me")
+        version = await catalog.store("s", record, 0)
+        assert await catalog.load("s") == (record, version)
+        with pytest.raises(CatalogConflict):
+            await catalog.store("s", record, 0)
+        newer = await catalog.store("s", record.taken_over("you"), version)
+        assert newer > version
+        with pytest.raises(CatalogConflict):
+            await catalog.store("s", record, version)
+
+    asyncio.run(scenario())
+
+
+def test_numbers_are_never_given_twice_by_any_catalogue_or_after_a_restart() -> None:
+    world = MetadataWorld()
+    given: list[int] = []
+
+    async def take(count: int) -> None:
+        store = await world.open()
+        first, second = MetadataCatalog(store), MetadataCatalog(store)
+        before = max(given, default=0)
+        assert first.next_ledger > before
+        answers = await asyncio.gather(*(catalog.next_ledger_id() for _ in range(count) for catalog in (first, second)))
+        assert min(answers) > before
+        given.extend(answers)
+        assert max(first.next_ledger, second.next_ledger) > max(given)
+
+    for count in (3, LEDGER_ID_BLOCK + 5, 1):
+        world.run(take(count))
+        world.cut()
+    assert len(given) == len(set(given))
+    world.end()
+
+
+def test_a_number_costs_a_write_only_once_a_block() -> None:
+    async def scenario() -> None:
+        store = MemoryMetadata()
+        catalog = MetadataCatalog(store)
+        assert catalog.next_ledger == 1
+        for number in range(1, 2 * LEDGER_ID_BLOCK + 1):
+            assert catalog.next_ledger == number
+            assert await catalog.next_ledger_id() == number
+        assert store.revision == 2
+
+    asyncio.run(scenario())
+
+
+def test_known_are_the_ledgers_of_all_streams() -> None:
+    async def scenario() -> None:
+        store = MemoryMetadata()
+        catalog = MetadataCatalog(store)
+        assert catalog.known() == frozenset()
+        for number in (1, 2, 5):
+            ledger = new_ledger(LedgerId(number), Epoch(1), 0, (), Copies(), Durability.FSYNC)
+            await catalog.store(f"s{number}", replace(StreamRecord(), ledgers=(ledger,)), 0)
+        assert catalog.known() == {1, 2, 5}
+        await store.transact((), [(STREAMS + "s1", b"junk")])
+        with pytest.raises(MetadataDamaged):
+            catalog.known()
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_number_is_not_guessed() -> None:
+    async def scenario() -> None:
+        store = MemoryMetadata()
+        await store.transact((), [(LEDGER_IDS, b"many")])
+        with pytest.raises(MetadataDamaged):
+            await MetadataCatalog(store).next_ledger_id()
+
+    asyncio.run(scenario())
