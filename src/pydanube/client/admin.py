@@ -33,20 +33,35 @@ class Admin:
 
     async def policies(self, namespace: str, *, change: Mapping[str, Any] | None = None) -> Reply:
         """The namespace's policies, after changing those that are named."""
-        return await self._ask("namespace.policies", namespace=namespace, policies=change)
+        return dict((await self._ask("namespace.policies", namespace=namespace, policies=change))["policies"])
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def create_topic(
-        self, topic: str, *, partitions: int = 0, reliable: bool = True, options: Mapping[str, Any] | None = None
+        self,
+        topic: str,
+        *,
+        partitions: int = 0,
+        reliable: bool = True,
+        durability: str | None = None,
+        policies: Mapping[str, Any] | None = None,
     ) -> Reply:
-        return await self._ask("topic.create", topic=topic, partitions=partitions, reliable=reliable, options=options)
+        """`durability` is `fsynced`, the default, or `buffered`."""
+        fields = {"partitions": partitions, "reliable": reliable, "durability": durability, "policies": policies}
+        return await self._ask("topic.create", topic=topic, **fields)
 
-    async def topics(self, namespace: str) -> list[str]:
-        return list((await self._ask("topic.list", namespace=namespace))["topics"])
+    async def topics(self, namespace: str = "default") -> list[str]:
+        found: list[str] = []
+        more = True
+        while more:
+            after = found[-1].rpartition("/")[2] if found else ""
+            reply = await self._ask("topic.list", namespace=namespace, after=after)
+            found += [each["topic"] for each in reply["topics"]]
+            more = bool(reply["more"]) and bool(reply["topics"])
+        return found
 
     async def describe_topic(self, topic: str) -> Reply:
-        return await self._ask("topic.describe", topic=topic)
+        return await self._ask("topic", topic=topic)
 
     async def alter_topic(
         self, topic: str, *, partitions: int | None = None, policies: Mapping[str, Any] | None = None
@@ -75,27 +90,16 @@ class Admin:
             "subscription.create", topic=topic, subscription=subscription, type=type, start=place, options=options
         )
 
-    async def subscriptions(self, topic: str) -> list[str]:
+    async def subscriptions(self, topic: str) -> list[Reply]:
+        """Those of a topic without partitions, or of a partition: type, floor, backlog, consumers."""
         return list((await self._ask("subscription.list", topic=topic))["subscriptions"])
-
-    async def describe_subscription(self, topic: str, subscription: str) -> Reply:
-        return await self._ask("subscription.describe", topic=topic, subscription=subscription)
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         await self._ask("subscription.delete", topic=topic, subscription=subscription)
-
-    async def seek_subscription(
-        self, topic: str, subscription: str, *, offset: int | None = None, time: int | None = None
-    ) -> None:
-        await self._ask("subscription.seek", topic=topic, subscription=subscription, offset=offset, time=time)
-
-    async def skip(self, topic: str, subscription: str, count: int) -> None:
-        """The next `count` messages count as done."""
-        await self._ask("subscription.skip", topic=topic, subscription=subscription, count=count)
 
     async def explain(
         self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
     ) -> str:
         """Why a message is not delivered, or a consumer gets nothing, in one sentence."""
         found = await self._ask("explain", topic=topic, subscription=subscription, offset=offset, consumer=consumer)
-        return str(found["explanation"])
+        return str(found["sentence"])

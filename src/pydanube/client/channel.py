@@ -68,7 +68,7 @@ class ReopeningChannel:
             connection.leave(number)
             raise
         if self.closed:
-            self._let_go(connection, number)
+            self.let_go(connection, number)
             raise ClientClosed("closed while it was opened")
         if connection.error is not None:
             raise type(connection.error)(*connection.error.args)
@@ -87,7 +87,7 @@ class ReopeningChannel:
         """Something went wrong on it: a new channel, and what the broker knows of us, before anything else."""
         if self.connection is not None:
             connection, self.connection = self.connection, None
-            self._let_go(connection, self.number)
+            self.let_go(connection, self.number)
             self._attempts += 1
             self.interrupted(error)
             self._reopen()
@@ -123,7 +123,7 @@ class ReopeningChannel:
         if connection is None:
             return
         if not wait:
-            self._let_go(connection, self.number)
+            self.let_go(connection, self.number)
             return
         try:
             await connection.request("close", {"channel": self.number})
@@ -132,7 +132,7 @@ class ReopeningChannel:
         finally:
             connection.leave(self.number)
 
-    def _let_go(self, connection: Connection, number: int) -> None:
+    def let_go(self, connection: Connection, number: int) -> None:
         connection.leave(number)
         connection.tell("close", {"channel": number})
 

@@ -36,13 +36,9 @@ class ClientEvent(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """What the broker says of a topic; `first` and `end` (exclusive) have an entry for each partition."""
-
     topic: str
     partitions: int  # 0: not partitioned
     reliable: bool
-    first: list[int]
-    end: list[int]
 
     def places(self) -> list[tuple[int | None, str]]:
         """Number and name of each partition; a topic without partitions is its only place."""
@@ -108,18 +104,12 @@ class Client:
         if reliable is not None:
             fields["reliable"] = reliable
         found = await self.ask("topic", fields)
-        first, end = found.get("first", 0), found.get("end", 0)
-        return TopicInfo(
-            name,
-            int(found.get("partitions", 0)),
-            bool(found.get("reliable", True)),
-            list(first) if isinstance(first, list) else [first],
-            list(end) if isinstance(end, list) else [end],
-        )
+        return TopicInfo(name, int(found["partitions"]), bool(found["reliable"]))
 
-    async def list_topics(self, pattern: str) -> list[str]:
-        """All topics of the pattern's namespace."""
-        return await self.admin.topics(pattern.split("/")[1] if pattern.startswith("/") else pattern)
+    async def bounds(self, place: str) -> tuple[int, int]:
+        """Of a topic without partitions, or of a partition: the first offset there is, and the next there will be."""
+        found = await self.ask("bounds", {"topic": place})
+        return int(found["first"]), int(found["end"])
 
     # -- the connection ------------------------------------------------------------------------------------------------
 

@@ -208,8 +208,8 @@ class Consumer:
         for feed in feeds:
             fields = {"offset": place} if not isinstance(place, dict) else place
             if isinstance(place, str):
-                found = await self.client.topic(feed.place)
-                fields = {"offset": (found.first if place == "earliest" else found.end)[feed.partition or 0]}
+                first, end = await self.client.bounds(feed.place)
+                fields = {"offset": first if place == "earliest" else end}
             reply = await feed.ask("seek", fields)
             if "generation" in reply:
                 feed.reset(int(reply["generation"]))
@@ -269,7 +269,8 @@ class Consumer:
         """Opens a feed for every partition that has none yet."""
         names = list(self.topics)
         if self.pattern is not None:
-            names = [name for name in await self.client.list_topics(self.pattern) if fnmatchcase(name, self.pattern)]
+            known = await self.client.admin.topics(_namespace_of(self.pattern))
+            names = [name for name in known if fnmatchcase(name, self.pattern)]
         for name in names:
             found = await self.client.topic(name, create=self.create, reliable=self.reliable)
             for partition, place in found.places():
@@ -309,6 +310,14 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _namespace_of(pattern: str) -> str:
+    """A pattern matches within one namespace."""
+    _, namespace, *rest = pattern.split("/") if pattern.startswith("/") else ("", "")
+    if len(rest) != 1 or any(mark in namespace for mark in "*?["):
+        raise ArgumentInvalid(f"a pattern is /namespace/pattern, not {pattern!r}")
+    return namespace
 
 
 def _range_of(what: Message | MessageBatch) -> tuple[MessageBatch, int, int]:

@@ -41,6 +41,8 @@ class Lane(ReopeningChannel):
         self.filling = Outgoing(self)
         self.producer_id = 0
         self.next_sequence = 0
+        self._epoch = 0  # the broker counts who attaches under the name
+        self._tries = 0  # of ours to attach since then
         self._place = place  # the topic's name, or the partition's
         self._waiting: deque[Outgoing] = deque()
         self._flying: dict[int, Outgoing] = {}
@@ -84,18 +86,18 @@ class Lane(ReopeningChannel):
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        self.add(outgoing)
         self.producer.rotate(self)
+        try:
+            self.add(outgoing)
+        except DanubeError as error:
+            self.producer.taken(outgoing)
+            self._fail(outgoing, error)
 
     def add(self, outgoing: Outgoing) -> None:
+        """Numbers it and puts it in the row. Raises if no batch can be made of it, and then nothing has happened."""
         producer = self.producer
         outgoing.deadline = self.loop.time() + producer.send_timeout
-        try:
-            outgoing.seal(self.client.clock.wall(), self.producer_id, self.next_sequence, producer.codec)
-        except DanubeError as error:
-            producer.taken(outgoing)
-            self._fail(outgoing, error)
-            return
+        outgoing.seal(self.client.clock.wall(), self.producer_id, self.next_sequence, producer.codec)
         self.next_sequence += outgoing.count
         producer.taken(outgoing)
         self._waiting.append(outgoing)
@@ -149,8 +151,8 @@ class Lane(ReopeningChannel):
             self.pump()
             return
         elif isinstance(error, ProducerFenced):
-            self.given_up(error)
-            self.connection = None
+            self._fail(outgoing, error)
+            self._end(error)
             return
         else:
             follows = isinstance(error, SequenceGap) and self._trouble is not None
@@ -163,6 +165,14 @@ class Lane(ReopeningChannel):
         if self._trouble is not None:
             self._recover()
 
+    def _end(self, error: DanubeError) -> None:
+        """The broker will not hear us again, and rightly so."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            self.let_go(connection, self.number)
+        self.closed = True
+        self.given_up(error)
+
     def _recover(self) -> None:
         """Once all that was under way is answered."""
         if not self._flying and self._trouble is not None:
@@ -172,9 +182,11 @@ class Lane(ReopeningChannel):
 
     def opening(self) -> tuple[str, dict[str, Any]]:
         producer = self.producer
+        self._tries += 1
         fields: dict[str, Any] = {"topic": self._place, "reliable": producer.reliable, "create": producer.create}
         if producer.reliable:
             fields["name"] = producer.name
+            fields["fresh"] = producer.new and not self.producer_id  # nothing was sent under it, so nothing repeats
         return "open_producer", fields
 
     def opened(self, reply: Mapping[str, Any]) -> None:
@@ -182,7 +194,12 @@ class Lane(ReopeningChannel):
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        producer_id = int(reply.get("producer_id") or 0)
+        producer_id, epoch = int(reply.get("producer_id") or 0), int(reply.get("epoch") or 0)
+        if producer_id == self.producer_id and epoch > self._epoch + self._tries:
+            # Somebody else published under our sequences: what the broker has of them may not be ours.
+            self._end(ProducerFenced(f"another producer {self.producer.name!r} attached to {self._place} meanwhile"))
+            return
+        self._epoch, self._tries = epoch, 0
         if self.producer_id and producer_id != self.producer_id:
             error = ProducerUnknown(f"{self._place} has forgotten producer {self.producer.name!r}")
             for outgoing in [*self._stumbled, *self._waiting]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import MESSAGE_OVERHEAD_BYTES
 from pydanube.wire.batch import Batch, Codec, build
 
 
@@ -97,6 +98,7 @@ class Outgoing:
             codec=codec,
         )
         self.payloads = []  # from here on the batch has them
+        self.bytes = self.bytes or self.batch.size + count * MESSAGE_OVERHEAD_BYTES
 
     def renumber(self, first_sequence: int) -> None:
         """The same messages under other sequences: only for what the broker is known not to have taken."""

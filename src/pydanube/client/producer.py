@@ -7,7 +7,7 @@ bytes and makes one small object. Everything else happens per batch.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # with its key, and the columns around it, it fits a batch
 Serializer = Callable[[Any], bytes | None]
 When = int | datetime
-_ONLY_BYTES = frozenset({bytes})
 
 
 class Producer:
@@ -58,6 +57,7 @@ class Producer:
     ) -> None:
         self.client = client
         self.topic = topic
+        self.new = name is None  # nobody has used the name before
         self.name = name or f"producer-{client.randomness.bytes(8).hex()}"
         self.reliable = reliable
         self.create = create
@@ -170,38 +170,51 @@ class Producer:
 
         A list counts as one when it comes to `ProducerBusy`: it is taken as a whole or not at all.
         """
-        values = list(payloads)
-        if self._serializer is not None:
-            values = [self._serializer(value) for value in values]
-        if keys is not None and len(keys) != len(values):
-            raise BatchInvalid(f"{len(keys)} keys for {len(values)} messages")
         if self._closed is not None:
             raise fresh(self._closed)
         if self._buffered >= self._buffer_bytes:
             raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
-        total = _total_bytes(values)
+        values = payloads if type(payloads) is list and self._serializer is None else self._serialized(payloads)
         names = None if keys is None else [None if key is None else _key(key) for key in keys]
+        if names is not None and len(names) != len(values):
+            raise BatchInvalid(f"{len(names)} keys for {len(values)} messages")
+        try:
+            total = sum(map(len, values))
+        except TypeError:  # a tombstone, or nothing that can be sent
+            values = list(map(_payload, values))
+            total = sum(len(value) for value in values if value is not None)
+        if total > self._batch_bytes or len(values) > self._last_row:  # several batches: all of them are sound, or none
+            values = list(map(_payload, values)) if set(map(type, values)) != {bytes} else values
+            if total > MESSAGE_BYTES_MAX and max(map(len, filter(None, values))) > MESSAGE_BYTES_MAX:
+                raise BatchTooLarge(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
         parts: list[tuple[Outgoing, int, int]] = []
-        if names is not None and len(self._lanes) > 1:
-            for first, last, lane in self._runs(names):
-                self._send_rows(lane, values[first:last], names[first:last], parts)
-            return SentMany(parts)
-        each = max(1, min(self._last_row + 1, self._batch_bytes * len(values) // total)) if values else 1
-        for at in range(0, len(values), each):
-            column = None if names is None else names[at : at + each]
-            self._send_rows(self._lane, values[at : at + each], column, parts)
+        for lane, first, last in self._cuts(total, len(values), names):
+            self._send_rows(lane, values[first:last], names and names[first:last], parts)
         return SentMany(parts)
 
-    def _runs(self, names: list[bytes | None]) -> list[tuple[int, int, Lane]]:
-        """Consecutive messages that go the same way."""
-        runs: list[tuple[int, int, Lane]] = []
-        for row, name in enumerate(names):
-            lane = self._lane if name is None else self._lane_of(name)
-            if runs and runs[-1][2] is lane and row - runs[-1][0] <= self._last_row:
-                runs[-1] = (runs[-1][0], row + 1, lane)
-            else:
-                runs.append((row, row + 1, lane))
-        return runs
+    def _serialized(self, payloads: Iterable[Any]) -> list[Any]:
+        return list(payloads if self._serializer is None else map(self._serializer, payloads))
+
+    def _cuts(self, total: int, count: int, names: list[bytes | None] | None) -> Iterator[tuple[Lane, int, int]]:
+        """Rows that go the same way, about as many as make a batch."""
+        each = self._last_row + 1
+        if total > self._batch_bytes:
+            each = max(1, min(each, self._batch_bytes * count // total))
+        if names is None or len(self._lanes) == 1:
+            for first in range(0, count, each):
+                yield self._lane, first, min(first + each, count)
+            return
+        first = 0
+        while first < count:
+            lane = self._way_of(names[first])
+            last = first + 1
+            while last < count and last - first < each and self._way_of(names[last]) is lane:
+                last += 1
+            yield lane, first, last
+            first = last
+
+    def _way_of(self, name: bytes | None) -> Lane:
+        return self._lane if name is None else self._lane_of(name)
 
     def _send_rows(
         self,
@@ -210,23 +223,25 @@ class Producer:
         names: list[bytes | None] | None,
         parts: list[tuple[Outgoing, int, int]],
     ) -> None:
-        size = _total_bytes(values)
-        if len(values) > 1 and size > self._batch_bytes * 2:  # messages of very different sizes
-            half = len(values) // 2
-            self._send_rows(lane, values[:half], None if names is None else names[:half], parts)
-            self._send_rows(lane, values[half:], None if names is None else names[half:], parts)
-            return
-        outgoing = lane.filling
-        if not outgoing.payloads:
-            lane.begin(self._linger)
-        row = len(outgoing.payloads)
-        outgoing.payloads += values
-        outgoing.bytes += size
-        if names is not None:
-            outgoing.keys.update((row + at, name) for at, name in enumerate(names) if name is not None)
-        parts.append((outgoing, row, len(values)))
-        if outgoing.bytes >= self._batch_bytes // 2 or len(outgoing.payloads) > self._last_row // 2:
+        """A batch of its own, checked as it is built; of messages of very different sizes, several."""
+        if lane.filling.payloads:
             self._full(lane)
+        outgoing = Outgoing(lane)
+        outgoing.payloads = values
+        if names is not None:
+            outgoing.keys = {row: name for row, name in enumerate(names) if name is not None}
+        try:
+            lane.add(outgoing)
+        except BatchTooLarge:
+            if len(values) == 1:
+                raise
+            half = len(values) // 2
+            self._send_rows(lane, values[:half], names and names[:half], parts)
+            self._send_rows(lane, values[half:], names and names[half:], parts)
+            return
+        parts.append((outgoing, 0, outgoing.count))
+        lane.pump()
+        self.rotate(lane)
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -236,8 +251,8 @@ class Producer:
         return self._buffered
 
     async def ready(self) -> None:
-        """Until `send` has room again. Returns at once when it has."""
-        while self._buffered >= self._buffer_bytes and self._closed is None:
+        """Until `send` has room again, for a quarter of the buffer at least. Returns at once when it has."""
+        while self._buffered > self._buffer_bytes * 3 // 4 and self._closed is None:
             room: Future[None] = self.client.loop.create_future()
             self._room.append(room)
             await room
@@ -369,18 +384,6 @@ def _payload(payload: Any) -> bytes | None:
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}; give the producer a serializer")
-
-
-def _total_bytes(values: list[Any]) -> int:
-    """What they count together. Turns buffers into bytes on the way; raises for anything else."""
-    if set(map(type, values)) <= _ONLY_BYTES:
-        size = sum(map(len, values))
-    else:
-        values[:] = map(_payload, values)
-        size = sum(len(value) for value in values if value is not None)
-    if size > MESSAGE_BYTES_MAX and max(len(value or b"") for value in values) > MESSAGE_BYTES_MAX:
-        raise BatchTooLarge(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
-    return size + MESSAGE_OVERHEAD_BYTES * len(values)
 
 
 def _key(key: str | bytes) -> bytes:

@@ -17,7 +17,7 @@ from pydanube.wire.commands import Batches
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pydanube.client.client import Client, TopicInfo
+    from pydanube.client.client import Client
 
 POLL_SECONDS = 0.005  # at the end of a topic: doubled while nothing comes
 POLL_SECONDS_MAX = 0.1
@@ -53,28 +53,24 @@ class Place:
 
 async def places_of(
     client: Client, topic: str, start: Start, partition: int | None, deserializer: Deserializer | None = None
-) -> tuple[TopicInfo, list[Place]]:
+) -> list[Place]:
     """Where `start` is in each partition, or in the one that is named."""
     found = await client.topic(topic)
     wanted = [(number, name) for number, name in found.places() if partition is None or number == partition]
     if not wanted or (type(start) is int and start and len(wanted) > 1):
         raise ArgumentInvalid(f"{topic} from {start!r} needs one of its {found.partitions} partitions")
-    places = [
-        Place(topic, number, name, await offset_of(client, found, number, name, start), deserializer)
-        for number, name in wanted
-    ]
-    return found, places
+    places = [Place(topic, number, name, await offset_of(client, name, start), deserializer) for number, name in wanted]
+    return places
 
 
-async def offset_of(client: Client, found: TopicInfo, number: int | None, name: str, start: Start) -> int:
+async def offset_of(client: Client, name: str, start: Start) -> int:
     place = wire_start(start)
     if isinstance(place, dict):
         return int((await client.ask("offset_of_time", {"topic": name, **place}))["offset"])
-    if place == "earliest":
-        return found.first[number or 0]
-    if place == "latest":
-        return found.end[number or 0]
-    return int(place)
+    if isinstance(place, str):
+        first, end = await client.bounds(name)
+        return first if place == "earliest" else end
+    return place
 
 
 class Reader:
@@ -142,7 +138,7 @@ class Reader:
         return self._ready.pop()
 
     async def seek(self, to: Start) -> None:
-        _, self._places = await places_of(self.client, self.topic, to, self._partition, self._deserializer)
+        self._places = await places_of(self.client, self.topic, to, self._partition, self._deserializer)
         self._turn = 0
         self._ready = []
         self._rows = iter(())
@@ -171,10 +167,10 @@ async def read_arrow(client: Client, topic: str, start: Start, end: Start, parti
 
     from pydanube.wire.arrow import record_schema
 
-    found, places = await places_of(client, topic, start, partition)
     parts: list[Any] = []
-    for place in places:
-        stop = min(await offset_of(client, found, place.partition, place.name, end), found.end[place.partition or 0])
+    for place in await places_of(client, topic, start, partition):
+        _, confirmed = await client.bounds(place.name)
+        stop = min(await offset_of(client, place.name, end), confirmed)
         while place.offset < stop:
             batches = await place.read(client, stop)
             if not batches:

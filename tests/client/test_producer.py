@@ -1,0 +1,302 @@
+"""Producers against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from client.broker import TOPIC, with_client
+from pydanube.base.checksum import crc32c
+from pydanube.base.errors import (
+    BatchInvalid,
+    BatchTooLarge,
+    ClientClosed,
+    DanubeError,
+    MessageTooLarge,
+    ProducerBusy,
+    ProducerFenced,
+    TopicKindDiffers,
+)
+from pydanube.client import Client
+
+
+async def payloads_of(client: Client, topic: str = TOPIC, count: int = 1) -> list[bytes | None]:
+    """The first `count` messages that the topic has."""
+    async with client.reader(topic) as reader:
+        return [(await reader.receive(5)).payload for _ in range(count)]
+
+
+def test_a_receipt_says_where_a_message_is_and_how_safe(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            receipt = await producer.send(b"one", key="k", attributes={"a": "1"})
+            assert (receipt.topic, receipt.partition, receipt.offset, receipt.durability) == (TOPIC, None, 0, "fsynced")
+            receipts = await producer.send_many([b"two", b"three"])
+            assert [each.offset for each in receipts] == receipts.offsets == [1, 2]
+            assert (len(receipts), receipts[-1].offset, receipts[0:1][0].offset) == (2, 2, 1)
+            with pytest.raises(IndexError):
+                receipts[2]
+
+    with_client(tmp_path, run)
+
+
+def test_what_nobody_awaits_is_published_within_milliseconds_and_in_order(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            for number in range(100):
+                producer.send(b"%d" % number)
+            assert await payloads_of(client, count=100) == [b"%d" % number for number in range(100)]
+
+    with_client(tmp_path, run)
+
+
+def test_closing_sends_what_waits(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC, linger=60) as producer:
+            sent = producer.send(b"last")
+        assert (await sent).offset == 0
+        with pytest.raises(ClientClosed):
+            producer.send(b"too late")
+
+    with_client(tmp_path, run)
+
+
+def test_send_and_send_many_keep_their_order(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC, batch_bytes=500) as producer:
+            producer.send(b"0")
+            producer.send_many(b"%d" % number for number in range(1, 50))
+            producer.send(b"50", key="k")
+            await producer.flush()
+        assert await payloads_of(client, count=51) == [b"%d" % number for number in range(51)]
+
+    with_client(tmp_path, run)
+
+
+def test_messages_of_very_different_sizes_go_in_several_batches(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        values = [b"s", b"m" * 300_000, b"t", None, bytes(6 << 20), b"u", bytes(11 << 20)]
+        async with client.producer(TOPIC) as producer:
+            receipts = await producer.send_many(values)
+            assert receipts.offsets == list(range(7))
+            for value in values:
+                producer.send(value)
+            await producer.flush()
+        assert await payloads_of(client, count=14) == values * 2
+
+    with_client(tmp_path, run)
+
+
+def test_a_bad_message_is_refused_by_the_call_and_spoils_no_other(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            good = producer.send(b"good")
+            for bad in ("text", 1, ["list"]):
+                with pytest.raises(TypeError):
+                    producer.send(bad)
+            with pytest.raises(TypeError):
+                producer.send(b"x", key=1)  # type: ignore[arg-type]
+            with pytest.raises(TypeError):
+                producer.send(b"x", attributes={"a": 1})  # type: ignore[dict-item]
+            with pytest.raises(UnicodeEncodeError):
+                producer.send(b"x", attributes={"a": "\ud800"})
+            with pytest.raises(BatchInvalid):
+                producer.send(b"x", event_time=1 << 63)
+            with pytest.raises(TypeError, match="zone"):
+                producer.send(b"x", event_time=datetime(2026, 1, 1))
+            with pytest.raises(BatchTooLarge):
+                producer.send(bytes(17 << 20))
+            with pytest.raises(BatchTooLarge):
+                producer.send_many([b"x", bytes(17 << 20)])
+            with pytest.raises((TypeError, BatchInvalid)):
+                producer.send_many([b"x", "text"])
+            with pytest.raises((TypeError, BatchInvalid)):
+                producer.send_many([b"x" * 200_000, b"x" * 200_000, "text"])
+            with pytest.raises(BatchInvalid):
+                producer.send_many([b"x"], keys=["a", "b"])
+            assert ((await good).offset, (await producer.send(b"next")).offset) == (0, 1)
+
+    with_client(tmp_path, run)
+
+
+def test_a_full_buffer_is_busy_and_ready_waits_for_room(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC, buffer_bytes=100_000, batch_bytes=10_000) as producer:
+            sent = 0
+            while producer.buffered_bytes < 100_000:
+                producer.send(bytes(1000))
+                sent += 1
+            assert 90 <= sent <= 110
+            with pytest.raises(ProducerBusy):
+                producer.send(b"x")
+            with pytest.raises(ProducerBusy):
+                producer.send_many([b"x"])
+            await producer.ready()
+            assert producer.buffered_bytes <= 75_000
+            assert (await producer.send(b"next")).offset == sent
+
+    with_client(tmp_path, run)
+
+
+def test_a_cancelled_send_takes_nobody_elses_receipt(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+
+            async def send(number: int) -> int | None:
+                return (await producer.send(b"%d" % number)).offset
+
+            tasks = [asyncio.create_task(send(number)) for number in range(10)]
+            await asyncio.sleep(0)
+            tasks[3].cancel()
+            offsets = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(offsets.pop(3), asyncio.CancelledError)
+            assert offsets == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+    with_client(tmp_path, run)
+
+
+def test_failures_nobody_awaited_surface_at_flush_and_in_on_error(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
+        heard: list[tuple[DanubeError, int]] = []
+        async with client.producer(TOPIC, on_error=lambda error, count: heard.append((error, count))) as producer:
+            producer.send(bytes(2000))
+            with pytest.raises(MessageTooLarge) as failed:
+                await producer.flush()
+            assert "1 messages" in failed.value.__notes__[0]
+            assert [(type(error), count) for error, count in heard] == [(MessageTooLarge, 1)]
+            with pytest.raises(MessageTooLarge):
+                await producer.send(bytes(2000))
+            await producer.flush()  # the awaited one is not said again
+            assert len(heard) == 1
+
+    with_client(tmp_path, run)
+
+
+def test_failures_nobody_awaited_surface_at_close(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
+        with pytest.raises(MessageTooLarge):
+            async with client.producer(TOPIC) as producer:
+                producer.send(bytes(2000))
+
+    with_client(tmp_path, run)
+
+
+def test_what_follows_a_refused_batch_is_published_all_the_same(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
+        async with client.producer(TOPIC, batch_messages=1) as producer:
+            sent = [producer.send(bytes(2000) if number == 3 else b"%d" % number) for number in range(8)]
+            offsets: list[int | None] = []
+            for number, each in enumerate(sent):
+                if number == 3:
+                    with pytest.raises(MessageTooLarge):
+                        await each
+                else:
+                    offsets.append((await each).offset)
+            assert offsets == list(range(7))
+        assert await payloads_of(client, count=7) == [b"%d" % number for number in range(8) if number != 3]
+
+    with_client(tmp_path, run)
+
+
+def test_keys_choose_partitions_and_keyless_batches_rotate(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, partitions=3)
+        async with client.producer(TOPIC) as producer:
+            for key in ("a", "b", "c", "d"):
+                receipt = await producer.send(b"x", key=key)
+                assert receipt.partition == crc32c(key.encode()) % 3
+            receipts = await producer.send_many([b"x"] * 6, keys=["a", "a", "b", "c", "d", "a"])
+            assert [each.partition for each in receipts] == [
+                crc32c(key) % 3 for key in (b"a", b"a", b"b", b"c", b"d", b"a")
+            ]
+            rotated = [(await producer.send(b"x")).partition for _ in range(6)]
+            assert sorted(rotated) == [0, 0, 1, 1, 2, 2]
+
+    with_client(tmp_path, run)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_compressed_messages_come_back_as_they_were(tmp_path: Path, compression: str) -> None:
+    async def run(client: Client) -> None:
+        values = [b"abc" * number for number in range(200)]
+        async with client.producer(TOPIC, compression=compression) as producer:
+            await producer.send_many(values)
+        assert await payloads_of(client, count=200) == values
+
+    with_client(tmp_path, run)
+
+
+def test_an_unknown_compression_is_named() -> None:
+    from pydanube.client.producer import _codec
+
+    with pytest.raises(BatchInvalid, match="zstd"):
+        _codec("gzip")
+
+
+def test_a_serializer_makes_payloads_and_a_deserializer_reads_them(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC, serializer=str.encode) as producer:
+            await producer.send("one")
+            await producer.send_many(["two", "three"])
+        async with client.reader(TOPIC, deserializer=bytes.decode) as reader:
+            messages = [await reader.receive(5) for _ in range(3)]
+        assert [message.value for message in messages] == ["one", "two", "three"]
+        assert messages[0].payload == b"one"
+
+    with_client(tmp_path, run)
+
+
+def test_everything_of_a_message_arrives(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        happened = datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"plain")
+            await producer.send(b"rich", key="schlüssel", attributes={"ä": "ö"}, event_time=happened)
+            await producer.send(None, key=b"\xff\x00")
+        async with client.reader(TOPIC) as reader:
+            plain, rich, tombstone = [await reader.receive(5) for _ in range(3)]
+        assert (plain.key, plain.attributes, plain.event_time, plain.partition) == (None, {}, None, None)
+        assert (rich.key, rich.attributes, rich.offset) == ("schlüssel", {"ä": "ö"}, 1)
+        assert rich.event_time == int(happened.timestamp()) * 1_000_000
+        assert 0 < rich.publish_time <= rich.append_time + 1_000_000
+        assert (rich.sequence, tombstone.sequence) == (1, 2)
+        assert rich.producer > 0
+        assert (tombstone.payload, tombstone.key_bytes) == (None, b"\xff\x00")
+        assert tombstone.key is not None
+        assert tombstone.key.encode("utf-8", "surrogateescape") == b"\xff\x00"
+
+    with_client(tmp_path, run)
+
+
+def test_a_second_producer_of_a_name_fences_the_first(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC, name="ours") as first:
+            await first.send(b"one")
+            async with client.producer(TOPIC, name="ours") as second:
+                assert second.next_sequences == [1]
+                await second.send(b"two")
+                with pytest.raises(ProducerFenced):
+                    await first.send(b"three")
+                with pytest.raises(ProducerFenced):
+                    first.send(b"four")
+                assert (await second.send(b"five")).offset == 2
+
+    with_client(tmp_path, run)
+
+
+def test_a_topic_of_the_other_kind_is_a_typed_error(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC, reliable=False) as producer:
+            receipt = await producer.send(b"dropped")
+            assert (receipt.offset, receipt.durability) == (None, "none")
+        with pytest.raises(TopicKindDiffers):
+            async with client.producer(TOPIC):
+                pass
+
+    with_client(tmp_path, run)
