@@ -189,6 +189,25 @@ def test_reserved_fields_are_zero(side: Side, at: int) -> None:
             open_reader(side).feed(data)
 
 
+@pytest.mark.parametrize("kind", [Kind.ERROR, Kind.CLOSED])
+def test_only_welcome_opens_a_connection(kind: Kind) -> None:
+    reader = FrameReader(Side.CLIENT)
+    assert len(reader.feed(framed(kind))) == 1
+    with pytest.raises(BrokerProtocolError, match="REPLY may not come before WELCOME"):
+        reader.feed(framed(Kind.REPLY))
+
+
+def test_a_refusal_tells_never_from_not_now() -> None:
+    with pytest.raises(ProtocolError, match="HELLO may not come after WELCOME"):
+        open_reader(Side.BROKER).feed(framed(Kind.HELLO))
+    with pytest.raises(BrokerProtocolError, match="a broker never sends PUBLISH"):
+        open_reader(Side.CLIENT).feed(framed(Kind.PUBLISH))
+    with pytest.raises(ProtocolError, match="REQUEST may not come before WELCOME"):
+        FrameReader(Side.BROKER).feed(PREFACE + framed(Kind.REQUEST))
+    with pytest.raises(ProtocolError, match="a client never sends DELIVER"):
+        FrameReader(Side.BROKER).feed(PREFACE + framed(Kind.DELIVER))
+
+
 def test_a_fault_says_whose_it_is() -> None:
     faults = {}
     for side in Side:
