@@ -31,7 +31,7 @@ class Script:
     failed: int = 0
 
     async def run(self) -> None:
-        for start in range(3):
+        for start in range(2):
             store = await self.open()
             for number in range(6):
                 value = b"%d.%d " % (start, number) * 40

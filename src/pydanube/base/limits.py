@@ -124,6 +124,7 @@ METADATA_TRANSACTION_BYTES_MAX = 8 * MIB  # one transaction fits one frame betwe
 METADATA_KEYS_MAX = 1 << 20  # all of them are in memory, and sorted
 METADATA_BYTES_MAX = 256 * MIB  # of keys and values together; a start reads and a snapshot writes all of it
 METADATA_WAITING_BYTES_MAX = 32 * MIB  # transactions on their way to the log; beyond it MetadataBusy
+METADATA_GROUP_TRANSACTIONS_MAX = 512  # of one write; applying them is one turn of the loop, a few milliseconds
 METADATA_LOG_BYTES = 4 * MIB  # of log before a new file with a snapshot; a start replays little more than this
 METADATA_SNAPSHOT_CHUNK_BYTES = 256 * KIB  # encoded at a time, so that no turn of the loop is long
 WATCHES_MAX = 1024  # of one store; each change is held against all of them

@@ -19,6 +19,7 @@ from pydanube.base.limits import (
     BLOCK_BYTES,
     GROUP_BYTES_TARGET,
     MARK_IDLE_SECONDS,
+    METADATA_GROUP_TRANSACTIONS_MAX,
     METADATA_LOG_BYTES,
     METADATA_WAITING_BYTES_MAX,
 )
@@ -259,7 +260,7 @@ class LocalMetadata(LocalStore):
     def _take_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []
         size = 0
-        while self._queue and size < GROUP_BYTES_TARGET:
+        while self._queue and size < GROUP_BYTES_TARGET and len(group) < METADATA_GROUP_TRANSACTIONS_MAX:
             waiting = self._queue.popleft()
             group.append(waiting)
             size += record_length(waiting.transaction.payload)
@@ -324,13 +325,15 @@ class LocalMetadata(LocalStore):
         if self._cluster == NEW_CLUSTER:
             self._cluster = self._randomness.bytes(16)
         generation = self._generation = self._generation + 1
+        if old is not None:
+            old.handle.close()
+        header, handle = await self._write_file(generation, room)
+        gone = [listed for listed in self._belongings.node.files if listed != generation]
         try:
-            header, handle = await self._write_file(generation, room)
-            gone = [listed for listed in self._belongings.node.files if listed != generation]
             await self._belongings.change(add={generation: JOURNAL}, drop=gone)
-        finally:
-            if old is not None:
-                old.handle.close()
+        except BaseException:
+            handle.close()
+            raise
         self._active = _Active(header, handle, header.log_start)
         for listed in gone:
             await try_remove(self._disk, log_name(listed))
