@@ -8,101 +8,30 @@ from typing import Any
 
 import pytest
 
+from api.frame_client import Client, close_all, payloads
 from pydanube.api.server import Server
 from pydanube.base.limits import KIB
 from pydanube.broker.standalone import StandaloneSettings
 from pydanube.storage.settings import NodeSettings
-from pydanube.wire.batch import Batch, build
+from pydanube.wire.batch import build
 from pydanube.wire.commands import (
     Ack,
     Acked,
     Closed,
-    Command,
     Deliver,
     Error,
     Grant,
-    Hello,
     Nack,
     Ping,
     Pong,
     Publish,
-    Published,
     Reply,
     Request,
     Reset,
-    Welcome,
-    decode,
 )
-from pydanube.wire.frames import PREFACE, FrameReader, Side
+from pydanube.wire.frames import PREFACE
 
 TOPIC = "/default/orders"
-
-
-class Client:
-    """Bytes and frames, no cleverness."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._frames = FrameReader(Side.CLIENT)
-        self._commands: list[Command] = []
-        self._requests = 0
-
-    @classmethod
-    async def connect(cls, server: Server, *, hello: bool = True) -> Client:
-        client = cls(*await asyncio.open_connection(*server.address))
-        CONNECTED.append(client)
-        if hello:
-            client.write(PREFACE)
-            client.send(Hello("test"))
-            assert isinstance(await client.receive(), Welcome)
-        return client
-
-    def write(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    def send(self, command: Any) -> None:
-        self._writer.writelines(command.encode())
-
-    async def receive(self) -> Command:
-        while not self._commands:
-            data = await asyncio.wait_for(self._reader.read(65536), 10)
-            if not data:
-                raise EOFError
-            self._commands += [decode(frame) for frame in self._frames.feed(data)]
-        return self._commands.pop(0)
-
-    async def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
-        self._requests += 1
-        self.send(Request(self._requests, verb, fields))
-        answer = await self.receive()
-        assert isinstance(answer, Reply), answer
-        return answer.fields
-
-    async def refused(self, verb: str, **fields: Any) -> str:
-        self._requests += 1
-        self.send(Request(self._requests, verb, fields))
-        answer = await self.receive()
-        assert isinstance(answer, Error), answer
-        return answer.code
-
-    async def publish(self, channel: int, *payloads: bytes, **columns: Any) -> Published:
-        batch = build(list(payloads), publish_time=1, **columns)
-        self.send(Publish(channel, 77, batch.to_bytes()))
-        answer = await self.receive()
-        assert isinstance(answer, Published), answer
-        return answer
-
-    async def close(self) -> None:
-        self._writer.close()
-        await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
-
-
-CONNECTED: list[Client] = []
-
-
-def payloads(deliver: Deliver) -> list[bytes | None]:
-    batch = Batch.parse(deliver.batch)
-    return batch.payloads()[deliver.first - batch.base_offset : deliver.last - batch.base_offset + 1]
 
 
 def run(tmp_path: Path, *lives: Any) -> None:
@@ -115,8 +44,7 @@ def run(tmp_path: Path, *lives: Any) -> None:
         try:
             await scenario(server)
         finally:
-            while CONNECTED:
-                await CONNECTED.pop().close()
+            await close_all()
             await server.stop()
 
     for scenario in lives:
@@ -125,7 +53,7 @@ def run(tmp_path: Path, *lives: Any) -> None:
 
 def test_a_message_comes_through_and_its_ack_survives_a_restart(tmp_path: Path) -> None:
     async def first(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         await client.ask("open_producer", channel=1, topic=TOPIC)
         receipt = await client.publish(1, b"one", b"two", b"three")
         assert (receipt.base_offset, receipt.durability) == (0, 2)
@@ -138,7 +66,7 @@ def test_a_message_comes_through_and_its_ack_survives_a_restart(tmp_path: Path) 
         assert await client.receive() == Acked(2, 5)
 
     async def second(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         opened = await client.ask("open_consumer", channel=1, topic=TOPIC, subscription="s", type="shared")
         client.send(Grant(1, 10))
         found = []
@@ -157,7 +85,7 @@ def test_a_message_comes_through_and_its_ack_survives_a_restart(tmp_path: Path) 
 
 def test_a_seek_resets_and_delivers_again(tmp_path: Path) -> None:
     async def life(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         await client.ask("open_producer", channel=1, topic=TOPIC)
         await client.publish(1, b"a", b"b")
         await client.ask("open_consumer", channel=2, topic=TOPIC, subscription="s", start="earliest")
@@ -175,13 +103,13 @@ def test_a_seek_resets_and_delivers_again(tmp_path: Path) -> None:
 
 def test_named_producers_are_deduplicated_across_restarts(tmp_path: Path) -> None:
     async def first(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         opened = await client.ask("open_producer", channel=1, topic=TOPIC, name="till")
         columns = {"producer_id": opened["producer_id"], "first_sequence": 0}
         assert (await client.publish(1, b"x", b"y", **columns)).base_offset == 0
 
     async def second(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         opened = await client.ask("open_producer", channel=1, topic=TOPIC, name="till")
         assert (opened["next_sequence"], opened["epoch"]) == (2, 2)
         columns = {"producer_id": opened["producer_id"], "first_sequence": 0}
@@ -193,7 +121,7 @@ def test_named_producers_are_deduplicated_across_restarts(tmp_path: Path) -> Non
 
 def test_topics_that_are_not_reliable_keep_nothing(tmp_path: Path) -> None:
     async def life(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         await client.ask("open_producer", channel=1, topic=TOPIC, reliable=False)
         receipt = await client.publish(1, b"lost")
         assert (receipt.base_offset, receipt.durability) == (-1, 0)
@@ -230,7 +158,7 @@ def test_bad_requests_get_their_error_and_the_connection_goes_on(
     tmp_path: Path, verb: str, fields: dict[str, Any], code: str
 ) -> None:
     async def life(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         assert await client.refused(verb, **fields) == code
         client.send(Ping(9))
         assert await client.receive() == Pong(9)
@@ -240,7 +168,7 @@ def test_bad_requests_get_their_error_and_the_connection_goes_on(
 
 def test_policies_are_enforced(tmp_path: Path) -> None:
     async def life(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         limits = {"producers_max": 1, "subscriptions_max": 1, "message_bytes_max": 10, "topics_max": 1}
         await client.ask("namespace.create", namespace="small", policies=limits)
         await client.ask("open_producer", channel=1, topic="/small/a")
@@ -260,11 +188,11 @@ def test_policies_are_enforced(tmp_path: Path) -> None:
 
 def test_what_is_no_protocol_is_refused(tmp_path: Path) -> None:
     async def life(server: Server) -> None:
-        nonsense = await Client.connect(server, hello=False)
+        nonsense = await Client.connect(server.address, hello=False)
         nonsense.write(b"\x16\x03\x01 is TLS")
         with pytest.raises(Exception):  # noqa: B017 - a sentence that is no frame, then the end
             await nonsense.receive()
-        early = await Client.connect(server, hello=False)
+        early = await Client.connect(server.address, hello=False)
         early.write(PREFACE)
         early.send(Ping(1))
         closed = await early.receive()
@@ -278,7 +206,7 @@ def test_what_is_no_protocol_is_refused(tmp_path: Path) -> None:
 
 def test_a_topic_that_was_deleted_and_made_again_is_empty(tmp_path: Path) -> None:
     async def first(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         await client.ask("open_producer", channel=1, topic=TOPIC)
         await client.publish(1, b"old")
         await client.ask("close", channel=1)
@@ -288,7 +216,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_empty(tmp_path: Path) -> Non
         assert await client.ask("bounds", topic=TOPIC) == {"first": 0, "end": 0}
 
     async def second(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         assert (await client.ask("topic.list"))["topics"][0]["topic"] == TOPIC
         assert await client.ask("bounds", topic=TOPIC) == {"first": 0, "end": 0}
 
@@ -297,7 +225,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_empty(tmp_path: Path) -> Non
 
 def test_partitions_are_topics_of_their_own_and_only_grow(tmp_path: Path) -> None:
     async def life(server: Server) -> None:
-        client = await Client.connect(server)
+        client = await Client.connect(server.address)
         await client.ask("topic.create", topic="/default/wide", partitions=2)
         assert (await client.ask("topic", topic="/default/wide"))["partitions"] == 2
         for partition in range(2):
