@@ -17,7 +17,7 @@ import uvloop
 from disk_contract import DiskContract, Run
 from pydanube.adapters import posix_disk
 from pydanube.adapters.posix_disk import PosixDisk
-from pydanube.base.errors import DiskFailed, DiskFull, FileMissing
+from pydanube.base.errors import DirectoryInUse, DiskFailed, DiskFull, FileMissing
 from pydanube.ports.disk import Disk
 
 
@@ -178,6 +178,23 @@ asyncio.run(take())
     disk = PosixDisk(tmp_path)
     run(held(disk, "me"))
     disk.close()
+
+
+def test_a_lock_needs_no_room_on_a_full_disk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "lock").write_text("somebody, long ago")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        disk, other = PosixDisk(tmp_path), PosixDisk(tmp_path)
+        run(held(disk, "me"))
+        with pytest.raises(DirectoryInUse, match="in use by another process"):
+            run(held(other, "you"))
+    disk.close()
+    run(held(other, "you"))
+    assert (tmp_path / "lock").read_text() == f"you, process {os.getpid()}\n"
+    other.close()
 
 
 def test_locking_makes_the_directory(run: Run, tmp_path: Path) -> None:

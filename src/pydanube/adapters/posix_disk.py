@@ -193,8 +193,7 @@ class PosixDisk:
         descriptor = os.open(self._at(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{owner}, process {os.getpid()}\n".encode(), 0)
+            _sign(descriptor, f"{owner}, process {os.getpid()}\n".encode())
         except BlockingIOError:
             holder = os.pread(descriptor, LOCK_TEXT_BYTES_MAX, 0).decode(errors="replace").strip()
             os.close(descriptor)
@@ -208,6 +207,17 @@ class PosixDisk:
         descriptor, self._lock = self._lock, None
         if descriptor is not None:
             os.close(descriptor)  # which ends the lock; the file stays, as removing it would race with the next taker
+
+
+def _sign(descriptor: int, text: bytes) -> None:
+    """Tells others who holds the lock. On a full disk nobody is told: the lock itself needs no room."""
+    try:
+        os.pwrite(descriptor, text, 0)
+        os.ftruncate(descriptor, len(text))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        os.ftruncate(descriptor, 0)  # it named the holder before
 
 
 def _translated(error: OSError, what: str, name: str, path: str) -> DanubeError:
