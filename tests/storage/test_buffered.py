@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import EntryMissing
+from pydanube.base.errors import EntryMissing, LedgerDamaged, LedgerFenced
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB, RESERVE_OFFSETS
 from pydanube.storage.settings import NodeSettings
@@ -98,6 +98,49 @@ def test_an_idle_journal_syncs_what_was_buffered(world: NodeWorld) -> None:
         assert (await node.fence(LEDGER, FENCER)).last == 4
 
     world.run(check())
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_mark_covers_what_was_buffered(world: NodeWorld, idle: bool) -> None:
+    """After a clean close, or when idle: a bit that flips in the last batch is damage then, and no absence."""
+
+    async def scenario() -> None:
+        node = await world.open()
+        await create(node, 1, durability=Durability.BUFFERED)
+        await append(node, 1, [batch_of(1, 0)])
+        await asyncio.sleep(2)
+        await append(node, 1, [batch_of(1, 1)])
+        await (asyncio.sleep(2) if idle else node.close())
+
+    world.run(scenario())
+    world.restart()
+    name = "journal-0000000000000001.log"
+    world.disk.flip_bit(name, world.disk.content(name).index(b"1/1 "), 0)
+
+    async def check() -> None:
+        node = await world.open()
+        assert [damage.ledgers for damage in node.damage] == [(LEDGER,)]
+        assert await node.read(LEDGER, 0, 1) == [batch_of(1, 0)]
+        with pytest.raises(LedgerDamaged):
+            await node.read(LEDGER, 1, 1)
+
+    world.run(check())
+
+
+def test_a_sync_that_fails_before_a_mark_is_a_failed_sync(world: NodeWorld) -> None:
+    async def scenario() -> None:
+        node = await world.open()
+        await create(node, 1, durability=Durability.BUFFERED)
+        await append(node, 1, [batch_of(1, 0)])
+        await asyncio.sleep(2)
+        await append(node, 1, [batch_of(1, 1)])
+        world.disk.fail_next("sync", prefix="journal-")
+        await asyncio.sleep(2)
+        assert world.disk.names().count("journal-0000000000000002.log") == 1, "it started over"
+        with pytest.raises(LedgerFenced):
+            await append(node, 1, [batch_of(1, 2)])
+
+    world.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -296,6 +296,9 @@ class Journal:
 
     def _write(self, group: Pending) -> None:
         active = self.active
+        if group.kind is GroupKind.MARK and active.synced_number < active.number:
+            active.handle.sync().add_done_callback(lambda done: self._synced(done, group))
+            return
         number = active.number + 1
         parts, length = encode_group(
             active.file.salt, number, active.synced_number, group.controls + group.packed.directory, group.packed.body,
@@ -305,6 +308,18 @@ class Journal:
         self.groups_written += 1
         written = active.handle.write(active.position, parts, sync=sync)
         written.add_done_callback(lambda done: self._written(done, group, number, length, sync))
+
+    def _synced(self, done: Future[None], mark: Pending) -> None:
+        """Buffered groups are on disk now, and the mark behind them may say so."""
+        error = done.exception()
+        if self.failure is not None:
+            return
+        if error is not None:
+            self.fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+            return
+        active = self.active
+        active.synced_number, active.synced_end, self._unsynced_since = active.number, active.position, None
+        self._write(mark)
 
     def _must_sync(self, group: Pending) -> bool:
         """Sync before ack: entries that are promised to be on disk, or buffered ones that have waited long enough."""
