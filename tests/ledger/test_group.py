@@ -35,7 +35,7 @@ u32 = st.integers(0, (1 << 32) - 1)
 i64 = st.integers(-(1 << 63), (1 << 63) - 1)
 identities = st.binary(min_size=16, max_size=16).map(lambda name: NodeIdentity(name.hex()))
 headers = st.builds(
-    FileHeader, u64, u64, identities, u64, u64, st.booleans(), st.lists(u64, max_size=SOURCES_MAX).map(tuple), u64
+    FileHeader, u64, u64, identities, u64, u64, st.booleans(), st.lists(u64, max_size=SOURCES_MAX).map(tuple), u64, u64
 )
 entries = st.lists(
     st.tuples(u64, i64, i64, st.binary(max_size=300), u32, u32, st.integers(2, 9)) | st.tuples(u64, i64, i64),

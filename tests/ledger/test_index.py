@@ -11,6 +11,7 @@ from pydanube.ledger.group import Entry, Kind
 from pydanube.ledger.index import FileIndex, Runs, decode_index
 from pydanube.ledger.scan import add_to_index
 
+u64 = st.integers(0, (1 << 64) - 1)
 Added = tuple[int, int, int, int, int, int]  # ledger, first, last, block, confirmed, size
 
 
@@ -67,45 +68,47 @@ def test_a_summary_says_the_range_the_bytes_and_what_was_confirmed(added: list[A
         assert summary.bytes == sum(row[5] for row in rows)
 
 
-@given(additions(), st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1))
-def test_an_index_comes_back(added: list[Added], generation: int, end: int) -> None:
+@given(additions(), u64, u64, u64)
+def test_an_index_comes_back(added: list[Added], generation: int, salt: int, end: int) -> None:
     index = index_of(added)
-    assert decode_index(index.encode(generation, end), generation) == (index, end)
+    assert decode_index(index.encode(generation, salt, end), generation, salt) == (index, end)
 
 
 SMALL = index_of([(1, 0, 9, 2, 5, 100), (1, 20, 29, 3, 15, 100), (2, 7, 7, 3, NO_OFFSET, 9)])
 
 
 def test_a_small_index_with_any_bit_flipped_is_not_trusted() -> None:
-    data = SMALL.encode(6, 4096)
+    data = SMALL.encode(6, 77, 4096)
     for bit in range(8 * len(data)):
         broken = bytearray(data)
         broken[bit // 8] ^= 1 << bit % 8
-        assert decode_index(bytes(broken), 6) is None, bit
+        assert decode_index(bytes(broken), 6, 77) is None, bit
 
 
 def test_an_index_that_is_cut_longer_or_another_files_is_not_trusted() -> None:
-    data = SMALL.encode(6, 4096)
-    assert decode_index(data, 6) == (SMALL, 4096)
+    data = SMALL.encode(6, 77, 4096)
+    assert decode_index(data, 6, 77) == (SMALL, 4096)
     for length in range(len(data)):
-        assert decode_index(data[:length], 6) is None
+        assert decode_index(data[:length], 6, 77) is None
     for more in (b"\0", b"x" * 100):
-        assert decode_index(data + more, 6) is None
+        assert decode_index(data + more, 6, 77) is None
     for generation in (0, 5, 7, 6 + (1 << 32)):
-        assert decode_index(data, generation) is None
+        assert decode_index(data, generation, 77) is None
+    for salt in (0, 76, 77 + (1 << 32)):  # the same number of another node, or of a file that was there before
+        assert decode_index(data, 6, salt) is None
 
 
 @given(st.binary(max_size=200), st.integers(0, 3))
 def test_any_bytes_at_all_are_no_index(data: bytes, generation: int) -> None:
-    assert decode_index(data, generation) is None
+    assert decode_index(data, generation, 0) is None
 
 
-@given(st.integers(0, len(SMALL.encode(6, 4096)) - 9), st.integers(0, (1 << 32) - 1))
+@given(st.integers(0, len(SMALL.encode(6, 77, 4096)) - 9), st.integers(0, (1 << 32) - 1))
 def test_an_index_that_lies_under_a_right_checksum_raises_nothing(at: int, value: int) -> None:
-    data = SMALL.encode(6, 4096)
+    data = SMALL.encode(6, 77, 4096)
     lie = data[: 8 + at] + value.to_bytes(4, "little") + data[12 + at :]
     lie = lie[:4] + crc32c(lie[8:]).to_bytes(4, "little") + lie[8:]
-    found = decode_index(lie[: len(data)], 6)
+    found = decode_index(lie[: len(data)], 6, 77)
     assert found is None or isinstance(found[0], FileIndex)
 
 

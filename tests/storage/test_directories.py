@@ -9,9 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from pydanube.base.errors import DanubeError, DiskFailed, EntryMissing, LedgerDamaged, LedgerFenced, LedgerNotFound
+from pydanube.base.errors import (
+    DanubeError,
+    DiskFailed,
+    DiskFull,
+    EntryMissing,
+    LedgerDamaged,
+    LedgerFenced,
+    LedgerNotFound,
+)
 from pydanube.base.ids import LedgerId
-from pydanube.base.limits import KIB
+from pydanube.base.limits import DATA_DIRECTORIES_MAX, KIB
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.batch import Batch
@@ -177,6 +185,39 @@ def test_a_data_directory_that_cannot_be_written_keeps_what_it_should_take_in_th
     world.run(heal())
     assert on_disk(world, "two", "kept-") > 0
     assert on_disk(world, "journal", "journal-") <= 3
+
+
+@pytest.mark.parametrize("error", [DiskFailed, DiskFull])
+def test_a_new_data_directory_that_cannot_be_written_costs_no_number(
+    world: NodeWorld, error: type[DanubeError]
+) -> None:
+    world.disks["two"].fail_next("create", error, count=1_000_000, prefix="node")
+
+    async def start() -> tuple[int, list[int]]:
+        node = await world.open()
+        await node.close()
+        return node._disks.belongings.node.slots, sorted(node._disks.data)
+
+    for _ in range(2 * DATA_DIRECTORIES_MAX):
+        assert world.run(start()) == (2, [1])
+    world.disks["two"].cure()
+    assert world.run(start()) == (3, [1, 2])
+
+
+@pytest.mark.parametrize("kind", ["lock", "open"])
+def test_a_data_directory_that_is_full_is_left_out_like_one_that_failed(world: NodeWorld, kind: str) -> None:
+    world.run(filled(world))
+    world.restart()
+    world.disks["two"].fail_next(kind, DiskFull)
+
+    async def scenario() -> set[int]:
+        node = await world.open()
+        harmed = await harm_of(node)
+        await node.close()
+        return harmed
+
+    assert world.run(scenario()) in (EVEN, ODD)
+    assert world.run(scenario()) == set()
 
 
 def test_a_copy_that_was_under_way_when_a_disk_went_missing_loses_nothing() -> None:

@@ -17,11 +17,11 @@ from pydanube.base.checksum import crc32c
 from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_MAX, GROUP_ENTRIES_MAX
 
-FILE_MAGIC = b"DJF1"
+FILE_MAGIC = b"DJF2"
 GROUP_MAGIC = b"DJG1"
 TRAILER_MAGIC = b"DJT1"
 
-_FILE = struct.Struct("<4sIQQ16sQQIIQ")  # magic, crc, then `FileHeader`, with the number of sources before the capacity
+_FILE = struct.Struct("<4sIQQ16sQQIIQQ")  # magic, crc, then `FileHeader`, with a number in place of the sources
 SOURCES_MAX = 64  # files that one copy may take over
 _GROUP = struct.Struct("<4sIQQQIIIIIIII")
 _ENTRY = struct.Struct("<QqqIIIB3x")
@@ -65,6 +65,7 @@ class FileHeader(NamedTuple):
     forgetful: bool  # an unreadable group may have made ledgers that no checkpoint names
     sources: tuple[int, ...] = ()  # of a kept file: generations of the files it takes over from
     capacity: int = 0  # of a journal file: bytes set aside before it got its name; if it is shorter, it was cut
+    boots: int = 0  # starts of the node up to then: a `node` file that has counted fewer is an old one
 
 
 class Entry(NamedTuple):
@@ -122,7 +123,7 @@ def group_length(entries: int, ledgers: int, body_bytes: int) -> int:
 
 def encode_file_header(header: FileHeader) -> bytes:
     identity, sources = bytes.fromhex(header.identity), header.sources
-    fields = (header.previous, header.previous_end, int(header.forgetful), len(sources), header.capacity)
+    fields = (header.previous, header.previous_end, int(header.forgetful), len(sources), header.capacity, header.boots)
     body = _FILE.pack(FILE_MAGIC, 0, header.generation, header.salt, identity, *fields)
     body = (body + struct.pack(f"<{len(sources)}Q", *sources)).ljust(BLOCK_BYTES, b"\0")
     return body[:4] + crc32c(body[8:]).to_bytes(4, "little") + body[8:]
@@ -132,12 +133,12 @@ def decode_file_header(block: bytes) -> FileHeader | None:
     """None if the block is not a whole, undamaged file header."""
     if len(block) != BLOCK_BYTES:
         return None
-    magic, crc, generation, salt, name, previous, previous_end, flags, count, capacity = _FILE.unpack_from(block)
+    magic, crc, generation, salt, name, previous, previous_end, flags, count, *numbers = _FILE.unpack_from(block)
     if magic != FILE_MAGIC or crc != crc32c(block[8:]) or flags > 1 or count > SOURCES_MAX:
         return None
     sources = struct.unpack_from(f"<{count}Q", block, _FILE.size)
     identity = NodeIdentity(name.hex())
-    return FileHeader(generation, salt, identity, previous, previous_end, bool(flags), sources, capacity)
+    return FileHeader(generation, salt, identity, previous, previous_end, bool(flags), sources, *numbers)
 
 
 def decode_file_start(start: bytes, generation: int) -> tuple[FileHeader | None, int]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pydanube.base.checksum import crc32c
 from pydanube.base.ids import NO_OFFSET, LedgerId
 
-_HEAD = struct.Struct("<4sIQQI4x")  # magic, crc, generation, end of the valid part, ledgers
+_HEAD = struct.Struct("<4sIQQQI4x")  # magic, crc, generation, salt, end of the valid part, ledgers
 _LEDGER = struct.Struct("<QqQI4x")  # ledger, confirmed, bytes, runs
-_MAGIC = b"DJI1"
+_MAGIC = b"DJI2"
 _RUN_BYTES = 20
 if sys.byteorder != "little":  # pragma: no cover - arrays are written as they lie in memory
     raise ImportError("Danube's storage files need a little-endian machine")
@@ -92,13 +92,13 @@ class FileIndex:
         for ledger, runs in self.ledgers.items():
             yield Summary(ledger, runs.firsts[0], runs.lasts[-1], runs.confirmed, runs.bytes)
 
-    def encode(self, generation: int, end: int) -> bytes:
+    def encode(self, generation: int, salt: int, end: int) -> bytes:
         parts = []
         for ledger, runs in self.ledgers.items():
             parts.append(_LEDGER.pack(ledger, runs.confirmed, runs.bytes, len(runs.firsts)))
             parts += [runs.firsts.tobytes(), runs.lasts.tobytes(), runs.blocks.tobytes()]
         body = b"".join(parts)
-        head = _HEAD.pack(_MAGIC, 0, generation, end, len(self.ledgers))
+        head = _HEAD.pack(_MAGIC, 0, generation, salt, end, len(self.ledgers))
         return head[:4] + crc32c(head[8:] + body).to_bytes(4, "little") + head[8:] + body
 
 
@@ -113,12 +113,15 @@ class Summary:
     bytes: int
 
 
-def decode_index(data: bytes, generation: int) -> tuple[FileIndex, int] | None:
-    """The index and the end of the file's valid part; None if it is damaged or another file's."""
+def decode_index(data: bytes, generation: int, salt: int) -> tuple[FileIndex, int] | None:
+    """The index and the end of the file's valid part; None if it is damaged or another file's.
+
+    Numbers may repeat, from node to node and in backups: the salt says that it is of this very file.
+    """
     if len(data) < _HEAD.size:
         return None
-    magic, crc, found, end, ledgers = _HEAD.unpack_from(data)
-    if magic != _MAGIC or found != generation or crc != crc32c(data[8:]):
+    magic, crc, *owner, end, ledgers = _HEAD.unpack_from(data)
+    if magic != _MAGIC or owner != [generation, salt] or crc != crc32c(data[8:]):
         return None
     index = FileIndex()
     place = _HEAD.size

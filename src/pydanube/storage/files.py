@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge, DanubeError, FileMissing, LedgerDamaged
-from pydanube.base.ids import LedgerId
+from pydanube.base.errors import (
+    BatchDamaged,
+    BatchInvalid,
+    BatchTooLarge,
+    DanubeError,
+    FileMissing,
+    LedgerDamaged,
+    NodeDirectoryInvalid,
+)
+from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_MAX, KIB
 from pydanube.ledger.group import (
+    FILE_START_BYTES,
     GROUP_HEADER_BYTES,
     Entry,
+    FileHeader,
     GroupHead,
     Kind,
     decode_directory,
+    decode_file_header,
+    decode_file_start,
     decode_group_head,
 )
 from pydanube.ledger.index import FileIndex, decode_index
@@ -73,6 +87,26 @@ def generation_of(name: str) -> int:
     return int(name.rpartition("-")[2].partition(".")[0], 16)
 
 
+def generations(names: Iterable[str], kind: str = "[a-z]+") -> list[int]:
+    """Numbers of the files of a kind, or of all; a name that only looks like theirs is somebody else's."""
+    form = re.compile(rf"{kind}-([0-9a-f]{{16}})\.log")
+    return [int(found[1], 16) for name in names if (found := form.fullmatch(name)) is not None]
+
+
+async def read_header(file: StoredFile, identity: NodeIdentity) -> FileHeader | None:
+    """Opens the file and learns its salt. None if the header is damaged; one of another file or node is refused."""
+    handle = file.handle = await file.disk.open(file.name)
+    start = await handle.read(0, FILE_START_BYTES)
+    claimed = decode_file_header(start[:BLOCK_BYTES])
+    if claimed is not None and claimed.identity != identity:
+        raise NodeDirectoryInvalid(f"{file.name} was written by node {claimed.identity}")
+    if claimed is not None and claimed.generation != file.generation:
+        own = file_name(claimed.generation, kept=bool(claimed.sources))
+        raise NodeDirectoryInvalid(f"{file.name} is {own} under another name; give each file its own name again")
+    header, file.salt = decode_file_start(start, file.generation)
+    return header
+
+
 async def run_scan(handle: DiskFile, generation: int, end: int | None, *, sealed: bool = False) -> Scan:
     """Drives the scanner over a real or simulated file."""
     scan = scan_file(generation, await handle.size(), end, sealed=sealed)
@@ -85,27 +119,34 @@ async def run_scan(handle: DiskFile, generation: int, end: int | None, *, sealed
         return result
 
 
-async def load_index(disk: Disk, generation: int) -> tuple[FileIndex, int] | None:
-    """The stored index of a file and the end of the file's valid part; None if there is none to trust."""
+async def load_index(file: StoredFile, end: int | None) -> tuple[FileIndex, int] | None:
+    """The stored index of an open file and the end of the file's valid part, which is `end` if anybody knows it.
+
+    None if there is none to trust: it is damaged or of another file, or knows of more or less than the file has.
+    """
     try:
-        handle = await disk.open(index_name(generation))
+        handle = await file.disk.open(index_name(file.generation))
     except FileMissing:
         return None
     try:
         data = await handle.read(0, await handle.size())
     finally:
         await handle.close()
-    return decode_index(data, generation)
+    loaded = decode_index(data, file.generation, file.salt)
+    if loaded is None or end not in (None, loaded[1]):
+        return None
+    assert file.handle is not None
+    return loaded if loaded[1] <= await file.handle.size() else None
 
 
-async def store_index(disk: Disk, generation: int, index: FileIndex, end: int) -> None:
+async def store_index(file: StoredFile, index: FileIndex, end: int) -> None:
     """Saves the next start a scan. Not synced, and no failure: an index that is missing or damaged is built again."""
-    name = index_name(generation)
+    disk, name = file.disk, index_name(file.generation)
     try:
         await try_remove(disk, name + ".tmp")
         handle = await disk.create(name + ".tmp")
         try:
-            await handle.write(0, [index.encode(generation, end)], sync=False)
+            await handle.write(0, [index.encode(file.generation, file.salt, end)], sync=False)
         finally:
             await handle.close()
         await disk.rename(name + ".tmp", name)
@@ -146,7 +187,7 @@ class FileCache:
             if handle is not opened:
                 opened.close()  # two readers opened it at once
         if file.index is None:
-            loaded = await load_index(file.disk, file.generation)
+            loaded = await load_index(file, file.length)
             if loaded is None:
                 scan = await run_scan(handle, file.generation, file.length, sealed=True)
                 file.index, file.damage = scan.index, scan.damage

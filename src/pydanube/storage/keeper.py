@@ -169,7 +169,7 @@ class Keeper:
             log.warning("unfinished copies are left behind: %s", error)
             return
         for copy in copies.values():
-            for name in (copy.active.handle.name, copy.active.file.name, index_name(copy.active.file.generation)):
+            for name in (index_name(copy.active.file.generation), copy.active.handle.name, copy.active.file.name):
                 await try_remove(copy.disk, name)
 
     async def _failed(self, sources: list[StoredFile], error: DanubeError) -> None:
@@ -216,7 +216,7 @@ class Keeper:
                 state.cache.done(source)
         for copy in copies.values():
             await self._seal_copy(copy.disk, copy.active)
-            await store_index(copy.disk, copy.active.file.generation, copy.active.index, copy.active.position)
+            await store_index(copy.active.file, copy.active.index, copy.active.position)
         await self._switch(sources, copies)
 
     async def _begin(self, slot: int, sources: list[StoredFile]) -> Copy:
@@ -227,7 +227,8 @@ class Keeper:
         name = file_name(generation, kept=True)
         handle = await disk.create(name + ".tmp")
         taken = tuple(source.generation for source in sources)
-        header = FileHeader(generation, salt, disks.identity, NO_PREVIOUS, 0, False, taken)
+        node = disks.belongings.node
+        header = FileHeader(generation, salt, node.identity, NO_PREVIOUS, 0, False, taken, boots=node.boots)
         try:
             await handle.write(0, [encode_file_header(header)], sync=False)
         except BaseException:

@@ -21,13 +21,13 @@ from pydanube.base.limits import BLOCK_BYTES, DATA_DIRECTORIES_MAX, NODE_FILES_M
 from pydanube.ledger.group import blocks
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
-from pydanube.storage.files import file_name, try_remove
+from pydanube.storage.files import StoredFile, file_name, generations, read_header, try_remove
 
 log = logging.getLogger(__name__)
 NODE_FILE = "node"
 JOURNAL = 0xFFFFFFFF  # in place of a data directory's number: the file is in the journal's own directory
-_MAGIC = b"DND2"
-_HEAD = struct.Struct("<4sI16sIIQQII")  # magic, crc, identity, slot, slots, boots, version, bytes of a copy, files
+_MAGIC = b"DND3"
+_HEAD = struct.Struct("<4sI16sIIQQQII")  # magic, crc, then `NodeFile`, with the number of files at the end
 _FILE = struct.Struct("<QI")
 _SPARE_FILES = 64  # room for so many more when the list is made anew
 _BYTES_MAX = blocks(_HEAD.size + _FILE.size * (NODE_FILES_MAX + _SPARE_FILES))
@@ -35,13 +35,14 @@ _BYTES_MAX = blocks(_HEAD.size + _FILE.size * (NODE_FILES_MAX + _SPARE_FILES))
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """What it says. Of a data directory's own only identity and slot count."""
+    """What it says. Of a data directory's own only identity and slot count, and `boots` when it got its number."""
 
     identity: NodeIdentity
     slot: int = 0  # number of the data directory; the journal's own is 0
     slots: int = 1  # numbers given out so far
     boots: int = 0
     version: int = 0  # the copy with the higher one is newer
+    generations: int = 0  # highest number that a file of the list, or one that was removed, has had
     files: Mapping[int, int] = field(default_factory=dict)  # generation -> data directory, or JOURNAL
     copy_bytes: int = 0  # room for one copy in the file as it is
     second_holds: bool = False  # and the first does not, or is older: it is the one to write first
@@ -52,8 +53,8 @@ class NodeFile:
 
     def encode(self) -> bytes:
         listed = b"".join(_FILE.pack(generation, slot) for generation, slot in self.files.items())
-        numbers = (self.slot, self.slots, self.boots, self.version, self.copy_bytes, len(self.files))
-        body = _HEAD.pack(_MAGIC, 0, bytes.fromhex(self.identity), *numbers) + listed
+        numbers = (self.slot, self.slots, self.boots, self.version, self.generations)
+        body = _HEAD.pack(_MAGIC, 0, bytes.fromhex(self.identity), *numbers, self.copy_bytes, len(self.files)) + listed
         return body[:4] + crc32c(body[8:]).to_bytes(4, "little") + body[8:]
 
 
@@ -61,12 +62,13 @@ def _decode(data: bytes, position: int) -> NodeFile | None:
     """The copy at `position`; None if it is damaged."""
     if position + _HEAD.size > len(data):
         return None
-    magic, crc, name, slot, slots, boots, version, copy_bytes, count = _HEAD.unpack_from(data, position)
+    magic, crc, name, *numbers, copy_bytes, count = _HEAD.unpack_from(data, position)
     end = position + _HEAD.size + _FILE.size * count
     if magic != _MAGIC or end > len(data) or crc != crc32c(data[position + 8 : end]):
         return None
     files = dict(_FILE.iter_unpack(data[position + _HEAD.size : end]))
-    return NodeFile(NodeIdentity(name.hex()), slot, slots, boots, version, files, copy_bytes)
+    slot, slots, boots, version, highest = numbers
+    return NodeFile(NodeIdentity(name.hex()), slot, slots, boots, version, highest, files, copy_bytes)
 
 
 def decode_node_file(data: bytes) -> NodeFile | None:
@@ -85,7 +87,7 @@ async def read_node_file(disk: Disk) -> NodeFile | None:
     try:
         handle = await disk.open(NODE_FILE)
     except FileMissing:
-        if [name for name in await disk.list() if name.endswith(".log")]:
+        if generations(await disk.list()):
             raise NodeDirectoryInvalid("the directory has journal files but no `node` file") from None
         return None
     try:
@@ -133,6 +135,11 @@ class Belongings:
         """One more start, with data directories numbered up to `slots`."""
         await self._store(replace(self._node, boots=self._node.boots + 1, slots=slots))
 
+    async def count(self, slots: int) -> None:
+        """Data directories are numbered up to `slots` from now on."""
+        if slots > self._node.slots:
+            await self._store(replace(self._node, slots=slots))
+
     async def change(self, *, add: Mapping[int, int] | None = None, drop: Iterable[int] = ()) -> None:
         """Lists files that must be there from now on, and no more those that are about to go.
 
@@ -145,8 +152,10 @@ class Belongings:
             files = {**self._node.files, **add}
             for generation in drop:
                 files.pop(generation, None)
-            if files != self._node.files or not self._sound:  # a change that failed may have happened or not
-                await self._store(replace(self._node, files=files))
+            highest = max([self._node.generations, *add, *drop])  # whatever is left of a file, no other gets its number
+            changed = files != self._node.files or highest != self._node.generations
+            if changed or not self._sound:  # a change that failed may have happened or not
+                await self._store(replace(self._node, files=files, generations=highest))
 
     async def reserve(self) -> None:
         """Room in the file for the next names, while there is room on the disk."""
@@ -215,10 +224,11 @@ async def identify(
             await disk.lock("storage node")
             locked.append(disk)
             theirs = await read_node_file(disk)
-        except (DiskFailed, FileMissing) as error:
+        except (DiskFailed, DiskFull, FileMissing) as error:
             log.error("a data directory is left out; ledgers with entries on it cannot be read whole: %s", error)
+            await _let_go(disk, locked)
             continue
-        if theirs is None:
+        if theirs is None or await _uncounted(disk, theirs, found):
             new.append(disk)
             continue
         if theirs.identity != found.identity or theirs.slot in data:
@@ -226,20 +236,60 @@ async def identify(
         data[theirs.slot] = disk
     if found.slots + len(new) > DATA_DIRECTORIES_MAX:
         raise NodeDirectoryInvalid(f"a node numbers at most {DATA_DIRECTORIES_MAX} data directories in its life")
+    await _refuse_if_older(found, journal, data)
     for name in await journal.list():
         if name.endswith(".tmp"):
             await try_remove(journal, name)  # room for the next two steps, if the disk is full
     belongings = Belongings(journal, found)
-    await belongings.boot(found.slots + len(new))
+    await belongings.boot(found.slots)
     for slot, disk in enumerate(new, found.slots):
         try:
-            await write_node_file(disk, NodeFile(found.identity, slot))
+            await write_node_file(disk, NodeFile(found.identity, slot, boots=belongings.node.boots))
             data[slot] = disk
         except (DiskFailed, DiskFull) as error:
             log.error("a new data directory is left out: %s", error)
+            await _let_go(disk, locked)
     if not data:
         raise NodeDirectoryInvalid("no data directory can be used")
+    await belongings.count(max(data) + 1)  # not before: one that cannot be written must not cost a number each time
     return belongings, data
+
+
+async def _let_go(disk: Disk, locked: list[Disk]) -> None:
+    if disk in locked:
+        locked.remove(disk)
+        await disk.unlock()
+
+
+async def _uncounted(disk: Disk, theirs: NodeFile, found: NodeFile) -> bool:
+    """Whether a start gave the directory its number and ended before it counted it: it is as good as new."""
+    if theirs.identity != found.identity or theirs.slot < found.slots:
+        return False
+    if theirs.boots > found.boots or generations(await disk.list()):
+        raise NodeDirectoryInvalid(
+            f"the `node` file has numbered {found.slots} data directories and this is one with {theirs.slot}; "
+            "restore the newest `node` file"
+        )
+    return True
+
+
+async def _refuse_if_older(node: NodeFile, journal: Disk, data: Mapping[int, Disk]) -> None:
+    """An old `node` file does not know what must be there. Looked for before another start is counted in it."""
+    places = [(journal, "journal"), *((disk, "kept") for disk in data.values())]
+    for disk, kind in places:
+        for generation in generations(await disk.list(), kind):
+            name = file_name(generation, kept=kind == "kept")
+            file = StoredFile(disk, generation, 0, name, kept=kind == "kept")
+            try:
+                header = await read_header(file, node.identity)
+            finally:
+                if file.handle is not None:
+                    await file.handle.close()
+            if header is not None and header.boots > node.boots:
+                raise NodeDirectoryInvalid(
+                    f"{name} was written in start {header.boots}, and the `node` file knows of {node.boots}; "
+                    "restore the newest `node` file"
+                )
 
 
 async def refuse_if_incomplete(node: NodeFile, journal: Disk, data: Mapping[int, Disk]) -> None:

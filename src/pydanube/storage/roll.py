@@ -93,8 +93,8 @@ class Roller:
                 await spare[0].close()
                 raise
             new = await write_new_file(
-                disks.journal, disks.identity, disks.settings, disks.randomness, state.table, state.take_generation(),
-                None, spare=spare, previous=(old.generation, active.position), room=room,
+                disks.journal, disks.belongings.node, disks.settings, disks.randomness, state.table,
+                state.take_generation(), None, spare=spare, previous=(old.generation, active.position), room=room,
             )  # fmt: skip
             await disks.belongings.change(add={new.file.generation: JOURNAL})
         except DiskFull as error:
@@ -124,7 +124,7 @@ class Roller:
 
     async def store_index(self, active: ActiveFile) -> None:
         """After the roll, away from it: the closed file's index goes to disk, and memory lets go of it."""
-        await store_index(self._state.disks.journal, active.file.generation, active.index, active.position)
+        await store_index(active.file, active.index, active.position)
         if not active.file.gone:
             self._state.cache.adopt(active.file)
 

@@ -10,17 +10,15 @@ import logging
 from dataclasses import dataclass, field
 
 from pydanube.base.errors import DiskFull, LedgerDamaged, NodeDirectoryInvalid
-from pydanube.base.ids import LedgerId, NodeIdentity
+from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX
 from pydanube.ledger.group import (
-    FILE_START_BYTES,
     NO_PREVIOUS,
     Entry,
     FileHeader,
     GroupKind,
     Kind,
     blocks,
-    decode_file_start,
     encode_file_header,
     encode_group,
     group_length,
@@ -34,15 +32,16 @@ from pydanube.ports.randomness import Randomness
 from pydanube.storage.files import (
     StoredFile,
     file_name,
-    generation_of,
+    generations,
     index_name,
     load_index,
+    read_header,
     run_scan,
     store_index,
     try_remove,
 )
 from pydanube.storage.journal import ActiveFile
-from pydanube.storage.node_file import JOURNAL, Belongings, refuse_if_incomplete
+from pydanube.storage.node_file import JOURNAL, Belongings, NodeFile, refuse_if_incomplete
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.sound import is_sound
 
@@ -69,10 +68,12 @@ class _Found:
     files: dict[int, StoredFile] = field(default_factory=dict)
     scans: dict[int, Scan] = field(default_factory=dict)
     indexes: dict[int, FileIndex] = field(default_factory=dict)
+    newest: int = 0  # generation of the newest journal file
     ends: dict[int, int] = field(default_factory=dict)  # what the next file says of each
     damage: list[Damage] = field(default_factory=list)
     sources: set[int] = field(default_factory=set)  # generations of all files that are there
-    unfinished: list[StoredFile] = field(default_factory=list)  # copies whose sources are all there
+    unfinished: list[StoredFile] = field(default_factory=list)  # copies that do not count
+    superseded: set[int] = field(default_factory=set)  # generations of files that copies have taken over from
     replayed: set[int] = field(default_factory=set)  # generations of the checkpoint's file and those after it
 
 
@@ -89,32 +90,32 @@ async def recover(
 ) -> Recovered:
     """Rebuilds a node from its directories. `cut` is (generation, end) of a file of which later writes failed."""
     found = _Found()
-    identity = node.node.identity
     try:
         await refuse_if_incomplete(node.node, disk, data)
         names = await disk.list()
         for name in names:
             if name.endswith(".tmp"):
                 await try_remove(disk, name)
-        journals = [name for name in names if name.startswith("journal-") and name.endswith(".log")]
-        generations = sorted(generation_of(name) for name in journals)
-        await _read_headers(disk, identity, found, generations, cut)
-        await _load_table(disk, found, generations)
+        journals = sorted(generations(names, "journal"))
+        await _read_headers(disk, node.node, found, journals, cut)
         found.sources = await _present(disk, data)
+        for kept_disk in data.values():
+            await _read_kept_headers(kept_disk, node.node, found)
+        await _load_table(found, journals)
         for slot, kept_disk in data.items():
-            await _load_kept(kept_disk, slot, identity, found)
+            await _load_kept(kept_disk, slot, found)
         _account(found, data)
         found.table.close_all()
-        newest = found.scans[generations[-1]] if generations else None
-        next_file = _next(found)
+        newest = found.scans[journals[-1]] if journals else None
+        next_file = _next(found, node)
         try:
-            active = await write_new_file(disk, identity, settings, randomness, found.table, next_file, newest)
+            active = await write_new_file(disk, node.node, settings, randomness, found.table, next_file, newest)
         except DiskFull:
             await _make_room(disk, found, node)
-            active = await write_new_file(disk, identity, settings, randomness, found.table, next_file, newest)
+            active = await write_new_file(disk, node.node, settings, randomness, found.table, next_file, newest)
         await _settle(found, active, data, node)
         if newest is not None:
-            await _close_newest(disk, found, newest)
+            await _close_newest(found, newest)
     finally:
         for file in found.files.values():  # opened again when they are read: there may be more than a process can hold
             if file.handle is not None:
@@ -133,65 +134,87 @@ async def _make_room(disk: Disk, found: _Found, node: Belongings) -> None:
         log.warning("%s is removed to make room for a new journal file", file.name)
         if file.handle is not None:
             await file.handle.close()
-        await disk.remove(file.name)
         await try_remove(disk, index_name(file.generation))
+        await disk.remove(file.name)
         del found.files[file.generation]
-    await try_remove(disk, f"{file_name(_next(found))}.tmp")
+    await try_remove(disk, f"{file_name(_next(found, node))}.tmp")
     await disk.sync_directory()
 
 
-def _next(found: _Found) -> int:
-    """Above every file that was there at the start of the start: one that was removed since may come back."""
-    return max([0, *found.files, *found.sources]) + 1
+def _next(found: _Found, node: Belongings) -> int:
+    """Above every file that is there or ever was: of one that was removed, something may be left or come back."""
+    return max([node.node.generations, *found.files, *found.sources]) + 1
 
 
 async def _read_headers(
-    disk: Disk, identity: NodeIdentity, found: _Found, generations: list[int], cut: tuple[int, int] | None
+    disk: Disk, node: NodeFile, found: _Found, journals: list[int], cut: tuple[int, int] | None
 ) -> None:
-    for generation in generations:
-        handle = await disk.open(file_name(generation))
-        file = found.files[generation] = StoredFile(disk, generation, 0, file_name(generation), handle=handle)
-        header, file.salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
-        if header is not None and header.identity != identity:
-            raise NodeDirectoryInvalid(f"{file.name} was written by node {header.identity}")
+    for generation in journals:
+        found.newest = generation
+        file = found.files[generation] = StoredFile(disk, generation, 0, file_name(generation))
+        header = await read_header(file, node.identity)
         if header is not None and header.previous in found.files:
             found.ends[header.previous] = header.previous_end
     if cut is not None:
         found.ends[cut[0]] = cut[1]
 
 
-async def _load_table(disk: Disk, found: _Found, generations: list[int]) -> None:
+async def _read_kept_headers(disk: Disk, node: NodeFile, found: _Found) -> None:
+    """Of copied-out files. A copy that is listed counts, and its sources do no more once they are off the list.
+
+    Another copy was perhaps not finished: if all its sources are still there, it goes, they are enough. If some are
+    gone, both count: the sources that are left may have gone on to another copy, or not.
+    """
+    for generation in generations(await disk.list(), "kept"):
+        name = file_name(generation, kept=True)
+        if generation in found.files:
+            raise NodeDirectoryInvalid(f"{name} and {found.files[generation].name} have the same number")
+        file = found.files[generation] = StoredFile(disk, generation, 0, name, kept=True)
+        header = await read_header(file, node.identity)
+        sources = header.sources if header is not None else ()
+        if generation in node.files:
+            found.superseded.update(source for source in sources if source not in node.files)
+        elif sources and all(source in found.sources for source in sources):
+            assert file.handle is not None
+            await file.handle.close()
+            found.unfinished.append(found.files.pop(generation))
+
+
+async def _load_table(found: _Found, journals: list[int]) -> None:
     """The newest checkpoint that holds, and every control record since; then the indexes of older files."""
-    since = await _find_checkpoint(found, generations)
-    found.replayed = set(generations[since:])
-    for generation in generations[since:]:
+    since = await _find_checkpoint(found, journals)
+    found.replayed = set(journals[since:])
+    for generation in journals[since:]:
         scan = found.scans[generation]
         found.table.forgetful |= scan.header is None or scan.header.forgetful  # who cannot tell must not deny
         for record in scan.controls:
             found.table.replay(record)
         open_then = {ledger.id for ledger in found.table if ledger.state != SEALED}
         _note_damage(found, scan, open_then, after_checkpoint=True)
-    for at, generation in enumerate(generations[:since]):
-        loaded = await load_index(disk, generation)
+    for at, generation in enumerate(journals[:since]):
+        if generation in found.superseded:
+            continue
+        file = found.files[generation]
+        loaded = await load_index(file, found.ends.get(generation))
         if loaded is not None:
-            found.indexes[generation], found.files[generation].length = loaded
+            found.indexes[generation], file.length = loaded
             continue
         scan = await _scan(found, generation)
-        _note_damage(found, scan, await _open_in(found, scan, generations[at + 1]), after_checkpoint=False)
+        _note_damage(found, scan, await _open_in(found, scan, journals[at + 1]), after_checkpoint=False)
         if not scan.damage:
-            await store_index(disk, generation, scan.index, scan.end)
+            await store_index(file, scan.index, scan.end)
 
 
-async def _find_checkpoint(found: _Found, generations: list[int]) -> int:
+async def _find_checkpoint(found: _Found, journals: list[int]) -> int:
     """Loads the newest one from which every record up to now can be replayed; the place of its file."""
-    for at in range(len(generations) - 1, -1, -1):
-        scan = await _scan(found, generations[at])
+    for at in range(len(journals) - 1, -1, -1):
+        scan = await _scan(found, journals[at])
         if scan.checkpoint is not None:
             found.table.load_checkpoint(scan.checkpoint)
             return at
-        if scan.header is None or at == 0 or scan.header.previous != generations[at - 1]:
+        if scan.header is None or at == 0 or scan.header.previous != journals[at - 1]:
             break  # what lay between is gone: older checkpoints do not lead here
-    if generations:
+    if journals:
         raise NodeDirectoryInvalid("no checkpoint of the journal can be read; restore the directory from a backup")
     return 0
 
@@ -217,7 +240,7 @@ async def _scan(found: _Found, generation: int) -> Scan:
     file = found.files[generation]
     assert file.handle is not None
     scan = await run_scan(file.handle, generation, found.ends.get(generation))
-    if generation != max(found.files):  # an older file whose end nobody remembers: all that is whole in it counts
+    if generation != found.newest:  # an older file whose end nobody remembers: all that is whole in it counts
         for group in scan.uncovered:
             add_to_index(scan.index, group.entries, group.position)
         scan.covered, scan.uncovered = scan.end, []
@@ -227,44 +250,26 @@ async def _scan(found: _Found, generation: int) -> Scan:
     return scan
 
 
-async def _load_kept(disk: Disk, slot: int, identity: NodeIdentity, found: _Found) -> None:
-    """Copied-out files. If all its sources are still there, a copy was perhaps not finished: it goes, they are enough.
-
-    If some are gone, both count: the sources that are left may have gone on to another copy, or not.
-    """
-    for name in await disk.list():
-        if name.endswith(".tmp"):
-            await try_remove(disk, name)
-        if not (name.startswith("kept-") and name.endswith(".log")):
+async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
+    """Where the entries of copied-out files lie."""
+    for file in found.files.values():
+        if not file.kept or file.disk is not disk or file.generation in found.superseded:
             continue
-        generation = generation_of(name)
-        if generation in found.files:
-            raise NodeDirectoryInvalid(f"{name} and {found.files[generation].name} have the same number")
-        handle = await disk.open(name)
-        file = found.files[generation] = StoredFile(disk, generation, 0, name, kept=True, handle=handle)
-        header, file.salt = decode_file_start(await handle.read(0, FILE_START_BYTES), generation)
-        if header is not None and header.identity != identity:
-            raise NodeDirectoryInvalid(f"{name} was written by node {header.identity}")
-        sources = header.sources if header is not None else ()
-        if sources and all(source in found.sources for source in sources):
-            await handle.close()
-            found.unfinished.append(found.files.pop(generation))
-            continue
-        loaded = await load_index(disk, generation)
+        loaded = await load_index(file, None)
         if loaded is not None:
-            index, file.length = loaded
-        else:
-            scan = await run_scan(handle, generation, None, sealed=True)
-            index, file.length, file.damage = scan.index, scan.end, scan.damage
-            housed = {ledger.id for ledger in found.table if ledger.homes >> slot & 1}
-            _note_damage(found, scan, housed, after_checkpoint=False)
-        found.indexes[generation] = index
+            found.indexes[file.generation], file.length = loaded
+            continue
+        assert file.handle is not None
+        scan = await run_scan(file.handle, file.generation, None, sealed=True)
+        found.indexes[file.generation], file.length, file.damage = scan.index, scan.end, scan.damage
+        housed = {ledger.id for ledger in found.table if ledger.homes >> slot & 1}
+        _note_damage(found, scan, housed, after_checkpoint=False)
 
 
 async def _present(disk: Disk, data: dict[int, Disk]) -> set[int]:
     """Generations of all files there are, journal and kept."""
     names = [name for place in dict.fromkeys([disk, *data.values()]) for name in await place.list()]
-    return {generation_of(name) for name in names if name.endswith(".log")}
+    return set(generations(names))
 
 
 def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_checkpoint: bool) -> None:
@@ -285,9 +290,11 @@ def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_ch
 
 def _account(found: _Found, data: dict[int, Disk]) -> None:
     """Tells each ledger where its entries lie, and each file how many of its bytes are still needed."""
-    for generation in sorted(found.indexes):
-        file = found.files[generation]
+    for generation, file in sorted(found.files.items()):
         file.closed = True
+        if generation in found.superseded:
+            file.damage = []
+            continue  # nobody needs it: the keeper goes on removing it
         for summary in found.indexes[generation].summaries():
             file.total += summary.bytes
             ledger = found.table.find(summary.ledger)
@@ -304,19 +311,20 @@ def _account(found: _Found, data: dict[int, Disk]) -> None:
 async def _settle(found: _Found, active: ActiveFile, data: dict[int, Disk], node: Belongings) -> None:
     """The files that count from now on are listed; then copies that were never finished go."""
     slots = {disk: slot for slot, disk in data.items()}
-    listed = {file.generation: slots[file.disk] if file.kept else JOURNAL for file in found.files.values()}
+    counting = [file for file in found.files.values() if file.generation not in found.superseded]
+    listed = {file.generation: slots[file.disk] if file.kept else JOURNAL for file in counting}
     listed[active.file.generation] = JOURNAL
     await node.change(add=listed, drop=[file.generation for file in found.unfinished])
     for file in found.unfinished:
-        await try_remove(file.disk, file.name)
         await try_remove(file.disk, index_name(file.generation))
+        await try_remove(file.disk, file.name)
         await file.disk.sync_directory()
 
 
-async def _close_newest(disk: Disk, found: _Found, newest: Scan) -> None:
+async def _close_newest(found: _Found, newest: Scan) -> None:
     """The file that was being written is closed now; its index saves the next start a scan."""
     if not newest.damage:
-        await store_index(disk, newest.generation, newest.index, newest.covered)
+        await store_index(found.files[newest.generation], newest.index, newest.covered)
 
 
 # -- a new file -------------------------------------------------------------------------------------------------------
@@ -329,7 +337,7 @@ def bytes_needed(table: LedgerTable, room: int) -> int:
 
 async def write_new_file(
     disk: Disk,
-    identity: NodeIdentity,
+    node: NodeFile,
     settings: NodeSettings,
     randomness: Randomness,
     table: LedgerTable,
@@ -356,7 +364,9 @@ async def write_new_file(
         handle, capacity = await _create(disk, temporary, max(settings.file_bytes, needed), needed + CONTROL_BYTES)
     else:
         (handle, capacity), temporary = spare, spare[0].name
-    header = FileHeader(generation, salt, identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful, capacity=capacity)
+    header = FileHeader(
+        generation, salt, node.identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful, (), capacity, node.boots
+    )
     index = FileIndex()
     name = file_name(generation)
     stored = StoredFile(disk, generation, salt, name, capacity=capacity, handle=handle, index=index)
