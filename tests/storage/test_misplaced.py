@@ -311,6 +311,16 @@ def test_a_copy_that_is_listed_counts_though_its_source_is_still_there(monkeypat
     world.end()
 
 
+def test_a_copy_that_never_got_its_name_is_removed_from_any_directory() -> None:
+    world = NodeWorld(disks=("a", "b"))
+    started(world)
+    unnamed = f"{file_name(9, kept=True)}.tmp"
+    world.load({disk: files | {unnamed: (4, b"half")} for disk, files in world.image().items()})
+    started(world)
+    assert [name for disk in world.disks.values() for name in disk.names() if name == unnamed] == []
+    world.end()
+
+
 def test_a_copy_that_is_not_listed_goes_if_all_its_sources_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     world = NodeWorld(settings=EAGER)
     acked = {1: [batch_of(1, offset, size=5000) for offset in range(0, 12, 2)]}

@@ -165,7 +165,11 @@ async def _read_kept_headers(disk: Disk, node: NodeFile, found: _Found) -> None:
     Another copy was perhaps not finished: if all its sources are still there, it goes, they are enough. If some are
     gone, both count: the sources that are left may have gone on to another copy, or not.
     """
-    for generation in generations(await disk.list(), "kept"):
+    names = await disk.list()
+    for name in names:
+        if name.endswith(".tmp"):
+            await try_remove(disk, name)
+    for generation in generations(names, "kept"):
         name = file_name(generation, kept=True)
         if generation in found.files:
             raise NodeDirectoryInvalid(f"{name} and {found.files[generation].name} have the same number")
