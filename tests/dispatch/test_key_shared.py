@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dispatch.desk import DELAY, ONCE, ONCE_DROP, A, B, C, connect, offer
 from pydanube.base.ids import ConsumerId
-from pydanube.dispatch.events import Deliver, Effect, Poisoned, Skipped
+from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run, Skipped
 from pydanube.dispatch.explain import Cause
-from pydanube.dispatch.key_shared import KeyShared
+from pydanube.dispatch.key_shared import IDLE_KEYS_MAX, KeyShared
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.ring import Filters, Ring
 
@@ -281,4 +281,15 @@ def test_lines_do_not_grow_with_messages_that_are_done_before_they_are_delivered
         offer(engine, offset, offset, "x")
         engine.acked(offset, offset)
     member = engine._roster.get(A)
-    assert (len(member.line), engine.waiting, len(engine._keys)) == (0, 0, 0)
+    assert (len(member.line), engine.waiting, len(engine._keys)) == (0, 0, 1)
+
+
+def test_few_keys_are_remembered_of_which_nothing_is_left() -> None:
+    engine = key_shared()
+    connect(engine, 10_000, A)
+    for offset in range(2 * IDLE_KEYS_MAX):
+        engine.offer(Run(offset, offset, [b"key %d" % offset]), 0)
+        engine.poll(0)
+        engine.acked(offset, offset)
+    assert engine.in_flight == engine.waiting == 0
+    assert len(engine._keys) <= IDLE_KEYS_MAX + 1

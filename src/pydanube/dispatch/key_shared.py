@@ -19,6 +19,8 @@ from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, Unmatched
 from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Failure, Leases, earliest
 from pydanube.dispatch.ring import Filters, Ring
 
+IDLE_KEYS_MAX = 4096  # keys that are remembered though nothing of them is there: making one costs as much as a message
+
 
 class KeyShared(Engine[KeyMember]):
     """See the module."""
@@ -122,7 +124,7 @@ class KeyShared(Engine[KeyMember]):
             state.failures.pop(first, None)
         if not state.queue:
             if not state.flight:
-                self._forget(state)
+                self._retire(state)
         elif not state.lined:
             self._line_up(state)
 
@@ -214,6 +216,13 @@ class KeyShared(Engine[KeyMember]):
             del self._place[offset]
             self._poison.acked(offset, offset)
         self._forget(state)
+
+    def _retire(self, state: KeyState) -> None:
+        """Nothing of the key is left. It is kept for its next message, unless there are many such."""
+        if len(self._keys) > IDLE_KEYS_MAX or self._resting or self._overdue:
+            self._forget(state)
+        else:
+            state.let_go()
 
     def _forget(self, state: KeyState) -> None:
         del self._keys[state.key]

@@ -247,8 +247,12 @@ class NativeConnection:
         except Exception as error:
             self._fail(0, request.request, error)
             return
-        if answer is not None and request.request and not self._closed:
+        if answer is None or not request.request or self._closed:
+            return
+        try:
             self.send(Reply(request.request, answer).encode())
+        except DanubeError as error:  # longer than a reply may be
+            self._fail(0, request.request, error)
 
     def check_new(self, number: int) -> None:
         if number in self.channels:

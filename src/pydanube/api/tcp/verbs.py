@@ -196,7 +196,7 @@ async def read(connection: NativeConnection, fields: Object, request: int) -> Ob
     topic, offset = _text(fields, "topic"), _number(fields, "offset")
     bytes_max = _number(fields, "bytes_max", READ_AHEAD_BYTES)
     batches = await connection.service.read(connection.principal, topic, offset, bytes_max)
-    if batches:
+    if batches and request:
         connection.send(encode_batches(request, [batch.parts() for batch in batches]))
         return None
     first, end = await connection.service.bounds(connection.principal, topic)
