@@ -37,6 +37,7 @@ class ReopeningChannel:
         self.closed = False
         self._task: Task[None] | None = None  # opens it again
         self._attempts = 0  # without success in between
+        self.reason: DanubeError | None = None  # why it is not open
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
 
@@ -80,6 +81,7 @@ class ReopeningChannel:
         if self.connection is None or self.closed:
             return
         self.connection = None
+        self.reason = error
         self.interrupted(error)
         self._reopen()
 
@@ -89,6 +91,7 @@ class ReopeningChannel:
             connection, self.connection = self.connection, None
             self.let_go(connection, self.number)
             self._attempts += 1
+            self.reason = error
             self.interrupted(error)
             self._reopen()
 
@@ -107,6 +110,7 @@ class ReopeningChannel:
                     await self.open()
                 except DanubeError as error:
                     self._attempts += 1
+                    self.reason = error
                     if not error.retriable:
                         self.given_up(error)
                         return

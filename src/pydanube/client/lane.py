@@ -106,6 +106,8 @@ class Lane(ReopeningChannel):
         """Sends what may be sent. A batch that lingered long enough is sealed only now: it grew meanwhile."""
         connection = self.connection
         flying = self._flying
+        if connection is None and self._due and self.filling.payloads:
+            self.seal()  # from now on its time runs
         if connection is None or self._trouble is not None:
             return
         waiting = self._waiting
@@ -257,7 +259,7 @@ class Lane(ReopeningChannel):
             if outgoing.deadline > now:
                 kept.append(outgoing)
             else:
-                self._fail(outgoing, outgoing.reason or self.client.unreachable())
+                self._fail(outgoing, self.reason or outgoing.reason or self.client.unreachable())
         stumbled = len(self._stumbled)
         if len(kept) < stumbled + len(self._waiting):
             self._stumbled = [outgoing for outgoing in self._stumbled if not outgoing.done]
