@@ -3,12 +3,14 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test lint format sim sim-ci bench-core venv lock clean
+.PHONY: help run demo test lint format sim sim-ci bench-core bench-broker venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
 SEED ?= 0
 PROFILE ?=
+LISTEN ?= 127.0.0.1:6650
+DATA_DIR ?= .danube
 
 BIN := .venv/bin
 STAMP := .venv/.built
@@ -16,7 +18,10 @@ STAMP := .venv/.built
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(STAMP) ## run the simulator's demonstration: faults, recovery and what was promised
+run: $(STAMP) ## run a broker on this machine: LISTEN=host:port, DATA_DIR=where everything is kept
+	$(BIN)/danube standalone --data-dir $(DATA_DIR) --listen $(LISTEN)
+
+demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and what was promised
 	$(BIN)/python -m pydanube.sim demo
 
 test: $(STAMP) ## run the whole test suite
@@ -37,8 +42,11 @@ sim: $(STAMP) ## simulate: SEEDS=how many, SEED=the first, PROFILE=one profile i
 sim-ci: $(STAMP) ## simulate what every change must pass: the mix and each narrow profile
 	$(BIN)/python -m pydanube.sim ci
 
-bench-core: $(STAMP) ## measure batches and the journal on this machine
+bench-core: $(STAMP) ## measure batches, the journal, engines, cursors and topics on this machine
 	$(BIN)/python bench/core.py
+
+bench-broker: $(STAMP) ## measure a broker and the Python client in two processes
+	$(BIN)/python bench/broker.py
 
 venv: $(STAMP) ## build .venv/ and nothing else
 

@@ -34,7 +34,7 @@ class Process:
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     async def url(self) -> str:
-        while not self._ready.exists():
+        while not self._ready.exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.01)
         return "danube://" + str(json.loads(self._ready.read_text())["listen"])
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from pydanube.testing.broker import broker_thread
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -57,8 +61,15 @@ SNIPPETS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A broker for the snippets that connect to one."""
+    with broker_thread() as address:
+        yield address
+
+
 @pytest.mark.parametrize(("path", "fence"), SNIPPETS)
-def test_a_snippet_runs(path: Path, fence: Fence, tmp_path: Path) -> None:
+def test_a_snippet_runs(path: Path, fence: Fence, tmp_path: Path, url: str) -> None:
     assert fence.info == "python", "a Python snippet is marked `python` and nothing else: all of them run"
     source = "\n" * (fence.line - 1) + fence.text  # so that a traceback names the line of the document
     program = tmp_path / path.name
@@ -69,6 +80,7 @@ def test_a_snippet_runs(path: Path, fence: Fence, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=SNIPPET_SECONDS_MAX,
+        env=os.environ | {"DANUBE_URL": url},
     )
     assert done.returncode == 0, done.stderr
 

@@ -1,0 +1,16 @@
+"""Fixtures for pytest: name `pydanube.testing.fixtures` in `pytest_plugins`, or import what you need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pydanube.testing.broker import broker_thread
+
+
+@pytest.fixture(scope="session")
+def danube_url() -> Iterator[str]:
+    """The address of a real broker that lives as long as the test session."""
+    with broker_thread() as url:
+        yield url
