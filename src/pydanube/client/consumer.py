@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -125,16 +126,21 @@ class Consumer:
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    for message in self._rows if len(found) < count else ():
-                        found.append(message)
-                        if len(found) >= count:
-                            break
+                    found += self.arrived(count - len(found))
                     if len(found) >= count:
                         return found
-                    if not self._advance():
-                        await self._arrival()
+                    await self._arrival()
         except TimeoutError:
             return found
+
+    def arrived(self, count: int) -> list[Message]:
+        """At most `count` messages that are here already; does not wait."""
+        found: list[Message] = []
+        while len(found) < count:
+            found += islice(self._rows, count - len(found))
+            if len(found) < count and not self._advance():
+                break
+        return found
 
     def _take(self) -> MessageBatch | None:
         if not self._queue:

@@ -250,9 +250,14 @@ class Producer:
         """Sealed and not acknowledged."""
         return self._buffered
 
+    @property
+    def busy(self) -> bool:
+        """Whether `send` may have no room."""
+        return self._buffered > self._buffer_bytes * 3 // 4 and self._closed is None
+
     async def ready(self) -> None:
         """Until `send` has room again, for a quarter of the buffer at least. Returns at once when it has."""
-        while self._buffered > self._buffer_bytes * 3 // 4 and self._closed is None:
+        while self.busy:
             room: Future[None] = self.client.loop.create_future()
             self._room.append(room)
             await room

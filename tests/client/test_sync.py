@@ -1,0 +1,126 @@
+"""The client without `await`, from a plain program and from within a running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pydanube.sync
+from client.broker import TOPIC, running
+from pydanube.base.errors import ClientClosed, ConnectionLost, MessageTooLarge, NothingReceived, TopicNotFound
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A broker in a thread of its own."""
+    ready: list[str] = []
+    started, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        async with running(tmp_path) as server:
+            ready.append(server.url)
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
+    thread.start()
+    assert started.wait(10)
+    yield ready[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()
+
+
+def test_publish_and_consume(url: str) -> None:
+    with pydanube.sync.connect(url) as client:
+        with client.producer(TOPIC) as producer:
+            assert producer.send(b"one", key="k").result().offset == 0
+            assert producer.send_many([b"two", b"three"]).result().offsets == [1, 2]
+            for number in range(2000):
+                producer.send(b"%d" % number)
+        with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            got = []
+            for message in consumer:
+                got.append(message.payload)
+                consumer.ack(message)
+                if len(got) == 2003:
+                    break
+            assert got == [b"one", b"two", b"three", *(b"%d" % number for number in range(2000))]
+            consumer.seek(2000)
+            assert [message.offset for message in consumer.fetch(3, timeout=5)] == [2000, 2001, 2002]
+            consumer.seek(0)
+            batch = next(consumer.batches())
+            consumer.ack(batch).result(5)
+            consumer.seek(2003)
+            with pytest.raises(NothingReceived):
+                consumer.receive(timeout=0.01)
+        with client.reader(TOPIC, start=1) as reader:
+            assert reader.receive(5).payload == b"two"
+        assert client.read_arrow(TOPIC).num_rows == 2003
+        assert client.admin.topics() == [TOPIC]
+        with pytest.raises(TopicNotFound):
+            client.admin.describe_topic("/default/nothing")
+    with pytest.raises(ClientClosed):
+        client.producer(TOPIC)
+
+
+def test_it_works_inside_a_running_loop(url: str) -> None:
+    async def notebook() -> int | None:
+        with pydanube.sync.connect(url) as client, client.producer(TOPIC) as producer:
+            return producer.send(b"one").result().offset
+
+    assert asyncio.run(notebook()) == 0
+
+
+def test_a_full_buffer_makes_send_wait(url: str) -> None:
+    with (
+        pydanube.sync.connect(url) as client,
+        client.producer(TOPIC, buffer_bytes=20_000, batch_bytes=2_000) as producer,
+    ):
+        pending = [producer.send(bytes(1000)) for _ in range(500)]
+        assert [each.result().offset for each in pending] == list(range(500))
+
+
+def test_what_nobody_asked_about_surfaces_at_flush(url: str) -> None:
+    with pydanube.sync.connect(url) as client:
+        client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
+        with client.producer(TOPIC) as producer:
+            producer.send("no bytes")
+            with pytest.raises(TypeError):
+                producer.flush()
+            producer.send(bytes(2000))
+            with pytest.raises(MessageTooLarge):
+                producer.flush()
+            with pytest.raises(TypeError):
+                producer.send("no bytes").result()
+            producer.flush()
+
+
+def test_threads_share_a_producer(url: str) -> None:
+    with pydanube.sync.connect(url) as client, client.producer(TOPIC) as producer:
+        threads = [threading.Thread(target=lambda: [producer.send(b"x") for _ in range(200)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush()
+        assert producer.send(b"last").result().offset == 800
+
+
+def test_nobody_at_the_address_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    with pytest.raises(ConnectionLost), pydanube.sync.connect("danube://127.0.0.1:1"):
+        pass
+    assert threading.active_count() == before
+
+
+def test_importing_a_core_loads_no_client() -> None:
+    program = "import sys, pydanube, pydanube.wire.batch; assert not [m for m in sys.modules if 'pydanube.client' in m]"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
