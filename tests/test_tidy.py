@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "broker": BELOW_HOSTS | {"storage", "adapters"},
     "api": BELOW_HOSTS | {"storage", "adapters", "broker"},
     "client": frozenset({"base", "wire", "ports"}),
+    "sync": frozenset({"base", "client"}),
     "spark": frozenset({"base", "client"}),
     "connect": frozenset({"base", "client"}),
     "cli": frozenset({"base", "client", "api"}),  # `danube standalone` is the broker; all else is a client
