@@ -1,0 +1,170 @@
+"""The broker as its callers see it: names, limits, requests, the protocol, and the client itself."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydanube.base.errors.root import Blame, DanubeError
+
+# -- namespaces, topics and requests ---------------------------------------------------------------------------------
+
+
+class NamespaceNotFound(DanubeError):
+    """There is no namespace of that name."""
+
+    code = "namespace_not_found"
+    blame = "caller"
+    help = "Create it, or name one that exists."
+
+
+class NamespaceExists(DanubeError):
+    """A namespace of that name is there already."""
+
+    code = "namespace_exists"
+    blame = "caller"
+    help = "Use it as it is, or choose another name."
+
+
+class NamespaceNotEmpty(DanubeError):
+    """The namespace still has topics."""
+
+    code = "namespace_not_empty"
+    blame = "caller"
+    help = "Delete its topics first."
+
+
+class TopicNotFound(DanubeError):
+    """There is no topic of that name, and it may not be made by using it."""
+
+    code = "topic_not_found"
+    blame = "caller"
+    help = "Create it with `danube topic create`."
+
+
+class TopicExists(DanubeError):
+    """A topic of that name is there already."""
+
+    code = "topic_exists"
+    blame = "caller"
+    help = "Use it as it is, or choose another name."
+
+
+class TopicKindDiffers(DanubeError):
+    """The topic is reliable and the producer asked for one that is not, or the other way round."""
+
+    code = "topic_kind_differs"
+    blame = "caller"
+    help = "Open it as what it is."
+
+
+class PartitionMissing(DanubeError):
+    """The topic has no such partition, or it is partitioned and none was named."""
+
+    code = "partition_missing"
+    blame = "caller"
+    help = "Ask for the topic's partitions and name one of them."
+
+
+class LimitReached(DanubeError):
+    """A policy of the namespace or topic does not allow more."""
+
+    code = "limit_reached"
+    blame = "caller"
+    help = "Close what is not needed, or raise the limit in the policies."
+
+
+class MessageTooLarge(DanubeError):
+    """The policies of the namespace or topic allow smaller messages only."""
+
+    code = "message_too_large"
+    blame = "caller"
+    help = "Send smaller messages, or raise `message_bytes_max`."
+
+
+class ChannelInvalid(DanubeError):
+    """A channel that is not open, is open already, or is of another kind."""
+
+    code = "channel_invalid"
+    blame = "caller"
+    help = "Open a producer or consumer under a new channel number."
+
+
+class VerbUnknown(DanubeError):
+    """No such request."""
+
+    code = "verb_unknown"
+    blame = "caller"
+    help = "Use a client of the broker's version."
+
+
+class RequestInvalid(DanubeError):
+    """A request that lacks something, or has something of the wrong type."""
+
+    code = "request_invalid"
+    blame = "caller"
+    help = "Correct what the message names."
+
+
+# -- native protocol -------------------------------------------------------------------------------------------------
+
+
+class ProtocolError(DanubeError):
+    """The client sent bytes, or wanted to, that the native protocol does not allow. The connection ends."""
+
+    code = "protocol_error"
+    blame: ClassVar[Blame] = "caller"  # of its subclass it is not
+    help = "Use a client of the broker's version, and check that the port is the broker's."
+
+
+class BrokerProtocolError(ProtocolError):
+    """The broker sent bytes, or wanted to, that the native protocol does not allow. The connection ends."""
+
+    code = "broker_protocol_error"
+    blame = "server"
+    help = "Check that the address is a broker's, and that broker and client are of one version."
+
+
+# -- clients ---------------------------------------------------------------------------------------------------------
+
+
+class ProducerBusy(DanubeError):
+    """The producer holds as many bytes that are not acknowledged as it may."""
+
+    code = "producer_busy"
+    blame = "environment"
+    retriable = True
+    help = "Wait with `await producer.ready()`, then send again."
+
+
+class ConnectionLost(DanubeError):
+    """The connection went away. What was asked and not answered may or may not have happened."""
+
+    code = "connection_lost"
+    blame = "environment"
+    retriable = True
+    help = "Check that the broker runs and that the network reaches it; the client connects again by itself."
+
+
+class ClientClosed(DanubeError):
+    """This client, or this producer, consumer or reader of it, was closed by its own program."""
+
+    code = "client_closed"
+    blame = "caller"
+    help = "Open a new one."
+
+
+class AddressInvalid(DanubeError):
+    """Text that is no address of a broker."""
+
+    code = "address_invalid"
+    blame = "caller"
+    help = "Write it as danube://host:port, or danubes://host:port for TLS."
+
+
+class NothingReceived(DanubeError):
+    """No message came within the time given."""
+
+    code = "nothing_received"
+    blame = "environment"
+    retriable = True
+    help = "Wait longer, or ask `explain` why nothing is delivered."

@@ -1,0 +1,16 @@
+"""What every error has: a code for the wire, whose fault it is, whether trying again helps, and what to do."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Blame = Literal["caller", "server", "environment"]
+
+
+class DanubeError(Exception):
+    """The root. `code` never changes once released; `help` is one imperative sentence."""
+
+    code: ClassVar[str] = "internal"
+    blame: ClassVar[Blame] = "server"
+    retriable: ClassVar[bool] = False
+    help: ClassVar[str] = "Report it with the message and the log around it."

@@ -1,0 +1,232 @@
+"""Subscriptions, producers, dispatch, and a topic as its owner sees it."""
+
+from __future__ import annotations
+
+from pydanube.base.errors.root import DanubeError
+
+# -- subscriptions and their cursors ---------------------------------------------------------------------------------
+
+
+class NameInvalid(DanubeError):
+    """A name of a subscription or producer is empty, too long, or has characters that cannot be shown."""
+
+    code = "name_invalid"
+    blame = "caller"
+    help = "Use 1 to 255 bytes of UTF-8 without control characters."
+
+
+class SubscriptionInvalid(DanubeError):
+    """No subscription can have this kind, start or these options."""
+
+    code = "subscription_invalid"
+    blame = "caller"
+    help = "Choose a known kind, a start that the topic can have, and smaller options."
+
+
+class SubscriptionExists(DanubeError):
+    """The topic has a subscription of this name already."""
+
+    code = "subscription_exists"
+    blame = "caller"
+    help = "Use the one that is there, or choose another name."
+
+
+class SubscriptionNotFound(DanubeError):
+    """The topic has no such subscription, or it was deleted."""
+
+    code = "subscription_not_found"
+    blame = "caller"
+    help = "Create the subscription first."
+
+
+class TooManySubscriptions(DanubeError):
+    """The topic has as many subscriptions as it may have."""
+
+    code = "too_many_subscriptions"
+    blame = "caller"
+    help = "Delete subscriptions that nobody uses."
+
+
+class AckInvalid(DanubeError):
+    """An acknowledgement of something that no consumer can have received, or of too much at once."""
+
+    code = "ack_invalid"
+    blame = "caller"
+    help = "Acknowledge offsets as they were delivered, in fewer ranges at a time."
+
+
+class AcksScattered(DanubeError):
+    """An acknowledgement too far ahead of the first message that is not acknowledged: the cursor cannot hold it."""
+
+    code = "acks_scattered"
+    blame = "environment"
+    retriable = True
+    help = "Acknowledge the oldest messages first, then try again."
+
+
+class StateInvalid(DanubeError):
+    """A record of a topic's state that no version wrote, or that contradicts the records before it."""
+
+    code = "state_invalid"
+    blame = "environment"
+    help = "Read another copy of the topic's state, or restore it from a backup."
+
+
+# -- producers and their sequences -----------------------------------------------------------------------------------
+
+
+class ProducerUnknown(DanubeError):
+    """The topic does not know the producer, or has forgotten it."""
+
+    code = "producer_unknown"
+    blame = "caller"
+    help = "Attach the producer again."
+
+
+class ProducerFenced(DanubeError):
+    """A newer session has attached under the same producer name."""
+
+    code = "producer_fenced"
+    blame = "caller"
+    help = "Close this producer; give each running one a name of its own."
+
+
+class SequenceInvalid(DanubeError):
+    """A number that no sequence or count of messages can be."""
+
+    code = "sequence_invalid"
+    blame = "caller"
+    help = "Number messages from 0 on, one by one."
+
+
+class SequenceGap(DanubeError):
+    """Messages before these are missing: only the sequence after the last one is accepted."""
+
+    code = "sequence_gap"
+    blame = "caller"
+    help = "Send again from the sequence that is expected."
+
+
+class SequenceOverlap(DanubeError):
+    """A batch repeats messages of another one, but not exactly that batch."""
+
+    code = "sequence_overlap"
+    blame = "caller"
+    help = "Send a batch again exactly as it was sent first."
+
+
+class SequenceUnknown(DanubeError):
+    """Whether these messages were published before cannot be known: idle producers have been forgotten."""
+
+    code = "sequence_unknown"
+    blame = "caller"
+    help = "Look for the last message in the topic; if nothing is repeated, attach as a fresh producer."
+
+
+class OffsetUnknown(DanubeError):
+    """The batch was published before, so long ago that its offset is not remembered."""
+
+    code = "offset_unknown"
+    blame = "caller"
+    help = "Take it as published; read the topic to find where."
+
+
+class TooManyProducers(DanubeError):
+    """The topic remembers as many producers as it can, and none of them has been idle for long."""
+
+    code = "too_many_producers"
+    blame = "environment"
+    retriable = True
+    help = "Use fewer producer names, or publish without deduplication."
+
+
+# -- dispatch --------------------------------------------------------------------------------------------------------
+
+
+class ConsumerBusy(DanubeError):
+    """An Exclusive subscription has its one consumer already."""
+
+    code = "consumer_busy"
+    blame = "caller"
+    retriable = True
+    help = "Close the other consumer, or subscribe as Failover or Shared."
+
+
+class ConsumerNotFound(DanubeError):
+    """No consumer of that id is connected to the subscription."""
+
+    code = "consumer_not_found"
+    blame = "caller"
+    retriable = True
+    help = "Subscribe again and use the consumer id of the answer."
+
+
+class TooManyConsumers(DanubeError):
+    """The subscription has as many consumers as it can serve."""
+
+    code = "too_many_consumers"
+    blame = "caller"
+    retriable = True
+    help = "Let fewer consumers take more messages each, or add partitions."
+
+
+class FilterInvalid(DanubeError):
+    """Too many key filters, or one that is empty or too long."""
+
+    code = "filter_invalid"
+    blame = "caller"
+    help = "Use at most 16 key filters of 1 to 256 bytes, on Key-Shared subscriptions only."
+
+
+class PolicyInvalid(DanubeError):
+    """A failure policy or dispatch setting with a value out of its bounds."""
+
+    code = "policy_invalid"
+    blame = "caller"
+    help = "Correct the value that the message names."
+
+
+# -- topics ----------------------------------------------------------------------------------------------------------
+
+
+class TopicRecovering(DanubeError):
+    """A write of the topic failed, and it is finding out what became of it."""
+
+    code = "topic_recovering"
+    blame = "environment"
+    retriable = True
+    help = "Try again in a moment; if it lasts, look at the storage nodes."
+
+
+class TopicBusy(DanubeError):
+    """More of the topic waits to become durable than it may hold in memory."""
+
+    code = "topic_busy"
+    blame = "environment"
+    retriable = True
+    help = "Wait for what was sent before, then try again."
+
+
+class TopicClosed(DanubeError):
+    """This broker serves the topic no more."""
+
+    code = "topic_closed"
+    blame = "server"
+    retriable = True
+    help = "Look the topic up again and connect to its owner."
+
+
+class NotReliable(DanubeError):
+    """The topic delivers at most once and keeps nothing, so it cannot do this."""
+
+    code = "not_reliable"
+    blame = "caller"
+    help = "Create a reliable topic for this."
+
+
+class SubscriptionKindDiffers(DanubeError):
+    """The subscription exists and is of another type."""
+
+    code = "subscription_kind_differs"
+    blame = "caller"
+    help = "Name the type it has, or another subscription."
