@@ -306,6 +306,17 @@ def test_closing_ends_who_waits(tmp_path: Path) -> None:
     with_client(tmp_path, run)
 
 
+def test_an_ack_after_the_end_says_so(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await publish(client, numbers(1))
+        async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            message = await consumer.receive(5)
+        with pytest.raises(ClientClosed):
+            await consumer.ack(message)
+
+    with_client(tmp_path, run)
+
+
 def test_best_effort_topics_deliver_to_who_is_there(tmp_path: Path) -> None:
     async def run(client: Client) -> None:
         async with (

@@ -176,6 +176,39 @@ def test_failures_nobody_awaited_surface_at_flush_and_in_on_error(tmp_path: Path
     with_client(tmp_path, run)
 
 
+def test_a_callback_that_fails_harms_nobody(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        reported: list[object] = []
+        client.loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
+        error = ValueError("of the program")
+
+        def fail(*_: object) -> None:
+            raise error
+
+        async with client.producer(TOPIC, on_error=fail) as producer:
+            producer.send(bytes(2000))
+            with pytest.raises(MessageTooLarge):
+                await producer.flush()
+            assert reported == [error]
+            assert (await producer.send(b"next")).offset == 0
+
+    with_client(tmp_path, run)
+
+
+def test_closing_the_client_closes_all_and_says_what_failed(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
+        bad, good = await client.producer(TOPIC).open(), await client.producer(TOPIC).open()
+        bad.send(bytes(2000))
+        sent = good.send(b"good")
+        with pytest.raises(MessageTooLarge):
+            await client.close()
+        assert (await sent).offset == 0
+
+    with_client(tmp_path, run)
+
+
 def test_failures_nobody_awaited_surface_at_close(tmp_path: Path) -> None:
     async def run(client: Client) -> None:
         await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})

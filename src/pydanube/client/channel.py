@@ -36,6 +36,7 @@ class ReopeningChannel:
         self.connection: Connection | None = None
         self.closed = False
         self._task: Task[None] | None = None  # opens it again
+        self._asking = False  # the broker may be opening it
         self._attempts = 0  # without success in between
         self.reason: DanubeError | None = None  # why it is not open
 
@@ -63,11 +64,14 @@ class ReopeningChannel:
         connection = await self.client.connection()
         number = connection.join(self)
         verb, fields = self.opening()
+        self._asking = True
         try:
             reply = await connection.request(verb, {"channel": number, **fields})
         except BaseException:
             connection.leave(number)
             raise
+        finally:
+            self._asking = False
         if self.closed:
             self.let_go(connection, number)
             raise ClientClosed("closed while it was opened")
@@ -111,7 +115,8 @@ class ReopeningChannel:
                 except DanubeError as error:
                     self._attempts += 1
                     self.reason = error
-                    if not error.retriable:
+                    if not error.retriable and not self.closed:
+                        self.closed = True
                         self.given_up(error)
                         return
                 else:
@@ -121,7 +126,7 @@ class ReopeningChannel:
 
     async def close_channel(self, *, wait: bool = True) -> None:
         self.closed = True
-        if self._task is not None:
+        if self._task is not None and not self._asking:  # else it closes what the broker opens, when it has the answer
             self._task.cancel()
         connection, self.connection = self.connection, None
         if connection is None:

@@ -185,7 +185,15 @@ class Client:
 
     def say(self, what: str, error: DanubeError | None = None) -> None:
         if self._on_event is not None:
-            self._on_event(ClientEvent(what, error))
+            self.call_back(self._on_event, ClientEvent(what, error))
+
+    def call_back(self, function: Callable[..., object], *arguments: object) -> None:
+        """Calls the program; what it raises is the loop's to report, and harms no connection."""
+        try:
+            function(*arguments)
+        except Exception as error:
+            context = {"message": f"{function!r} of a Danube client failed", "exception": error}
+            self.loop.call_exception_handler(context)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -210,9 +218,13 @@ class Client:
         """Closes what is still open over it, then the connection."""
         if self._closed:
             return
+        failure: DanubeError | None = None
         try:
             for member in list(self._members):
-                await member.close()
+                try:
+                    await member.close()
+                except DanubeError as error:  # the others are closed all the same
+                    failure = failure or error
         finally:
             self._closed = True
             if self._reconnecting is not None:
@@ -222,6 +234,8 @@ class Client:
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+        if failure is not None:
+            raise failure
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -20,7 +20,7 @@ from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Nack, Reply
 if TYPE_CHECKING:
     from pydanube.client.consumer import Consumer
 
-ACK_DELAY_SECONDS = 0.005  # acks that nobody awaits wait this long for company
+ACK_DELAY_SECONDS = 0.002  # acks that nobody awaits wait this long for company
 NEVER = -1
 
 
@@ -136,6 +136,7 @@ class Feed(ReopeningChannel):
         """So many delivered messages wait no more in the client."""
         self._owed += count
         if self._owed * 4 >= self.consumer.prefetch and self.connection is not None:
+            self.flush_acks()  # so that a full window of unacknowledged messages does not wait for the delay
             self.connection.write(Grant(self.number, self._owed).encode())
             self._owed = 0
 
@@ -183,6 +184,9 @@ class Feed(ReopeningChannel):
     def _post(self, group: AckGroup) -> None:
         ranges = group.all_ranges()
         connection = self.connection
+        if self.closed:
+            group.finish(self.reason or ClientClosed("the consumer was closed"))
+            return
         if connection is None:
             self._kept.append(group)
             return

@@ -305,7 +305,7 @@ class Producer:
             if len(self._failed) < 100:
                 self._failed.append((outgoing, outgoing.error))
             if self._on_error is not None:
-                self._on_error(outgoing.error, outgoing.count)
+                self.client.call_back(self._on_error, outgoing.error, outgoing.count)
 
     def _wake(self) -> None:
         for room in self._room:
