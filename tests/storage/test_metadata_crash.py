@@ -215,3 +215,27 @@ def test_keys_of_sessions_go_when_their_process_is_gone() -> None:
     world.restart()
     assert world.run(look()) != former
     world.end()
+
+
+def test_what_a_torn_write_left_is_not_taken_for_damage_later() -> None:
+    """All of a group landed but its head; then smaller groups are written over a part of it."""
+    world = MetadataWorld()
+
+    async def tear() -> None:
+        store = await world.open()
+        await put(store, a=b"1")
+        world.disk.slow(10.0, only="sync")
+        await put(store, big=bytes(range(1, 256)) * 64)
+
+    async def go_on(number: int) -> None:
+        store = await world.open(mark_idle_seconds=1e6)
+        await put(store, **{f"small{number}": b""})
+
+    world.start(tear(), 2.0)
+    world.disk.freeze()
+    world.cut(keep=lambda _, sector: sector > 0)
+    for number in range(4):
+        world.run(go_on(number))
+        world.restart()
+    assert set(world.run(look_again(world))) == {"a", "small0", "small1", "small2", "small3"}
+    world.end()
