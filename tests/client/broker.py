@@ -29,6 +29,7 @@ class Door:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.silent = False
+        self.asked = asyncio.Event()  # bytes of a client have passed since it was cleared
         self._transports: list[BaseTransport] = []
         self._tasks: list[Task[None]] = []
 
@@ -52,6 +53,8 @@ class Door:
             while data := await reader.read(65536):
                 if not (answers and self.silent):
                     writer.write(data)
+                if not answers:
+                    self.asked.set()
         except OSError:
             pass
         writer.transport.abort()

@@ -52,8 +52,11 @@ def test_cuts_at_any_moment_neither_lose_nor_repeat(tmp_path: Path) -> None:
             sent = []
             for number in range(600):
                 sent.append(producer.send(b"%d" % number))
+                if number % 60 == 10:
+                    await sent[-1]  # connected again
                 if number % 60 == 30:
-                    await asyncio.sleep(0.002)
+                    door.asked.clear()
+                    await door.asked.wait()
                     door.cut()
             offsets = [(await each).offset for each in sent]
         assert offsets == list(range(600))
@@ -89,8 +92,9 @@ def test_best_effort_sends_are_not_repeated(tmp_path: Path) -> None:
         async with client.producer(TOPIC, reliable=False) as producer:
             await producer.send(b"one")
             door.silent = True
+            door.asked.clear()
             lost = asyncio.ensure_future(_wait(producer.send(b"two")))
-            await asyncio.sleep(0.005)
+            await door.asked.wait()
             door.cut()
             door.silent = False
             with pytest.raises(ConnectionLost):
@@ -166,8 +170,9 @@ def test_an_iteration_goes_on_after_a_cut(tmp_path: Path) -> None:
 def test_requests_fail_of_the_lost_connection_and_work_again(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
         door.silent = True
+        door.asked.clear()
         asked = asyncio.create_task(client.admin.namespaces())
-        await asyncio.sleep(0.005)
+        await door.asked.wait()
         door.cut()
         door.silent = False
         with pytest.raises(ConnectionLost):

@@ -7,7 +7,7 @@ from asyncio import Task
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ClientClosed, DanubeError
+from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError
 from pydanube.client.connection import Connection
 from pydanube.wire.commands import Acked, Deliver, Published, Reply
 
@@ -113,7 +113,10 @@ class ReopeningChannel:
                 try:
                     await self.open()
                 except DanubeError as error:
-                    self._attempts += 1
+                    if not isinstance(
+                        error, ConnectionLost
+                    ):  # the next connection is waited for, and has its own delay
+                        self._attempts += 1
                     self.reason = error
                     if not error.retriable and not self.closed:
                         self.closed = True

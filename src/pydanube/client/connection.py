@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pydanube import __version__
-from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, error_table
+from pydanube.base.errors import ConnectionLost, DanubeError, NodeBusy, ProtocolError, error_table
 from pydanube.base.limits import CLIENT_REQUESTS_MAX
 from pydanube.client.transport import Address, Dialer, Link
 from pydanube.wire.commands import (
@@ -107,7 +107,7 @@ class Connection:
         if self.error is not None:
             raise type(self.error)(*self.error.args)
         if len(self._requests) >= CLIENT_REQUESTS_MAX:
-            raise ConnectionLost(f"{CLIENT_REQUESTS_MAX} requests have no answer yet")
+            raise NodeBusy(f"{CLIENT_REQUESTS_MAX} requests have no answer yet")
         number = self.next_request()
         answer: Future[Answer] = self.loop.create_future()
         self.write(Request(number, verb, dict(fields)).encode())
