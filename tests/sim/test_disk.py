@@ -10,7 +10,7 @@ import pytest
 
 from disk_contract import DiskContract, Run
 from disk_world import World, lose, make
-from pydanube.base.errors import DirectoryInUse
+from pydanube.base.errors import DirectoryInUse, DiskFailed
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.sim.disk import SimDisk
 from pydanube.sim.loop import Process
@@ -376,3 +376,16 @@ def test_equal_seeds_give_equal_disks() -> None:
 
     assert [digest(seed) for seed in range(10)] == [digest(seed) for seed in range(10)]
     assert digest(1) != digest(2)
+
+
+def test_a_write_whose_sync_failed_never_comes_back_over_a_later_one_that_was_synced(world: World) -> None:
+    async def scenario() -> None:
+        file = await make(world.disk, "a", 4096)
+        world.disk.fail_next("sync")
+        with pytest.raises(DiskFailed):
+            await file.write(0, [b"old " * 4], sync=True)
+        await file.write(4, [b"new " * 2], sync=True)
+
+    world.run(scenario())
+    world.cut(keep=lambda write, sector: True, keep_directory=0)
+    assert world.disk.content("a")[:16] == b"old new new old "

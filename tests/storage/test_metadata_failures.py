@@ -109,7 +109,7 @@ def test_a_power_cut_while_it_fails(kind: str) -> None:
     """The failure, then a few transactions, then the power goes: nothing acknowledged in the new file is lost."""
     for after in range(OPERATIONS[kind]):
         world = MetadataWorld()
-        world.disk.fail_next(kind, after=after, count=2, prefix="" if kind == "sync_directory" else "metadata-")
+        world.disk.fail_next(kind, after=after, count=2)
         script = Script(world)
         world.start(script.run(), 0.05 + after * 0.004)
         world.cut()

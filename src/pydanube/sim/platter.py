@@ -26,6 +26,15 @@ class Write:
     limbo: bool = False
     durable: bool = False
 
+    def without(self, later: Write) -> list[Write]:
+        """What is left of it when a later write became durable: where that wrote, this can never come back."""
+        start, end = self.position, self.position + len(self.data)
+        cut_start, cut_end = max(start, later.position), min(end, later.position + len(later.data))
+        if not self.limbo or self.number > later.number or cut_start >= cut_end:
+            return [self]
+        pieces = ((start, cut_start), (cut_end, end))
+        return [Write(self.number, a, self.data[a - start : b - start], limbo=True) for a, b in pieces if a < b]
+
     def sectors(self, sector: int) -> Iterator[tuple[int, int]]:
         """The write cut at the sectors of the disk, as ranges of `data`."""
         start = 0
@@ -68,6 +77,7 @@ class Inode:
             if not write.limbo and not write.durable:  # another sync may have failed on it, or done it, meanwhile
                 put(self.durable, write.position, write.data)
                 write.durable = True
+                self.unsynced = [left for other in self.unsynced for left in other.without(write)]
         self.unsynced = [write for write in self.unsynced if not write.durable]
         self.durable_size = max(self.durable_size, min(size, self.size))
 
