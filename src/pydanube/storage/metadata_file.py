@@ -40,7 +40,7 @@ from pydanube.metadata.log import (
 from pydanube.metadata.records import Transaction
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.ports.randomness import Randomness
-from pydanube.storage.files import generation_of, try_remove
+from pydanube.storage.files import generations, try_remove
 from pydanube.storage.metadata_store import LocalStore
 from pydanube.storage.node_file import JOURNAL, Belongings, NodeFile, read_node_file
 
@@ -156,7 +156,7 @@ class LocalMetadata(LocalStore):
     async def _start(self) -> None:
         listed = self._belongings.node.files
         names = [name for name in await self._disk.list() if name.startswith("metadata-")]
-        there = [generation_of(name) for name in names if name.endswith(".log")]
+        there = generations(names, "metadata")
         missing = [log_name(generation) for generation in listed if generation not in there]
         if missing:
             raise MetadataDamaged(f"files of the metadata log are missing: {', '.join(missing)}")

@@ -127,7 +127,8 @@ class Stream:
             raise self._why_not  # not open, lost or closed
         self._append_time = max(self._append_time, self._clock.wall())  # non-decreasing, whatever the clock does
         appended = writer.append(batch, self._append_time)
-        if writer.bytes >= self._settings.ledger_bytes and self._finishing is None:
+        full = writer.bytes >= self._settings.ledger_bytes
+        if full and self._finishing is None and writer is self._writer:  # it may have failed at once
             self._roll(writer)
         return appended
 
