@@ -34,6 +34,8 @@ class TopicName(NamedTuple):
 
 def parse_topic(text: str) -> TopicName:
     """`NameInvalid` for anything that is not exactly a topic's or a partition's name."""
+    if not isinstance(text, str):
+        raise NameInvalid(f"a topic's name is text, not {type(text).__name__}")
     if len(text) > TOPIC_NAME_CHARACTERS_MAX or not text.startswith("/") or text.count("/") != 2:
         raise NameInvalid(f"a topic is named /namespace/name, not {text[:100]!r}")
     _, namespace, name = text.split("/")

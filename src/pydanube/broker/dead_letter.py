@@ -23,11 +23,14 @@ def dead_letter_of(message: Batch, poisoned: Poisoned, topic: str, subscription:
     attributes = {**(original.attributes or {}), **origin}
     try:
         return _letter(original, attributes)
-    except BatchTooLarge:  # it was as large as a batch can be: where it comes from matters more than its own attributes
-        return _letter(original, origin)
+    except BatchTooLarge:  # it was as large as a batch can be: it goes with less, or for itself
+        try:
+            return _letter(original, origin)
+        except BatchTooLarge:
+            return _letter(original, None)
 
 
-def _letter(original: Message, attributes: dict[str, str]) -> Batch:
+def _letter(original: Message, attributes: dict[str, str] | None) -> Batch:
     return build(
         [original.payload],
         publish_time=original.publish_time,

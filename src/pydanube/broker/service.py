@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydanube.base.checksum import crc32c
 from pydanube.base.errors import (
     DanubeError,
     LimitReached,
     MessageTooLarge,
     NotReliable,
     PartitionMissing,
+    PolicyInvalid,
     RequestInvalid,
     SubscriptionNotFound,
     TopicClosed,
@@ -276,6 +278,9 @@ class Service:
     ) -> AnySubscription:
         limit = opened.policies.subscriptions_max
         topic = opened.topic
+        target = None if options is None else options.failure.dead_letter_topic
+        if target is not None and parse_topic(target).whole == opened.name.whole:
+            raise PolicyInvalid(f"dead letters of {opened.name} cannot go to itself")
         if limit is not None and subscription not in topic.subscriptions and len(topic.subscriptions) >= limit:
             raise LimitReached(f"{opened.name} has {limit} subscriptions")
         return await topic.subscribe(subscription, kind, start=await self._start(opened, start), options=options)
@@ -371,7 +376,11 @@ class Service:
     # -- house ---------------------------------------------------------------------------------------------------------
 
     async def _publish_dead_letter(self, topic: str, message: Batch) -> None:
-        opened = await self.open(ANONYMOUS, topic, create=True, reliable=True)
+        record = await self.topic(ANONYMOUS, topic, create=True, reliable=True)
+        if record.partitions and record.name == parse_topic(topic):
+            [key] = message.keys()
+            topic = str(record.name._replace(partition=crc32c(key or b"") % record.partitions))
+        opened = await self.open(ANONYMOUS, topic, reliable=True)
         await opened.topic.publish(message).confirmed
 
     async def _keep_house(self) -> None:
@@ -381,8 +390,8 @@ class Service:
                 if isinstance(opened.topic, Topic):
                     try:
                         await opened.topic.tick()
-                    except DanubeError as error:
-                        log.warning("%s: %s", opened.name, error)
+                    except Exception as error:  # one topic's trouble is not the others'
+                        log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
 
     def metrics(self) -> list[str]:
         """Lines of the text format: what there is now."""

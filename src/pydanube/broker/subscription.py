@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, TimerHandle
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from operator import attrgetter
 from typing import Any
 
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
@@ -33,6 +36,7 @@ ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
 CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 PUMP_BATCHES = 32  # in one turn of the loop
 RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
+_base_offset = attrgetter("base_offset")
 DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # message, why, subscription; done when it is durable
 
 
@@ -101,6 +105,10 @@ class SubscriptionHost:
             raise ConsumerNotFound(f"consumer {consumer}")
         self.engine.grant(consumer, permits, self.now)
         self.wake()
+
+    def withdraw(self, consumer: ConsumerId) -> int:
+        """Its connection takes no more for now; the permits that it had left."""
+        return self.engine.withdraw(consumer)
 
     def pause(self) -> None:
         self.engine.pause()
@@ -280,11 +288,12 @@ class SubscriptionHost:
         first = max(self._next, batch.base_offset)
         if batch.base_offset > self._next:
             self.pass_gap(self._next, batch.base_offset - 1)
-        self._next = batch.last_offset + 1
+        last = min(batch.last_offset, self.known.cursor.ceiling - 1)  # what is handed out can be acknowledged
+        self._next = last + 1
         self._recent = [batch]
         keys, due = self._columns(batch, now)
         base = batch.base_offset
-        for start, end in self.known.cursor.pending(first, batch.last_offset):
+        for start, end in self.known.cursor.pending(first, last):
             rows = slice(start - base, end - base + 1)
             self.engine.offer(Run(start, end, keys and keys[rows], due and due[rows]), now)
 
@@ -362,18 +371,30 @@ class SubscriptionHost:
         return True
 
     def _find(self, offset: int) -> Batch | None:
-        for recent in self._recent:
-            if recent.base_offset <= offset <= recent.last_offset:
-                return recent
+        at = bisect_right(self._recent, offset, key=_base_offset) - 1
+        if at >= 0 and offset <= self._recent[at].last_offset:
+            return self._recent[at]
         return self._ledger.find(offset)
 
+    async def _batch_at(self, offset: int) -> Batch:
+        """The batch with that offset, or the next one: a buffered topic may have lost some. Some more are kept."""
+        batch = self._find(offset)
+        if batch is None:
+            batches = await self._ledger.read(offset)
+            self._recent, batch = batches, batches[0]
+        return batch
+
     async def _fetch(self) -> None:
-        """Reads for the oldest delivery that waits, batch by batch, and hands it out in its turn."""
-        while self._outbox and not self._closed:
-            deliver = self._outbox[0]
-            generation = self.known.cursor.generation
+        """Reads for the oldest delivery that waits, and hands it out in its turn, batch by batch."""
+        for turn in count(1):
+            if not self._outbox or self._closed:
+                break
+            if not turn % PUMP_BATCHES:
+                await asyncio.sleep(0)  # the others of the loop first
+                continue
+            deliver, generation = self._outbox[0], self.known.cursor.generation
             try:
-                parts = await self._read_range(deliver.first, deliver.last)
+                batch = await self._batch_at(deliver.first)
             except DanubeError as error:
                 if self._unread is None:
                     log.warning("subscription %s cannot read offset %d yet: %s", self.known.name, deliver.first, error)
@@ -384,13 +405,8 @@ class SubscriptionHost:
             self._unread = None
             if self._waited_long():
                 self._give_back()
-            if not self._outbox or self._outbox[0] is not deliver:
-                continue  # a seek, or a consumer that left
-            self._outbox.popleft()
-            consumer = self.consumers.get(deliver.consumer)
-            if consumer is None or generation != self.known.cursor.generation:
-                continue
-            self._hand_over(consumer, deliver, parts)
+            elif self._outbox and self._outbox[0] is deliver and generation == self.known.cursor.generation:
+                self._hand_over(self._outbox.popleft(), batch)  # else there was a seek, or the consumer left
         self._fetching = False
         self.wake()
 
@@ -407,46 +423,37 @@ class SubscriptionHost:
         self.engine.take_recalled()
         self.wake()
 
-    def _hand_over(self, consumer: Consumer, deliver: Deliver, parts: list[Batch]) -> None:
-        """What was read for a delivery, without what was done meanwhile: an ack that is confirmed holds."""
-        cursor = self.known.cursor
-        left = deliver.last - deliver.first + 1
-        for batch in parts:
-            within = max(batch.base_offset, deliver.first), min(batch.last_offset, deliver.last)
-            for first, last in cursor.pending(*within):
-                consumer.sink.deliver(Delivery(batch, first, last, deliver.attempt, cursor.generation))
-                left -= last - first + 1
+    def _hand_over(self, deliver: Deliver, batch: Batch) -> None:
+        """The part of a delivery that this batch has, without what was done meanwhile. The rest waits on."""
+        cursor, consumer = self.known.cursor, self.consumers[deliver.consumer]
+        end = min(deliver.last, batch.last_offset)
+        if end < deliver.last:
+            self._outbox.appendleft(deliver._replace(first=end + 1))
+        left = end - deliver.first + 1
+        if batch.base_offset > deliver.first:
+            gap = (deliver.first, min(end, batch.base_offset - 1))
+            self._settle(cursor.generation, gap, Cause.UNUSED)
+        for first, last in cursor.pending(max(batch.base_offset, deliver.first), end):
+            consumer.sink.deliver(Delivery(batch, first, last, deliver.attempt, cursor.generation))
+            left -= last - first + 1
         if left:
-            self.engine.grant(consumer.id, left, self.now)
-
-    async def _read_range(self, first: int, last: int) -> list[Batch]:
-        """The batches of these offsets. A buffered topic may have lost some since: the cursor steps over them."""
-        parts: list[Batch] = []
-        offset, generation = first, self.known.cursor.generation
-        while offset <= last:
-            batch = self._find(offset) or (await self._ledger.read(offset, 1))[0]
-            if batch.base_offset > offset:
-                self._settle(generation, (offset, min(last, batch.base_offset - 1)), Cause.UNUSED)
-            if batch.base_offset <= last:
-                parts.append(batch)
-            offset = batch.last_offset + 1
-        self._recent = parts
-        return parts
+            self.engine.grant(consumer.id, left, self.now)  # nobody got these
 
     async def _give_up(self, poisoned: Poisoned) -> None:
         generation = self.known.cursor.generation
         try:
             cause = Cause.POISON
             if poisoned.policy is PoisonPolicy.DEAD_LETTER:
-                parts = await self._read_range(poisoned.offset, poisoned.offset)
-                if not parts:
-                    return  # it is lost, and the cursor has passed it
-                message = parts[0].slice(poisoned.offset - parts[0].base_offset, 1)
+                batch = await self._batch_at(poisoned.offset)
+                if batch.base_offset > poisoned.offset:
+                    self._settle(generation, (poisoned.offset, poisoned.offset), Cause.UNUSED)
+                    return  # it was only buffered, and is lost
+                message = batch.slice(poisoned.offset - batch.base_offset, 1)
                 await self._dead_letter(message, poisoned, self.known.name)
                 cause = Cause.DEAD_LETTERED
             if not self._closed and generation == self.known.cursor.generation:
                 await self.ack(generation, [(poisoned.offset, poisoned.offset)], cause)
-        except DanubeError as error:
+        except Exception as error:  # whatever it is, the message stays and is tried again
             log.warning("subscription %s could not give up offset %d: %s", self.known.name, poisoned.offset, error)
             if not self._closed and generation == self.known.cursor.generation:
                 self.engine.poison_failed(poisoned.offset, self.now)

@@ -294,6 +294,8 @@ class Topic:
         if known.kind is not kind:
             raise SubscriptionKindDiffers(f"{name!r} is {known.kind.name.lower()}, not {kind.name.lower()}")
         await self._log.barrier()
+        if name not in self.subscriptions:
+            raise SubscriptionNotFound(f"subscription {name!r} was deleted just now")
         return self.subscriptions[name]
 
     def _offset_of(self, start: str | int) -> int:
@@ -363,10 +365,13 @@ class Topic:
         for host in self.subscriptions.values():
             host.tick()
         self.ledger.stream.roll_if_old()
+        ttl = self.options.ttl_seconds if trusted else None
+        for host in list(self.subscriptions.values()) if ttl is not None else ():
+            try:
+                await self._expire(host, ttl or 0, wall)
+            except DanubeError as error:
+                log.warning("%s: what is old stays in %s for now: %s", self.name, host.known.name, error)
         try:
-            if trusted and self.options.ttl_seconds is not None:
-                for host in list(self.subscriptions.values()):
-                    await self._expire(host, self.options.ttl_seconds, wall)
             async with self._starting:
                 await self._trim(wall, trusted)
         except DanubeError as error:

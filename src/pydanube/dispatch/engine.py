@@ -53,6 +53,10 @@ class Engine(ABC, Generic[M]):
         """Lets the consumer be given so many more messages, redeliveries included."""
         self._roster.grant(consumer, permits)
 
+    def withdraw(self, consumer: ConsumerId) -> int:
+        """It can take no more for now: its permits are taken back, and how many they were is said."""
+        return self._roster.withdraw(consumer)
+
     def pause(self) -> None:
         self.paused = True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import OWNER_CACHE_KEY_BYTES_MAX
 from pydanube.base.ranges import ranges_of
 from pydanube.dispatch.agenda import Agenda, known
 from pydanube.dispatch.engine import NOTHING_OFFERED, Engine
@@ -218,8 +219,9 @@ class KeyShared(Engine[KeyMember]):
         self._forget(state)
 
     def _retire(self, state: KeyState) -> None:
-        """Nothing of the key is left. It is kept for its next message, unless there are many such."""
-        if len(self._keys) > IDLE_KEYS_MAX or self._resting or self._overdue:
+        """Nothing of the key is left. It is kept for its next message, unless there are many such, or it is long."""
+        large = len(state.key) > OWNER_CACHE_KEY_BYTES_MAX
+        if large or len(self._keys) > IDLE_KEYS_MAX or self._resting or self._overdue:
             self._forget(state)
         else:
             state.let_go()

@@ -61,6 +61,8 @@ class FailurePolicy:
             _check("ack_timeout", self.ack_timeout, 1, POLICY_MICROSECONDS_MAX)
         _check("max_delay", self.max_delay, 0, POLICY_MICROSECONDS_MAX)
         _check("base_delay", self.base_delay, 0, self.max_delay)
+        if not isinstance(self.dead_letter_topic, str | None):
+            raise PolicyInvalid(f"dead_letter_topic is a name, not {self.dead_letter_topic!r:.50}")
         if (self.poison is PoisonPolicy.DEAD_LETTER) != bool(self.dead_letter_topic):
             raise PolicyInvalid("dead_letter_topic is given with the poison policy dead_letter, and only then")
 
@@ -87,6 +89,7 @@ class DispatchSettings:
         _check("delayed_max", self.delayed_max, 1, DELAYED_MESSAGES_MAX)
 
 
-def _check(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise PolicyInvalid(f"{name} is {value}; it must be within {low} and {high}")
+def _check(name: str, value: object, low: int, high: int) -> None:
+    """They come from outside, so their types are looked at too: half a microsecond would stop a subscription."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise PolicyInvalid(f"{name} is {value!r:.50}; it must be a whole number within {low} and {high}")

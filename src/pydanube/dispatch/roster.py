@@ -67,6 +67,14 @@ class Roster(Generic[M]):
         member.permits += added
         self.permits += added
 
+    def withdraw(self, consumer: ConsumerId) -> int:
+        """Takes back all its permits, and says how many they were."""
+        member = self.find(consumer)
+        taken = 0 if member is None else member.permits
+        if member is not None:
+            self.spend(member, taken)
+        return taken
+
     def spend(self, member: M, permits: int) -> None:
         member.permits -= permits
         self.permits -= permits

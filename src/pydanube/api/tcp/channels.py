@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydanube.broker.delivery import Delivery
 from pydanube.broker.service import ConsumerHold, Producer
+from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Receipt
 from pydanube.wire.batch import Batch, Codec
 from pydanube.wire.commands import Ack, Nack, Reset, encode_deliver
@@ -79,6 +80,14 @@ class ConsumerChannel:
             self._credit -= more
             self._ahead += more
             hold.host.grant(hold.consumer.id, more)
+
+    def hold_back(self) -> None:
+        """The socket takes no more: what was not used yet of the permits is kept until it does."""
+        hold = self.hold
+        if hold is not None and isinstance(hold.host, SubscriptionHost):
+            taken = hold.host.withdraw(hold.consumer.id)
+            self._ahead -= taken
+            self._credit += taken
 
     def ack(self, ack: Ack) -> Future[None]:
         assert self.hold is not None

@@ -51,6 +51,7 @@ from pydanube.wire.frames import Buffer, FrameReader, Side
 
 log = logging.getLogger(__name__)
 KEEPALIVE_SECONDS = 30
+FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say when it has enough
 _DURABILITIES = {"none": Durability.NONE, "buffered": Durability.BUFFERED, "fsynced": Durability.FSYNCED}
 
 
@@ -67,6 +68,7 @@ class NativeConnection:
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(Side.BROKER)
         self._out: list[Buffer] = []
+        self._out_bytes = 0
         self._flushing = False
         self._tasks: dict[Task[None], None] = {}
         self._greeted = False
@@ -110,15 +112,21 @@ class NativeConnection:
                 return
 
     def send(self, buffers: list[Buffer]) -> None:
-        """With everything else of this turn in one write."""
+        """With everything else of this turn in one write, unless that is much."""
         self._out += buffers
-        if not self._flushing:
+        self._out_bytes += sum(map(len, buffers))
+        if self._out_bytes > FLUSH_BYTES:
+            self._flush_now()
+        elif not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        out, self._out = self._out, []
+        self._flush_now()
+
+    def _flush_now(self) -> None:
+        out, self._out, self._out_bytes = self._out, [], 0
         if out and not self._transport.is_closing():
             self._transport.writelines(out)
 
@@ -130,8 +138,11 @@ class NativeConnection:
             self._transport.close()
 
     def pause(self) -> None:
-        """The socket takes no more for now."""
+        """The socket takes no more for now, so nothing more is decided for its consumers."""
         self.writable = False
+        for channel in self.channels.values():
+            if isinstance(channel, ConsumerChannel):
+                channel.hold_back()
 
     def resume(self) -> None:
         self.writable = True
