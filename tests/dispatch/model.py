@@ -28,6 +28,7 @@ class Message:
     deadline: int | None = None
     poison: bool = False
     owed_to: ConsumerId | None = None  # rewound by a nack: goes to the same consumer
+    owed_until: int | None = None  # for so long
 
 
 @dataclass
@@ -50,6 +51,14 @@ class Model:
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int) -> None:
         failed = [m for m in self.flight() if m.holder == consumer and first <= m.offset <= last]
         self.fail(failed, now, delay, keep=True)
+        self.keep(failed, now)
+
+    def keep(self, rewound: list[Message], now: int) -> None:
+        """Keys stay with who had them for as long as it has to acknowledge."""
+        keys = [m.key for m in rewound]
+        for message in self.messages.values():
+            if message.owed_to is not None and message.key in keys and self.policy.ack_timeout is not None:
+                message.owed_until = now + self.policy.ack_timeout
 
     def fail(self, failed: list[Message], now: int, delay: int, *, keep: bool) -> None:
         for message in failed:
@@ -63,12 +72,14 @@ class Model:
                     other.holder = None
             message.holder = None if self.follows(message, message) else message.holder
 
-    def undelivered(self, consumer: ConsumerId, first: int, last: int) -> None:
+    def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         """Nobody got these, nor what they rewind; nothing failed."""
-        for message in [m for m in self.flight() if m.holder == consumer and first <= m.offset <= last]:
+        gone = [m for m in self.flight() if m.holder == consumer and first <= m.offset <= last]
+        for message in gone:
             for other in self.flight():
                 if self.follows(other, message):
                     other.owed_to, other.holder = other.holder, None
+        self.keep(gone, now)
         self.permits[consumer] += last - first + 1
 
     def follows(self, other: Message, message: Message) -> bool:
@@ -119,6 +130,16 @@ class Model:
                 for other in self.messages.values():
                     other.owed_to = None if other.key == message.key else other.owed_to
             self.fail([message], now, 0, keep=False)
+        self.let_go(now)
+
+    def let_go(self, now: int) -> None:
+        """Keys that were kept long enough, unless their consumer has something of them in hand."""
+        due = {m.key for m in self.messages.values() if m.owed_until is not None and m.owed_until <= now}
+        held = {m.key for m in self.flight()}
+        for message in self.messages.values():
+            if message.key in due:
+                message.owed_until = None
+                message.owed_to = message.owed_to if message.key in held else None
 
     def overdue(self, message: Message, now: int) -> bool:
         return message.holder is not None and message.deadline is not None and message.deadline <= now
@@ -210,6 +231,7 @@ class Model:
             assert self.refusal(message, effect.consumer, now) is None, (effect, offset)
             assert message.failures == effect.attempt
             message.holder, message.new, message.owed_to = effect.consumer, False, None
+            message.owed_until = None
             message.deadline = None if self.policy.ack_timeout is None else now + self.policy.ack_timeout
             self.permits[effect.consumer] -= 1
 

@@ -152,7 +152,7 @@ class Churn(RuleBasedStateMachine):
         assert message.holder is not None
         consumer, last = message.holder, message.offset + length
         self.engine.undelivered(consumer, message.offset, last, self.now)
-        self.model.undelivered(consumer, message.offset, last)
+        self.model.undelivered(consumer, message.offset, last, self.now)
         self.poll()
 
     @rule(consumer=CONSUMERS, data=st.data())

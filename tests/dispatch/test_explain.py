@@ -52,7 +52,9 @@ def test_a_failover_subscription_says_why_a_message_waits() -> None:
     assert engine.explain(1, 0).cause is Cause.ACKED
     engine.nack(A, 0, 0, 0)
     engine.poll(0)
-    assert engine.explain(2, 0) == engine.explain(0, 0) == Explanation(Cause.REDELIVERY, until=DELAY)
+    assert engine.explain(0, 0) == Explanation(Cause.REDELIVERY, until=DELAY)
+    assert engine.explain(2, 0) == Explanation(Cause.BEHIND, offset=0, until=DELAY)
+    assert engine.explain_consumer(A, 0) == Explanation(Cause.NOT_DUE, consumer=A, until=DELAY)
     with pytest.raises(ConsumerNotFound):
         engine.explain_consumer(C, 0)
 

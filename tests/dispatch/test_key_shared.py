@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatch.desk import DELAY, ONCE, ONCE_DROP, A, B, C, connect, offer
 from pydanube.base.ids import ConsumerId
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run, Skipped
-from pydanube.dispatch.explain import Cause
+from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.key_shared import IDLE_KEYS_MAX, KeyShared
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.ring import Filters, Ring
@@ -258,10 +258,36 @@ def test_a_key_that_timed_out_while_in_line_goes_to_its_owner_only() -> None:
     connect(engine, 10, new)
     engine.nack(old, 1, 1, 0)
     assert engine.poll(DELAY) == [], "owed to the holder, which has no permits"
+    for _ in range(2):  # it is kept for its holder no longer; then what that has in hand is overdue
+        due = engine.due()
+        assert due is not None
+        assert engine.poll(due) == []
+    assert engine.poll(due + DELAY) == [Deliver(new, 0, 1, 1)]
+
+
+def test_a_key_is_not_kept_for_ever_for_a_consumer_that_asks_for_nothing_more() -> None:
+    old, new = moving()
+    engine = key_shared()
+    connect(engine, 1, old)
+    offer(engine, 0, 0, "x")
+    connect(engine, 10, new)
+    engine.nack(old, 0, 0, 0)
+    assert engine.poll(DELAY) == []
+    assert engine.explain(0, DELAY) == Explanation(Cause.NO_PERMITS, consumer=old)
     due = engine.due()
     assert due is not None
-    engine.poll(due)
-    assert engine.poll(due + DELAY) == [Deliver(new, 0, 1, 1)]
+    assert engine.poll(due) == [Deliver(new, 0, 0, 1)]
+
+
+def test_an_ack_of_many_messages_that_are_still_queued_takes_them_all() -> None:
+    engine = key_shared()
+    connect(engine, 1, A)
+    offer(engine, 0, 4000, "x" * 4001)
+    engine.acked(1, 3999)
+    assert (engine.in_flight, engine.waiting) == (1, 1)
+    engine.acked(0, 0)
+    engine.grant(A, 5, 0)
+    assert engine.poll(0) == [Deliver(A, 4000, 4000, 0)]
 
 
 def test_a_late_ack_of_what_waits_frees_its_key_while_earlier_messages_are_in_flight() -> None:

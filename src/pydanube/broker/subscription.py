@@ -519,8 +519,9 @@ class SubscriptionHost:
         if self._next <= offset and cursor.ceiling <= offset:
             return Explanation(Why.CURSOR_FULL, offset=cursor.floor)
         waits = any(deliver.first <= offset <= deliver.last for deliver in self._outbox)
-        if self._unread is not None and (waits or offset >= self._next):
-            return Explanation(Why.UNREADABLE)
+        held_up = self._explain_reading()
+        if held_up is not None and (waits or offset >= self._next):
+            return held_up
         if waits:
             return Explanation(Why.READY)
         return self.engine.explain(offset, self.now)
@@ -528,4 +529,15 @@ class SubscriptionHost:
     def explain_consumer(self, consumer: ConsumerId) -> Explanation:
         if consumer not in self.consumers:
             raise ConsumerNotFound(f"consumer {consumer}")
-        return self.engine.explain_consumer(consumer, self.now)
+        cursor = self.known.cursor
+        if self._next >= cursor.ceiling and self._next < self._ledger.confirmed_end:
+            return Explanation(Why.CURSOR_FULL, offset=cursor.floor)
+        return self._explain_reading() or self.engine.explain_consumer(consumer, self.now)
+
+    def _explain_reading(self) -> Explanation | None:
+        """What keeps everything that comes next from being read or handed out, if anything does."""
+        if self._held:
+            return Explanation(Why.SEEK_PENDING)
+        if self._unread is not None and (self._reading or self._fetching):
+            return Explanation(Why.UNREADABLE)
+        return None

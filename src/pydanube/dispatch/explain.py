@@ -21,6 +21,7 @@ class Cause(Enum):
     READY = "It goes out with the next delivery."
     NOT_READ = "It has not been read for this subscription yet; earlier messages come first."
     REDELIVERY = "It waits for its redelivery until {until}."
+    BEHIND = "It comes after message {offset}, which waits for its redelivery until {until}."
     DELAYED = "Its delivery time is {until}."
     DEAD_LETTERING = "Its retries are exhausted and it is being dropped or written to the dead-letter topic."
     KEY_HELD = "Its key {key} is held by consumer {consumer}, which has not acknowledged earlier messages of it."
@@ -36,12 +37,14 @@ class Cause(Enum):
     LOOKAHEAD_FULL = "{count} messages wait behind others of their keys, as many as may; the oldest has the key {key}."
     DELAYS_FULL = "{count} messages wait for their delivery times, as many as may."
     STANDBY = "Consumer {consumer} takes over when those before it have left."
+    NOT_DUE = "What waits for consumer {consumer} is not due before {until}."
     IDLE = "No message waits for consumer {consumer}."
     # known to the host only
     ACKED = "It is acknowledged or was skipped."
     BELOW_START = "It lies before the start of the subscription."
     NOT_PUBLISHED = "It is not published or not confirmed yet."
-    UNREADABLE = "It cannot be read from the storage nodes now."
+    UNREADABLE = "What comes next cannot be read from the storage nodes now."
+    SEEK_PENDING = "A seek of the subscription is not durable yet."
     CURSOR_FULL = "Too many scattered acknowledgements are kept; message {offset} must be acknowledged first."
 
     @property

@@ -6,6 +6,7 @@ rewinds its key only. Every key that can go on stands in the line of its consume
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from pydanube.base.ids import ConsumerId
@@ -37,6 +38,8 @@ class KeyShared(Engine[KeyMember]):
         self._resting: dict[int, KeyState] = {}  # by number, keys whose next message waits after a failure
         self._rest_times = Agenda()
         self._skipped: list[int] = []
+        self._owed: dict[int, KeyState] = {}  # by number, keys that are kept for the consumer that had them
+        self._owed_times = Agenda()  # until when: one that asks for nothing more must not keep them for ever
         self._overdue: dict[int, KeyState] = {}  # by number, keys of which something was not acknowledged in time
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
@@ -100,12 +103,12 @@ class KeyShared(Engine[KeyMember]):
         return effects
 
     def due(self) -> int | None:
-        return earliest(self._rest_times.next_time(), self._leases.due(), self._poison.due())
+        times = (self._rest_times.next_time(), self._owed_times.next_time())
+        return earliest(*times, self._leases.due(), self._poison.due())
 
     def acked(self, first: int, last: int) -> None:
         if first != last:
-            for offset in known(self._place, first, last):
-                self.acked(offset, offset)
+            self._acked_range(first, last)
             return
         state = self._place.pop(first, None)
         if state is None:
@@ -129,6 +132,24 @@ class KeyShared(Engine[KeyMember]):
         elif not state.lined:
             self._line_up(state)
 
+    def _acked_range(self, first: int, last: int) -> None:
+        """One by one what is in flight; what is queued goes from each queue in one go."""
+        queued: dict[int, tuple[KeyState, list[int]]] = {}
+        for offset in known(self._place, first, last):
+            state = self._place[offset]
+            if offset in state.flight:
+                self.acked(offset, offset)
+            else:
+                queued.setdefault(state.number, (state, []))[1].append(offset)
+        for state, offsets in queued.values():
+            gone = set(offsets[1:])
+            state.queue = deque(offset for offset in state.queue if offset not in gone)
+            for offset in gone:
+                del self._place[offset]
+                self._poison.acked(offset, offset)
+                state.failures.pop(offset, None)
+            self.acked(offsets[0], offsets[0])
+
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
         member = self._roster.find(consumer)
         failed: dict[bytes, list[int]] = {}
@@ -139,6 +160,7 @@ class KeyShared(Engine[KeyMember]):
         for key, offsets in failed.items():
             state = self._keys[key]
             self._fail(state, offsets, reason, now, delay)
+            self._keep_for_holder(state, now)
             self._line_up(state)
 
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
@@ -149,6 +171,7 @@ class KeyShared(Engine[KeyMember]):
             state = self._place[offset]
             if state.holder is member and offset in state.flight:
                 self._rewind(state, offset)
+                self._keep_for_holder(state, now)
                 self._line_up(state)
         self._roster.grant(consumer, last - first + 1)
 
@@ -161,6 +184,8 @@ class KeyShared(Engine[KeyMember]):
         self._rest_times.clear()
         self._skipped.clear()
         self._overdue.clear()
+        self._owed.clear()
+        self._owed_times.clear()
         self._poison.clear()
         self._offered = NOTHING_OFFERED
         for member in self._roster:
@@ -221,7 +246,7 @@ class KeyShared(Engine[KeyMember]):
     def _retire(self, state: KeyState) -> None:
         """Nothing of the key is left. It is kept for its next message, unless there are many such, or it is long."""
         large = len(state.key) > OWNER_CACHE_KEY_BYTES_MAX
-        if large or len(self._keys) > IDLE_KEYS_MAX or self._resting or self._overdue:
+        if large or len(self._keys) > IDLE_KEYS_MAX or self._resting or self._overdue or self._owed:
             self._forget(state)
         else:
             state.let_go()
@@ -229,6 +254,8 @@ class KeyShared(Engine[KeyMember]):
     def _forget(self, state: KeyState) -> None:
         del self._keys[state.key]
         self._overdue.pop(state.number, None)
+        if self._owed.pop(state.number, None) is not None:
+            self._owed_times.discard(state.number)
         if self._resting.pop(state.number, None) is not None:
             self._rest_times.discard(state.number)
 
@@ -286,10 +313,23 @@ class KeyShared(Engine[KeyMember]):
             self._leases.close(lease)
         if self._overdue:
             self._take_back(now)
+        for number in self._owed_times.take_due(now):
+            state = self._owed.pop(number)
+            if not state.flight and state.queue and self._keys.get(state.key) is state:
+                self._unline(state)
+                state.let_go()
+                self._line_up(state)
         for number in self._rest_times.take_due(now):
             state = self._resting.pop(number)
             if not state.lined:
                 self._line_up(state)
+
+    def _keep_for_holder(self, state: KeyState, now: int) -> None:
+        """Its consumer may still work on later messages of the key, for as long as it has to acknowledge them."""
+        timeout = self.policy.ack_timeout
+        if timeout is not None:
+            self._owed[state.number] = state
+            self._owed_times.set(state.number, now + timeout)
 
     def _take_back(self, now: int) -> None:
         """A key leaves a consumer that does not acknowledge when all it has of it is overdue; until then it waits."""
@@ -380,7 +420,7 @@ class KeyShared(Engine[KeyMember]):
         if owner is None:
             return Explanation(Cause.KEY_UNMATCHED, key=key)
         member = state.holder or owner
-        if state.overdue or (member is not owner and offset > state.owed):
+        if state.flight and (state.overdue or (member is not owner and offset > state.owed)):
             return Explanation(Cause.KEY_HELD, key=key, consumer=member.id)
         if not member.permits:
             return Explanation(Cause.NO_PERMITS, consumer=member.id)
@@ -390,7 +430,10 @@ class KeyShared(Engine[KeyMember]):
         member = self._roster.get(consumer)
         if not self.paused and not member.permits:
             return Explanation(Cause.NO_PERMITS, consumer=consumer)
-        return self._explain_reading() or Explanation(Cause.IDLE, consumer=consumer)
+        held_up, later = self._explain_reading(), self._rest_times.next_time()
+        if held_up is None and later is not None:
+            return Explanation(Cause.NOT_DUE, consumer=consumer, until=later)
+        return held_up or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_reading(self) -> Explanation | None:
         """What keeps the engine from reading on, if anything does."""

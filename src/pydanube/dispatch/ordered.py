@@ -228,13 +228,18 @@ class Ordered(Engine[Member]):
             return self._explain_poison(offset)
         if offset not in self._queue and offset <= self._offered:
             return Explanation(Cause.ACKED)
-        fallback = Cause.READY if offset <= self._offered else Cause.NOT_READ
-        return self._explain_queue() or Explanation(fallback)
+        held_up = self._explain_queue()
+        if held_up is not None and held_up.cause is Cause.REDELIVERY and offset != self._queue.first:
+            return Explanation(Cause.BEHIND, offset=self._queue.first, until=held_up.until)
+        return held_up or Explanation(Cause.READY if offset <= self._offered else Cause.NOT_READ)
 
     def explain_consumer(self, consumer: ConsumerId, now: int) -> Explanation:
         if self._roster.get(consumer) is not self._roster.first():
             return Explanation(Cause.STANDBY, consumer=consumer)
-        return self._explain_queue() or Explanation(Cause.IDLE, consumer=consumer)
+        held_up = self._explain_queue()
+        if held_up is not None and held_up.cause is Cause.REDELIVERY:
+            return Explanation(Cause.NOT_DUE, consumer=consumer, until=held_up.until)
+        return held_up or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_queue(self) -> Explanation | None:
         """What keeps the next message back, if anything does."""

@@ -281,7 +281,11 @@ class Shared(Engine[Member]):
             return Explanation(Cause.NO_PERMITS, consumer=consumer)
         if len(self._delayed) >= self.settings.delayed_max:
             return Explanation(Cause.DELAYS_FULL, count=len(self._delayed))
-        return self._explain_new() or Explanation(Cause.IDLE, consumer=consumer)
+        held_up = self._explain_new()
+        later = earliest(self._delayed.next_time(), self._retry_times.next_time())
+        if held_up is None and later is not None:
+            return Explanation(Cause.NOT_DUE, consumer=consumer, until=later)
+        return held_up or Explanation(Cause.IDLE, consumer=consumer)
 
     def _explain_new(self) -> Explanation | None:
         """What keeps new messages back, if anything does."""
