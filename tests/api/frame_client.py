@@ -64,6 +64,9 @@ class Client:
         assert isinstance(answer, Published), answer
         return answer
 
+    def stop_reading(self) -> None:
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
     async def close(self) -> None:
         self._writer.close()
         await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
