@@ -105,16 +105,6 @@ def test_deleting_without_a_look_at_the_cursors_is_found(monkeypatch: pytest.Mon
     first_violation("seek", "I1")
 
 
-def test_deleting_what_cursors_have_passed_in_memory_only_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut takes the acks back, and the messages are gone."""
-
-    def not_durable(self: TopicState) -> int | None:
-        return min((known.cursor.floor for known in self), default=None)
-
-    monkeypatch.setattr(TopicState, "deletable_before", not_durable)
-    first_violation("seek", "I1")
-
-
 def test_a_key_that_moves_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever owns it now gets its next message, though another consumer has earlier ones in hand."""
 
