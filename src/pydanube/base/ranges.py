@@ -80,12 +80,20 @@ class Ranges:
 
     def take(self, count: int) -> list[tuple[int, int]]:
         """Takes out the lowest `count` offsets, or all if there are fewer."""
+        firsts, lasts = self._firsts, self._lasts
         taken: list[tuple[int, int]] = []
-        while count > 0 and self._firsts:
-            first, last = self.head
-            last = min(last, first + count - 1)
-            taken += self.cut(first, last)
-            count -= last - first + 1
+        left = count
+        for first, last in zip(firsts, lasts, strict=True):
+            if left <= 0 or last - first + 1 > left:
+                break
+            taken.append((first, last))
+            left -= last - first + 1
+        del firsts[: len(taken)], lasts[: len(taken)]  # all at once: a list gives up its front slowly
+        if left > 0 and firsts:
+            taken.append((firsts[0], firsts[0] + left - 1))
+            firsts[0] += left
+            left = 0
+        self.count -= max(count, 0) - max(left, 0)
         return taken
 
     def within(self, first: int, last: int) -> list[tuple[int, int]]:

@@ -15,7 +15,6 @@ from functools import partial
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.tcp.verbs import VERBS
 from pydanube.base.errors import (
-    BatchDamaged,
     ChannelInvalid,
     DanubeError,
     LimitReached,
@@ -47,12 +46,11 @@ from pydanube.wire.commands import (
     decode,
 )
 from pydanube.wire.commands import Receipt as Durability
-from pydanube.wire.frames import Buffer, FrameReader, Side
+from pydanube.wire.frames import Buffer, Frame, FrameReader, Side
 
 log = logging.getLogger(__name__)
 KEEPALIVE_SECONDS = 30
 FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say when it has enough
-_DURABILITIES = {"none": Durability.NONE, "buffered": Durability.BUFFERED, "fsynced": Durability.FSYNCED}
 
 
 class NativeConnection:
@@ -100,7 +98,7 @@ class NativeConnection:
             return
         self._serve(frames)
 
-    def _serve(self, frames: list) -> None:  # type: ignore[type-arg]
+    def _serve(self, frames: list[Frame]) -> None:
         for frame in frames:
             if self._closed:
                 return
@@ -178,9 +176,6 @@ class NativeConnection:
             if not isinstance(channel, ProducerChannel):
                 raise ChannelInvalid(f"channel {publish.channel} is no producer")
             receipt = channel.publish(Batch.parse(publish.batch))
-        except BatchDamaged as error:  # not the producer's doing: the bytes were hurt on their way
-            self._fail(publish.channel, publish.request, error)
-            return
         except DanubeError as error:
             self._fail(publish.channel, publish.request, error)
             return
