@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydanube.base.checksum import crc32c
+from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
     LimitReached,
@@ -106,7 +107,7 @@ class Service:
         cache: TailCache | None = None,
         auto_create: bool = True,
     ) -> None:
-        self.directory = directory
+        self._directory = directory
         self.auto_create = auto_create
         self._around = Surroundings(catalog, nodes, clock, randomness, cache or TailCache(), self._publish_dead_letter)
         self._loop = asyncio.get_running_loop()
@@ -117,6 +118,28 @@ class Service:
         self._closed = False
         self._housekeeping = self._loop.create_task(self._keep_house())
 
+    # -- namespaces ----------------------------------------------------------------------------------------------------
+
+    def namespaces(self, principal: Principal) -> list[str]:
+        return self._directory.namespaces()
+
+    async def create_namespace(self, principal: Principal, name: str, policies: Mapping[str, Any]) -> None:
+        self._check_open()
+        await self._directory.create_namespace(name, policies)
+
+    async def delete_namespace(self, principal: Principal, name: str) -> None:
+        self._check_open()
+        await self._directory.delete_namespace(name)
+
+    async def namespace_policies(
+        self, principal: Principal, name: str, changes: Mapping[str, Any] | None = None
+    ) -> Policies:
+        """What holds in it, after these changes if there are any."""
+        if changes is None:
+            return self._directory.policies(name)
+        self._check_open()
+        return await self._directory.change_namespace(name, changes)
+
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def topic(
@@ -124,14 +147,14 @@ class Service:
     ) -> TopicRecord:
         """The topic of that name, made if it may be."""
         parsed = parse_topic(name)
-        record = self.directory.find(parsed)
+        record = self._directory.find(parsed)
         if record is None:
             if not create or not self.auto_create or parsed.partition is not None:
                 raise TopicNotFound(f"topic {parsed}")
             try:
-                record = await self.directory.create_topic(parsed, reliable=reliable is not False)
+                record = await self._directory.create_topic(parsed, reliable=reliable is not False)
             except TopicExists:  # somebody else was quicker
-                record = self.directory.get(parsed)
+                record = self._directory.get(parsed)
         if reliable is not None and record.reliable is not reliable:
             kinds = {True: "reliable", False: "not reliable"}
             raise TopicKindDiffers(f"{record.name} is {kinds[record.reliable]}")
@@ -159,7 +182,7 @@ class Service:
         return await asyncio.shield(opening)
 
     async def _open(self, name: TopicName, record: TopicRecord) -> Opened:
-        policies = record.policies.over(self.directory.policies(name.namespace))
+        policies = record.policies.over(self._directory.policies(name.namespace))
         async with self._turns:
             if record.reliable:
                 options = _topic_options(record, policies)
@@ -172,12 +195,31 @@ class Service:
     def _gone(self, opened: Opened) -> bool:
         return isinstance(opened.topic, Topic) and opened.topic.lost
 
+    async def create_topic(
+        self,
+        principal: Principal,
+        name: str,
+        *,
+        reliable: bool = True,
+        partitions: int = 0,
+        durability: Durability = Durability.FSYNC,
+        policies: Mapping[str, Any] | None = None,
+    ) -> TopicRecord:
+        self._check_open()
+        return await self._directory.create_topic(
+            parse_topic(name), reliable=reliable, partitions=partitions, durability=durability, policies=policies
+        )
+
+    def topics(self, principal: Principal, namespace: str) -> list[TopicRecord]:
+        self._directory.policies(namespace)  # which must exist
+        return self._directory.topics(namespace)
+
     async def alter_topic(
         self, principal: Principal, name: str, *, partitions: int | None, policies: Mapping[str, Any]
     ) -> TopicRecord:
         """More partitions, other policies; what is open follows at once."""
-        record = await self.directory.alter_topic(parse_topic(name).whole, partitions=partitions, policies=policies)
-        merged = record.policies.over(self.directory.policies(record.name.namespace))
+        record = await self._directory.alter_topic(parse_topic(name).whole, partitions=partitions, policies=policies)
+        merged = record.policies.over(self._directory.policies(record.name.namespace))
         for opened in self._opened.values():
             if opened.name.whole == record.name:
                 opened.record, opened.policies = record, merged
@@ -189,7 +231,7 @@ class Service:
         """Its record goes first, so that nobody opens it again; then what is stored."""
         self._check_open()
         parsed = parse_topic(name)
-        record = await self.directory.delete_topic(parsed.whole)
+        record = await self._directory.delete_topic(parsed.whole)
         partitions = [None] if not record.partitions else list(range(record.partitions))
         for partition in partitions:
             place = TopicName(parsed.namespace, parsed.name, partition)

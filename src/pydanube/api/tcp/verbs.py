@@ -9,7 +9,6 @@ from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.base.durability import Durability
 from pydanube.base.errors import ChannelInvalid, RequestInvalid
 from pydanube.base.limits import READ_AHEAD_BYTES
-from pydanube.base.names import parse_topic
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.subscription import SubscriptionHost
@@ -243,28 +242,27 @@ async def topic(connection: NativeConnection, fields: Object, request: int) -> O
 
 @verb("namespace.create")
 async def create_namespace(connection: NativeConnection, fields: Object, request: int) -> Object:
-    await connection.service.directory.create_namespace(
-        _text(fields, "namespace"), _field(fields, "policies", dict, {})
+    await connection.service.create_namespace(
+        connection.principal, _text(fields, "namespace"), _field(fields, "policies", dict, {})
     )
     return {}
 
 
 @verb("namespace.list")
 async def list_namespaces(connection: NativeConnection, fields: Object, request: int) -> Object:
-    return {"namespaces": connection.service.directory.namespaces()}
+    return {"namespaces": connection.service.namespaces(connection.principal)}
 
 
 @verb("namespace.policies")
 async def namespace_policies(connection: NativeConnection, fields: Object, request: int) -> Object:
-    directory, name = connection.service.directory, _text(fields, "namespace")
-    changes = _field(fields, "policies", dict, None)
-    policies = directory.policies(name) if changes is None else await directory.change_namespace(name, changes)
+    name, changes = _text(fields, "namespace"), _field(fields, "policies", dict, None)
+    policies = await connection.service.namespace_policies(connection.principal, name, changes)
     return {"policies": policies.to_json()}
 
 
 @verb("namespace.delete")
 async def delete_namespace(connection: NativeConnection, fields: Object, request: int) -> Object:
-    await connection.service.directory.delete_namespace(_text(fields, "namespace"))
+    await connection.service.delete_namespace(connection.principal, _text(fields, "namespace"))
     return {}
 
 
@@ -274,8 +272,9 @@ async def create_topic(connection: NativeConnection, fields: Object, request: in
         durability = Durability(_text(fields, "durability", Durability.FSYNC.value))
     except ValueError:
         raise RequestInvalid(f"durability is one of {[each.value for each in Durability]}") from None
-    record = await connection.service.directory.create_topic(
-        parse_topic(_text(fields, "topic")),
+    record = await connection.service.create_topic(
+        connection.principal,
+        _text(fields, "topic"),
         reliable=_flag(fields, "reliable", True),
         partitions=_number(fields, "partitions", 0),
         durability=durability,
@@ -286,11 +285,11 @@ async def create_topic(connection: NativeConnection, fields: Object, request: in
 
 @verb("topic.list")
 async def list_topics(connection: NativeConnection, fields: Object, request: int) -> Object:
-    directory = connection.service.directory
     namespace = _text(fields, "namespace", "default")
-    directory.policies(namespace)
     after, most = _text(fields, "after", ""), min(_number(fields, "limit", 500), 500)
-    found = [record for record in directory.topics(namespace) if record.name.name > after]
+    found = [
+        record for record in connection.service.topics(connection.principal, namespace) if record.name.name > after
+    ]
     return {"topics": [_described(record) for record in found[:most]], "more": len(found) > most}
 
 
