@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from asyncio import Future, Task, TimerHandle
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class _Session:
     timer: TimerHandle
 
 
-class LocalStore:
+class LocalStore(ABC):
     """A `MetadataStore` of this process alone, apart from how it makes transactions durable."""
 
     def __init__(self) -> None:
@@ -81,13 +82,13 @@ class LocalStore:
         self._endings: dict[Task[None], None] = {}
         self._closed = False
 
+    @abstractmethod
     def _term(self) -> int:
         """Higher at every start."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _log(self, transaction: Transaction) -> None:
         """Returns when the transaction is durable and `_happened` was called with it."""
-        raise NotImplementedError
 
     def _happened(self, transaction: Transaction) -> None:
         changed = self._state.replay(transaction.revision, transaction.changes)
