@@ -9,7 +9,6 @@ import asyncio
 import logging
 from asyncio import Task
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydanube.base.checksum import crc32c
@@ -31,13 +30,14 @@ from pydanube.base.errors import (
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic
-from pydanube.broker.best_effort_topic import BestEffortSubscription, BestEffortTopic
-from pydanube.broker.delivery import Consumer, ConsumerSink
+from pydanube.broker.best_effort_topic import BestEffortTopic
+from pydanube.broker.delivery import ConsumerSink
 from pydanube.broker.directory import Directory, TopicRecord
+from pydanube.broker.holds import ANONYMOUS, AnySubscription, AnyTopic, ConsumerHold, Opened, Principal, Producer
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.policies import Policies
 from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import LATEST, Receipt, Session, Surroundings, Topic
+from pydanube.broker.topic import LATEST, Receipt, Surroundings, Topic
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.catalog import Catalog
@@ -49,48 +49,6 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
-AnyTopic = Topic | BestEffortTopic
-AnySubscription = SubscriptionHost | BestEffortSubscription
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who calls. Permissions come later; every call already says it."""
-
-    name: str = "anonymous"
-
-
-ANONYMOUS = Principal()
-
-
-@dataclass(eq=False, slots=True)
-class Producer:
-    """A producer's hold on one topic (partition)."""
-
-    open: Opened
-    session: Session | None  # None without a name: what it sends is not deduplicated
-    reliable: bool
-
-
-@dataclass(eq=False, slots=True)
-class ConsumerHold:
-    """A consumer's hold on one subscription of one topic (partition)."""
-
-    open: Opened
-    host: AnySubscription
-    consumer: Consumer
-
-
-@dataclass(eq=False, slots=True)
-class Opened:
-    """A topic (partition) that is served here, who uses it, and what it allows."""
-
-    name: TopicName
-    record: TopicRecord
-    topic: AnyTopic
-    policies: Policies
-    producers: dict[int, Producer] = field(default_factory=dict)
-    consumers: dict[int, ConsumerHold] = field(default_factory=dict)
 
 
 class Service:

@@ -6,7 +6,7 @@ from asyncio import Future
 from typing import TYPE_CHECKING
 
 from pydanube.broker.delivery import Delivery
-from pydanube.broker.service import ConsumerHold, Producer
+from pydanube.broker.holds import ConsumerHold, Producer
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Receipt
 from pydanube.wire.batch import Batch, Codec

@@ -23,7 +23,8 @@ from pydanube.base.errors import (
     VerbUnknown,
 )
 from pydanube.base.limits import CHANNELS_MAX, FRAME_BYTES_MAX, REQUESTS_AT_ONCE_MAX
-from pydanube.broker.service import ANONYMOUS, Principal, Service
+from pydanube.broker.holds import ANONYMOUS, Principal
+from pydanube.broker.service import Service
 from pydanube.broker.topic import Receipt
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import (
