@@ -132,3 +132,11 @@ WATCH_CHANGES_MAX = 16_384  # waiting for one watcher; beyond it WatchLagged
 SESSIONS_MAX = 65_536  # of one store; each has a timer
 SESSION_SECONDS_MAX = 24 * 3600.0
 LEDGER_ID_BLOCK = 64  # ids taken at a time, so that a new ledger costs one write of metadata and not two
+
+# -- configuration, TLS and keepalive --------------------------------------------------------------------------------
+CONFIG_FILE_BYTES_MAX = 64 * KIB  # a file that is longer is not a configuration
+CONNECTIONS_GREETING_MAX = 4_096  # that have not said hello yet; beyond it the one that waits longest goes
+FILES_RESERVED = 512  # file descriptors that connections leave to the journal and the rest
+KEEPALIVE_SECONDS = 30  # of silence before the broker asks; it takes twice as long for an end
+SWEEP_CONNECTIONS = 32  # looked at in one turn: ten thousand idle ones are never more than a fraction of a millisecond
+CERTIFICATE_LOOK_SECONDS = 5.0  # how often the files of a certificate are looked at

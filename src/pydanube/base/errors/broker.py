@@ -168,3 +168,22 @@ class NothingReceived(DanubeError):
     blame = "environment"
     retriable = True
     help = "Wait longer, or ask `explain` why nothing is delivered."
+
+
+# -- configuration and TLS -------------------------------------------------------------------------------------------
+
+
+class ConfigInvalid(DanubeError):
+    """A setting that does not exist, has a wrong value, or does not go with the others."""
+
+    code = "config_invalid"
+    blame = "caller"
+    help = "Correct what the message names; docs/configuration.md lists every setting."
+
+
+class TlsFailed(DanubeError):
+    """No TLS connection could be made: the certificate is not trusted, is another's, or one side speaks no TLS."""
+
+    code = "tls_failed"
+    blame = "environment"
+    help = "Check the scheme (danube:// or danubes://), `ca_file`, and the names and dates of the broker's certificate."
