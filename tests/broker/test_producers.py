@@ -25,6 +25,7 @@ from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
 from pydanube.broker.topic import Receipt, Session, Topic
 from pydanube.ledger import dedup
+from pydanube.ledger.dedup import Renewal
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Batch
 from storage.node_world import until
@@ -103,8 +104,8 @@ def test_what_cannot_be_a_repetition_is_a_typed_error(world: TopicWorld) -> None
             send(topic, session, 4)
         with pytest.raises(SequenceOverlap):
             send(topic, session, 2, 2)
-        with pytest.raises(SequenceOverlap):
-            send(topic, session, 0, 2)
+        part = send(topic, session, 1, 2)
+        assert (part.offset, part.duplicate) == (1, True)
         with pytest.raises(ProducerUnknown):
             send(topic, Session(99, 1, 0), 0)
         newer = await topic.attach("p")
@@ -113,6 +114,23 @@ def test_what_cannot_be_a_repetition_is_a_typed_error(world: TopicWorld) -> None
             send(topic, session, 3)
         await send(topic, newer, 3).confirmed
         assert await contents(topic) == expected(4)
+
+    world.run(main())
+
+
+def test_of_two_that_attach_at_once_the_later_has_the_name(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        first, second = await asyncio.gather(topic.attach("p"), topic.attach("p"))
+        assert (first.epoch, second.epoch) == (1, 2)
+        with pytest.raises(ProducerFenced):
+            send(topic, first, 0)
+        await send(topic, second, 0).confirmed
+        renewed = await topic.attach("p", renewal=Renewal(2, 77))
+        assert (renewed.epoch, renewed.next_sequence) == (77, 1)
+        assert await topic.attach("p", renewal=Renewal(2, 77)) == renewed
+        with pytest.raises(ProducerFenced):
+            await topic.attach("p", renewal=Renewal(1, 78))
 
     world.run(main())
 

@@ -30,6 +30,8 @@ class Door:
         self.server = server
         self.silent = False
         self.asked = asyncio.Event()  # bytes of a client have passed since it was cleared
+        self.lost_some = asyncio.Event()  # an answer was lost since it was cleared
+        self._word: bytes | None = None  # when a client says it, the door falls silent
         self._transports: list[BaseTransport] = []
         self._tasks: list[Task[None]] = []
 
@@ -53,11 +55,20 @@ class Door:
             while data := await reader.read(65536):
                 if not (answers and self.silent):
                     writer.write(data)
+                else:
+                    self.lost_some.set()
                 if not answers:
+                    if self._word is not None and self._word in data:
+                        self.silent, self._word = True, None
                     self.asked.set()
         except OSError:
             pass
         writer.transport.abort()
+
+    def lose_after(self, verb: str) -> None:
+        """Once a client asks for that, the answer and those after it are lost."""
+        self.silent, self._word = False, verb.encode()
+        self.lost_some.clear()
 
     def cut(self) -> None:
         for transport in self._transports:

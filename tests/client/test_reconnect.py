@@ -10,7 +10,14 @@ import pytest
 import pydanube
 from client.broker import TOPIC, Door, running, settings, with_door
 from pydanube.api.server import Server
-from pydanube.base.errors import AddressInvalid, ClientClosed, ConnectionLost, DanubeError, TopicNotFound
+from pydanube.base.errors import (
+    AddressInvalid,
+    ClientClosed,
+    ConnectionLost,
+    DanubeError,
+    ProducerFenced,
+    TopicNotFound,
+)
 from pydanube.client import Client, ClientEvent
 from pydanube.client.transport import Address, parse_addresses
 
@@ -85,6 +92,39 @@ def test_sends_outlive_a_restart_of_the_broker(tmp_path: Path) -> None:
         await second.stop()
 
     asyncio.run(run())
+
+
+def test_a_producer_that_comes_back_late_does_not_take_its_name_from_a_newer_one(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with pydanube.connect(door.server.url) as direct:
+            older = await client.producer(TOPIC, name="ours").open()
+            await older.send(b"one")
+            door.cut()
+            async with direct.producer(TOPIC, name="ours") as newer:
+                await newer.send(b"two")
+                with pytest.raises(ProducerFenced):
+                    await older.send(b"three")
+                with pytest.raises(ProducerFenced):
+                    older.send(b"four")
+                assert (await newer.send(b"five")).offset == 2
+        assert await all_payloads(client) == [b"one", b"two", b"five"]
+
+    with_door(tmp_path, run)
+
+
+def test_a_lost_answer_to_opening_again_is_no_newer_producer(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with client.producer(TOPIC, name="ours") as producer:
+            await producer.send(b"one")
+            for _ in range(3):
+                door.lose_after("open_producer")  # the broker attaches, and the client never hears of it
+                door.cut()
+                await door.lost_some.wait()
+                door.cut()
+            door.silent = False
+            assert (await producer.send(b"two")).offset == 1
+
+    with_door(tmp_path, run)
 
 
 def test_best_effort_sends_are_not_repeated(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.policies import Policies
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import LATEST, Receipt, Surroundings, Topic
+from pydanube.ledger.dedup import Renewal
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.catalog import Catalog
@@ -211,6 +212,7 @@ class Service:
         *,
         name: str | None = None,
         fresh: bool = False,
+        renewal: Renewal | None = None,
         reliable: bool = True,
         create: bool = True,
     ) -> Producer:
@@ -221,7 +223,7 @@ class Service:
             raise LimitReached(f"{opened.name} has {limit} producers")
         session = None
         if name is not None and isinstance(opened.topic, Topic):
-            session = await opened.topic.attach(name, fresh=fresh)
+            session = await opened.topic.attach(name, fresh=fresh, renewal=renewal)
         producer = Producer(opened, session, reliable)
         self._numbers += 1
         opened.producers[self._numbers] = producer

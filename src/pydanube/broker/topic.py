@@ -30,7 +30,7 @@ from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.state_log import StateLog
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.dispatch.events import Poisoned
-from pydanube.ledger.dedup import Duplicate
+from pydanube.ledger.dedup import Duplicate, Renewal
 from pydanube.ledger.retention import BatchTimes, ClockGuard, expired
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 from pydanube.ledger.topic_state import Subscription, TopicState
@@ -152,19 +152,24 @@ class Topic:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    async def attach(self, producer: str, *, fresh: bool = False) -> Session:
+    async def attach(self, producer: str, *, fresh: bool = False, renewal: Renewal | None = None) -> Session:
         """A session for this producer name; older ones of it are fenced. Durable before it returns.
 
-        With `fresh` the caller vouches that it repeats nothing: needed where the name may have been forgotten.
+        With `fresh` the caller vouches that it repeats nothing: needed where the name may have been forgotten. With
+        `renewal` it goes on with a session that it had, and is the one that is fenced if there is a newer one.
         """
         self._check_certain()
         self._log.check()
         new_to_all = not len(self.state.producers)
-        await self._log.apply(*self.state.producers.decide_attach(producer, self._around.clock.wall(), fresh=fresh))
+        now = self._around.clock.wall()
+        records = self.state.producers.decide_attach(producer, now, fresh=fresh, renewal=renewal)
+        durable = self._log.apply(*records) if records else self._log.barrier()
+        epoch = self.session(producer).epoch  # of this session, whoever attaches while it becomes durable
+        await durable
         if new_to_all and self.ledger.confirmed_end > self.ledger.first:
             self._log.compact_soon()  # what was published before producers had names need not be read again
         self._check_certain()  # a number that is too low would make the producer's next messages look like old ones
-        return self.session(producer)
+        return self.session(producer)._replace(epoch=epoch)
 
     def session(self, producer: str) -> Session:
         known = self.state.producers.find(producer)

@@ -27,6 +27,7 @@ from pydanube.wire.commands import NO_OFFSET, Published, encode_publish
 if TYPE_CHECKING:
     from pydanube.client.producer import Producer
 
+EPOCHS_AHEAD = 1 << 30  # a new epoch is drawn from as many: two sessions never want the same
 _DURABILITY = ("none", "buffered", "fsynced", "replicated")
 
 
@@ -41,8 +42,8 @@ class Lane(ReopeningChannel):
         self.filling = Outgoing(self)
         self.producer_id = 0
         self.next_sequence = 0
-        self._epoch = 0  # the broker counts who attaches under the name
-        self._tries = 0  # of ours to attach since then
+        self._epoch = 0  # of our session; whoever attaches under the name later has a higher one
+        self._next_epoch = 0  # asked for, and not answered yet
         self._place = place  # the topic's name, or the partition's
         self._waiting: deque[Outgoing] = deque()
         self._flying: dict[int, Outgoing] = {}
@@ -184,11 +185,13 @@ class Lane(ReopeningChannel):
 
     def opening(self) -> tuple[str, dict[str, Any]]:
         producer = self.producer
-        self._tries += 1
         fields: dict[str, Any] = {"topic": self._place, "reliable": producer.reliable, "create": producer.create}
         if producer.reliable:
             fields["name"] = producer.name
             fields["fresh"] = producer.new and not self.producer_id  # nothing was sent under it, so nothing repeats
+            if self._epoch:  # if somebody newer has the name meanwhile, we are the ones to go
+                self._next_epoch = self._next_epoch or self._epoch + 2 + self.client.randomness.below(EPOCHS_AHEAD)
+                fields |= {"epoch": self._epoch, "next_epoch": self._next_epoch}
         return "open_producer", fields
 
     def opened(self, reply: Mapping[str, Any]) -> None:
@@ -196,12 +199,8 @@ class Lane(ReopeningChannel):
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        producer_id, epoch = int(reply.get("producer_id") or 0), int(reply.get("epoch") or 0)
-        if producer_id == self.producer_id and epoch > self._epoch + self._tries:
-            # Somebody else published under our sequences: what the broker has of them may not be ours.
-            self._end(ProducerFenced(f"another producer {self.producer.name!r} attached to {self._place} meanwhile"))
-            return
-        self._epoch, self._tries = epoch, 0
+        producer_id = int(reply.get("producer_id") or 0)
+        self._epoch, self._next_epoch = int(reply.get("epoch") or 0), 0
         if self.producer_id and producer_id != self.producer_id:
             error = ProducerUnknown(f"{self._place} has forgotten producer {self.producer.name!r}")
             for outgoing in [*self._stumbled, *self._waiting]:

@@ -36,13 +36,28 @@ _SECOND = 1_000_000  # times are in microseconds
 
 
 class Duplicate(NamedTuple):
-    """The very batch was published before. Its offset may be told once it is durable."""
+    """These very messages were published before. Their offset may be told once it is durable."""
 
     base_offset: int
 
 
 class Fresh(NamedTuple):
     """Publish it."""
+
+
+class Renewal(NamedTuple):
+    """A session attaches again: a compare-and-set of its epoch, so that asking twice is asking once.
+
+    Whoever lost the answer asks again with the same numbers. `wanted` is drawn by chance above `held`: nobody else,
+    who gets the next epoch or draws another one, has it.
+    """
+
+    held: int  # the epoch it had
+    wanted: int  # and the one it shall have
+
+    def check(self) -> None:
+        if not 0 < self.held < self.wanted <= OFFSET_MAX:
+            raise SequenceInvalid(f"no session goes from epoch {self.held} to {self.wanted}")
 
 
 FRESH = Fresh()
@@ -69,7 +84,7 @@ class Producer:
         return self.next_sequence - 1 if self.next_sequence else None
 
     def find(self, first: int, count: int) -> Duplicate:
-        """The remembered batch that these sequences, all before the next one, are."""
+        """These sequences, all before the next one, as the remembered batch that has them, or as a part of it."""
         if first < self.start:
             raise SequenceGap(f"{self.name!r} started at {self.start}; {self.next_sequence} is expected, not {first}")
         oldest = self.firsts[0] if self.firsts else self.next_sequence
@@ -77,9 +92,9 @@ class Producer:
             raise OffsetUnknown(f"{self.name!r} published sequence {first} before its last {len(self.firsts)} batches")
         at = bisect_right(self.firsts, first) - 1
         after = self.firsts[at + 1] if at + 1 < len(self.firsts) else self.next_sequence
-        if at < 0 or self.firsts[at] != first or after != first + count:
-            raise SequenceOverlap(f"sequences {first} to {first + count - 1} of {self.name!r} were another batch")
-        return Duplicate(self.bases[at])
+        if at < 0 or after < first + count:
+            raise SequenceOverlap(f"sequences {first} to {first + count - 1} of {self.name!r} were several batches")
+        return Duplicate(self.bases[at] + first - self.firsts[at])
 
     def remember(self, first: int, count: int, base_offset: int) -> None:
         if first < self.next_sequence:
@@ -145,14 +160,24 @@ class ProducerTable:
         for state in states:
             self.replay(state)
 
-    def decide_attach(self, name: str, now: int, *, fresh: bool = False) -> list[ProducerAttached | ProducersForgotten]:
-        """The same name gets its id again and the next epoch, which fences the session before.
+    def decide_attach(
+        self, name: str, now: int, *, fresh: bool = False, renewal: Renewal | None = None
+    ) -> list[ProducerAttached | ProducersForgotten]:
+        """The same name gets its id again and a later epoch, which fences the session before.
 
-        With `fresh` its user vouches that it repeats nothing, should the name turn out to be unknown.
+        With `fresh` its user vouches that it repeats nothing, should the name turn out to be unknown. A renewal is of
+        the session that has the name now, or is refused; nothing is left to do if it was made already.
         """
         known = self._names.get(name)
         if known is not None:
-            return [ProducerAttached(known.id, name, known.epoch + 1, max(now, known.used), fresh)]
+            epoch = known.epoch + 1
+            if renewal is not None:
+                if renewal.wanted == known.epoch:
+                    return []
+                if renewal.held < known.epoch:
+                    raise ProducerFenced(f"{name!r} is attached with epoch {known.epoch}, after {renewal.held}")
+                epoch = renewal.wanted
+            return [ProducerAttached(known.id, name, epoch, max(now, known.used), fresh)]
         name_bytes(name)
         records: list[ProducerAttached | ProducersForgotten] = []
         if len(self._producers) >= PRODUCERS_MAX:

@@ -13,6 +13,7 @@ from pydanube.broker.directory import TopicRecord
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import LATEST, Topic
+from pydanube.ledger.dedup import Renewal
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.commands import encode_batches
 from pydanube.wire.objects import Object
@@ -77,6 +78,15 @@ def _start(fields: Object) -> str | int | Mapping[str, int]:
     return start
 
 
+def _renewal(fields: Object) -> Renewal | None:
+    held, wanted = _number(fields, "epoch", None), _number(fields, "next_epoch", None)
+    if held is None and wanted is None:
+        return None
+    renewal = Renewal(held or 0, wanted or 0)
+    renewal.check()
+    return renewal
+
+
 def _consumer(connection: NativeConnection, fields: Object) -> ConsumerChannel:
     channel = connection.channels.get(_channel(fields))
     if not isinstance(channel, ConsumerChannel) or channel.hold is None:
@@ -96,6 +106,7 @@ async def open_producer(connection: NativeConnection, fields: Object, request: i
         _text(fields, "topic"),
         name=_text(fields, "name", None),
         fresh=_flag(fields, "fresh", False),
+        renewal=_renewal(fields),
         reliable=_flag(fields, "reliable", True),
         create=_flag(fields, "create", True),
     )

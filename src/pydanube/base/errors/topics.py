@@ -108,11 +108,11 @@ class SequenceGap(DanubeError):
 
 
 class SequenceOverlap(DanubeError):
-    """A batch repeats messages of another one, but not exactly that batch."""
+    """A batch repeats messages of several others, or has new ones besides."""
 
     code = "sequence_overlap"
     blame = "caller"
-    help = "Send a batch again exactly as it was sent first."
+    help = "Send a batch again as it was sent first, or its messages one by one."
 
 
 class SequenceUnknown(DanubeError):
