@@ -94,6 +94,11 @@ CONNECTIONS_MAX = 20_000  # of one broker
 HELLO_SECONDS = 5.0  # a connection that has not said hello by then is closed
 SEND_BUFFER_BYTES_MAX = 8 * MIB  # waiting for a slow reader; its consumers get no more until it reads
 
+# -- policies --------------------------------------------------------------------------------------------------------
+RATE_DEBT_SECONDS_MAX = 5  # answers to publishes beyond the rate come at most about as late; more is RateExceeded
+ANSWERS_HELD_MAX = 65_536  # of one topic, held back for its publish rate; beyond it RateExceeded
+UNCONFIRMED_BYTES_MAX = 8 * MIB  # published over one connection, on their way to the journal; it is not read meanwhile
+
 # -- native protocol -------------------------------------------------------------------------------------------------
 HELLO_FRAME_BYTES_MAX = 4 * KIB  # before WELCOME nobody is known, and ten thousand may be half way through a hello
 CONTROL_BYTES_MAX = 64 * KIB  # the body of a control frame; it is decoded on the loop

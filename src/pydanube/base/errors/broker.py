@@ -73,6 +73,61 @@ class LimitReached(DanubeError):
     help = "Close what is not needed, or raise the limit in the policies."
 
 
+class ProducerLimitReached(LimitReached):
+    """The topic has as many producers as `producers_max` allows; those it has stay."""
+
+    code = "producer_limit_reached"
+    retriable = True
+    help = "Close producers that are not needed, or raise `producers_max`."
+
+
+class ConsumerLimitReached(LimitReached):
+    """The topic has as many consumers as `consumers_max` allows; those it has stay."""
+
+    code = "consumer_limit_reached"
+    retriable = True
+    help = "Close consumers that are not needed, or raise `consumers_max`."
+
+
+class SubscriptionLimitReached(LimitReached):
+    """The topic has as many subscriptions as `subscriptions_max` allows; those it has stay."""
+
+    code = "subscription_limit_reached"
+    help = "Delete subscriptions that nobody uses, or raise `subscriptions_max`."
+
+
+class TopicLimitReached(LimitReached):
+    """The namespace has as many topics as `topics_max` allows; those it has stay."""
+
+    code = "topic_limit_reached"
+    help = "Delete topics that nobody uses, or raise `topics_max`."
+
+
+class QuotaReached(LimitReached):
+    """The topics of the namespace store as many bytes as `namespace_bytes_max` allows."""
+
+    code = "quota_reached"
+    help = "Delete topics, shorten their retention, acknowledge what is old, or raise `namespace_bytes_max`."
+
+
+class BacklogFull(DanubeError):
+    """A subscription of the topic is as far behind as the backlog quota allows, and publishing waits for it."""
+
+    code = "backlog_full"
+    blame = "environment"
+    retriable = True
+    help = "Let its consumers catch up, delete the subscription, raise the quota, or choose to drop the oldest."
+
+
+class RateExceeded(DanubeError):
+    """Far more is published to the topic than its publish rate allows."""
+
+    code = "rate_exceeded"
+    blame = "caller"
+    retriable = True
+    help = "Wait for answers before sending more, add partitions, or raise the publish rate."
+
+
 class MessageTooLarge(DanubeError):
     """The policies of the namespace or topic allow smaller messages only."""
 
