@@ -145,3 +145,24 @@ FILES_RESERVED = 512  # file descriptors that connections leave to the journal a
 KEEPALIVE_SECONDS = 30  # of silence before the broker asks; it takes twice as long for an end
 SWEEP_CONNECTIONS = 32  # looked at in one turn: ten thousand idle ones are never more than a fraction of a millisecond
 CERTIFICATE_LOOK_SECONDS = 5.0  # how often the files of a certificate are looked at
+
+# -- HTTP/2 ----------------------------------------------------------------------------------------------------------
+HTTP2_STREAMS_MAX = 1024  # open at once on one connection; each consumer of a client holds one
+HTTP2_HEADER_LIST_BYTES_MAX = 16 * KIB  # announced; a request with more is reset, the connection lives on
+HTTP2_HEADER_LIST_BYTES_READ = 64 * KIB  # decoded at most, whatever a block refers to; beyond it the connection ends
+HTTP2_HEADER_BLOCK_BYTES_MAX = 32 * KIB  # of one HEADERS with its CONTINUATIONs, before it is decoded
+HTTP2_CONTINUATIONS_MAX = 16  # of one header block; empty ones would otherwise go on for ever
+HTTP2_HEADER_TABLE_RESIZES_MAX = 2  # at the start of one block; RFC 7541 (4.2) knows no use for more
+HTTP2_HEADER_MEMO_BLOCKS_MAX = 64  # blocks of one connection whose headers are remembered; one per method and metadata
+HTTP2_HEADER_MEMO_BLOCK_BYTES_MAX = 512  # longer blocks are decoded each time
+HTTP2_CONNECTION_WINDOW_BYTES = 16 * MIB  # given back on receipt: what is held is bounded by the windows of the streams
+HTTP2_RESERVED_BYTES_MAX = 32 * MIB  # given to streams of one connection beyond their first 64 KiB; the others wait
+HTTP2_STREAM_QUEUE_BYTES_MAX = 256 * KIB  # of one stream, waiting for a slow reader; one message may go beyond
+HTTP2_QUEUE_BYTES_MAX = 16 * MIB  # of all streams of a connection; one message may go beyond
+HTTP2_STREAMS_FORGOTTEN_MAX = 1024  # we ended and the client may not know yet: their late frames are let pass
+HTTP2_RESETS_MAX = 4 * HTTP2_STREAMS_MAX  # at once: a client that leaves cancels everything it has, rightly
+HTTP2_RESETS_PER_SECOND = 200  # of streams, by the client or by its faults; beyond it the connection ends
+HTTP2_IDLE_FRAMES_MAX = 10_000  # PING, SETTINGS, PRIORITY, empty and unknown frames at once
+HTTP2_IDLE_FRAMES_PER_SECOND = 1_000
+GRPC_MESSAGE_BYTES_MAX = 4 * MIB  # of a request; what every gRPC server allows unless told otherwise
+GRPC_STATUS_MESSAGE_BYTES_MAX = 1 * KIB  # three times as long when escaped; it travels as a header

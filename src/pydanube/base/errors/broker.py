@@ -242,3 +242,56 @@ class TlsFailed(DanubeError):
     code = "tls_failed"
     blame = "environment"
     help = "Check the scheme (danube:// or danubes://), `ca_file`, and the names and dates of the broker's certificate."
+
+
+# -- HTTP/2 and gRPC -------------------------------------------------------------------------------------------------
+
+
+class Http2ConnectionError(DanubeError):
+    """The client broke a rule of HTTP/2 that concerns the whole connection, or a bound on it. The connection ends."""
+
+    code = "http_connection_error"
+    blame = "caller"
+    help = "Use a client that speaks HTTP/2, and check that the port is the broker's."
+
+    def __init__(self, error_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.error_code = error_code  # as RFC 9113 numbers them
+        self.reason = reason
+
+
+class Http2StreamError(DanubeError):
+    """The client broke a rule of HTTP/2 on one stream, or a bound on it. The stream ends, the others go on."""
+
+    code = "http_stream_error"
+    blame = "caller"
+    help = "Send a request that HTTP/2 allows, with fewer or smaller headers."
+
+    def __init__(self, error_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.error_code = error_code  # as RFC 9113 numbers them
+        self.reason = reason
+
+
+class GrpcCallInvalid(DanubeError):
+    """A gRPC call that lacks something, or whose body is not what gRPC calls a message."""
+
+    code = "grpc_call_invalid"
+    blame = "caller"
+    help = "Call it with a gRPC client."
+
+
+class GrpcEncodingUnknown(DanubeError):
+    """A gRPC message that is compressed; the broker reads plain ones only."""
+
+    code = "grpc_encoding_unknown"
+    blame = "caller"
+    help = "Turn compression off in the client."
+
+
+class GrpcMessageTooLarge(DanubeError):
+    """A gRPC message with more bytes than the broker takes."""
+
+    code = "grpc_message_too_large"
+    blame = "caller"
+    help = "Send a smaller message, or use the native protocol."
