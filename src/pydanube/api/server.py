@@ -15,6 +15,7 @@ from pydanube import __version__
 from pydanube.api.http.probe import Answer
 from pydanube.api.listener import Listener
 from pydanube.broker.standalone import Broker, StandaloneSettings
+from pydanube.ports.clock import Clock
 
 __all__ = ["Server", "StandaloneSettings", "serve", "write_ready_file"]
 log = logging.getLogger(__name__)
@@ -27,9 +28,10 @@ class Server:
 
     settings: StandaloneSettings
     address: tuple[str, int] = ("", 0)
+    clock: Clock | None = None  # the machine's, unless a test has its own
 
     async def start(self) -> tuple[str, int]:
-        self._broker = Broker(self.settings)
+        self._broker = Broker(self.settings, self.clock)
         await self._broker.open()
         routes: dict[str, Callable[[], Answer]] = {
             "/healthz": lambda: (200, "ok\n"),
@@ -48,6 +50,10 @@ class Server:
     def url(self) -> str:
         host, port = self.address
         return f"danube://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def time_moved(self) -> None:
+        """The clock was moved by hand: what is due now need not wait for its timer."""
+        self._broker.service.time_moved()
 
     def _metrics(self) -> Answer:
         lines = [f"danube_connections {len(self._listener.connections)}", *self._broker.service.metrics()]

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from asyncio import Task
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydanube.base.checksum import crc32c
@@ -75,6 +76,7 @@ class Service:
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
         self._numbers = 0  # of producers and consumers so far
         self._closed = False
+        self._moved = asyncio.Event()  # the clock was, by hand
         self._housekeeping = self._loop.create_task(self._keep_house())
 
     # -- namespaces ----------------------------------------------------------------------------------------------------
@@ -385,9 +387,20 @@ class Service:
         opened = await self.open(ANONYMOUS, topic, reliable=True)
         await opened.topic.publish(message).confirmed
 
+    def time_moved(self) -> None:
+        """The clock was moved by hand: what is due by now happens now."""
+        self._moved.set()
+        for opened in self._opened.values():
+            if isinstance(opened.topic, Topic):
+                for host in opened.topic.subscriptions.values():
+                    host.wake()
+
     async def _keep_house(self) -> None:
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._moved.wait()
+            self._moved.clear()
             for opened in list(self._opened.values()):
                 if isinstance(opened.topic, Topic):
                     try:

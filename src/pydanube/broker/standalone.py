@@ -17,6 +17,7 @@ from pydanube.base.errors import DanubeError
 from pydanube.base.ids import NodeIdentity
 from pydanube.broker.directory import Directory
 from pydanube.broker.service import Service
+from pydanube.ports.clock import Clock
 from pydanube.ports.storage import StorageNode
 from pydanube.storage.catalog import MetadataCatalog
 from pydanube.storage.metadata_file import LocalMetadata
@@ -53,8 +54,9 @@ class LocalNodes:
 class Broker:
     """Everything below the faces, opened and closed in order."""
 
-    def __init__(self, settings: StandaloneSettings) -> None:
+    def __init__(self, settings: StandaloneSettings, clock: Clock | None = None) -> None:
         self.settings = settings
+        self._clock = clock or SystemClock()
         self.service: Service
         self._disks: list[PosixDisk] = []
         self._metadata: LocalMetadata
@@ -62,7 +64,7 @@ class Broker:
 
     async def open(self) -> None:
         settings = self.settings
-        clock, randomness = SystemClock(), SystemRandomness()
+        clock, randomness = self._clock, SystemRandomness()
         try:
             self._metadata = await LocalMetadata.open(self._disk("metadata"), randomness)
             self._node = await DiskNode.open([self._disk("node")], settings.node, randomness)

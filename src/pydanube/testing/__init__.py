@@ -14,6 +14,7 @@ from pydanube.sim.offload import SimOffload
 from pydanube.sim.plan import plan_for
 from pydanube.sim.randomness import SimRandomness
 from pydanube.sim.run import Outcome, run_plan, run_seed
+from pydanube.testing.clock import VirtualClock
 from pydanube.testing.storage_contract import DurableNodeContract, StorageNodeContract
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "SimRandomness",
     "SimStalled",
     "StorageNodeContract",
+    "VirtualClock",
     "plan_for",
     "run_plan",
     "run_seed",

@@ -15,29 +15,44 @@ from threading import Thread
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import MIB
 from pydanube.storage.settings import NodeSettings
+from pydanube.testing.clock import VirtualClock
 
 NODE = NodeSettings(file_bytes=4 * MIB)  # small files: a test writes little, and must not fill the disk
 
 
 @asynccontextmanager
-async def broker(data_dir: Path | None = None, *, port: int = 0) -> AsyncIterator[Server]:
-    """A broker while the block runs; `server.url` is what clients connect to."""
+async def broker(
+    data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None
+) -> AsyncIterator[Server]:
+    """A broker while the block runs; `server.url` is what clients connect to.
+
+    By a `VirtualClock` its delays, timeouts and times to live pass when the test says so.
+    """
     with tempfile.TemporaryDirectory(prefix="danube-") as temporary:
-        server = Server(StandaloneSettings(data_dir or Path(temporary), port=port, node=NODE))
+        server = Server(StandaloneSettings(data_dir or Path(temporary), port=port, node=NODE), clock=clock)
         await server.start()
+        loop = asyncio.get_running_loop()
+
+        def time_moved() -> None:  # in whatever thread
+            loop.call_soon_threadsafe(server.time_moved)
+
+        if clock is not None:
+            clock.watch(time_moved)
         try:
             yield server
         finally:
+            if clock is not None:
+                clock.unwatch(time_moved)
             await server.stop()
 
 
 @contextmanager
-def broker_thread(data_dir: Path | None = None) -> Iterator[str]:
+def broker_thread(data_dir: Path | None = None, *, clock: VirtualClock | None = None) -> Iterator[str]:
     """The same beside the test, in a thread; gives the URL."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever, name="danube-broker", daemon=True)
     thread.start()
-    running = broker(data_dir)
+    running = broker(data_dir, clock=clock)
     server = asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(30)
     try:
         yield server.url

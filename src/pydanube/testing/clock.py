@@ -1,0 +1,37 @@
+"""A clock that stands still until a test moves it. Owns no timers: whoever runs by it is told when it has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydanube.adapters.system import SystemClock
+
+
+class VirtualClock:
+    """The clock port. It shows the machine's time, or `wall` (microseconds since 1970), until it is moved."""
+
+    def __init__(self, wall: int | None = None) -> None:
+        self._start = SystemClock().wall() if wall is None else wall
+        self._passed = 0  # microseconds
+        self._watchers: dict[Callable[[], None], None] = {}
+
+    def monotonic(self) -> float:
+        return self._passed / 1_000_000
+
+    def wall(self) -> int:
+        return self._start + self._passed
+
+    def advance(self, seconds: float) -> None:
+        """Both its times go on. What is due by then happens in the broker's next turns, not before this returns."""
+        if seconds < 0:
+            raise ValueError(f"time goes on, by {seconds} seconds it does not")
+        self._passed += round(seconds * 1_000_000)
+        for tell in list(self._watchers):
+            tell()
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` after each move, in the thread that moved it."""
+        self._watchers[tell] = None
+
+    def unwatch(self, tell: Callable[[], None]) -> None:
+        self._watchers.pop(tell, None)
