@@ -63,6 +63,11 @@ class Engine(ABC, Generic[M]):
     def resume(self) -> None:
         self.paused = False
 
+    def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
+        """Goes by these from now on. What is in flight has the new time to be acknowledged, from now on."""
+        self.policy, self.settings = policy, settings
+        self._poison.alter(policy, now)
+
     # -- messages
 
     @abstractmethod

@@ -64,6 +64,11 @@ class KeyShared(Engine[KeyMember]):
                 state.let_go()
         self._line_up_all()
 
+    def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
+        super().alter(policy, settings, now)
+        self._leases.alter(policy.ack_timeout, now)
+        self._line_up_all()  # keys that nobody takes may be skipped from now on
+
     # -- messages
 
     def wants(self) -> int:

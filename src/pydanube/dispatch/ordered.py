@@ -57,6 +57,13 @@ class Ordered(Engine[Member]):
             self._count(first, CRASHED, now)
         self._requeue(first)
 
+    def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
+        super().alter(policy, settings, now)
+        self._terms.clear()
+        if self._flight:
+            *_, (_, last) = self._flight
+            self._lease(last, now)
+
     # -- messages
 
     def wants(self) -> int:

@@ -72,6 +72,12 @@ class Leases:
         terms[-1].leases[self._number] = lease
         return lease
 
+    def alter(self, timeout: int | None, now: int) -> None:
+        """All that is open runs out this long after now; what is opened from now on, by the new timeout too."""
+        self._timeout = timeout
+        for term in self._terms:
+            term.until, term.deadline = now - 1, None if timeout is None else now + timeout
+
     def close(self, lease: Lease) -> None:
         lease.term.leases.pop(lease.number, None)
 
@@ -131,10 +137,22 @@ class Poison:
             if self._policy.poison is not PoisonPolicy.BLOCK:
                 self._emit.set(offset, now)
 
+    def alter(self, policy: FailurePolicy, now: int) -> None:
+        """Messages that blocked and need not any more are given up; those being given up are so in the new way."""
+        before, self._policy = self._policy, policy
+        for offset, poisoned in self.messages.items():
+            self.messages[offset] = poisoned._replace(policy=policy.poison)
+            if policy.poison is PoisonPolicy.BLOCK:
+                self._emit.discard(offset)
+            elif before.poison is PoisonPolicy.BLOCK:
+                self._emit.set(offset, now)
+
     def emit(self, now: int) -> list[Poisoned]:
         return [self.messages[offset] for offset in self._emit.take_due(now)]
 
     def failed(self, offset: int, now: int) -> None:
+        if self._policy.poison is PoisonPolicy.BLOCK:
+            return  # by now: it was given up by an older policy, and that failed
         if offset in self.messages and self._emit.time_of(offset) is None:
             failures = self._failures[offset] = self._failures.get(offset, 0) + 1
             self._emit.set(offset, now + max(self._policy.delay(failures), POISON_RETRY_MICROSECONDS_MIN))

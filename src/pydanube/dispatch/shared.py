@@ -67,6 +67,10 @@ class Shared(Engine[Member]):
             else:
                 self._fail(offsets, lease.attempt, "", now, now)
 
+    def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
+        super().alter(policy, settings, now)
+        self._leases.alter(policy.ack_timeout, now)
+
     # -- messages
 
     def wants(self) -> int:

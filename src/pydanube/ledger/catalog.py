@@ -56,6 +56,7 @@ class StreamRecord:
     next_offset: int = 0  # no ledger opened from now on starts below
     newest: int = 0  # append time of the last entry of the sealed ledgers: later ones are not older
     ledgers: tuple[LedgerRecord, ...] = ()
+    kept_from: int = 0  # what lies below was deleted on request, whether or not its ledger holds more
 
     @property
     def unsealed(self) -> LedgerRecord | None:
@@ -110,6 +111,16 @@ class StreamRecord:
         self.check_owner(epoch)
         gone = tuple(ledger for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last < before)
         return replace(self, ledgers=self.ledgers[len(gone) :]), gone
+
+    def truncated(self, epoch: Epoch, before: int) -> StreamRecord:
+        """Nothing below `before` is there any more; ledgers that hold more stay until they can go as a whole."""
+        self.check_owner(epoch)
+        return replace(self, kept_from=max(self.kept_from, before))
+
+    @property
+    def first(self) -> int:
+        """The first offset that is still there, or will be."""
+        return max(self.kept_from, self.ledgers[0].first if self.ledgers else self.next_offset)
 
     def ledger_at(self, offset: int) -> LedgerRecord:
         """The ledger that holds `offset`, or the next one if it fell into a gap that was never used."""

@@ -20,6 +20,14 @@ class Catalog(Protocol):
         """
         ...
 
+    async def delete(self, stream: str, version: int) -> None:
+        """Removes the record if it still has `version`, durably. Raises as `store` does."""
+        ...
+
+    async def streams(self) -> list[str]:
+        """The names of all that have a record."""
+        ...
+
     async def next_ledger_id(self) -> LedgerId:
         """A number that no ledger ever had."""
         ...

@@ -16,6 +16,7 @@ class SimCatalog:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._records: dict[str, tuple[StreamRecord, int]] = {}
+        self._versions = 0  # given so far: none comes twice, also where a record was deleted and made again
         self._ledgers = 0
         self.unreliable = 0.0  # the chance that an answer is lost
 
@@ -25,12 +26,27 @@ class SimCatalog:
 
     async def store(self, stream: str, record: StreamRecord, version: int) -> int:
         await self._travel()
+        self._check(stream, version)
+        self._versions += 1
+        stored = self._versions
+        self._records[stream] = (record, stored)
+        await self._travel()
+        return stored
+
+    async def delete(self, stream: str, version: int) -> None:
+        await self._travel()
+        self._check(stream, version)
+        self._records.pop(stream, None)
+        await self._travel()
+
+    async def streams(self) -> list[str]:
+        await self._travel()
+        return list(self._records)
+
+    def _check(self, stream: str, version: int) -> None:
         _, current = self._records.get(stream, (StreamRecord(), 0))
         if current != version:
             raise CatalogConflict(f"{stream} has version {current}, not {version}")
-        self._records[stream] = (record, version + 1)
-        await self._travel()
-        return version + 1
 
     async def next_ledger_id(self) -> LedgerId:
         await self._travel()

@@ -41,6 +41,16 @@ class MetadataCatalog:
         except MetadataConflict as error:
             raise CatalogConflict(str(error)) from error
 
+    async def delete(self, stream: str, version: int) -> None:
+        key = STREAMS + stream
+        try:
+            await self._store.transact([(key, version)], [(key, None)])
+        except MetadataConflict as error:
+            raise CatalogConflict(str(error)) from error
+
+    async def streams(self) -> list[str]:
+        return [key.removeprefix(STREAMS) for key, _ in self._store.scan(STREAMS)]
+
     async def next_ledger_id(self) -> LedgerId:
         async with self._taking:
             while self._next == self._block_end:
@@ -92,6 +102,7 @@ def encode_stream(record: StreamRecord) -> bytes:
         "token": record.token,
         "next_offset": record.next_offset,
         "newest": record.newest,
+        "kept_from": record.kept_from,
         "ledgers": [_ledger_fields(ledger) for ledger in record.ledgers],
     }
     return json.dumps(fields, separators=(",", ":")).encode()
@@ -123,6 +134,7 @@ def decode_stream(stream: str, value: bytes) -> StreamRecord:
             fields.number("next_offset"),
             fields.number("newest"),
             tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers")),
+            fields.number("kept_from"),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MetadataDamaged(f"the record of stream {stream!r} cannot be read: {error!r}") from None

@@ -178,7 +178,13 @@ class Stream:
     @property
     def first(self) -> int:
         """The first offset that is still there, or will be."""
-        return self._record.ledgers[0].first if self._record.ledgers else self._record.next_offset
+        return self._record.first
+
+    @property
+    def bytes(self) -> int:
+        """About how many one copy of it has."""
+        writers = [writer for writer in (self._finishing, self._writer) if writer is not None]
+        return sum(ledger.bytes for ledger in self.sealed) + sum(writer.bytes for writer in writers)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -243,6 +249,19 @@ class Stream:
         for ledger in gone:
             await self._delete(ledger)
         return len(gone)
+
+    async def truncate(self, before: int) -> None:
+        """From now on nothing below `before` is there, for good; what can be deleted of it now is."""
+        async with self._changing:
+            try:
+                await self._store(self._record.truncated(self.epoch, before))
+            except OwnershipLost as error:
+                self._lose(error)
+                raise
+        self.roll()
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        await self.trim(before)
 
     async def _delete(self, ledger: LedgerRecord) -> None:
         """From every node; one that cannot do it now is asked again, for as long as this owner lives."""
