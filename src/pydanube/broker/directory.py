@@ -21,6 +21,7 @@ from pydanube.base.errors import (
     NamespaceNotFound,
     PolicyInvalid,
     TopicExists,
+    TopicLimitReached,
     TopicNotFound,
 )
 from pydanube.base.limits import NAMESPACES_MAX, PARTITIONS_MAX
@@ -46,6 +47,10 @@ class TopicRecord:
     def stream(self, partition: int | None) -> str:
         """The name of its stream: of numbers only."""
         return f"t{self.id}" if partition is None else f"t{self.id}.{partition}"
+
+    def places(self) -> list[TopicName]:
+        """Its partitions, or itself if it has none."""
+        return [self.name._replace(partition=each) for each in range(self.partitions)] or [self.name]
 
     def encode(self) -> bytes:
         record = {
@@ -150,12 +155,13 @@ class Directory:
             raise PolicyInvalid(f"a topic has 0 to {PARTITIONS_MAX} partitions, not {partitions}")
         key = _topic_key(name)
         own = Policies().changed(policies or {})
+        own.check_topic(name, reliable=reliable)
         while True:
             limit = self.policies(name.namespace).topics_max
             if self._store.get(key) is not None:
                 raise TopicExists(f"topic {name}")
             if limit is not None and len(self._store.scan(f"topics/{name.namespace}/")) >= limit:
-                raise LimitReached(f"namespace {name.namespace} has {limit} topics")
+                raise TopicLimitReached(f"namespace {name.namespace} may have {limit} topics, and has them")
             counter = self._store.get(_NEXT)
             number, version = (1, 0) if counter is None else (int(counter.value) + 1, counter.version)
             record = TopicRecord(name, number, reliable, partitions, durability, own)
@@ -177,6 +183,7 @@ class Directory:
             record, entry = self.get(name), self._store.get(key)
             assert entry is not None
             changed = replace(record, policies=record.policies.changed(policies or {}))
+            changed.policies.check_topic(name, reliable=record.reliable)
             if partitions is not None:
                 if not record.partitions <= partitions <= PARTITIONS_MAX or not record.partitions:
                     raise PolicyInvalid(f"{name} has {record.partitions} partitions and cannot have {partitions}")

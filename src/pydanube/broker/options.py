@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid
+from pydanube.broker.quotas import BacklogQuota
 from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.ledger.catalog import Copies
 from pydanube.ledger.retention import RetentionPolicy
@@ -22,6 +24,9 @@ class TopicOptions:
     copies: Copies = field(default_factory=Copies)
     retention: RetentionPolicy | None = None  # None: for ever without subscriptions, until acked by all with some
     ttl_seconds: int | None = None
+    backlog: BacklogQuota | None = None
+    dispatch_messages_per_second: int | None = None  # to each subscription
+    dispatch_bytes_per_second: int | None = None
     ledger_bytes: int = 256 * 1024 * 1024
     ledger_seconds: float = 4 * 3600.0
 
@@ -40,6 +45,19 @@ class SubscriptionOptions:
     def encode(self) -> bytes:
         return json.dumps(asdict(self), default=_plain, separators=(",", ":")).encode()
 
+    def changed(self, found: Mapping[str, Any]) -> SubscriptionOptions:
+        """With these values instead of its own; what is not named stays."""
+        unknown = [name for name in found if name not in ("failure", "dispatch")]
+        if unknown:
+            raise PolicyInvalid(f"a subscription has the options failure and dispatch, not {unknown[0][:100]!r}")
+        try:
+            return SubscriptionOptions(
+                replace(self.failure, **_typed(found.get("failure", {}), backoff=Backoff, poison=PoisonPolicy)),
+                replace(self.dispatch, **_typed(found.get("dispatch", {}), unmatched=Unmatched)),
+            )
+        except (ValueError, TypeError, AttributeError) as why:
+            raise PolicyInvalid(f"options of a subscription cannot be read: {why}") from why
+
     @classmethod
     def decode(cls, data: bytes) -> SubscriptionOptions:
         try:
@@ -50,13 +68,7 @@ class SubscriptionOptions:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> SubscriptionOptions:
-        try:
-            return cls(
-                replace(FailurePolicy(), **_typed(found.get("failure", {}), backoff=Backoff, poison=PoisonPolicy)),
-                replace(DispatchSettings(), **_typed(found.get("dispatch", {}), unmatched=Unmatched)),
-            )
-        except (ValueError, TypeError, AttributeError) as why:
-            raise PolicyInvalid(f"options of a subscription cannot be read: {why}") from why
+        return cls().changed(found)
 
 
 def _plain(value: object) -> object:

@@ -45,6 +45,7 @@ class Cause(Enum):
     NOT_PUBLISHED = "It is not published or not confirmed yet."
     UNREADABLE = "What comes next cannot be read from the storage nodes now."
     SEEK_PENDING = "A seek of the subscription is not durable yet."
+    RATE_LIMITED = "The subscription is beyond its dispatch rate; more goes out at {until}."
     CURSOR_FULL = "Too many scattered acknowledgements are kept; message {offset} must be acknowledged first."
 
     @property

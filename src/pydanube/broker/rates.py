@@ -1,0 +1,65 @@
+"""Rates of messages and bytes: what may go now, and how long to wait when too much went. Pure: time is handed in.
+
+What goes may go beyond the rate, as a debt that time repays: a batch is never cut for a rate, and one that is larger
+than a second's worth still goes. It never says what to do with whoever must wait.
+"""
+
+from __future__ import annotations
+
+SECOND = 1_000_000  # microseconds
+BURST = SECOND  # what was not used in the last second may be used at once
+
+
+class _Limit:
+    """One number a second. Kept as the time at which everything that went is within it."""
+
+    __slots__ = ("even_at", "per_second")
+
+    def __init__(self, per_second: int) -> None:
+        self.per_second = per_second
+        self.even_at = -BURST
+
+    def take(self, amount: int, now: int) -> None:
+        cost = -(-amount * SECOND // self.per_second)  # rounded up: what is small is not free
+        self.even_at = max(self.even_at, now - BURST) + cost
+
+    def room(self, now: int) -> int:
+        return (now - max(self.even_at, now - BURST)) * self.per_second // SECOND
+
+
+class Rate:
+    """So many messages and so many bytes a second; None is no such limit."""
+
+    __slots__ = ("_bytes", "_messages", "bytes", "messages")
+
+    def __init__(self, messages: int | None, bytes: int | None) -> None:
+        self.messages = messages
+        self.bytes = bytes
+        self._messages = None if messages is None else _Limit(messages)
+        self._bytes = None if bytes is None else _Limit(bytes)
+
+    def take(self, messages: int, bytes: int, now: int) -> None:
+        """They go, whether there is room or not."""
+        if self._messages is not None:
+            self._messages.take(messages, now)
+        if self._bytes is not None:
+            self._bytes.take(bytes, now)
+
+    def wait(self, now: int) -> int:
+        """Microseconds until what went is within the rate; 0 if it is."""
+        even_at = [limit.even_at for limit in (self._messages, self._bytes) if limit is not None]
+        return max(0, *(at - now for at in even_at))
+
+    def room(self, message_bytes: int, now: int) -> int:
+        """How many messages of about that size may go now: one at least, unless it has to wait."""
+        if self.wait(now):
+            return 0
+        rooms = [] if self._messages is None else [self._messages.room(now)]
+        if self._bytes is not None:
+            rooms.append(self._bytes.room(now) // max(1, message_bytes))
+        return max(1, min(rooms))
+
+
+def rate_of(messages: int | None, bytes: int | None) -> Rate | None:
+    """None where nothing is limited."""
+    return None if messages is None and bytes is None else Rate(messages, bytes)
