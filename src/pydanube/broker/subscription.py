@@ -18,6 +18,8 @@ from typing import Any
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
 from pydanube.broker.delivery import Consumer, Delivery, keys_of
+from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.rates import Rate, rate_of
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run, Skipped
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
 CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 PUMP_BATCHES = 32  # in one turn of the loop
+AHEAD_BATCHES_MIN = 2  # of those read from disk: with fewer left, the next are read
+RANGE_MICROSECONDS = 50_000  # a subscription beyond its rate rests so much longer: then a range goes, not a message
 RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
 _base_offset = attrgetter("base_offset")
 DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # message, why, subscription; done when it is durable
@@ -75,6 +79,8 @@ class SubscriptionHost:
         self._clock_ahead = clock.wall() - self.now  # of the monotonic clock, as far as the engine knows
         self._held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
         self._unread: DanubeError | None = None  # why what comes next cannot be read
+        self._rate: Rate | None = None
+        self._resting_until = 0  # beyond its rate
         self._closed = False
 
     @property
@@ -92,6 +98,12 @@ class SubscriptionHost:
     def _check_there(self) -> None:
         if self._closed:
             raise SubscriptionNotFound(f"subscription {self.known.name!r} is not served any more")
+
+    def alter(self, options: SubscriptionOptions) -> None:
+        """Other rules for failures and dispatch, from now on."""
+        self.engine.alter(options.failure, options.dispatch, self.now)
+        self._drop_recalled()
+        self.wake()
 
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
@@ -116,6 +128,14 @@ class SubscriptionHost:
     def resume(self) -> None:
         self.engine.resume()
         self.wake()
+
+    def set_rate(self, messages: int | None, bytes: int | None) -> None:
+        """At most so many a second go out, redeliveries included; None is no limit."""
+        before = (None, None) if self._rate is None else (self._rate.messages, self._rate.bytes)
+        if before != (messages, bytes):
+            self._rate = rate_of(messages, bytes)
+            self._resting_until = 0
+            self.wake()
 
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
@@ -204,6 +224,7 @@ class SubscriptionHost:
 
     def skip_to(self, floor: int, cause: Cause) -> Future[None] | None:
         """Messages below `floor` are given up: too old, or in the way."""
+        self._check_there()
         self._log.check()
         record = self.known.cursor.decide_move(floor, self._ledger.confirmed_end, cause)
         if record is None:
@@ -236,9 +257,10 @@ class SubscriptionHost:
         if self._closed or self._held:
             return
         now = self.now
-        self._decide(now)
+        if not self._rests(now):
+            self._decide(now)
         for _ in range(PUMP_BATCHES):
-            batch = self._take_next() if self._may_feed() else None
+            batch = self._take_next() if not self._rests(now) and self._may_feed() else None
             if batch is None:
                 break
             self._offer(batch, now)
@@ -246,6 +268,17 @@ class SubscriptionHost:
         else:
             self.wake()  # the others of the loop first
         self._set_timer()
+
+    def _rests(self, now: int) -> bool:
+        """Beyond its rate nothing is decided until a range worth sending may go."""
+        if self._rate is None:
+            return False
+        if now >= self._resting_until:
+            wait = self._rate.wait(now)
+            if not wait:
+                return False
+            self._resting_until = now + wait + RANGE_MICROSECONDS
+        return True
 
     def _may_feed(self) -> bool:
         if self._outbox or not self.engine.wants():
@@ -259,21 +292,28 @@ class SubscriptionHost:
         """The batch with the next offset from memory; if it is not there, a read is under way."""
         while self._ahead:
             ahead = self._ahead.popleft()
+            if len(self._ahead) <= AHEAD_BATCHES_MIN:
+                self._read_ahead((self._ahead[-1] if self._ahead else ahead).last_offset + 1)
             if ahead.last_offset >= self._next:
                 return ahead
         batch = self._ledger.find(self._next)
-        if batch is None and not self._reading:
-            self._reading = True
-            self._task(self._read_ahead())
+        if batch is None:
+            self._read_ahead(self._next)
         return batch
 
-    async def _read_ahead(self) -> None:
+    def _read_ahead(self, offset: int) -> None:
+        """Unless it is in memory, or a read is under way."""
+        if not self._reading and offset < self._ledger.confirmed_end and self._ledger.find(offset) is None:
+            self._reading = True
+            self._task(self._read(offset))
+
+    async def _read(self, offset: int) -> None:
         generation = self.known.cursor.generation
         try:
-            batches = await self._ledger.read(self._next)
+            batches = await self._ledger.read(offset)
         except DanubeError as error:
             if self._unread is None:
-                log.warning("subscription %s cannot read offset %d yet: %s", self.known.name, self._next, error)
+                log.warning("subscription %s cannot read offset %d yet: %s", self.known.name, offset, error)
             self._unread = error
             await asyncio.sleep(RETRY_SECONDS)
             batches = []
@@ -289,6 +329,10 @@ class SubscriptionHost:
         if batch.base_offset > self._next:
             self.pass_gap(self._next, batch.base_offset - 1)
         last = min(batch.last_offset, self.known.cursor.ceiling - 1)  # what is handed out can be acknowledged
+        if self._rate is not None:
+            last = min(last, first + self._rate.room(batch.size // batch.count, now) - 1)
+            if last < batch.last_offset:
+                self._ahead.appendleft(batch)  # the rest of it comes when it may
         self._next = last + 1
         self._recent = [batch]
         keys, due = self._columns(batch, now)
@@ -367,8 +411,14 @@ class SubscriptionHost:
         generation = self.known.cursor.generation
         for batch in parts:
             first, last = max(batch.base_offset, deliver.first), min(batch.last_offset, deliver.last)
-            consumer.sink.deliver(Delivery(batch, first, last, deliver.attempt, generation))
+            self._send(consumer, Delivery(batch, first, last, deliver.attempt, generation))
         return True
+
+    def _send(self, consumer: Consumer, delivery: Delivery) -> None:
+        if self._rate is not None:
+            batch, count = delivery.batch, delivery.last - delivery.first + 1
+            self._rate.take(count, batch.size * count // batch.count, self.now)
+        consumer.sink.deliver(delivery)
 
     def _find(self, offset: int) -> Batch | None:
         at = bisect_right(self._recent, offset, key=_base_offset) - 1
@@ -434,7 +484,7 @@ class SubscriptionHost:
             gap = (deliver.first, min(end, batch.base_offset - 1))
             self._settle(cursor.generation, gap, Cause.UNUSED)
         for first, last in cursor.pending(max(batch.base_offset, deliver.first), end):
-            consumer.sink.deliver(Delivery(batch, first, last, deliver.attempt, cursor.generation))
+            self._send(consumer, Delivery(batch, first, last, deliver.attempt, cursor.generation))
             left -= last - first + 1
         if left:
             self.engine.grant(consumer.id, left, self.now)  # nobody got these
@@ -474,7 +524,7 @@ class SubscriptionHost:
     # -- timers, tasks, the end ----------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        due = self.engine.due()
+        due = self._resting_until if self._rests(self.now) else self.engine.due()
         if due == self._due:
             return
         if self._timer is not None:
@@ -497,12 +547,20 @@ class SubscriptionHost:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("subscription %s: %s", self.known.name, error, exc_info=error)
 
-    async def close(self) -> None:
+    def stop(self) -> None:
+        """Nothing more is handed out or taken, from this call on."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):
             task.cancel()
+
+    async def close(self, why: DanubeError) -> None:
+        """Stops, and tells its consumers why."""
+        self.stop()
+        consumers, self.consumers = self.consumers, {}
+        for consumer in consumers.values():
+            consumer.sink.closed(why)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- explaining ----------------------------------------------------------------------------------------------------
@@ -540,4 +598,6 @@ class SubscriptionHost:
             return Explanation(Why.SEEK_PENDING)
         if self._unread is not None and (self._reading or self._fetching):
             return Explanation(Why.UNREADABLE)
+        if self._rate is not None and self.now < self._resting_until:
+            return Explanation(Why.RATE_LIMITED, until=self._resting_until)
         return None

@@ -18,7 +18,7 @@ from pydanube.base.errors import (
     NodeDirectoryInvalid,
 )
 from pydanube.base.ids import LedgerId, NodeIdentity
-from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_MAX, KIB
+from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_MAX, KIB, READ_AHEAD_BYTES
 from pydanube.ledger.group import (
     FILE_START_BYTES,
     GROUP_HEADER_BYTES,
@@ -249,7 +249,11 @@ async def read_entries(
                     continue
                 if entry.a > wanted or (batches and entry.length > room):
                     return batches
-                batches.append(await _batch(handle, chunk, start, entry))
+                if entry.position + entry.length > start + len(chunk):
+                    start = entry.position
+                    more = max(entry.length, min(room, READ_AHEAD_BYTES, end - start))
+                    chunk = await handle.read(start, min(more, GROUP_BYTES_MAX))
+                batches.append(_batch(chunk, start, entry))
                 wanted = entry.a + entry.messages
                 room -= entry.length
             if not batches:
@@ -276,13 +280,10 @@ async def _directory(
     return entries
 
 
-async def _batch(handle: DiskFile, chunk: bytes, start: int, entry: Entry) -> Batch:
+def _batch(chunk: bytes, start: int, entry: Entry) -> Batch:
     begin = entry.position - start
-    data = chunk[begin : begin + entry.length]
-    if len(data) < entry.length:
-        data = await handle.read(entry.position, min(entry.length, GROUP_BYTES_MAX))
     try:
-        batch = Batch.parse(data)
+        batch = Batch.parse(memoryview(chunk)[begin : begin + entry.length])
     except (BatchDamaged, BatchInvalid, BatchTooLarge) as error:
         raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is damaged: {error}") from error
     if (batch.base_offset, batch.count, batch.crc) != (entry.a, entry.messages, entry.crc):
