@@ -7,6 +7,7 @@ is stored goes by a number that is never used again, so a topic made anew has no
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +32,7 @@ from pydanube.ports.metadata import MetadataStore
 
 DEFAULT, SYSTEM = "default", "system"
 _NEXT = "ids/topics"
+_STREAM = re.compile(r"t([0-9]+)(?:\.[0-9]+)?(?:#state)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,10 @@ class Directory:
         found = self._store.scan(prefix)
         return [TopicRecord.decode(TopicName(namespace, key[len(prefix) :]), entry.value) for key, entry in found]
 
+    def ids(self) -> frozenset[int]:
+        """The numbers of all topics."""
+        return frozenset(json.loads(entry.value)["id"] for _, entry in self._store.scan("topics/"))
+
     def find(self, name: TopicName) -> TopicRecord | None:
         entry = self._store.get(_topic_key(name))
         return None if entry is None else TopicRecord.decode(name.whole, entry.value)
@@ -196,10 +202,20 @@ class Directory:
 
     async def delete_topic(self, name: TopicName, extra: Sequence[tuple[str, bytes | None]] = ()) -> TopicRecord:
         key = _topic_key(name)
-        record, entry = self.get(name), self._store.get(key)
-        assert entry is not None
-        await self._store.transact([(key, entry.version)], [(key, None), *extra])
-        return record
+        while True:
+            record, entry = self.get(name), self._store.get(key)
+            assert entry is not None
+            try:
+                await self._store.transact([(key, entry.version)], [(key, None), *extra])
+                return record
+            except MetadataConflict:
+                continue
+
+
+def topic_of_stream(stream: str) -> int | None:
+    """The number of the topic that a stream belongs to; None if it is no topic's."""
+    found = _STREAM.fullmatch(stream)
+    return None if found is None else int(found[1])
 
 
 def _namespace_key(name: str) -> str:
