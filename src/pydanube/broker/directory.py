@@ -112,7 +112,7 @@ class Directory:
                 await self._store.transact([(key, entry.version)], [(key, _encode(changed))])
                 return changed
             except MetadataConflict:
-                continue
+                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
     async def delete_namespace(self, name: str) -> None:
         self.policies(name)
@@ -178,7 +178,7 @@ class Directory:
                 await self._store.transact(checks, [(key, record.encode()), (_NEXT, b"%d" % number)])
                 return record
             except MetadataConflict:
-                continue
+                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
     async def alter_topic(
         self, name: TopicName, *, partitions: int | None = None, policies: Mapping[str, Any] | None = None
@@ -198,7 +198,7 @@ class Directory:
                 await self._store.transact([(key, entry.version)], [(key, changed.encode())])
                 return changed
             except MetadataConflict:
-                continue
+                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
     async def delete_topic(self, name: TopicName, extra: Sequence[tuple[str, bytes | None]] = ()) -> TopicRecord:
         key = _topic_key(name)
@@ -209,7 +209,7 @@ class Directory:
                 await self._store.transact([(key, entry.version)], [(key, None), *extra])
                 return record
             except MetadataConflict:
-                continue
+                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
 
 def topic_of_stream(stream: str) -> int | None:
