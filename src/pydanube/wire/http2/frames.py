@@ -18,6 +18,7 @@ HEADER = Struct(">IBI")  # length and kind as one number, flags, stream
 HEADER_BYTES = 9
 FRAME_BYTES = 16_384  # of a payload; the least that every peer takes, and the most that we do
 WINDOW_BYTES = 65_535  # of a stream and of a connection until somebody says otherwise
+TABLE_BYTES = 4096  # of the dynamic header table, likewise
 NUMBER_MAX = (1 << 31) - 1  # of a stream, and the largest window
 
 

@@ -1,0 +1,169 @@
+"""gRPC's framing on HTTP/2: what is a call, where its messages begin and end, deadlines, and how a call ends.
+
+Knows no service and no protobuf: a message is bytes. Never keeps more of a message than its bound, whatever its prefix
+claims.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import lru_cache
+from struct import Struct
+
+from pydanube.base.errors import DanubeError, GrpcCallInvalid, GrpcEncodingUnknown, GrpcMessageTooLarge
+from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
+from pydanube.wire.http2.fields import Head, block_of
+
+_PREFIX = Struct(">BI")  # whether it is compressed, and its length
+PREFIX_BYTES = _PREFIX.size
+
+_CONTENT_TYPE = re.compile(rb"application/grpc(?:[+;].*)?", re.IGNORECASE | re.DOTALL)
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_NANOSECONDS = {b"H": 3_600 * 10**9, b"M": 60 * 10**9, b"S": 10**9, b"m": 10**6, b"u": 10**3, b"n": 1}
+_PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}  # bytes of a status message that need no escape
+
+
+class Status(IntEnum):
+    """How a call ended; the number on the wire."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+STATUS_OF: dict[type[DanubeError], Status] = {  # of the errors that this module raises
+    GrpcCallInvalid: Status.INTERNAL,
+    GrpcEncodingUnknown: Status.UNIMPLEMENTED,
+    GrpcMessageTooLarge: Status.RESOURCE_EXHAUSTED,
+}
+
+# Header blocks that never change. `HEAD`, messages and `OK` are a whole answer.
+_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+HEAD = block_of(_HEAD)
+OK = block_of([(b"grpc-status", b"0")])
+NOT_GRPC = block_of([(b":status", b"415"), (b"content-length", b"0")])  # for requests that `is_call` denies
+
+
+def is_call(head: Head) -> bool:
+    """Whether a request is a gRPC call, and not a browser that lost its way."""
+    content_type = head.fields.get(b"content-type")
+    return head.method == b"POST" and content_type is not None and _CONTENT_TYPE.fullmatch(content_type) is not None
+
+
+def timeout_of(head: Head) -> int | None:
+    """How long the client waits for the answer, in microseconds; None for as long as it takes."""
+    text = head.fields.get(b"grpc-timeout")
+    if text is None:
+        return None
+    match = _TIMEOUT.fullmatch(text)
+    if match is None:
+        raise GrpcCallInvalid(f"grpc-timeout is {text[:20]!r}; it wants up to eight digits and one of HMSmun")
+    return int(match[1]) * _NANOSECONDS[match[2]] // 1_000
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def framed(message: bytes) -> bytes:
+    """A message as it travels."""
+    return _PREFIX.pack(0, len(message)) + message
+
+
+def only_message(body: bytes, most: int = GRPC_MESSAGE_BYTES_MAX) -> bytes:
+    """The one message that is the whole body of a call."""
+    size = _size(body, most)
+    if size is None or len(body) != PREFIX_BYTES + size:
+        raise GrpcCallInvalid("the body is not exactly one message")
+    return body[PREFIX_BYTES:]
+
+
+class MessageReader:
+    """Cuts the body of a call into messages as it comes."""
+
+    __slots__ = ("_most", "_rest")
+
+    def __init__(self, most: int = GRPC_MESSAGE_BYTES_MAX) -> None:
+        self._most = most
+        self._rest = bytearray()  # a message that has not come whole
+
+    @property
+    def missing(self) -> int:
+        """Bytes still to come of the message that has begun; 0 if none has, or its length is not known yet."""
+        size = _size(self._rest, self._most)
+        return 0 if size is None else PREFIX_BYTES + size - len(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that are whole now."""
+        self._rest += data
+        messages = []
+        at = 0
+        while (size := _size(self._rest, self._most, at)) is not None:
+            stop = at + PREFIX_BYTES + size
+            if stop > len(self._rest):
+                break
+            messages.append(bytes(self._rest[at + PREFIX_BYTES : stop]))
+            at = stop
+        del self._rest[:at]
+        return messages
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        if self._rest:
+            raise GrpcCallInvalid("the body ends within a message")
+
+
+def _size(body: bytes | bytearray, most: int, at: int = 0) -> int | None:
+    """The length of the message that begins at `at`, once its prefix is there."""
+    if len(body) < at + PREFIX_BYTES:
+        return None
+    compressed, size = _PREFIX.unpack_from(body, at)
+    if compressed:
+        raise GrpcEncodingUnknown("compressed messages are not read here")
+    if size > most:
+        raise GrpcMessageTooLarge(f"a message of {size} bytes; {most} are allowed")
+    return int(size)
+
+
+# -- how a call ends -------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def trailers(status: Status, message: str = "") -> bytes:
+    """The header block that ends a call whose `HEAD` was sent."""
+    return block_of(_status_fields(status, message))
+
+
+@lru_cache(maxsize=256)
+def refusal(status: Status, message: str = "") -> bytes:
+    """The only header block of a call that is answered with nothing but its status."""
+    return block_of([*_HEAD, *_status_fields(status, message), (b"grpc-accept-encoding", b"identity")])
+
+
+def _status_fields(status: Status, message: str) -> list[tuple[bytes, bytes]]:
+    fields = [(b"grpc-status", b"%d" % status)]
+    if message:
+        fields.append((b"grpc-message", escaped(message)))
+    return fields
+
+
+def escaped(message: str) -> bytes:
+    """Percent-encoded, and cut between two characters if it is too long for a header."""
+    text = message.encode("utf-8", "replace")
+    if len(text) > GRPC_STATUS_MESSAGE_BYTES_MAX:
+        text = text[:GRPC_STATUS_MESSAGE_BYTES_MAX].decode("utf-8", "ignore").encode()
+    return b"".join(bytes([byte]) if byte in _PLAIN else b"%%%02X" % byte for byte in text)

@@ -1,0 +1,378 @@
+"""A client's frames: cut out of its bytes, judged by RFC 9113, and turned into events and into changes of streams.
+
+A fault costs the client its stream (5.4.2) or its connection (5.4.1), and what is cheap to repeat is counted. Never
+keeps more than one unfinished frame and one unfinished header block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from pydanube.base.errors import Http2ConnectionError, Http2StreamError
+from pydanube.base.limits import (
+    HTTP2_CONTINUATIONS_MAX,
+    HTTP2_HEADER_BLOCK_BYTES_MAX,
+    HTTP2_IDLE_FRAMES_MAX,
+    HTTP2_IDLE_FRAMES_PER_SECOND,
+    HTTP2_RESETS_MAX,
+    HTTP2_RESETS_PER_SECOND,
+    HTTP2_STREAMS_MAX,
+)
+from pydanube.wire.http2.allowance import Allowance
+from pydanube.wire.http2.events import DataReceived, Event, RequestReceived, StreamReset
+from pydanube.wire.http2.fields import Head, HeadDecoder
+from pydanube.wire.http2.frames import (
+    ACK,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    NUMBER_MAX,
+    PADDED,
+    PREFACE,
+    PRIORITISED,
+    SETTINGS_ACK,
+    TABLE_BYTES,
+    ErrorCode,
+    Kind,
+    Setting,
+    content_of,
+    frame,
+    goaway,
+    number_of,
+    settings_of,
+)
+from pydanube.wire.http2.stream import Stream
+from pydanube.wire.http2.table import StreamTable
+
+DRAIN_PING = b"draining"  # its echo says that the client has read the first GOAWAY
+
+_SETTINGS, _CONTINUATION = 4, 9  # as plain numbers, see `frames`
+_REQUEST: Callable[[tuple[int, Head, bytes, bool]], RequestReceived] = partial(tuple.__new__, RequestReceived)
+
+
+class FrameReader:
+    """The reading side of one connection."""
+
+    def __init__(self, table: StreamTable) -> None:
+        self.last = 0  # the client's highest stream
+        self.accepting = True  # new streams; until the client has read that we drain
+        self.events: list[Event] = []
+        self._table = table
+        self._preface = PREFACE  # what is still to come of it
+        self._rest = b""  # a frame that has not come whole
+        self._settled = False  # the client's first SETTINGS came
+        self._skipped = False  # the client left out numbers of streams
+        self._block = b""  # a header block that has not come whole
+        self._block_stream = 0  # whose it is; 0 for nobody's
+        self._block_flags = 0
+        self._continuations = 0
+        self._decoder = HeadDecoder()
+        self._table_bytes = TABLE_BYTES  # what the client lets our headers use; we use none of it
+        self._resets = Allowance(HTTP2_RESETS_MAX, HTTP2_RESETS_PER_SECOND)
+        self._idle = Allowance(HTTP2_IDLE_FRAMES_MAX, HTTP2_IDLE_FRAMES_PER_SECOND)
+        self._now = 0
+
+    def read(self, data: bytes, now: int) -> None:
+        """Adds to `events` what the bytes mean."""
+        self._now = now
+        if self._preface:
+            data = self._after_preface(data)
+        if self._rest:
+            data = self._rest + data
+        at, size = 0, len(data)
+        while size - at >= HEADER_BYTES:
+            word, flags, number = HEADER.unpack_from(data, at)
+            stop = at + HEADER_BYTES + (word >> 8)
+            if word >> 8 > FRAME_BYTES:
+                raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {word >> 8} bytes")
+            if stop > size:
+                break
+            kind = word & 0xFF
+            if self._block_stream or not self._settled:
+                self._check_turn(kind, flags, number & NUMBER_MAX)
+            if kind <= _CONTINUATION:
+                _HANDLERS[kind](self, flags, number & NUMBER_MAX, data[at + HEADER_BYTES : stop])
+            else:
+                self._count_idle()  # RFC 9113 (5.5): unknown kinds are ignored
+            at = stop
+        self._rest = data[at:]
+
+    def _after_preface(self, data: bytes) -> bytes:
+        size = min(len(data), len(self._preface))
+        if data[:size] != self._preface[:size]:
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
+        self._preface = self._preface[size:]
+        return data[size:]
+
+    def _check_turn(self, kind: int, flags: int, number: int) -> None:
+        """What may come only now: the first SETTINGS, or the rest of a header block."""
+        if self._block_stream:
+            if kind != _CONTINUATION or number != self._block_stream:
+                raise _fault("a header block is interrupted")
+        elif kind != _SETTINGS or flags & ACK:
+            raise _fault("the first frame is not SETTINGS")
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
+        if flags & (PADDED | PRIORITISED):
+            payload = content_of(flags, payload)
+        if flags & END_HEADERS:
+            self._on_block(flags, number, payload)
+            return
+        if not number:
+            raise _fault("headers of no stream")
+        self._block, self._block_stream, self._block_flags, self._continuations = payload, number, flags, 0
+
+    def _on_continuation(self, flags: int, number: int, payload: bytes) -> None:
+        if not self._block_stream:
+            raise _fault("CONTINUATION of nothing")
+        self._continuations += 1
+        size = len(self._block) + len(payload)
+        if self._continuations > HTTP2_CONTINUATIONS_MAX or size > HTTP2_HEADER_BLOCK_BYTES_MAX:
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block goes on and on")
+        self._block += payload
+        if flags & END_HEADERS:
+            block, self._block, self._block_stream = self._block, b"", 0
+            self._on_block(self._block_flags, number, block)
+
+    def _on_block(self, flags: int, number: int, block: bytes) -> None:
+        """A whole header block: a new request, or the trailers of one."""
+        if number <= self.last or not number & 1:
+            self._on_trailers(flags, number, block)
+            return
+        if number != self.last + 2 and (self.last or number != 1):
+            self._skipped = True
+        self.last = number
+        try:
+            head = self._decoder.request(block)
+        except Http2StreamError as error:
+            self._reset(number, error.error_code)
+            return
+        ended = bool(flags & END_STREAM)
+        table = self._table
+        if len(table.open) >= HTTP2_STREAMS_MAX or not self.accepting:
+            self._reset(number, ErrorCode.REFUSED_STREAM)
+        elif ended and head.length > 0:
+            self._reset(number, ErrorCode.PROTOCOL_ERROR)
+        else:
+            table.open[number] = Stream(number, table.sending.initial_window, head.length, not ended)
+            self.events.append(_REQUEST((number, head, b"", ended)))
+
+    def _on_trailers(self, flags: int, number: int, block: bytes) -> None:
+        stream = self._table.open.get(number)
+        if stream is None and number not in self._table.forgotten:
+            if number & 1 and not self._skipped:
+                raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, "headers of a stream that is closed")
+            raise _fault("headers of a stream that cannot be opened")
+        try:
+            self._decoder.trailers(block)
+        except Http2StreamError as error:
+            if stream is not None:
+                self._reset(number, error.error_code)
+            return
+        if stream is None:
+            return
+        if not stream.receiving:
+            self._reset(number, ErrorCode.STREAM_CLOSED)
+        elif not flags & END_STREAM or stream.expected > 0:
+            self._reset(number, ErrorCode.PROTOCOL_ERROR)
+        else:
+            stream.receiving = False
+            self._deliver(number, b"", True)
+
+    def _on_data(self, flags: int, number: int, payload: bytes) -> None:
+        size = len(payload)
+        table = self._table
+        table.receiving.took(size)
+        stream = table.open.get(number)
+        if stream is None or not stream.receiving:
+            self._on_late_data(number)
+            return
+        if flags & PADDED:
+            payload = content_of(PADDED, payload)
+        ended = bool(flags & END_STREAM)
+        stream.credit -= size
+        stream.held += size
+        if stream.credit < 0:
+            self._reset(number, ErrorCode.FLOW_CONTROL_ERROR)
+            return
+        if stream.expected >= 0:
+            stream.expected -= len(payload)
+            if stream.expected < 0 or (ended and stream.expected):
+                self._reset(number, ErrorCode.PROTOCOL_ERROR)
+                return
+        if ended:
+            stream.receiving = False
+        elif not payload:
+            self._count_idle()
+        if size != len(payload):
+            table.receiving.give_back(stream, size - len(payload))
+        if payload or ended:
+            self._deliver(number, payload, ended)
+
+    def _on_late_data(self, number: int) -> None:
+        """Data of a stream on which the client may not send: it has ended it, or we have."""
+        if number in self._table.forgotten:
+            return
+        self._check_not_idle(number, "DATA")
+        self._reset(number, ErrorCode.STREAM_CLOSED)
+
+    def _deliver(self, number: int, data: bytes, ended: bool) -> None:
+        """Together with the request, if that is the last thing that came: then most calls are one event."""
+        events = self.events
+        if events:
+            before = events[-1]
+            if type(before) is RequestReceived and before[0] == number and not before[2]:
+                events[-1] = _REQUEST((number, before[1], data, ended))
+                return
+        events.append(DataReceived(number, data, ended))
+
+    def _on_rst_stream(self, flags: int, number: int, payload: bytes) -> None:
+        _check_size(payload, 4)
+        self._check_not_idle(number, "RST_STREAM")
+        self._count_reset()
+        stream = self._table.open.get(number)
+        if stream is not None:
+            self._table.close(stream)
+            self.events.append(StreamReset(number, number_of(payload)))
+
+    # -- the connection ---------------------------------------------------------------------------------------------
+
+    def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise _fault("SETTINGS of a stream")
+        if len(payload) % 6 or (flags & ACK and payload):
+            raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+        self._count_idle()
+        if flags & ACK:
+            return
+        self._settled = True
+        settings = settings_of(payload)
+        if settings.get(Setting.ENABLE_PUSH, 0) > 1:
+            raise _fault("ENABLE_PUSH is neither 0 nor 1")
+        if not FRAME_BYTES <= settings.get(Setting.MAX_FRAME_SIZE, FRAME_BYTES) < 1 << 24:
+            raise _fault("MAX_FRAME_SIZE is out of bounds")
+        self._table.sending.output.append(SETTINGS_ACK)
+        table_bytes = settings.get(Setting.HEADER_TABLE_SIZE, self._table_bytes)
+        if table_bytes < self._table_bytes:
+            self._table.sending.resize = True
+        self._table_bytes = table_bytes
+        window = settings.get(Setting.INITIAL_WINDOW_SIZE)
+        if window is not None:
+            self._set_window(window)
+
+    def _set_window(self, window: int) -> None:
+        """RFC 9113 (6.9.2): a new initial window moves that of every open stream, even below zero."""
+        _check_window(window)
+        sending = self._table.sending
+        grown = window - sending.initial_window
+        sending.initial_window = window
+        for stream in list(self._table.open.values()):
+            stream.window += grown
+            _check_window(stream.window)
+            if sending.moved(stream):
+                self._table.finish(stream)
+
+    def _on_window_update(self, flags: int, number: int, payload: bytes) -> None:
+        _check_size(payload, 4)
+        size = number_of(payload) & NUMBER_MAX
+        sending = self._table.sending
+        if not number:
+            if not size:
+                raise _fault("a window grows by nothing")
+            sending.window += size
+            _check_window(sending.window)
+            self._table.flush()
+            return
+        stream = self._table.open.get(number)
+        if stream is None:
+            self._check_not_idle(number, "WINDOW_UPDATE")
+            return
+        stream.window += size
+        if not size:
+            self._reset(number, ErrorCode.PROTOCOL_ERROR)
+        elif stream.window > NUMBER_MAX:
+            self._reset(number, ErrorCode.FLOW_CONTROL_ERROR)
+        elif sending.moved(stream):
+            self._table.finish(stream)
+
+    def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
+        _check_size(payload, 8)
+        if number:
+            raise _fault("PING of a stream")
+        self._count_idle()
+        if not flags & ACK:
+            self._table.sending.output.append(frame(Kind.PING, ACK, 0, payload))
+        elif payload == DRAIN_PING and self.accepting:
+            self.accepting = False
+            self._table.sending.output.append(goaway(self.last, ErrorCode.NO_ERROR))
+
+    def _on_goaway(self, flags: int, number: int, payload: bytes) -> None:
+        """The client will open no more streams, and we never do: nothing changes."""
+        if number:
+            raise _fault("GOAWAY of a stream")
+        if len(payload) < 8:
+            raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
+        self._count_idle()
+
+    def _on_priority(self, flags: int, number: int, payload: bytes) -> None:
+        _check_size(payload, 5)
+        if not number:
+            raise _fault("PRIORITY of no stream")
+        self._count_idle()
+
+    def _on_push_promise(self, flags: int, number: int, payload: bytes) -> None:
+        raise _fault("a client cannot push")
+
+    # -- faults -----------------------------------------------------------------------------------------------------
+
+    def _check_not_idle(self, number: int, what: str) -> None:
+        if number > self.last or not number & 1:
+            raise _fault(f"{what} of a stream that was never opened")
+
+    def _reset(self, number: int, code: int) -> None:
+        """A stream error. The client brought the reset about, so it counts as one of its own."""
+        if self._table.reset(number, code):
+            self.events.append(StreamReset(number, code))
+        self._count_reset()
+
+    def _count_reset(self) -> None:
+        if not self._resets.take(self._now):
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
+
+    def _count_idle(self) -> None:
+        if not self._idle.take(self._now):
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
+
+
+def _fault(reason: str) -> Http2ConnectionError:
+    return Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, reason)
+
+
+def _check_size(payload: bytes, size: int) -> None:
+    if len(payload) != size:
+        raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a payload of {len(payload)} bytes in place of {size}")
+
+
+def _check_window(size: int) -> None:
+    if size > NUMBER_MAX:
+        raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "a window of 2 GiB and more")
+
+
+# By kind; functions of the class and not of an object, so that no connection refers to itself.
+_HANDLERS: tuple[Callable[[FrameReader, int, int, bytes], None], ...] = (
+    FrameReader._on_data,
+    FrameReader._on_headers,
+    FrameReader._on_priority,
+    FrameReader._on_rst_stream,
+    FrameReader._on_settings,
+    FrameReader._on_push_promise,
+    FrameReader._on_ping,
+    FrameReader._on_goaway,
+    FrameReader._on_window_update,
+    FrameReader._on_continuation,
+)

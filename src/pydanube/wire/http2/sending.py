@@ -1,0 +1,174 @@
+"""What goes out: frames, the client's windows, and what waits for them.
+
+Streams that wait take turns, a frame each, so a large answer does not stall the small ones. What waits is bounded per
+stream and per connection; the host asks for `room` before it sends. Never sends a byte that a window does not allow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pydanube.base.limits import HTTP2_QUEUE_BYTES_MAX, HTTP2_STREAM_QUEUE_BYTES_MAX
+from pydanube.wire.http2.frames import END_HEADERS, END_STREAM, FRAME_BYTES, HEADER, WINDOW_BYTES
+from pydanube.wire.http2.stream import Stream
+
+_HEADERS = 1
+_RESIZE_TO_NOTHING = b"\x20"  # RFC 7541 (6.3): we use no dynamic table, which fits whatever the client allows
+
+
+class Sending:
+    """The outgoing half of one connection. Calls that end a stream say so; its owner then closes it."""
+
+    __slots__ = ("_ready", "_starving", "initial_window", "output", "paused", "queued", "resize", "window", "woken")
+
+    def __init__(self) -> None:
+        self.output: list[bytes] = []
+        self.window = WINDOW_BYTES  # of the connection
+        self.initial_window = WINDOW_BYTES  # of a new stream
+        self.paused = False  # the socket takes no more; data waits as if there were no window
+        self.resize = False  # the next header block must say that our table fits the client's smaller one
+        self.queued = 0  # bytes waiting in all streams
+        self.woken: list[int] = []  # streams that were told of no room, and have some again
+        self._ready: dict[int, Stream] = {}  # with data and a window of their own, waiting for the connection's
+        self._starving: dict[int, None] = {}  # streams that found the connection's queues full
+
+    # -- what the host sends ----------------------------------------------------------------------------------------
+
+    def headers(self, stream: Stream, block: bytes, end: bool) -> None:
+        """One HEADERS frame; it needs no window."""
+        if self.resize:
+            block, self.resize = _RESIZE_TO_NOTHING + block, False
+        assert len(block) <= FRAME_BYTES, "our own headers fit one frame"
+        flags = END_HEADERS | END_STREAM if end else END_HEADERS
+        self.output.append(HEADER.pack(len(block) << 8 | _HEADERS, flags, stream.number) + block)
+
+    def data(self, stream: Stream, data: bytes, end: bool) -> bool:
+        """Sends what the windows allow and queues the rest. True if the stream ended with it."""
+        size = len(data)
+        allowed = size <= stream.window and size <= self.window and size <= FRAME_BYTES and not self.paused
+        if not stream.queued and (allowed or not size):  # an empty frame needs no window
+            stream.window -= size
+            self.window -= size
+            self.output.append(HEADER.pack(size << 8, end, stream.number) + data)
+            return end
+        if stream.queue is None:
+            stream.queue = deque()
+        stream.queue.append(data)
+        stream.queued += size
+        self.queued += size
+        if end:
+            stream.ending = b""
+        return self._push(stream)
+
+    def trailers(self, stream: Stream, block: bytes) -> bool:
+        """Headers that end the stream, behind all that waits. True if it ended with them."""
+        if stream.queued:
+            stream.ending = block
+            return False
+        self.headers(stream, block, True)
+        return True
+
+    def answer(self, stream: Stream, head: bytes, data: bytes, trailers: bytes) -> bool:
+        """A whole answer: one buffer when the windows allow it, as they nearly always do."""
+        size = len(data)
+        if size > stream.window or size > self.window or size > FRAME_BYTES or self.paused or self.resize:
+            self.headers(stream, head, False)
+            self.data(stream, data, False)
+            return self.trailers(stream, trailers)
+        self.window -= size
+        number = stream.number
+        self.output.append(
+            HEADER.pack(len(head) << 8 | _HEADERS, END_HEADERS, number)
+            + head
+            + HEADER.pack(size << 8, 0, number)
+            + data
+            + HEADER.pack(len(trailers) << 8 | _HEADERS, END_HEADERS | END_STREAM, number)
+            + trailers
+        )
+        return True
+
+    def room(self, stream: Stream) -> int:
+        """Bytes that may be handed in now. Whoever is told 0 is in `woken` when there is room again."""
+        own = HTTP2_STREAM_QUEUE_BYTES_MAX - stream.queued
+        if own <= 0:
+            stream.starving = True
+            return 0
+        everyone = HTTP2_QUEUE_BYTES_MAX - self.queued
+        if everyone <= 0:
+            self._starving[stream.number] = None
+            return 0
+        return min(own, everyone)
+
+    # -- what the client allows -------------------------------------------------------------------------------------
+
+    def moved(self, stream: Stream) -> bool:
+        """The stream's window has changed. True if the stream ended with what went out."""
+        return bool(stream.queued) and self._push(stream)
+
+    def flush(self) -> list[Stream]:
+        """Sends what waits for the connection, in turns. The streams that ended with it."""
+        ended = []
+        while self._ready and self.window > 0 and not self.paused:
+            stream = self._ready.pop(next(iter(self._ready)))
+            self._frame(stream)
+            if stream.queued:
+                if stream.window > 0:
+                    self._ready[stream.number] = stream
+            elif self._end(stream):
+                ended.append(stream)
+        return ended
+
+    def drop(self, stream: Stream) -> None:
+        """Forgets what waits of a stream that is gone."""
+        self._ready.pop(stream.number, None)
+        self._starving.pop(stream.number, None)
+        if stream.queued:
+            self._gone(stream.queued)
+            stream.queued = 0
+
+    def _push(self, stream: Stream) -> bool:
+        while stream.queued:
+            if stream.window <= 0:
+                self._ready.pop(stream.number, None)
+                return False
+            if self.window <= 0 or self.paused:
+                self._ready[stream.number] = stream
+                return False
+            self._frame(stream)
+        self._ready.pop(stream.number, None)
+        return self._end(stream)
+
+    def _frame(self, stream: Stream) -> None:
+        """One DATA frame of what waits: several small pieces together, or a part of a large one."""
+        assert stream.queue is not None
+        room = size = min(stream.window, self.window, FRAME_BYTES, stream.queued)
+        parts: list[bytes | memoryview] = []
+        while room:
+            piece = stream.queue.popleft()
+            if len(piece) > room:
+                view = memoryview(piece)
+                stream.queue.appendleft(view[room:])
+                piece = view[:room]
+            parts.append(piece)
+            room -= len(piece)
+        stream.window -= size
+        self.window -= size
+        stream.queued -= size
+        self._gone(size)
+        if stream.starving and stream.queued <= HTTP2_STREAM_QUEUE_BYTES_MAX // 2:
+            stream.starving = False
+            self.woken.append(stream.number)
+        end = END_STREAM if stream.ending == b"" and not stream.queued else 0
+        self.output.append(HEADER.pack(size << 8, end, stream.number) + b"".join(parts))
+
+    def _end(self, stream: Stream) -> bool:
+        """Behind the last of the data: the trailers, if there are any. True if the stream has ended."""
+        if stream.ending:
+            self.headers(stream, stream.ending, True)
+        return stream.ending is not None
+
+    def _gone(self, size: int) -> None:
+        self.queued -= size
+        if self._starving and self.queued <= HTTP2_QUEUE_BYTES_MAX // 2:
+            self.woken.extend(self._starving)
+            self._starving.clear()
