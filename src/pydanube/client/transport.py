@@ -13,9 +13,10 @@ from typing import NamedTuple, cast
 from typing import Protocol as Port
 from urllib.parse import urlsplit
 
-from pydanube.base.errors import AddressInvalid
+from pydanube.base.errors import AddressInvalid, TlsFailed
 
 DEFAULT_PORT = 6650
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")  # of OpenSSL
 
 
 class Address(NamedTuple):
@@ -76,7 +77,7 @@ class Link(Port):
 
 class Dialer(Port):
     async def dial(self, address: Address, receiver: Receiver) -> Link:
-        """Raises `OSError` if there is no way to it."""
+        """Raises `OSError` if there is no way to it, `TlsFailed` if what is there cannot be trusted."""
         ...
 
 
@@ -114,7 +115,27 @@ class SocketDialer:
         self._ca_file = ca_file
 
     async def dial(self, address: Address, receiver: Receiver) -> Link:
-        context = ssl.create_default_context(cafile=self._ca_file) if address.tls else None
+        context = self._context() if address.tls else None
         loop = asyncio.get_running_loop()
-        _, link = await loop.create_connection(lambda: SocketLink(receiver), address.host, address.port, ssl=context)
-        return link
+        try:
+            made = await loop.create_connection(lambda: SocketLink(receiver), address.host, address.port, ssl=context)
+        except ssl.SSLError as error:
+            raise TlsFailed(f"{address}: {_said(error)}") from error
+        return made[1]
+
+    def _context(self) -> ssl.SSLContext:
+        """Names are verified; the file is read for each connection, so that it may be replaced."""
+        try:
+            context = ssl.create_default_context(cafile=self._ca_file)
+        except OSError as error:
+            raise TlsFailed(f"the authorities in {self._ca_file} cannot be read: {error}") from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+
+def _said(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if error.reason in _NO_TLS:
+        return "it speaks no TLS; use danube:// if it is meant to"
+    return f"no TLS: {error.reason or error}"

@@ -1,0 +1,322 @@
+"""What an operator may choose: every setting with its type, default and purpose, and where its value came from.
+
+A flag goes before the environment, the environment before the file, the file before the default. Never guesses: a key
+that is not here is an error. Opens no socket and touches nothing that a setting names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+import yaml
+
+from pydanube.base.addresses import HostPort
+from pydanube.base.errors import ConfigInvalid
+from pydanube.base.limits import (
+    CONFIG_FILE_BYTES_MAX,
+    CONNECTIONS_MAX,
+    JOURNAL_FILE_BYTES,
+    JOURNAL_FILE_BYTES_MIN,
+    KEEPALIVE_SECONDS,
+    KEEPALIVE_SECONDS_MAX,
+    KIB,
+    MIB,
+    TAIL_CACHE_BYTES,
+)
+
+PREFIX = "DANUBE_"
+_OF_THE_CLIENT = frozenset({"DANUBE_URL"})
+# What Kubernetes puts into the environment of its own accord, when a service is named danube or danube-something.
+_OF_KUBERNETES = re.compile(r"DANUBE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_SHOWN_CHARACTERS = 100  # of a wrong value, in an error
+
+# -- kinds of values ---------------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A type of values: how it is called, and how it is read. Every source gives text."""
+
+    expects: str
+    parse: Callable[[str], Any]  # raises ValueError
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise ValueError("no path")
+    return Path(text)
+
+
+def _address(text: str, *, port_min: int) -> HostPort:
+    address = HostPort.parse(text)
+    if address.port < port_min:
+        raise ValueError("no port")
+    return address
+
+
+def _switch(text: str) -> bool:
+    return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}[text.lower()]
+
+
+def whole(least: int, most: int) -> Kind:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= most:
+            raise ValueError("no such number")
+        return int(text)
+
+    return Kind(f"a whole number from {least} to {most}", parse)
+
+
+def seconds(least: float, most: float) -> Kind:
+    def parse(text: str) -> float:
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not least <= float(text) <= most:
+            raise ValueError("no such number")
+        return float(text)
+
+    return Kind(f"seconds, from {least:g} to {most:g}", parse)
+
+
+def _one_of(*names: str) -> Kind:
+    return Kind("one of " + ", ".join(names), lambda text: {name: name for name in names}[text])
+
+
+PATH = Kind("a path", _path)
+SWITCH = Kind("true or false", _switch)
+LISTEN = Kind("host:port, port 0 for a free one", lambda text: _address(text, port_min=0))
+LOG_LEVEL = _one_of("debug", "info", "warning", "error")
+LOOPBACK = HostPort("127.0.0.1", 6650)
+ADVERTISE = Kind("host:port", lambda text: _address(text, port_min=1))
+
+# -- the tree: of each setting its type, its kind and what it is for ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    certificate: Annotated[
+        Path | None, PATH, "certificate chain in PEM; with it the listener speaks nothing but TLS"
+    ] = None
+    key: Annotated[Path | None, PATH, "its private key in PEM, without a passphrase"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    cache_bytes: Annotated[int, whole(0, 1 << 40), "memory for the newest batches of all topics"] = TAIL_CACHE_BYTES
+    connections_max: Annotated[int, whole(1, 1_000_000), "connections at a time; more are refused"] = CONNECTIONS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    file_bytes: Annotated[
+        int, whole(JOURNAL_FILE_BYTES_MIN, 1 << 40), "size of a journal file; it is allocated at once"
+    ] = JOURNAL_FILE_BYTES
+    buffered_sync_seconds: Annotated[
+        float, seconds(0.001, 3600), "what a topic with durability `buffered` may lose to a power cut"
+    ] = 1.0
+    copy_bytes_per_second: Annotated[
+        int, whole(64 * KIB, 1 << 40), "speed at which messages are copied out of journal files before these go"
+    ] = 32 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set."""
+
+    data_dir: Annotated[Path, PATH, "where everything is kept; made if it is missing"]
+    listen: Annotated[HostPort, LISTEN, "address to bind"] = LOOPBACK
+    advertise: Annotated[HostPort | None, ADVERTISE, "address that clients are told; else the one that is bound"] = None
+    ready_file: Annotated[Path | None, PATH, "written as JSON once the broker serves"] = None
+    auto_create: Annotated[bool, SWITCH, "whether a topic is made by using it"] = True
+    allow_unprotected_network: Annotated[
+        bool, SWITCH, "listen beyond loopback although not both TLS and authentication protect it"
+    ] = False
+    keepalive_seconds: Annotated[
+        int, whole(1, KEEPALIVE_SECONDS_MAX), "silence after which a peer is asked; after twice as long it is gone"
+    ] = KEEPALIVE_SECONDS
+    log_level: Annotated[str, LOG_LEVEL, "what is logged, to stderr"] = "info"
+    tls: Tls = field(default_factory=Tls)
+    limits: Limits = field(default_factory=Limits)
+    journal: Journal = field(default_factory=Journal)
+
+
+class Setting(NamedTuple):
+    """One leaf of the tree."""
+
+    key: str  # tls.certificate
+    kind: Kind
+    default: Any  # MISSING: it must be given
+    doc: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.key.upper().replace(".", "__")
+
+    @property
+    def flag(self) -> str:
+        return "--" + re.sub(r"[._]", "-", self.key)
+
+
+@cache
+def settings() -> dict[str, Setting]:
+    """Every setting by its key, in the order of the tree."""
+    return {each.key: each for each in _leaves(Config, "")}
+
+
+def _leaves(section: type[Any], prefix: str) -> Iterator[Setting]:
+    hints = get_type_hints(section, include_extras=True)
+    for each in fields(section):
+        hint = hints[each.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _leaves(hint, f"{prefix}{each.name}.")
+        else:
+            kind, doc = hint.__metadata__
+            yield Setting(prefix + each.name, kind, each.default, doc)
+
+
+# -- reading it --------------------------------------------------------------------------------------------------------
+
+
+class Origin(NamedTuple):
+    source: Literal["default", "file", "environment", "flag"]
+    name: str = ""  # of the file, the variable or the flag
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.name}".rstrip()
+
+
+class Loaded(NamedTuple):
+    config: Config
+    origins: dict[str, Origin]  # by key, of every setting
+
+
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, str]) -> Loaded:
+    """Flags are by key, and only those that were given. Raises `ConfigInvalid`."""
+    given: dict[str, tuple[str, Origin]] = {}
+    if file is not None:
+        given.update(_of_file(file))
+    given.update(_of_environment(environment))
+    given.update({key: (text, Origin("flag", settings()[key].flag)) for key, text in flags.items()})
+    values: dict[str, Any] = {}
+    for key, (text, origin) in given.items():
+        kind = settings()[key].kind
+        try:
+            values[key] = kind.parse(text)
+        except (ValueError, KeyError):
+            shown = repr(text[:_SHOWN_CHARACTERS])
+            raise ConfigInvalid(f"{key} ({origin}) must be {kind.expects}, not {shown}") from None
+    config = _build(values)
+    _check(config)
+    default = Origin("default")
+    return Loaded(config, {key: given[key][1] if key in given else default for key in settings()})
+
+
+def _of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, Origin]]]:
+    known = {each.variable: each.key for each in settings().values()}
+    for name, text in environment.items():
+        if name in known:
+            yield known[name], (text, Origin("environment", name))
+        elif name.startswith(PREFIX) and name not in _OF_THE_CLIENT and not _OF_KUBERNETES.fullmatch(name):
+            raise ConfigInvalid(f"there is no setting {name} (environment){nearest(name, known)}")
+
+
+def _of_file(path: Path) -> Iterator[tuple[str, tuple[str, Origin]]]:
+    origin = Origin("file", str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(CONFIG_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigInvalid(f"the {origin} cannot be read: {error.strerror}") from None
+    if len(data) > CONFIG_FILE_BYTES_MAX:
+        raise ConfigInvalid(f"the {origin} has more than {CONFIG_FILE_BYTES_MAX} bytes")
+    try:
+        found = _Loader(data.decode()).get_single_data()
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigInvalid(f"the {origin} is no configuration: {reason[: _SHOWN_CHARACTERS * 3]}") from None
+    seen: dict[str, tuple[str, Origin]] = {}
+    for key, text in _flattened("" if found is None else found, "", origin):
+        if key in seen:
+            raise ConfigInvalid(f"{key} comes twice in the {origin}")
+        seen[key] = (text, origin)
+    yield from seen.items()
+
+
+class _Loader(yaml.BaseLoader):
+    """Makes texts, lists and mappings, nothing else: what a text means is the setting's to say."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not taken: a few of them can stand for any amount")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            names = [name.value for name, _ in node.value]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise yaml.YAMLError(f"{str(twice)[:_SHOWN_CHARACTERS]!r} comes twice")
+        return found
+
+
+def _flattened(found: Any, prefix: str, origin: Origin) -> Iterator[tuple[str, str]]:
+    if found == "":  # a section of which everything is commented out
+        return
+    if not isinstance(found, dict):
+        raise ConfigInvalid(f"{prefix.rstrip('.') or 'the whole'} ({origin}) must be a mapping of settings")
+    for name, value in found.items():
+        key = prefix + str(name)
+        if key in settings():
+            if not isinstance(value, str):
+                raise ConfigInvalid(f"{key} ({origin}) must be {settings()[key].kind.expects}, not several values")
+            yield key, value
+        elif any(known.startswith(key + ".") for known in settings()):
+            yield from _flattened(value, key + ".", origin)
+        else:
+            raise ConfigInvalid(f"there is no setting {key[:_SHOWN_CHARACTERS]} ({origin}){nearest(key, settings())}")
+
+
+def nearest(name: str, known: Mapping[str, object]) -> str:
+    """The end of a complaint about a name that is not known."""
+    close = get_close_matches(name[:_SHOWN_CHARACTERS], known, 1, 0.5)
+    return f"; the nearest is {close[0]}" if close else ""
+
+
+def _build(values: Mapping[str, Any]) -> Config:
+    sections: dict[str, dict[str, Any]] = {"": {}, "tls": {}, "limits": {}, "journal": {}}
+    for key, each in settings().items():
+        section, _, name = key.rpartition(".")
+        if key in values:
+            sections[section][name] = values[key]
+        elif each.default is MISSING:
+            raise ConfigInvalid(f"{key} is not set: use {each.flag}, {each.variable}, or {key} in a file")
+    return Config(
+        **sections[""],
+        tls=Tls(**sections["tls"]),
+        limits=Limits(**sections["limits"]),
+        journal=Journal(**sections["journal"]),
+    )
+
+
+def _check(config: Config) -> None:
+    """What settings must be together."""
+    if (config.tls.certificate is None) != (config.tls.key is None):
+        given, missing = ("key", "certificate") if config.tls.certificate is None else ("certificate", "key")
+        raise ConfigInvalid(f"tls.{given} is set and tls.{missing} is not: a certificate and its key go together")
+    if not config.listen.is_loopback and not config.allow_unprotected_network:
+        lacking = (
+            "neither TLS nor authentication" if config.tls.certificate is None else "TLS but no authentication yet"
+        )
+        raise ConfigInvalid(
+            f"{config.listen.host} can be reached from other machines, and there is {lacking}: whoever reaches it may "
+            "read and write everything. Listen on 127.0.0.1, or say --allow-unprotected-network"
+        )
+    if config.listen.is_everywhere and config.advertise is None:
+        raise ConfigInvalid(
+            f"listen is {config.listen}, every address of this machine: say with advertise which one clients are told"
+        )
+    if config.advertise is not None and config.advertise.is_everywhere:
+        raise ConfigInvalid(f"advertise is {config.advertise}, which no client can reach: name one address")
