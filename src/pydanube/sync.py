@@ -144,11 +144,17 @@ class Producer(_Opened):
         """Options are those of the asynchronous `send`."""
         return self._hand_over(lambda: self._inner.send(payload, **options))
 
-    def send_many(
-        self, payloads: Iterable[Any], *, keys: Sequence[str | bytes | None] | None = None
-    ) -> Pending[asynchronous.Receipts]:
+    def send_many(self, payloads: Iterable[Any], **options: Any) -> Pending[asynchronous.Receipts]:
         values = list(payloads)
-        return self._hand_over(lambda: self._inner.send_many(values, keys=keys))
+        return self._hand_over(lambda: self._inner.send_many(values, **options))
+
+    @property
+    def last_sequence(self) -> int | None:
+        return self._inner.last_sequence
+
+    @property
+    def last_sequences(self) -> list[int | None]:
+        return self._inner.last_sequences
 
     def flush(self) -> None:
         """Until everything sent before is answered; raises what nobody waited for."""

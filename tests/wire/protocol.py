@@ -53,6 +53,7 @@ BY_BROKER: dict[str, Command] = {
     "reply": Reply(1, {"topic": "/default/orders", "next_sequence": 0}),
     "error": Error.of(TopicBusy("/default/orders"), 1, 2),
     "published": Published(1, 2, 1000, Receipt.FSYNCED, 1),
+    "published before": Published(1, 3, 1000, Receipt.FSYNCED, 1, repeated=True),
     "published and not kept": Published(1, (1 << 64) - 1, NO_OFFSET, Receipt.NONE, 0),
     "deliver": Deliver(2, 1, 1000, 1001, 0, VIEW),
     "deliver again a part": Deliver(2, 1, 1001, 1001, 7, VIEW),

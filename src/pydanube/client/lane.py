@@ -18,8 +18,10 @@ from pydanube.base.errors import (
     ProducerFenced,
     ProducerUnknown,
     SequenceGap,
+    SequenceInvalid,
+    SequenceOverlap,
 )
-from pydanube.base.limits import PRODUCER_FLYING_BATCHES_MAX
+from pydanube.base.limits import OFFSET_MAX, PRODUCER_FLYING_BATCHES_MAX
 from pydanube.client.channel import ReopeningChannel
 from pydanube.client.outgoing import Outgoing
 from pydanube.wire.commands import NO_OFFSET, Published, encode_publish
@@ -42,6 +44,10 @@ class Lane(ReopeningChannel):
         self.filling = Outgoing(self)
         self.producer_id = 0
         self.next_sequence = 0
+        self._taken = 0  # sequences below are the broker's, as far as it has said
+        self._start: int | None = None  # of a new name, where the application begins
+        self._given = False  # the application numbers: no message gets another number than it was given
+        self._durability = "none"  # what the broker says of what it takes
         self._epoch = 0  # of our session; whoever attaches under the name later has a higher one
         self._next_epoch = 0  # asked for, and not answered yet
         self._place = place  # the topic's name, or the partition's
@@ -58,6 +64,28 @@ class Lane(ReopeningChannel):
         """Everything not answered for good, oldest first."""
         unsent = [self.filling] if self.filling.payloads else []
         return [*self._stumbled, *self._flying.values(), *self._waiting, *unsent]
+
+    # -- sequences of the application ----------------------------------------------------------------------------------
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The last that the broker is known to have; None if it has none."""
+        return self._taken - 1 if self._taken else None
+
+    def expect(self, sequence: int) -> int:
+        """The application gives a message this number: what its next new one has. Raises if some are left out."""
+        if not 0 <= sequence <= OFFSET_MAX:
+            raise SequenceInvalid(f"{sequence} is no sequence")
+        expected = self.next_sequence + len(self.filling.payloads)
+        if not expected and self._start is None:  # a new name begins anywhere
+            self._start = self.next_sequence = expected = sequence
+        if sequence > expected:
+            raise self._gap(expected, sequence)
+        self._given = True
+        return expected
+
+    def _gap(self, expected: int, sequence: int) -> SequenceGap:
+        return SequenceGap(f"{self.producer.name!r} sends sequence {sequence} to {self._place}, {expected} is expected")
 
     # -- filling and sending -------------------------------------------------------------------------------------------
 
@@ -97,9 +125,12 @@ class Lane(ReopeningChannel):
     def add(self, outgoing: Outgoing) -> None:
         """Numbers it and puts it in the row. Raises if no batch can be made of it, and then nothing has happened."""
         producer = self.producer
+        first = self.next_sequence if outgoing.numbered is None else outgoing.numbered
+        if first > self.next_sequence:  # those before it have failed since
+            raise self._gap(self.next_sequence, first)
         outgoing.deadline = self.loop.time() + producer.send_timeout
-        outgoing.seal(self.client.clock.wall(), self.producer_id, self.next_sequence, producer.codec)
-        self.next_sequence += outgoing.count
+        outgoing.seal(self.client.clock.wall(), self.producer_id, first, producer.codec)
+        self.next_sequence = max(self.next_sequence, first + outgoing.count)
         producer.taken(outgoing)
         self._waiting.append(outgoing)
 
@@ -135,24 +166,23 @@ class Lane(ReopeningChannel):
         durability = _DURABILITY[answer.durability]
         if durability == "replicated":
             durability = f"replicated:{answer.copies}"
-        outgoing.acknowledge(None if answer.base_offset == NO_OFFSET else answer.base_offset, durability)
+        self._taken = max(self._taken, outgoing.first_sequence + outgoing.count)
+        offset = None if answer.base_offset == NO_OFFSET else answer.base_offset
+        outgoing.acknowledge(offset, durability, repeated=answer.repeated)
         self.producer.finished(outgoing)
-        if self._trouble is not None:
-            self._recover()
-        elif self._waiting or self._due:
-            self.pump()
+        self._go_on()
 
     def refused(self, request: int, error: DanubeError) -> None:
         outgoing = self._flying.pop(request, None)
         if outgoing is None:
             return
         if isinstance(error, OffsetUnknown):
-            outgoing.acknowledge(None, "none")
+            outgoing.acknowledge(None, self._durability, repeated=True)
             self.producer.finished(outgoing)
         elif not self.producer_id:
             self._fail(outgoing, error)  # nothing to resend under: at most once
-            self.pump()
-            return
+        elif outgoing.again and isinstance(error, SequenceGap | SequenceOverlap) and self._trouble is None:
+            self._fail(outgoing, error)  # never published; what follows does not depend on it
         elif isinstance(error, ProducerFenced):
             self._fail(outgoing, error)
             self._end(error)
@@ -165,8 +195,13 @@ class Lane(ReopeningChannel):
             else:
                 self._fail(outgoing, error)
             self._trouble = self._trouble or error
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._trouble is not None:
             self._recover()
+        elif self._waiting or self._due:
+            self.pump()
 
     def _end(self, error: DanubeError) -> None:
         """The broker will not hear us again, and rightly so."""
@@ -208,21 +243,31 @@ class Lane(ReopeningChannel):
             self._stumbled.clear()
             self._waiting.clear()
         self.producer_id = producer_id
-        self._resume(int(reply.get("next_sequence") or 0))
+        self._durability = str(reply.get("durability") or "none")
+        self._taken = int(reply.get("next_sequence") or 0)
+        self._resume()
         self.pump()
 
-    def _resume(self, expected: int) -> None:
-        """What the broker has goes again as it is, to learn its offset; the rest follows without a gap."""
+    def _resume(self) -> None:
+        """What the broker has goes again as it is, to learn its offset; the rest follows without a gap.
+
+        Numbers of the application are its own: where one is missing, those behind it cannot be sent.
+        """
         again, self._stumbled = self._stumbled, []
         again += self._waiting
         now = self.loop.time()
         self._waiting.clear()
-        taken = expected
+        expected = self._taken or self._start or 0
         for outgoing in again:
             if outgoing.reason is not None and now >= outgoing.deadline:
                 self._fail(outgoing, outgoing.reason)
                 continue
-            if self.producer_id and outgoing.first_sequence + outgoing.count > taken:
+            if self._given:
+                if outgoing.first_sequence > expected:
+                    self._fail(outgoing, self._gap(expected, outgoing.first_sequence))
+                    continue
+                expected = max(expected, outgoing.first_sequence + outgoing.count)
+            elif self.producer_id and outgoing.first_sequence + outgoing.count > self._taken:
                 if outgoing.first_sequence != expected:
                     outgoing.renumber(expected)
                 expected += outgoing.count

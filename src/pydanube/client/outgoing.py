@@ -21,6 +21,7 @@ class Receipt(NamedTuple):
     partition: int | None
     offset: int | None  # None if the topic keeps nothing, or if a repeat's place is not remembered any more
     durability: str  # none, buffered, fsynced or replicated:copies
+    duplicate: bool = False  # the application's sequence was published before: nothing was added
 
 
 class Way(Protocol):
@@ -39,6 +40,7 @@ class Outgoing:
     """One batch. `done` once it is acknowledged or has failed; never both."""
 
     __slots__ = (
+        "again",
         "attributes",
         "base_offset",
         "batch",
@@ -47,12 +49,14 @@ class Outgoing:
         "deadline",
         "delivery_times",
         "done",
+        "duplicate",
         "durability",
         "error",
         "event_times",
         "first_sequence",
         "hurried",
         "keys",
+        "numbered",
         "payloads",
         "reason",
         "waiters",
@@ -72,6 +76,9 @@ class Outgoing:
         self.batch: Batch | None = None
         self.count = 0
         self.first_sequence = 0
+        self.numbered: int | None = None  # its first sequence, if the application says it
+        self.again = False  # the application repeats what it or its past self has sent
+        self.duplicate = False
         self.deadline = 0.0
         self.base_offset: int | None = None
         self.durability = "none"
@@ -117,9 +124,10 @@ class Outgoing:
             codec=batch.codec,
         )
 
-    def acknowledge(self, base_offset: int | None, durability: str) -> None:
+    def acknowledge(self, base_offset: int | None, durability: str, *, repeated: bool = False) -> None:
         self.base_offset = base_offset
         self.durability = durability
+        self.duplicate = repeated and self.again  # what only the client repeats is no news to the application
         self._finish()
 
     def fail(self, error: DanubeError) -> None:
@@ -148,7 +156,7 @@ class Outgoing:
 
     def receipt(self, row: int) -> Receipt:
         offset = None if self.base_offset is None else self.base_offset + row
-        return Receipt(self.way.topic, self.way.partition, offset, self.durability)
+        return Receipt(self.way.topic, self.way.partition, offset, self.durability, self.duplicate)
 
 
 def _column(sparse: Mapping[int, Any], count: int) -> list[Any] | None:

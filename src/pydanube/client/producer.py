@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydanube.base.checksum import crc32c
-from pydanube.base.errors import BatchInvalid, BatchTooLarge, ClientClosed, DanubeError, ProducerBusy
+from pydanube.base.errors import ArgumentInvalid, BatchInvalid, BatchTooLarge, ClientClosed, DanubeError, ProducerBusy
 from pydanube.base.limits import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
@@ -88,29 +88,32 @@ class Producer:
         attributes: Mapping[str, str] | None = None,
         event_time: When | None = None,
         delivery_time: When | None = None,
+        sequence: int | None = None,
     ) -> Sent:
         """Hands a message over and returns at once. `await` the answer for its receipt, or drop it.
 
         Awaiting sends at once; else it goes within `linger`, with others. Raises `ProducerBusy` when too much is not
-        acknowledged yet. Times are microseconds since 1970 or datetimes with a zone.
+        acknowledged yet. Times are microseconds since 1970 or datetimes with a zone. `sequence` is the application's
+        own number for the message: one that was published before, also by an earlier process under the producer's
+        name, is not published again; a number left out is a `SequenceGap`. See `last_sequence`.
         """
         if self._serializer is not None:
             payload = self._serializer(payload)
         if type(payload) is not bytes:
             payload = _payload(payload)
         size = len(payload) + MESSAGE_OVERHEAD_BYTES if payload else MESSAGE_OVERHEAD_BYTES
-        if key is None and attributes is None and event_time is None and delivery_time is None:
+        if key is None and attributes is None and event_time is None and delivery_time is None and sequence is None:
             outgoing = self._lane.filling
             row = len(outgoing.payloads)
             if not row or size > self._batch_bytes:
                 outgoing = self._begin(self._lane, size)
                 row = 0
         else:
-            outgoing, size = self._put_aside(size, key, attributes, event_time, delivery_time)
+            outgoing, size = self._put_aside(size, key, attributes, event_time, delivery_time, sequence)
             row = len(outgoing.payloads)
         outgoing.payloads.append(payload)
         outgoing.bytes = size = outgoing.bytes + size
-        if size >= self._batch_bytes or row >= self._last_row:
+        if size >= self._batch_bytes or row >= self._last_row or outgoing.again:
             self._full(outgoing.way)  # type: ignore[arg-type]  # a lane: every way of a producer is
         return Sent(outgoing, row)
 
@@ -134,6 +137,7 @@ class Producer:
         attributes: Mapping[str, str] | None,
         event_time: When | None,
         delivery_time: When | None,
+        sequence: int | None,
     ) -> tuple[Outgoing, int]:
         """Checks what belongs to a message besides its payload before any of it is kept, and keeps it."""
         name = None if key is None else _key(key)
@@ -144,9 +148,11 @@ class Producer:
         if texts:
             size += sum(map(len, texts)) * 4 + sum(map(len, texts.values())) * 4
         lane = self._lane if name is None else self._lane_of(name)
+        again = sequence is not None and sequence < self._expect(lane, sequence, keyed=name is not None)
         outgoing = lane.filling
-        if not outgoing.payloads or size > self._batch_bytes:
+        if not outgoing.payloads or size > self._batch_bytes or again:
             outgoing = self._begin(lane, size)
+            outgoing.numbered, outgoing.again = sequence, again
         row = len(outgoing.payloads)
         if name is not None:
             outgoing.keys[row] = name
@@ -161,14 +167,28 @@ class Producer:
     def _lane_of(self, key: bytes) -> Lane:
         return self._lanes[crc32c(key) % len(self._lanes)] if len(self._lanes) > 1 else self._lane
 
+    def _expect(self, lane: Lane, sequence: int, *, keyed: bool) -> int:
+        if self.new or not self.reliable:
+            raise ArgumentInvalid("sequences are remembered by name: give the producer of a reliable topic one")
+        if len(self._lanes) > 1 and not keyed:
+            raise ArgumentInvalid("each partition has its own sequences: a message with one needs a key")
+        return lane.expect(sequence)
+
     def _full(self, lane: Lane) -> None:
         lane.seal()
         lane.pump()
 
-    def send_many(self, payloads: Iterable[Any], *, keys: Sequence[str | bytes | None] | None = None) -> SentMany:
+    def send_many(
+        self,
+        payloads: Iterable[Any],
+        *,
+        keys: Sequence[str | bytes | None] | None = None,
+        sequence: int | None = None,
+    ) -> SentMany:
         """As `send`, for many messages at once and at a fraction of the cost. `await` it for their receipts.
 
-        A list counts as one when it comes to `ProducerBusy`: it is taken as a whole or not at all.
+        A list counts as one when it comes to `ProducerBusy`: it is taken as a whole or not at all. `sequence` is the
+        first message's, for a topic without partitions.
         """
         if self._closed is not None:
             raise fresh(self._closed)
@@ -188,8 +208,16 @@ class Producer:
             if total > MESSAGE_BYTES_MAX and max(map(len, filter(None, values))) > MESSAGE_BYTES_MAX:
                 raise BatchTooLarge(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
         parts: list[tuple[Outgoing, int, int]] = []
+        known = 0  # of the first messages, those that were sent before: each goes alone, however they were cut then
+        if sequence is not None:
+            known = min(len(values), self._expect(self._lane, sequence, keyed=False) - sequence)
+            for row in range(known):
+                one = slice(row, row + 1)
+                self._send_rows(self._lane, values[one], names and names[one], parts, sequence + row, again=True)
+            values, names = values[known:], names and names[known:]
         for lane, first, last in self._cuts(total, len(values), names):
-            self._send_rows(lane, values[first:last], names and names[first:last], parts)
+            numbered = None if sequence is None else sequence + known + first
+            self._send_rows(lane, values[first:last], names and names[first:last], parts, numbered)
         return SentMany(parts)
 
     def _serialized(self, payloads: Iterable[Any]) -> list[Any]:
@@ -222,12 +250,16 @@ class Producer:
         values: list[Any],
         names: list[bytes | None] | None,
         parts: list[tuple[Outgoing, int, int]],
+        sequence: int | None = None,
+        *,
+        again: bool = False,
     ) -> None:
         """A batch of its own, checked as it is built; of messages of very different sizes, several."""
         if lane.filling.payloads:
             self._full(lane)
         outgoing = Outgoing(lane)
         outgoing.payloads = values
+        outgoing.numbered, outgoing.again = sequence, again
         if names is not None:
             outgoing.keys = {row: name for row, name in enumerate(names) if name is not None}
         try:
@@ -236,8 +268,9 @@ class Producer:
             if len(values) == 1:
                 raise
             half = len(values) // 2
-            self._send_rows(lane, values[:half], names and names[:half], parts)
-            self._send_rows(lane, values[half:], names and names[half:], parts)
+            self._send_rows(lane, values[:half], names and names[:half], parts, sequence)
+            behind = None if sequence is None else sequence + half
+            self._send_rows(lane, values[half:], names and names[half:], parts, behind)
             return
         parts.append((outgoing, 0, outgoing.count))
         lane.pump()
@@ -324,6 +357,21 @@ class Producer:
                     lane.given_up(error)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The last sequence that the broker is known to have under the producer's name; None if it has none.
+
+        After a restart the application goes on with the next one. Of a topic with partitions see `last_sequences`.
+        """
+        if len(self._lanes) > 1:
+            raise ArgumentInvalid(f"{self.topic} has {len(self._lanes)} partitions, each with its own sequences")
+        return self.last_sequences[0] if self._lanes else None
+
+    @property
+    def last_sequences(self) -> list[int | None]:
+        """The same for each partition."""
+        return [lane.last_sequence for lane in self._lanes]
 
     @property
     def next_sequences(self) -> list[int]:

@@ -52,6 +52,7 @@ class Receipt(IntEnum):
     REPLICATED = 3
 
 
+_REPEATED = 0x80  # beside the durability
 _DURABILITY_MAX = int(max(Receipt))  # compared with once a receipt; an enum's members are slow at that
 
 
@@ -86,9 +87,12 @@ class Published(NamedTuple):
     base_offset: int  # NO_OFFSET if it was not kept
     durability: int  # a `Receipt`
     copies: int
+    repeated: bool = False  # it was there before, at that offset
 
     def encode(self) -> list[Buffer]:
-        return [_PUBLISHED_FRAME.pack(_PUBLISHED.size, Kind.PUBLISHED, *self)]
+        channel, request, base_offset, durability, copies, repeated = self
+        said = durability | _REPEATED if repeated else durability
+        return [_PUBLISHED_FRAME.pack(_PUBLISHED.size, Kind.PUBLISHED, channel, request, base_offset, said, copies)]
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
@@ -100,9 +104,12 @@ class Published(NamedTuple):
         base_offset, durability, copies = _PUBLISHED.unpack(body)
         if not NO_OFFSET <= base_offset <= OFFSET_MAX:
             raise Unfit(f"no batch is at offset {base_offset}")
+        repeated = durability >= _REPEATED
+        if repeated:
+            durability -= _REPEATED
         if durability > _DURABILITY_MAX:
             raise Unfit(f"no durability has code {durability}")
-        return _NEW(cls, (channel, request, base_offset, durability, copies))
+        return _NEW(cls, (channel, request, base_offset, durability, copies, repeated))
 
 
 # -- consuming -------------------------------------------------------------------------------------------------------

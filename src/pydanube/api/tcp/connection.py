@@ -193,7 +193,7 @@ class NativeConnection:
         elif request:
             durability, copies = channel.durability
             offset = NO_OFFSET if durability == Durability.NONE else receipt.offset
-            self.send(Published(channel.number, request, offset, durability, copies).encode())
+            self.send(Published(channel.number, request, offset, durability, copies, receipt.duplicate).encode())
 
     def _grant(self, grant: Grant) -> None:
         channel = self.channels.get(grant.channel)

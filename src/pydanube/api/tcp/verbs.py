@@ -119,6 +119,7 @@ async def open_producer(connection: NativeConnection, fields: Object, request: i
         "epoch": session.epoch if session is not None else 0,
         "next_sequence": session.next_sequence if session is not None else 0,
         "reliable": producer.open.record.reliable,
+        "durability": producer.open.topic.receipt,
     }
 
 
