@@ -89,7 +89,9 @@ PARTITIONS_MAX = 1024  # of one topic
 NAMESPACES_MAX = 10_000
 TOPICS_OPENING_MAX = 64  # topics that are taken at once; the others wait their turn
 REQUESTS_AT_ONCE_MAX = 256  # requests of one connection that are being served; beyond it TopicBusy
-CHANNELS_MAX = 10_000  # producers and consumers of one connection
+LISTED_MAX = 500  # names in one answer of a list; the rest is asked for after the last of them
+LISTED_BYTES_MAX = 48 * KIB  # of them, so that the answer fits a control frame
+CHANNELS_MAX = 20_000  # producers and consumers of one connection
 CONNECTIONS_MAX = 20_000  # of one broker
 HELLO_SECONDS = 5.0  # a connection that has not said hello by then is closed
 SEND_BUFFER_BYTES_MAX = 8 * MIB  # waiting for a slow reader; its consumers get no more until it reads
@@ -120,6 +122,7 @@ MESSAGE_OVERHEAD_BYTES = 64  # what a message without a payload counts, so that 
 CONSUMER_PREFETCH_MESSAGES = 10_000  # on their way to one consumer of one partition
 CLIENT_ACK_RANGES = 1_000  # coalesced into one frame; a quarter of what a record may have
 CLIENT_REQUESTS_MAX = 65_536  # of one connection without an answer; beyond it the caller waits no more but is refused
+CLIENT_REQUESTS_AT_ONCE = 200  # of them are sent, the rest wait their turn: fewer than the broker's REQUESTS_AT_ONCE_MAX
 
 # -- metadata --------------------------------------------------------------------------------------------------------
 METADATA_OPERATIONS_MAX = 128  # checks and changes of one transaction; etcd's limit
@@ -144,6 +147,7 @@ CONNECTIONS_GREETING_MAX = 4_096  # that have not said hello yet; beyond it the 
 FILES_RESERVED = 512  # file descriptors that connections leave to the journal and the rest
 KEEPALIVE_SECONDS = 30  # of silence before the broker asks; it takes twice as long for an end
 SWEEP_CONNECTIONS = 32  # looked at in one turn: ten thousand idle ones are never more than a fraction of a millisecond
+ADDRESS_BYTES_MAX = 300  # a host of 253 and a port, with room for brackets and a zone
 CERTIFICATE_LOOK_SECONDS = 5.0  # how often the files of a certificate are looked at
 
 # -- HTTP/2 ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pydanube import __version__
 from pydanube.base.errors import ConnectionLost, DanubeError, NodeBusy, ProtocolError, error_table
-from pydanube.base.limits import CLIENT_REQUESTS_MAX
+from pydanube.base.limits import CLIENT_REQUESTS_AT_ONCE, CLIENT_REQUESTS_MAX
 from pydanube.client.transport import Address, Dialer, Link
 from pydanube.wire.commands import (
     Acked,
@@ -50,8 +50,12 @@ class Channel(Protocol):
 
     def reset(self, generation: int) -> None: ...
 
+    def ended(self, error: DanubeError) -> None:
+        """The broker closed the channel."""
+        ...
+
     def broken(self, error: DanubeError) -> None:
-        """The broker closed the channel, or the connection is gone."""
+        """The connection is gone."""
         ...
 
 
@@ -73,6 +77,7 @@ class Connection:
         self._reader = FrameReader(Side.CLIENT)
         self._greeted: Future[None] = loop.create_future()
         self._requests: dict[int, Future[Answer]] = {}
+        self._turns = asyncio.Semaphore(CLIENT_REQUESTS_AT_ONCE)
         self._channels: dict[int, Channel] = {}
         self._last_request = 0
         self._last_channel = 0
@@ -80,12 +85,14 @@ class Connection:
         self._keepalive: TimerHandle | None = None
 
     async def open(self, dialer: Dialer, address: Address) -> None:
-        """Raises `ConnectionLost` or the broker's own refusal."""
+        """Raises `ConnectionLost`, `TlsFailed` or the broker's own refusal."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 self._link = await dialer.dial(address, self)
                 self._link.write([PREFACE, *Hello(f"pydanube {__version__}").encode()])
                 await self._greeted
+        except DanubeError as error:
+            raise self._give_up(error) from None
         except TimeoutError:
             raise self._give_up(ConnectionLost(f"{address} did not answer in {HELLO_SECONDS:g} seconds")) from None
         except OSError as error:
@@ -110,10 +117,11 @@ class Connection:
             raise NodeBusy(f"{CLIENT_REQUESTS_MAX} requests have no answer yet")
         number = self.next_request()
         answer: Future[Answer] = self.loop.create_future()
-        self.write(Request(number, verb, dict(fields)).encode())
         self._requests[number] = answer
         try:
-            return await answer
+            async with self._turns:
+                self.write(Request(number, verb, dict(fields)).encode())
+                return await answer
         finally:
             self._requests.pop(number, None)
 
@@ -197,7 +205,7 @@ class Connection:
         if not closed.channel:
             self.end(error)
         elif (channel := self._channels.pop(closed.channel, None)) is not None:
-            channel.broken(error)
+            channel.ended(error)
 
     def _keep_alive(self, silent: int) -> None:
         """Half a period without a byte: a ping. Two more without: it is gone, whatever TCP believes."""
@@ -205,9 +213,11 @@ class Connection:
         silent = 0 if self._heard else silent + 1
         self._heard = False
         if silent > 2:
+            if self._link is not None:
+                self._link.abort()  # what waits to be sent would wait for ever
             self.end(ConnectionLost(f"nothing heard for {self.welcome.keepalive_seconds * 1.5:g} seconds"))
             return
-        if silent or not self._channels:
+        if silent:
             self.write(Ping().encode())
         self._keepalive = self.loop.call_later(self.welcome.keepalive_seconds / 2, self._keep_alive, silent)
 
