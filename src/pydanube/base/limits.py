@@ -122,7 +122,7 @@ MESSAGE_OVERHEAD_BYTES = 64  # what a message without a payload counts, so that 
 CONSUMER_PREFETCH_MESSAGES = 10_000  # on their way to one consumer of one partition
 CLIENT_ACK_RANGES = 1_000  # coalesced into one frame; a quarter of what a record may have
 CLIENT_REQUESTS_MAX = 65_536  # of one connection without an answer; beyond it the caller waits no more but is refused
-CLIENT_REQUESTS_AT_ONCE = 200  # of them are sent, the rest wait their turn: fewer than the broker's REQUESTS_AT_ONCE_MAX
+CLIENT_REQUESTS_AT_ONCE = 200  # of them are sent, the rest wait their turn: fewer than REQUESTS_AT_ONCE_MAX
 
 # -- metadata --------------------------------------------------------------------------------------------------------
 METADATA_OPERATIONS_MAX = 128  # checks and changes of one transaction; etcd's limit
