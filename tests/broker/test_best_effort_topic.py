@@ -13,6 +13,7 @@ from broker.topic_world import TopicWorld, batch_of, numbers
 from pydanube.base.errors import (
     ConsumerBusy,
     ConsumerNotFound,
+    DanubeError,
     NameInvalid,
     NotReliable,
     SubscriptionKindDiffers,
@@ -48,6 +49,9 @@ class Basket:
 
     def reset(self, generation: int) -> None:
         raise AssertionError("there are no seeks")
+
+    def closed(self, error: DanubeError) -> None:
+        self.ended = error
 
     @property
     def offsets(self) -> list[int]:

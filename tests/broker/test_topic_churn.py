@@ -68,6 +68,9 @@ class Reader:
     def reset(self, generation: int) -> None:
         assert generation > self._known.generation
 
+    def closed(self, error: DanubeError) -> None:
+        """Its topic was closed."""
+
     async def _work(self, delivery: Delivery) -> None:
         random, host = self._random, self._host
         await asyncio.sleep(random.uniform(0, 0.05))

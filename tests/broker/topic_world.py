@@ -52,6 +52,7 @@ class Inbox:
         self.deliveries: list[Delivery] = []
         self.generation = host.known.cursor.generation
         self.resets = 0
+        self.ended: DanubeError | None = None
         self._more = asyncio.Event()
 
     def deliver(self, delivery: Delivery) -> None:
@@ -62,6 +63,9 @@ class Inbox:
     def reset(self, generation: int) -> None:
         self.generation = generation
         self.resets += 1
+
+    def closed(self, error: DanubeError) -> None:
+        self.ended = error
 
     @property
     def offsets(self) -> list[int]:

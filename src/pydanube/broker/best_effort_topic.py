@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from pydanube.base.errors import (
     ConsumerNotFound,
+    DanubeError,
     NotReliable,
     SubscriptionKindDiffers,
     SubscriptionNotFound,
@@ -22,7 +23,8 @@ from pydanube.base.errors import (
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import SUBSCRIPTIONS_MAX
 from pydanube.broker.delivery import Consumer, ConsumerSink, Delivery, keys_of
-from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.rates import SECOND, Rate, rate_of
 from pydanube.broker.topic import LATEST, Receipt
 from pydanube.dispatch.best_effort import BestEffort
 from pydanube.dispatch.events import Run
@@ -46,6 +48,7 @@ class BestEffortSubscription:
         self.consumers: dict[ConsumerId, Consumer] = {}
         self.delivered = 0  # messages
         self.dropped = 0  # messages that none of its consumers was given
+        self.rate: Rate | None = None  # what goes beyond it is dropped
         self._done = done
         self._closed = False
 
@@ -82,7 +85,12 @@ class BestEffortSubscription:
     ) -> None:
         """Changes nothing: there is no other copy to send."""
 
-    def hand_out(self, batch: Batch) -> None:
+    def hand_out(self, batch: Batch, now: int) -> None:
+        if self.rate is not None:
+            if self.rate.wait(now):
+                self.dropped += batch.count
+                return
+            self.rate.take(batch.count, batch.size, now)
         keys = keys_of(batch) if self.kind is SubscriptionKind.KEY_SHARED else None
         routed = self.engine.route(Run(batch.base_offset, batch.last_offset, keys))
         self.dropped += routed.dropped
@@ -90,10 +98,11 @@ class BestEffortSubscription:
         for consumer, first, last, attempt in routed.deliveries:
             self.consumers[consumer].sink.deliver(Delivery(batch, first, last, attempt, GENERATION))
 
-    def close(self) -> None:
+    def close(self, why: DanubeError) -> None:
         self._closed = True
-        for consumer in list(self.consumers):
-            self.leave(consumer, crashed=False)
+        for consumer in list(self.consumers.values()):
+            self.leave(consumer.id, crashed=False)
+            consumer.sink.closed(why)
 
     def _check_known(self, consumer: ConsumerId) -> None:
         if consumer not in self.consumers:
@@ -105,8 +114,9 @@ class BestEffortTopic:
 
     receipt = "none"  # what is true of a publish: nothing that lasts
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, options: TopicOptions | None = None) -> None:
         self.name = name
+        self.options = options or TopicOptions()
         self.subscriptions: dict[str, BestEffortSubscription] = {}
         self.published = 0  # messages, also the next offset
         self.unheard = 0  # of those: there was no subscription at all
@@ -115,9 +125,21 @@ class BestEffortTopic:
         self._append_time = 0
         self._done: Future[None] = asyncio.get_running_loop().create_future()  # the answer to whatever is not kept
         self._done.set_result(None)
-        self._closed = False
+        self._closed: DanubeError | None = None  # why it is
 
     # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def alter(self, options: TopicOptions) -> None:
+        """From now on. Of the options only the dispatch rate means anything here."""
+        self.options = options
+        for host in self.subscriptions.values():
+            host.rate = self._rate()
+
+    def _rate(self) -> Rate | None:
+        return rate_of(self.options.dispatch_messages_per_second, self.options.dispatch_bytes_per_second)
+
+    def admit(self, bytes: int) -> None:
+        """Whatever is published has room: nothing is kept."""
 
     async def attach(self, producer: str) -> NoReturn:
         raise NotReliable(f"{self.name} keeps nothing, so it cannot tell what {producer!r} has published before")
@@ -135,8 +157,9 @@ class BestEffortTopic:
         self.published += batch.count
         if not self.subscriptions:
             self.unheard += batch.count
+        now = int(self._clock.monotonic() * SECOND)
         for host in self.subscriptions.values():
-            host.hand_out(stamped)
+            host.hand_out(stamped, now)
         return Receipt(stamped.base_offset, self._done)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
@@ -148,8 +171,12 @@ class BestEffortTopic:
         *,
         start: str | int = LATEST,
         options: SubscriptionOptions | None = None,
+        create: bool = True,
     ) -> BestEffortSubscription:
-        """The subscription of that name, made if it is new. It gets what is published from now on."""
+        """The subscription of that name, made if it is new, whatever `create` says: none outlives its broker.
+
+        It gets what is published from now on.
+        """
         self._check_open()
         if start != LATEST:
             raise NotReliable(f"{self.name} keeps nothing; its subscriptions start at {LATEST}, not {start!r}")
@@ -161,6 +188,7 @@ class BestEffortTopic:
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
                 raise TooManySubscriptions(f"{SUBSCRIPTIONS_MAX} subscriptions")
             known = self.subscriptions[name] = BestEffortSubscription(name, kind, self._done)
+            known.rate = self._rate()
         if known.kind is not kind:
             raise SubscriptionKindDiffers(f"{name!r} is {known.kind.name.lower()}, not {kind.name.lower()}")
         return known
@@ -170,7 +198,7 @@ class BestEffortTopic:
         host = self.subscriptions.pop(name, None)
         if host is None:
             raise SubscriptionNotFound(f"subscription {name!r}")
-        host.close()
+        host.close(SubscriptionNotFound(f"subscription {name!r} of {self.name} was deleted"))
 
     def connect(
         self, host: BestEffortSubscription, name: str, sink: ConsumerSink, filters: Sequence[bytes] = ()
@@ -190,11 +218,12 @@ class BestEffortTopic:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        self._closed = True
+    async def close(self, why: DanubeError | None = None) -> None:
+        """Whoever uses it is told `why`, also later."""
+        self._closed = self._closed or why or TopicClosed(f"{self.name} is not served here any more")
         for host in self.subscriptions.values():
-            host.close()
+            host.close(self._closed)
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise TopicClosed(f"{self.name} is not served here any more")
+        if self._closed is not None:
+            raise type(self._closed)(*self._closed.args)

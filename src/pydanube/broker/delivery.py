@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from pydanube.base.errors import DanubeError
 from pydanube.base.ids import ConsumerId
 from pydanube.wire.batch import Batch
 
@@ -30,12 +31,16 @@ def keys_of(batch: Batch) -> list[bytes]:
 
 
 class ConsumerSink(Protocol):
-    """The connection behind a consumer. Neither call may block or raise: a sink has its own bounded queue."""
+    """The connection behind a consumer. No call may block or raise: a sink has its own bounded queue."""
 
     def deliver(self, delivery: Delivery) -> None: ...
 
     def reset(self, generation: int) -> None:
         """A seek: what was delivered before and is not acknowledged is void."""
+        ...
+
+    def closed(self, error: DanubeError) -> None:
+        """The subscription has ended, and why; nothing comes any more."""
         ...
 
 

@@ -1,19 +1,42 @@
-"""Who holds what of an open topic: its producers, its consumers, and the principal that every call names."""
+"""Who holds what of an open topic: its producers, its consumers, and the principal that every call names.
+
+What the topic allows is enforced here, so that no face and no verb can forget it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pydanube.base.names import TopicName
+from pydanube.base.errors import (
+    ConsumerLimitReached,
+    DanubeError,
+    MessageTooLarge,
+    PolicyInvalid,
+    ProducerLimitReached,
+    QuotaReached,
+    SubscriptionLimitReached,
+    TopicNotFound,
+)
+from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.best_effort_topic import BestEffortSubscription, BestEffortTopic
 from pydanube.broker.delivery import Consumer
 from pydanube.broker.directory import TopicRecord
+from pydanube.broker.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.pacing import Pace
 from pydanube.broker.policies import Policies
+from pydanube.broker.quotas import Usage
+from pydanube.broker.rates import rate_of
 from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Session, Topic
+from pydanube.broker.topic import Receipt, Session, Topic
+from pydanube.ledger.retention import RetentionPolicy
+from pydanube.ports.clock import Clock
+from pydanube.wire.batch import Batch
 
 AnyTopic = Topic | BestEffortTopic
 AnySubscription = SubscriptionHost | BestEffortSubscription
+Ended = Callable[[DanubeError], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +53,18 @@ ANONYMOUS = Principal()
 class Producer:
     """A producer's hold on one topic (partition)."""
 
+    number: int  # of all holds of the service
     open: Opened
     session: Session | None  # None without a name: what it sends is not deduplicated
     reliable: bool
+    tell_ended: Ended  # to be told when the topic is not there for it any more
 
 
 @dataclass(eq=False, slots=True)
 class ConsumerHold:
     """A consumer's hold on one subscription of one topic (partition)."""
 
+    number: int  # of all holds of the service
     open: Opened
     host: AnySubscription
     consumer: Consumer
@@ -52,5 +78,114 @@ class Opened:
     record: TopicRecord
     topic: AnyTopic
     policies: Policies
+    usage: Usage | None = None  # of its namespace, where that has a limit
+    pace: Pace | None = None  # of its publishers, where that has a limit
+    subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that none slips past the limit
     producers: dict[int, Producer] = field(default_factory=dict)
     consumers: dict[int, ConsumerHold] = field(default_factory=dict)
+    ended: DanubeError | None = None  # why it is not served any more
+
+    def follow(self, record: TopicRecord, policies: Policies, usage: Usage | None, clock: Clock) -> None:
+        """What was decided about it holds from now on; whoever is there already stays."""
+        self.record, self.policies, self.usage = record, policies, usage
+        self.topic.alter(topic_options(record, policies))
+        rate = rate_of(policies.publish_messages_per_second, policies.publish_bytes_per_second)
+        before = None if self.pace is None else (self.pace.rate.messages, self.pace.rate.bytes)
+        if before != (None if rate is None else (rate.messages, rate.bytes)):
+            self.let_go()
+            self.pace = None if rate is None else Pace(rate, clock)
+
+    def let_go(self) -> None:
+        """Answers that were held back for the rate come now."""
+        if self.pace is not None:
+            self.pace.release()
+
+    def mark(self, host: AnySubscription | None = None) -> str:
+        """Of the topic, or a subscription of it: whoever comes back with it finds the very same, or an error."""
+        return f"{self.record.id}.{host.known.id}" if isinstance(host, SubscriptionHost) else str(self.record.id)
+
+    def check_mark(self, mark: str | None) -> None:
+        """That of somebody who was here before, if there is one, is of this topic."""
+        if mark is not None and mark.partition(".")[0] != str(self.record.id):
+            raise TopicNotFound(f"{self.name} was deleted, and another topic has its name now")
+
+    async def end(self, why: DanubeError) -> None:
+        """It is not served any more: whoever uses it is told, then it is closed."""
+        self.ended = why
+        self.let_go()
+        producers, self.producers = self.producers, {}
+        self.consumers = {}  # their subscriptions tell them
+        for producer in producers.values():
+            producer.tell_ended(why)
+        await self.topic.close(why)
+
+    def forget(self, host: AnySubscription) -> None:
+        """The subscription has ended, and with it its consumers."""
+        self.consumers = {number: hold for number, hold in self.consumers.items() if hold.host is not host}
+
+    def _check_served(self) -> None:
+        if self.ended is not None:
+            raise type(self.ended)(*self.ended.args)
+
+    def check_producers(self) -> None:
+        self._check_served()
+        limit = self.policies.producers_max
+        if limit is not None and len(self.producers) >= limit:
+            raise ProducerLimitReached(f"{self.name} has {len(self.producers)} producers, at most {limit}")
+
+    def check_consumers(self) -> None:
+        self._check_served()
+        limit = self.policies.consumers_max
+        if limit is not None and len(self.consumers) >= limit:
+            raise ConsumerLimitReached(f"{self.name} has {len(self.consumers)} consumers, at most {limit}")
+
+    def check_subscriptions(self, name: str) -> None:
+        limit, known = self.policies.subscriptions_max, self.topic.subscriptions
+        if limit is not None and name not in known and len(known) >= limit:
+            raise SubscriptionLimitReached(f"{self.name} has {len(known)} subscriptions, at most {limit}")
+
+    def check_dead_letters(self, options: SubscriptionOptions) -> None:
+        target = options.failure.dead_letter_topic
+        if target is not None and parse_topic(target).whole == self.name.whole:
+            raise PolicyInvalid(f"dead letters of {self.name} cannot go to itself")
+
+    def publish(self, batch: Batch, producer_epoch: int) -> Receipt:
+        """To the topic, if the policies allow it, and answered when they do."""
+        policies, pace, usage, topic = self.policies, self.pace, self.usage, self.topic
+        limit = policies.message_bytes_max
+        if limit is not None and batch.raw_bytes > limit and _largest(batch) > limit:
+            raise MessageTooLarge(f"{self.name} takes messages of at most {limit} bytes")
+        limit = policies.namespace_bytes_max
+        if limit is not None and usage is not None and usage.bytes >= limit and isinstance(topic, Topic):
+            raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes, at most {limit}")
+        if pace is not None:
+            pace.check(self.name)
+        topic.admit(batch.size)
+        receipt = topic.publish(batch, producer_epoch)
+        if receipt.duplicate:
+            return receipt
+        if usage is not None and isinstance(topic, Topic):
+            usage.add(topic.name, batch.size)
+        if pace is not None:
+            answer = pace.hold(receipt.confirmed, batch.count, batch.size)
+            return Receipt(receipt.offset, answer, written=receipt.confirmed)
+        return receipt
+
+
+def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
+    retention = None
+    if policies.retention_seconds is not None or policies.retention_bytes is not None:
+        retention = RetentionPolicy(policies.retention_seconds, policies.retention_bytes)
+    return TopicOptions(
+        durability=record.durability,
+        retention=retention,
+        ttl_seconds=policies.ttl_seconds,
+        backlog=policies.backlog,
+        dispatch_messages_per_second=policies.dispatch_messages_per_second,
+        dispatch_bytes_per_second=policies.dispatch_bytes_per_second,
+    )
+
+
+def _largest(batch: Batch) -> int:
+    """Bytes of its largest payload. Only asked of batches that may hold one beyond the limit."""
+    return max(len(payload or b"") for payload in batch.payloads())

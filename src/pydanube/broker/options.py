@@ -45,6 +45,11 @@ class SubscriptionOptions:
     def encode(self) -> bytes:
         return json.dumps(asdict(self), default=_plain, separators=(",", ":")).encode()
 
+    def to_json(self) -> dict[str, Any]:
+        """As `from_json` takes them."""
+        plain: dict[str, Any] = json.loads(self.encode())
+        return plain
+
     def changed(self, found: Mapping[str, Any]) -> SubscriptionOptions:
         """With these values instead of its own; what is not named stays."""
         unknown = [name for name in found if name not in ("failure", "dispatch")]

@@ -16,11 +16,8 @@ from pydanube.base.checksum import crc32c
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
-    LimitReached,
-    MessageTooLarge,
     NotReliable,
     PartitionMissing,
-    PolicyInvalid,
     RequestInvalid,
     SubscriptionNotFound,
     TopicClosed,
@@ -31,16 +28,28 @@ from pydanube.base.errors import (
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic
+from pydanube.broker.admin import Admin
 from pydanube.broker.best_effort_topic import BestEffortTopic
 from pydanube.broker.delivery import ConsumerSink
 from pydanube.broker.directory import Directory, TopicRecord
-from pydanube.broker.holds import ANONYMOUS, AnySubscription, AnyTopic, ConsumerHold, Opened, Principal, Producer
-from pydanube.broker.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.holds import (
+    ANONYMOUS,
+    AnySubscription,
+    AnyTopic,
+    ConsumerHold,
+    Ended,
+    Opened,
+    Principal,
+    Producer,
+    topic_options,
+)
+from pydanube.broker.leftovers import Leftovers
+from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.policies import Policies
+from pydanube.broker.quotas import Usage
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import LATEST, Receipt, Surroundings, Topic
 from pydanube.ledger.dedup import Renewal
-from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
@@ -73,6 +82,10 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._opened: dict[TopicName, Opened] = {}
         self._opening: dict[TopicName, Task[Opened]] = {}
+        self._usages: dict[str, Usage] = {}  # of namespaces that have a limit
+        self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
+        self._leftovers = Leftovers(self._around)
+        self.admin = Admin(self)
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
         self._numbers = 0  # of producers and consumers so far
         self._closed = False
@@ -91,6 +104,7 @@ class Service:
     async def delete_namespace(self, principal: Principal, name: str) -> None:
         self._check_open()
         await self._directory.delete_namespace(name)
+        self._usages.pop(name, None)
 
     async def namespace_policies(
         self, principal: Principal, name: str, changes: Mapping[str, Any] | None = None
@@ -99,7 +113,57 @@ class Service:
         if changes is None:
             return self._directory.policies(name)
         self._check_open()
-        return await self._directory.change_namespace(name, changes)
+        policies = await self._directory.change_namespace(name, changes)
+        self._count(name, policies)
+        for opened in self._opened.values():
+            if opened.name.namespace == name:
+                self._follow(opened, opened.record, policies)
+                self._settle_usage(opened)
+        await self._counted(name)
+        return policies
+
+    def _follow(self, opened: Opened, record: TopicRecord, namespace: Policies) -> None:
+        usage = self._usages.get(opened.name.namespace)
+        opened.follow(record, record.policies.over(namespace), usage, self._around.clock)
+
+    def _count(self, namespace: str, policies: Policies) -> None:
+        """What its topics store, where there is a limit on it: what is open at once, the others soon."""
+        if policies.namespace_bytes_max is None:
+            self._usages.pop(namespace, None)
+        elif namespace not in self._usages:
+            self._usages[namespace] = Usage()
+            counting = self._counting[namespace] = self._loop.create_task(self._count_closed(namespace))
+            counting.add_done_callback(lambda _: self._counting.pop(namespace, None))
+
+    async def _count_closed(self, namespace: str) -> None:
+        """After an unclean stop nobody knows how long the last ledgers are: these topics are opened."""
+        usage = self._usages[namespace]
+        for record in self._directory.topics(namespace):
+            for place in record.places() if record.reliable else ():
+                if place in self._opened or place in self._opening:
+                    continue
+                stream, _ = await self._around.catalog.load(record.stream(place.partition))
+                if stream.unsealed is None:
+                    usage.set(str(place), sum(ledger.bytes for ledger in stream.ledgers))
+                    continue
+                try:
+                    await self.open(ANONYMOUS, str(place))
+                except DanubeError as error:
+                    log.warning("what %s stores is not counted yet: %s", place, error)
+            await asyncio.sleep(0)  # there may be many
+
+    async def _counted(self, namespace: str) -> None:
+        if namespace in self._counting:
+            await asyncio.wait([self._counting[namespace]])
+
+    def _settle_usage(self, opened: Opened) -> None:
+        """What was trimmed or failed counts no more; where space is short, what nobody needs is sealed to go."""
+        usage, limit, topic = opened.usage, opened.policies.namespace_bytes_max, opened.topic
+        if usage is None or limit is None or not isinstance(topic, Topic):
+            return
+        usage.set(topic.name, topic.ledger.stream.bytes)
+        if usage.bytes * 2 > limit:
+            topic.roll_unneeded(limit // 16)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -128,7 +192,10 @@ class Service:
         self._check_open()
         parsed = parse_topic(name)
         found = self._opened.get(parsed)
-        if found is not None and not self._gone(found):
+        if found is not None and self._gone(found):
+            await self._let_go(found)
+            found = None
+        if found is not None:
             if reliable is not None and found.record.reliable is not reliable:
                 await self.topic(principal, name, reliable=reliable)
             return found
@@ -139,22 +206,43 @@ class Service:
         opening = self._opening.get(parsed)
         if opening is None:
             opening = self._opening[parsed] = self._loop.create_task(self._open(parsed, record))
-            opening.add_done_callback(lambda _: self._opening.pop(parsed, None))
+            opening.add_done_callback(lambda done: self._done_opening(parsed, done))
         return await asyncio.shield(opening)
 
+    def _done_opening(self, name: TopicName, opening: Task[Opened]) -> None:
+        if self._opening.get(name) is opening:  # else the topic was deleted meanwhile, and perhaps made again
+            del self._opening[name]
+        if not opening.cancelled():
+            opening.exception()  # whoever asked has it
+
     async def _open(self, name: TopicName, record: TopicRecord) -> Opened:
-        policies = record.policies.over(self._directory.policies(name.namespace))
+        namespace = self._directory.policies(name.namespace)
+        self._count(name.namespace, namespace)
+        policies = record.policies.over(namespace)
         async with self._turns:
+            options = topic_options(record, policies)
             if record.reliable:
-                options = _topic_options(record, policies)
                 topic: AnyTopic = await Topic.open(record.stream(name.partition), self._around, options, str(name))
             else:
-                topic = BestEffortTopic(str(name), self._around.clock)
+                topic = BestEffortTopic(str(name), self._around.clock, options)
+        current = self._directory.find(name)  # it may have changed meanwhile
+        if current is None or current.id != record.id:
+            deleted = TopicNotFound(f"topic {name} was deleted")
+            await topic.close(deleted)
+            raise deleted
         opened = self._opened[name] = Opened(name, record, topic, policies)
+        self._follow(opened, current, self._directory.policies(name.namespace))
+        self._settle_usage(opened)
         return opened
 
     def _gone(self, opened: Opened) -> bool:
         return isinstance(opened.topic, Topic) and opened.topic.lost
+
+    async def _let_go(self, lost: Opened) -> None:
+        """Another broker owns it now; those who use it here look for that one."""
+        if self._opened.get(lost.name) is lost:
+            del self._opened[lost.name]
+            await lost.end(TopicClosed(f"{lost.name} is served by another broker now"))
 
     async def create_topic(
         self,
@@ -180,30 +268,27 @@ class Service:
     ) -> TopicRecord:
         """More partitions, other policies; what is open follows at once."""
         record = await self._directory.alter_topic(parse_topic(name).whole, partitions=partitions, policies=policies)
-        merged = record.policies.over(self._directory.policies(record.name.namespace))
+        namespace = self._directory.policies(record.name.namespace)
         for opened in self._opened.values():
             if opened.name.whole == record.name:
-                opened.record, opened.policies = record, merged
-                if isinstance(opened.topic, Topic):
-                    opened.topic.options = _topic_options(record, merged)
+                self._follow(opened, record, namespace)
         return record
 
     async def delete_topic(self, principal: Principal, name: str) -> None:
-        """Its record goes first, so that nobody opens it again; then what is stored."""
+        """Its record goes first, so that nobody opens it again; then whoever uses it is told; then what is stored."""
         self._check_open()
-        parsed = parse_topic(name)
-        record = await self._directory.delete_topic(parsed.whole)
-        partitions = [None] if not record.partitions else list(range(record.partitions))
-        for partition in partitions:
-            place = TopicName(parsed.namespace, parsed.name, partition)
-            opened = self._opened.pop(place, None)
-            if opened is None and record.reliable:
-                opened = await self._open(place, record)
-                self._opened.pop(place, None)
-            if opened is not None and isinstance(opened.topic, Topic):
-                await opened.topic.delete()
-            elif opened is not None:
-                await opened.topic.close()
+        record = await self._directory.delete_topic(parse_topic(name).whole)
+        deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.places()
+        opened = [self._opened.pop(place) for place in places if place in self._opened]
+        opening = [self._opening.pop(place) for place in places if place in self._opening]
+        for each in opened:
+            await each.end(deleted)
+        if opening:
+            await asyncio.wait(opening)  # each finds the topic gone, and closes it
+        self._leftovers.add(record)
+        await self._leftovers.sweep()
+        for place in places if record.name.namespace in self._usages else ():
+            self._usages[record.name.namespace].forget(str(place))
 
     # -- producers -----------------------------------------------------------------------------------------------------
 
@@ -211,38 +296,39 @@ class Service:
         self,
         principal: Principal,
         topic: str,
+        ended: Ended,
         *,
         name: str | None = None,
+        resume: str | None = None,
         fresh: bool = False,
         renewal: Renewal | None = None,
         reliable: bool = True,
         create: bool = True,
     ) -> Producer:
-        """With a name, what it repeats is found; see `Topic.attach`."""
-        opened = await self.open(principal, topic, create=create, reliable=reliable)
-        limit = opened.policies.producers_max
-        if limit is not None and len(opened.producers) >= limit:
-            raise LimitReached(f"{opened.name} has {limit} producers")
+        """With a name, what it repeats is found; see `Topic.attach`. `ended` is called if the topic goes.
+
+        With `resume`, the mark of a hold that it had, only the very same topic will do.
+        """
+        opened = await self.open(principal, topic, create=create and resume is None, reliable=reliable)
+        opened.check_mark(resume)
+        await self._counted(opened.name.namespace)
+        opened.check_producers()
         session = None
         if name is not None and isinstance(opened.topic, Topic):
             session = await opened.topic.attach(name, fresh=fresh, renewal=renewal)
-        producer = Producer(opened, session, reliable)
+            opened.check_producers()  # others may have been quicker
         self._numbers += 1
-        opened.producers[self._numbers] = producer
+        producer = opened.producers[self._numbers] = Producer(self._numbers, opened, session, reliable, ended)
         return producer
 
     def publish(self, producer: Producer, batch: Batch) -> Receipt:
         """The receipt's future is done when the batch is as safe as the topic promises."""
         self._check_open()
-        opened = producer.open
-        limit = opened.policies.message_bytes_max
-        if limit is not None and batch.raw_bytes > limit and _largest(batch) > limit:
-            raise MessageTooLarge(f"{opened.name} takes messages of at most {limit} bytes")
         epoch = 0 if producer.session is None else producer.session.epoch
-        return opened.topic.publish(batch, epoch)
+        return producer.open.publish(batch, epoch)
 
     def close_producer(self, producer: Producer) -> None:
-        _remove(producer.open.producers, producer)
+        producer.open.producers.pop(producer.number, None)
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
@@ -259,51 +345,57 @@ class Service:
         filters: Sequence[bytes] = (),
         create: bool = True,
         reliable: bool | None = None,
+        resume: str | None = None,
         options: SubscriptionOptions | None = None,
     ) -> ConsumerHold:
-        opened = await self.open(principal, topic, create=create, reliable=reliable)
-        limit = opened.policies.consumers_max
-        if limit is not None and len(opened.consumers) >= limit:
-            raise LimitReached(f"{opened.name} has {limit} consumers")
-        host = await self._subscribe(opened, subscription, kind, start, options)
+        """With `resume`, the mark of a hold that it had, only the very same subscription will do."""
+        opened = await self.open(principal, topic, create=create and resume is None, reliable=reliable)
+        opened.check_mark(resume)
+        opened.check_consumers()
+        host = await self.enter(opened, subscription, kind, start, options, create=resume is None)
+        if resume not in (None, opened.mark(host)):
+            raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription has its name now")
+        opened.check_consumers()  # others may have been quicker
         consumer = opened.topic.connect(host, name, sink, filters)  # type: ignore[arg-type]
-        hold = ConsumerHold(opened, host, consumer)
         self._numbers += 1
-        opened.consumers[self._numbers] = hold
+        hold = opened.consumers[self._numbers] = ConsumerHold(self._numbers, opened, host, consumer)
         return hold
 
-    async def _subscribe(
+    async def enter(
         self,
         opened: Opened,
         subscription: str,
         kind: SubscriptionKind,
         start: str | int | Mapping[str, int],
         options: SubscriptionOptions | None,
+        *,
+        create: bool = True,
     ) -> AnySubscription:
-        limit = opened.policies.subscriptions_max
+        """The subscription of that name; where it is new, and may be made, with these options."""
         topic = opened.topic
-        target = None if options is None else options.failure.dead_letter_topic
-        if target is not None and parse_topic(target).whole == opened.name.whole:
-            raise PolicyInvalid(f"dead letters of {opened.name} cannot go to itself")
-        if limit is not None and subscription not in topic.subscriptions and len(topic.subscriptions) >= limit:
-            raise LimitReached(f"{opened.name} has {limit} subscriptions")
-        return await topic.subscribe(subscription, kind, start=await self._start(opened, start), options=options)
+        if options is not None:
+            opened.check_dead_letters(options)
+        offset = await self.place(opened, start)
+        async with opened.subscribing:
+            opened.check_subscriptions(subscription)
+            return await topic.subscribe(subscription, kind, start=offset, options=options, create=create)
 
-    async def _start(self, opened: Opened, start: str | int | Mapping[str, int]) -> str | int:
+    async def place(self, opened: Opened, start: str | int | Mapping[str, int]) -> str | int:
+        """Where that is, unless the topic itself says it: earliest, latest, an offset, or {"time": microseconds}."""
         if not isinstance(start, Mapping):
             return start
         time = start.get("time")
         if not isinstance(time, int):
             raise RequestInvalid("a start by time is {'time': microseconds}")
-        return await self._reliable(opened).find_time(time)
+        return await self.reliable(opened).find_time(time)
 
     def close_consumer(self, hold: ConsumerHold, *, crashed: bool) -> None:
-        _remove(hold.open.consumers, hold)
+        hold.open.consumers.pop(hold.number, None)
         hold.host.leave(hold.consumer.id, crashed=crashed)
 
     async def seek(self, hold: ConsumerHold, *, offset: int | None = None, time: int | None = None) -> int:
         """To an offset or a time; returns the new generation."""
-        topic = self._reliable(hold.open)
+        topic = self.reliable(hold.open)
         assert isinstance(hold.host, SubscriptionHost)
         if (offset is None) == (time is None):
             raise RequestInvalid("a seek goes to an offset or to a time")
@@ -322,28 +414,11 @@ class Service:
             raise NotReliable(f"{hold.open.name} keeps nothing")
         return hold.host
 
-    async def subscribe(
-        self,
-        principal: Principal,
-        topic: str,
-        subscription: str,
-        kind: SubscriptionKind,
-        *,
-        start: str | int | Mapping[str, int] = LATEST,
-        options: SubscriptionOptions | None = None,
-    ) -> None:
-        """Makes it if it is new, without a consumer."""
-        await self._subscribe(await self.open(principal, topic), subscription, kind, start, options)
-
-    async def unsubscribe(self, principal: Principal, topic: str, subscription: str) -> None:
-        opened = await self.open(principal, topic)
-        await opened.topic.unsubscribe(subscription)
-
     async def explain(
         self, principal: Principal, topic: str, subscription: str, *, offset: int | None, consumer: int | None
     ) -> str:
         opened = await self.open(principal, topic)
-        host = self._reliable(opened).subscriptions.get(subscription)
+        host = self.reliable(opened).subscriptions.get(subscription)
         if host is None:
             raise SubscriptionNotFound(f"subscription {subscription!r}")
         if offset is not None:
@@ -357,7 +432,7 @@ class Service:
     async def read(self, principal: Principal, topic: str, offset: int, bytes_max: int) -> list[Batch]:
         """Confirmed batches from the one that holds `offset` on; none if there is nothing there yet."""
         opened = await self.open(principal, topic)
-        ledger = self._reliable(opened).ledger
+        ledger = self.reliable(opened).ledger
         offset = max(offset, ledger.first)
         if offset >= ledger.confirmed_end:
             return []
@@ -366,13 +441,13 @@ class Service:
     async def bounds(self, principal: Principal, topic: str) -> tuple[int, int]:
         """The first offset there is, and the one after the last that may be seen."""
         opened = await self.open(principal, topic)
-        ledger = self._reliable(opened).ledger
+        ledger = self.reliable(opened).ledger
         return ledger.first, ledger.confirmed_end
 
     async def offset_of_time(self, principal: Principal, topic: str, time: int) -> int:
-        return await self._reliable(await self.open(principal, topic)).find_time(time)
+        return await self.reliable(await self.open(principal, topic)).find_time(time)
 
-    def _reliable(self, opened: Opened) -> Topic:
+    def reliable(self, opened: Opened) -> Topic:
         if not isinstance(opened.topic, Topic):
             raise NotReliable(f"{opened.name} keeps nothing")
         return opened.topic
@@ -405,6 +480,8 @@ class Service:
                 if isinstance(opened.topic, Topic):
                     try:
                         await opened.topic.tick()
+                        if self._opened.get(opened.name) is opened:
+                            self._settle_usage(opened)
                     except Exception as error:  # one topic's trouble is not the others'
                         log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
 
@@ -426,25 +503,11 @@ class Service:
         """No new work; every topic becomes durable and is let go."""
         self._closed = True
         self._housekeeping.cancel()
-        await asyncio.gather(self._housekeeping, *self._opening.values(), return_exceptions=True)
+        counting = list(self._counting.values())
+        for task in counting:
+            task.cancel()
+        await asyncio.gather(self._housekeeping, *counting, *self._opening.values(), return_exceptions=True)
         opened = list(self._opened.values())
-        await asyncio.gather(*(each.topic.close() for each in opened))
-
-
-def _largest(batch: Batch) -> int:
-    """Bytes of its largest payload. Only asked of batches that may hold one beyond the limit."""
-    return max(len(payload or b"") for payload in batch.payloads())
-
-
-def _remove(holds: dict[int, Any], hold: object) -> None:
-    for number, each in holds.items():
-        if each is hold:
-            del holds[number]
-            return
-
-
-def _topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
-    retention = None
-    if policies.retention_seconds is not None or policies.retention_bytes is not None:
-        retention = RetentionPolicy(policies.retention_seconds, policies.retention_bytes)
-    return TopicOptions(durability=record.durability, retention=retention, ttl_seconds=policies.ttl_seconds)
+        for each in opened:
+            each.let_go()
+        await asyncio.gather(*(each.end(TopicClosed("the broker is stopping")) for each in opened))

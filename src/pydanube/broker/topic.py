@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Task
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydanube.base.errors import (
     ArgumentInvalid,
     DanubeError,
+    OffsetNotConfirmed,
+    PolicyInvalid,
     SubscriptionKindDiffers,
     SubscriptionNotFound,
     TopicBusy,
@@ -22,11 +24,13 @@ from pydanube.base.errors import (
     TopicRecovering,
 )
 from pydanube.base.ids import ConsumerId, Epoch
-from pydanube.base.limits import ACK_RANGES_MAX, DEDUP_WINDOW_BATCHES, OFFSET_MAX, REPEATS_WAITING_MAX
+from pydanube.base.limits import ACK_RANGES_MAX, DEDUP_WINDOW_BATCHES, REPEATS_WAITING_MAX
+from pydanube.broker.backlog import Backlog, extents_of
 from pydanube.broker.dead_letter import dead_letter_of
 from pydanube.broker.delivery import Consumer, ConsumerSink
 from pydanube.broker.engines import engine_for
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.quotas import Extent, bytes_from
 from pydanube.broker.state_log import StateLog
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.dispatch.events import Poisoned
@@ -46,6 +50,7 @@ from pydanube.wire.batch import Batch
 log = logging.getLogger(__name__)
 EARLIEST, LATEST = "earliest", "latest"
 SECOND = 1_000_000  # microseconds
+COMPACTION_SECONDS = 0.01  # between looks whether a snapshot is durable
 EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in the next
 PublishElsewhere = Callable[[str, Batch], Awaitable[None]]  # to another topic; done when it is durable
 
@@ -76,6 +81,7 @@ class Receipt(NamedTuple):
     offset: int
     confirmed: Future[None]
     duplicate: bool = False
+    written: Future[None] | None = None  # done before it, if the answer is held back longer than the batch takes
 
 
 class Topic:
@@ -87,6 +93,7 @@ class Topic:
         self.state = TopicState()
         self.subscriptions: dict[str, SubscriptionHost] = {}
         self.ledger: ManagedLedger
+        self.backlog: Backlog
         self._around = surroundings
         self._log: StateLog
         self._state_stream: Stream
@@ -98,7 +105,7 @@ class Topic:
         self._consumers = 0  # ids given so far
         clock = surroundings.clock
         self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * 1_000_000))
-        self._closed = False
+        self._closed: DanubeError | None = None  # why it is
 
     @classmethod
     async def open(
@@ -111,11 +118,12 @@ class Topic:
         topic = cls(name or stream, surroundings, options)
         data = await topic._take(stream, lazy=False)
         try:
-            state = await topic._take(f"{stream}#state", lazy=True)
+            state = await topic._take(state_stream(stream), lazy=True)
         except BaseException:
             await data.close()
             raise
         topic.ledger = ManagedLedger(data, surroundings.cache, topic._changed)
+        topic.backlog = Backlog(topic.name, topic.ledger, topic.subscriptions, options.backlog)
         topic._log = StateLog(state, topic.state, topic._producers_end)
         topic._state_stream = state
         try:
@@ -150,6 +158,14 @@ class Topic:
         """What is true of a confirmed publish."""
         return self.ledger.stream.receipt
 
+    def alter(self, options: TopicOptions) -> None:
+        """From now on; what its streams were opened with stays."""
+        before, self.options = self.options, options
+        if options.backlog != before.backlog:
+            self.backlog.change(options.backlog)
+        for host in self.subscriptions.values():
+            host.set_rate(options.dispatch_messages_per_second, options.dispatch_bytes_per_second)
+
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     async def attach(self, producer: str, *, fresh: bool = False, renewal: Renewal | None = None) -> Session:
@@ -175,6 +191,10 @@ class Topic:
         known = self.state.producers.find(producer)
         assert known is not None
         return Session(known.id, known.epoch, known.next_sequence)
+
+    def admit(self, bytes: int) -> None:
+        """Raises if its subscriptions are too far behind for more."""
+        self.backlog.admit(bytes)
 
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
         """Appends a batch, once: a batch that came before is answered with the offset it has (§13)."""
@@ -282,11 +302,14 @@ class Topic:
         *,
         start: str | int = LATEST,
         options: SubscriptionOptions | None = None,
+        create: bool = True,
     ) -> SubscriptionHost:
-        """The subscription of that name, made if it is new; durable before it returns."""
+        """The subscription of that name, made with `options` if it is new and may be; durable before it returns."""
         self._check_open()
         async with self._starting:
             known = self.state.find(name)
+            if known is None and not create:
+                raise SubscriptionNotFound(f"{self.name} has no subscription {name!r}")
             if known is None:
                 self._log.check()
                 first = self._offset_of(start)
@@ -316,11 +339,11 @@ class Topic:
         """The first offset appended at or after `time` (µs), for a subscription, a reader or a seek."""
         return await self.ledger.find_time(time)
 
-    async def seek(self, host: SubscriptionHost, offset: int) -> None:
-        """Delivers everything from `offset` on again, or skips to it; durable before it returns (§14)."""
+    async def seek(self, host: SubscriptionHost, to: str | int) -> None:
+        """Delivers everything from there on again, or skips to it; durable before it returns (§14)."""
         self._check_open()
         async with self._starting:
-            sought = host.seek(max(offset, self.ledger.first))
+            sought = host.seek(self._offset_of(to))
         await sought
 
     async def unsubscribe(self, name: str) -> None:
@@ -331,8 +354,57 @@ class Topic:
             raise SubscriptionNotFound(f"subscription {name!r}")
         gone = self._log.apply(self.state.decide_delete(known.id))
         host = self.subscriptions.pop(name)
-        await host.close()
-        await gone
+        host.stop()
+        try:
+            await gone
+        finally:  # memory has it, and mends the log with it
+            await host.close(SubscriptionNotFound(f"subscription {name!r} of {self.name} was deleted"))
+
+    async def alter_subscription(self, name: str, changes: Mapping[str, Any]) -> None:
+        """Other options for a subscription that is there; it goes by them at once, and they are durable on return."""
+        self._check_open()
+        self._log.check()
+        host = self.subscription(name)
+        options = SubscriptionOptions.decode(host.known.options).changed(changes)
+        record = self.state.decide_change(host.known.id, options.encode())
+        if record is None:
+            return await self._log.barrier()
+        altered = self._log.apply(record)
+        host.alter(options)
+        await altered
+
+    async def skip(self, name: str, *, count: int | None = None, to: int | None = None) -> int:
+        """Gives up the next `count` messages of a subscription, or all below `to`; how many they were. Durable."""
+        self._check_open()
+        host = self.subscription(name)
+        end, skipped = self.ledger.confirmed_end, host.known.counts[Cause.SKIPPED]
+        floor = to if to is not None else host.known.cursor.behind(count or 0, end)
+        done = host.skip_to(floor, Cause.SKIPPED)
+        skipped = host.known.counts[Cause.SKIPPED] - skipped
+        await (done or self._log.barrier())
+        return skipped
+
+    async def truncate(self, before: int | None = None) -> None:
+        """Deletes all messages there are, or those below `before`. Subscriptions skip them, visibly; durable."""
+        self._check_open()
+        async with self._starting:
+            end = self.ledger.confirmed_end
+            before = end if before is None else before
+            if not 0 <= before <= end:
+                raise OffsetNotConfirmed(f"{self.name} is confirmed below {end}, so it cannot begin at {before}")
+            skips = [host.skip_to(before, Cause.SKIPPED) for host in self.subscriptions.values()]
+            await asyncio.gather(*filter(None, skips))
+            while (needed := self.state.needed_from()) is not None and needed < before:
+                self._check_open()
+                self._log.compact_soon()  # what the messages say about their producers is kept elsewhere first
+                await asyncio.sleep(COMPACTION_SECONDS)
+            await self.ledger.stream.truncate(before)
+
+    def subscription(self, name: str) -> SubscriptionHost:
+        found = self.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFound(f"{self.name} has no subscription {name!r}")
+        return found
 
     def connect(self, host: SubscriptionHost, name: str, sink: ConsumerSink, filters: Sequence[bytes] = ()) -> Consumer:
         """A consumer of the subscription; it gets nothing before it grants permits."""
@@ -343,15 +415,16 @@ class Topic:
         return consumer
 
     def _host(self, known: Subscription) -> SubscriptionHost:
-        options = SubscriptionOptions.decode(known.options)
-        engine = engine_for(known.kind, options)
+        engine = engine_for(known.kind, SubscriptionOptions.decode(known.options))
 
         async def dead_letter(message: Batch, poisoned: Poisoned, subscription: str) -> None:
-            target = options.failure.dead_letter_topic
-            assert target is not None
+            target = engine.policy.dead_letter_topic
+            if target is None:
+                raise PolicyInvalid(f"{subscription!r} has no dead letter topic any more")
             await self._around.publish(target, dead_letter_of(message, poisoned, self.name, subscription))
 
         host = SubscriptionHost(known, engine, self.ledger, self._log, self._around.clock, dead_letter)
+        host.set_rate(self.options.dispatch_messages_per_second, self.options.dispatch_bytes_per_second)
         self.subscriptions[known.name] = host
         return host
 
@@ -377,10 +450,20 @@ class Topic:
             except DanubeError as error:
                 log.warning("%s: what is old stays in %s for now: %s", self.name, host.known.name, error)
         try:
+            await self.backlog.tick(wall, clock_trusted=trusted)
             async with self._starting:
                 await self._trim(wall, trusted)
         except DanubeError as error:
             log.warning("%s: what is old stays until the next time: %s", self.name, error)
+
+    def roll_unneeded(self, bytes_min: int) -> None:
+        """Where space is short: most of the open ledger may be done with, and only sealed ones can go."""
+        needed, stream = self.state.deletable_before(), self.ledger.stream
+        *_, open_ledger = [Extent(0, 0, 0), *extents_of(stream)]
+        if needed is None or open_ledger.bytes < bytes_min:
+            return
+        if bytes_from([open_ledger], needed) <= open_ledger.bytes // 2:
+            stream.roll()
 
     async def _trim(self, now: int, trusted: bool) -> None:
         policy, unneeded = self.options.retention, self.state.deletable_before()
@@ -389,7 +472,8 @@ class Topic:
         if needed_from is not None and needed_from < before:
             self._log.compact_soon()  # the rest may go when the producers' state does not rest on it any more
             before = self.ledger.trim_before(policy, unneeded, now, clock_trusted=trusted, needed_from=needed_from)
-        if before > self.ledger.first:
+        before, sealed = max(before, self.ledger.first), self.ledger.stream.sealed
+        if sealed and sealed[0].last < before:
             await self.ledger.stream.trim(before)
 
     async def _expire(self, host: SubscriptionHost, ttl_seconds: int, now: int) -> None:
@@ -416,7 +500,9 @@ class Topic:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._closed or self.lost:
+        if self._closed is not None:
+            raise type(self._closed)(*self._closed.args)
+        if self.lost:
             raise TopicClosed(f"{self.name} is not served here any more")
 
     def _check_certain(self) -> None:
@@ -427,13 +513,13 @@ class Topic:
     def _task(self, work: Coroutine[object, object, None]) -> Task[None]:
         return self._loop.create_task(work)
 
-    async def close(self) -> None:
-        """No new work; what was taken becomes durable; the streams are sealed and let go."""
-        if self._closed:
+    async def close(self, why: DanubeError | None = None) -> None:
+        """No new work; what was taken becomes durable; the streams are sealed and let go. Users are told `why`."""
+        if self._closed is not None:
             return
-        self._closed = True
+        self._closed = why or TopicClosed(f"{self.name} is not served here any more")
         for host in self.subscriptions.values():
-            await host.close()
+            await host.close(self._closed)
         if self._rebuilding is not None:
             self._rebuilding.cancel()
             await asyncio.gather(self._rebuilding, return_exceptions=True)
@@ -441,11 +527,10 @@ class Topic:
         await self._state_stream.close()
         await self.ledger.stream.close()
 
-    async def delete(self) -> None:
-        """Closes it, and removes everything it stored. What a node that is down keeps, it reports when it is back."""
-        await self.close()
-        for stream in (self._state_stream, self.ledger.stream):
-            await stream.trim(OFFSET_MAX)
+
+def state_stream(stream: str) -> str:
+    """The name of the stream that holds the state of the topic with this one."""
+    return f"{stream}#state"
 
 
 def _times_of(batch: Batch) -> BatchTimes:

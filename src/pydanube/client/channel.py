@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError
 from pydanube.client.connection import Connection
+from pydanube.client.outgoing import fresh
 from pydanube.wire.commands import Acked, Deliver, Published, Reply
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class ReopeningChannel:
         self._asking = False  # the broker may be opening it
         self._attempts = 0  # without success in between
         self.reason: DanubeError | None = None  # why it is not open
+        self._mark: str | None = None  # of what it was opened on: when it is opened again, only the very same will do
+        self._ended: DanubeError | None = None  # by the broker, before we looked at the answer that it is open
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
 
@@ -64,7 +67,9 @@ class ReopeningChannel:
         connection = await self.client.connection()
         number = connection.join(self)
         verb, fields = self.opening()
-        self._asking = True
+        if self._mark is not None:
+            fields["resume"] = self._mark
+        self._asking, self._ended = True, None
         try:
             reply = await connection.request(verb, {"channel": number, **fields})
         except BaseException:
@@ -77,9 +82,24 @@ class ReopeningChannel:
             raise ClientClosed("closed while it was opened")
         if connection.error is not None:
             raise type(connection.error)(*connection.error.args)
+        if self._ended is not None:
+            raise fresh(self._ended)
         assert isinstance(reply, Reply)
         self.number, self.connection = number, connection
+        self._mark = reply.fields.get("resume")
         self.opened(reply.fields)
+
+    def ended(self, error: DanubeError) -> None:
+        """The broker closed it: for good if trying again does not help, so that nothing deleted is made again."""
+        self._ended = error
+        if self.connection is None or self.closed:
+            return
+        if error.retriable:
+            self.broken(error)
+            return
+        self.connection, self.reason = None, error
+        self.closed = True
+        self.given_up(error)
 
     def broken(self, error: DanubeError) -> None:
         if self.connection is None or self.closed:

@@ -15,7 +15,7 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived
+from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived, TopicNotFound
 from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, PERMITS_MAX
 from pydanube.client.acks import AckGroup
 from pydanube.client.feed import Feed
@@ -245,10 +245,14 @@ class Consumer:
             self._queue = deque(batch for batch in self._queue if batch.source is not feed)
         return dropped
 
-    def fail(self, error: DanubeError) -> None:
-        """A feed is gone for good; what has arrived may still be taken."""
-        if self._closed is None:
+    def lose(self, feed: Feed, error: DanubeError) -> None:
+        """A feed is gone for good; what has arrived may still be taken. A pattern goes on without a deleted topic."""
+        if self.pattern is not None and isinstance(error, TopicNotFound):
+            self._feeds.pop(feed.place, None)
+        elif self._closed is None:
             self._closed = error
+            if self._refresher is not None:
+                self._refresher.cancel()  # or it would make anew what was deleted
             self._wake()
 
     def _wake(self) -> None:

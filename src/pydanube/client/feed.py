@@ -83,7 +83,7 @@ class Feed(ReopeningChannel):
 
     def given_up(self, error: DanubeError) -> None:
         self.finish_acks(error)
-        self.consumer.fail(error)
+        self.consumer.lose(self, error)
 
     def finish_acks(self, error: DanubeError) -> None:
         for group in [*self._kept, *self._flying.values(), self._group]:

@@ -38,6 +38,16 @@ class Cursor:
         """The ranges within [first, last] that are not done, in order."""
         return self.above.missing(max(first, self.floor), last)
 
+    def behind(self, count: int, end: int) -> int:
+        """The floor that leaves its next `count` undone offsets behind, at most `end`."""
+        floor = self.floor
+        for first, last in self.pending(floor, end - 1) if count > 0 else ():
+            floor = min(last, first + count - 1) + 1
+            count -= floor - first
+            if not count:
+                break
+        return floor
+
     def decide_ack(self, ranges: Sequence[Range], end: int, cause: Cause = Cause.ACKED) -> Acked | None:
         """What of `ranges` is worth logging; None if all of it is done. Nothing from `end` on is confirmed yet.
 

@@ -59,6 +59,9 @@ class ConsumerClient:
         if self._random.random() < 0.7:  # else it works on with what it has, which must do no harm
             self._queue.clear()
 
+    def closed(self, error: DanubeError) -> None:
+        """Whoever closed the topic ends this consumer too."""
+
     # -- the client ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import Future
 from typing import TYPE_CHECKING
 
+from pydanube.base.errors import DanubeError
 from pydanube.broker.delivery import Delivery
 from pydanube.broker.holds import ConsumerHold, Producer
 from pydanube.broker.subscription import SubscriptionHost
@@ -23,18 +24,28 @@ _DURABILITIES = {"none": Durability.NONE, "buffered": Durability.BUFFERED, "fsyn
 
 
 class ProducerChannel:
-    def __init__(self, connection: NativeConnection, number: int, producer: Producer) -> None:
+    def __init__(self, connection: NativeConnection, number: int) -> None:
         self.number = number
-        self._service = connection.service
+        self.ended = False  # by the broker: nothing more is said on it
+        self.durability = (Durability.NONE, 0)
+        self._connection = connection
+        self._producer: Producer | None = None  # set once the topic has it
+
+    def begin(self, producer: Producer) -> None:
         self._producer = producer
         kind, _, copies = producer.open.topic.receipt.partition(":")
         self.durability = (_DURABILITIES.get(kind, Durability.REPLICATED), int(copies or (kind != "none")))
 
+    def closed(self, error: DanubeError) -> None:
+        self._connection.end(self, error)
+
     def publish(self, batch: Batch) -> Receipt:
-        return self._service.publish(self._producer, batch)
+        assert self._producer is not None
+        return self._connection.service.publish(self._producer, batch)
 
     def close(self, *, crashed: bool) -> None:
-        self._service.close_producer(self._producer)
+        if self._producer is not None:
+            self._connection.service.close_producer(self._producer)
 
 
 class ConsumerChannel:
@@ -42,6 +53,7 @@ class ConsumerChannel:
 
     def __init__(self, connection: NativeConnection, number: int) -> None:
         self.number = number
+        self.ended = False  # by the broker: nothing more is said on it
         self.hold: ConsumerHold | None = None  # set once the subscription has it
         self._connection = connection
         self._credit = 0  # permits of the client that were not passed on yet
@@ -63,6 +75,10 @@ class ConsumerChannel:
 
     def reset(self, generation: int) -> None:
         self._connection.send(Reset(self.number, generation).encode())
+
+    def closed(self, error: DanubeError) -> None:
+        self.hold = None
+        self._connection.end(self, error)
 
     # -- the client ----------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Task, Transport
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
+from pydanube.api.tcp.admin_verbs import ADMIN_VERBS
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.tcp.verbs import VERBS
 from pydanube.base.errors import (
@@ -22,7 +24,7 @@ from pydanube.base.errors import (
     TopicBusy,
     VerbUnknown,
 )
-from pydanube.base.limits import CHANNELS_MAX, FRAME_BYTES_MAX, REQUESTS_AT_ONCE_MAX
+from pydanube.base.limits import CHANNELS_MAX, REQUESTS_AT_ONCE_MAX, UNCONFIRMED_BYTES_MAX
 from pydanube.broker.holds import ANONYMOUS, Principal
 from pydanube.broker.service import Service
 from pydanube.broker.topic import Receipt
@@ -50,26 +52,30 @@ from pydanube.wire.commands import Receipt as Durability
 from pydanube.wire.frames import Buffer, Frame, FrameReader, Side
 
 log = logging.getLogger(__name__)
-KEEPALIVE_SECONDS = 30
+AnyChannel = ProducerChannel | ConsumerChannel
 FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say when it has enough
 
 
 class NativeConnection:
     """Made when the preface has come; `receive` takes all bytes from it on."""
 
-    def __init__(self, service: Service, transport: Transport, broker: str) -> None:
+    def __init__(self, service: Service, transport: Transport, welcome: Welcome) -> None:
         self.service = service
         self.principal: Principal = ANONYMOUS
-        self.channels: dict[int, ProducerChannel | ConsumerChannel] = {}
+        self.channels: dict[int, AnyChannel] = {}
+        self._opening: dict[int, bool] = {}  # channels whose opening is asked for; whether they are still wanted
+        self._last_channel = 0
         self.writable = True
         self._transport = transport
-        self._broker = broker
+        self._welcome = welcome
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(Side.BROKER)
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
         self._tasks: dict[Task[None], None] = {}
+        self._unconfirmed = 0  # bytes published and not confirmed yet
+        self.choked = False  # there are so many that no more is read
         self._greeted = False
         self._closed = False
         self._handlers: dict[type[Command], Callable[..., None]] = {
@@ -136,18 +142,34 @@ class NativeConnection:
             self._flush()
             self._transport.close()
 
+    def ask(self) -> None:
+        """Are you there? Not while the socket takes nothing: the answer would come after all that waits for it."""
+        if self.writable:
+            self.send(Ping().encode())
+
     def pause(self) -> None:
         """The socket takes no more for now, so nothing more is decided for its consumers."""
         self.writable = False
+        self._read_or_not()
         for channel in self.channels.values():
             if isinstance(channel, ConsumerChannel):
                 channel.hold_back()
 
     def resume(self) -> None:
         self.writable = True
+        self._read_or_not()
         for channel in self.channels.values():
             if isinstance(channel, ConsumerChannel):
                 channel.top_up()
+
+    def _read_or_not(self) -> None:
+        """Who takes no answers is not read from: they would pile up. Nor is who publishes faster than is written."""
+        if self._transport.is_closing():
+            return
+        if self.writable and not self.choked:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def lost(self) -> None:
         """The socket is gone: its consumers crashed, unless they were closed before."""
@@ -163,7 +185,7 @@ class NativeConnection:
     def _hello(self, hello: Hello) -> None:
         self._greeted = True
         self._reader.welcome()
-        self.send(Welcome(self._broker, FRAME_BYTES_MAX, KEEPALIVE_SECONDS).encode())
+        self.send(self._welcome.encode())
 
     def _ping(self, ping: Ping) -> None:
         self.send(Pong(ping.request).encode())
@@ -180,14 +202,33 @@ class NativeConnection:
         except DanubeError as error:
             self._fail(publish.channel, publish.request, error)
             return
+        self._await(receipt.written or receipt.confirmed, len(publish.batch))
         answer = partial(self._published, channel, publish.request, receipt)
         if receipt.confirmed.done():
             answer(receipt.confirmed)
         else:
             receipt.confirmed.add_done_callback(answer)
 
+    def _await(self, written: Future[None], size: int) -> None:
+        """What comes faster than the journal takes it stays in the socket: what others publish waits behind little."""
+        if written.done():
+            return
+        self._unconfirmed += size
+        written.add_done_callback(partial(self._written, size))
+        if self._unconfirmed > UNCONFIRMED_BYTES_MAX and not self.choked:
+            self.choked = True
+            self._read_or_not()
+
+    def _written(self, size: int, written: Future[None]) -> None:
+        self._unconfirmed -= size
+        if self.choked and self._unconfirmed <= UNCONFIRMED_BYTES_MAX // 2:
+            self.choked = False
+            self._read_or_not()
+
     def _published(self, channel: ProducerChannel, request: int, receipt: Receipt, confirmed: Future[None]) -> None:
         error = None if confirmed.cancelled() else confirmed.exception()
+        if channel.ended:
+            return
         if error is not None:
             self._fail(channel.number, request, error)
         elif request:
@@ -211,14 +252,16 @@ class NativeConnection:
         except DanubeError as error:
             self._fail(ack.channel, ack.request, error)
             return
-        done.add_done_callback(partial(self._acked, ack.channel, ack.request))
+        done.add_done_callback(partial(self._acked, channel, ack.request))
 
-    def _acked(self, channel: int, request: int, done: Future[None]) -> None:
+    def _acked(self, channel: ConsumerChannel, request: int, done: Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
+        if channel.ended:
+            return
         if error is not None:
-            self._fail(channel, request, error)
+            self._fail(channel.number, request, error)
         elif request:
-            self.send(Acked(channel, request).encode())
+            self.send(Acked(channel.number, request).encode())
 
     def _nack(self, nack: Nack) -> None:
         channel = self.channels.get(nack.channel)
@@ -237,7 +280,7 @@ class NativeConnection:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _request(self, request: Request) -> None:
-        verb = VERBS.get(request.verb)
+        verb = VERBS.get(request.verb) or ADMIN_VERBS.get(request.verb)
         if verb is None:
             self._fail(0, request.request, VerbUnknown(f"there is no verb {request.verb!r}"))
             return
@@ -261,15 +304,41 @@ class NativeConnection:
         except DanubeError as error:  # longer than a reply may be
             self._fail(0, request.request, error)
 
-    def check_new(self, number: int) -> None:
-        if number in self.channels:
-            raise ChannelInvalid(f"channel {number} is open already")
-        if len(self.channels) >= CHANNELS_MAX:
-            raise LimitReached(f"{CHANNELS_MAX} channels on one connection")
+    # -- channels ------------------------------------------------------------------------------------------------------
 
-    def add(self, number: int, channel: ProducerChannel | ConsumerChannel) -> None:
-        """The request that opened it may have outlived the connection, or met another of the same number."""
-        if self._closed or number in self.channels:
-            channel.close(crashed=True)
-            raise ChannelInvalid(f"channel {number} cannot be opened any more")
-        self.channels[number] = channel
+    @contextmanager
+    def opening(self, number: int) -> Iterator[None]:
+        """A channel is being opened. Numbers only grow, so that a late frame never meets another channel of its own."""
+        if number <= self._last_channel:
+            raise ChannelInvalid(f"channel {number} is not new: the last one was {self._last_channel}")
+        if len(self.channels) + len(self._opening) >= CHANNELS_MAX:
+            raise LimitReached(f"{CHANNELS_MAX} channels on one connection")
+        self._last_channel = number
+        self._opening[number] = True
+        try:
+            yield
+        finally:
+            del self._opening[number]
+
+    def add(self, channel: AnyChannel) -> None:
+        """It is open, unless it was closed while it was being opened, or the connection is gone."""
+        if self._closed or not self._opening[channel.number]:
+            channel.close(crashed=self._closed)
+            raise ChannelInvalid(f"channel {channel.number} was closed while it was opened")
+        self.channels[channel.number] = channel
+
+    def close_channel(self, number: int, *, crashed: bool) -> None:
+        """The client closes it, also if it is not open yet."""
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            channel.close(crashed=crashed)
+        elif number in self._opening:
+            self._opening[number] = False
+        else:
+            raise ChannelInvalid(f"channel {number} is not open")
+
+    def end(self, channel: AnyChannel, error: DanubeError) -> None:
+        """The broker closes it, and says why; nothing is said on it afterwards."""
+        channel.ended = True
+        if self.channels.pop(channel.number, None) is not None and not self._closed:
+            self.send(Closed.of(error, channel.number).encode())

@@ -1,0 +1,230 @@
+"""Managing topics and subscriptions from outside: a part of the one door, as `service.admin`.
+
+A call that names a partitioned topic as a whole is about all its partitions; what can only be said of one partition,
+such as an offset, is refused then. What was done to some partitions when another failed stays done: every call can be
+repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
+from pydanube.base.names import parse_topic
+from pydanube.broker.best_effort_topic import BestEffortSubscription
+from pydanube.broker.directory import TopicRecord
+from pydanube.broker.holds import AnySubscription, Opened, Principal
+from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.topic import LATEST, Topic
+from pydanube.ledger.state_records import Cause, SubscriptionKind
+
+if TYPE_CHECKING:
+    from pydanube.broker.service import Service
+
+Start = str | int | Mapping[str, int]  # earliest, latest, an offset, or {"time": microseconds}
+Result = TypeVar("Result")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """A topic, or one partition of it, as it is now. Lists have one value for each partition, in order."""
+
+    record: TopicRecord
+    firsts: list[int]  # the first offset that is there
+    ends: list[int]  # one after the last that may be seen
+    bytes: int  # about; of one copy
+    producers: int
+    consumers: int
+    subscriptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStats:
+    """A subscription as it is now. Lists have one value for each partition, in order; None where it is not."""
+
+    name: str
+    kind: SubscriptionKind
+    options: SubscriptionOptions
+    floors: list[int | None]  # everything below is done
+    ends: list[int | None]
+    generations: list[int | None]
+    backlog: int  # messages that are not done
+    in_flight: int
+    consumers: int
+    counts: dict[str, int]  # messages done or passed over, by cause
+
+
+class Admin:
+    """Owned by its service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    async def describe_topic(self, principal: Principal, name: str) -> TopicStats:
+        places = await self._places(principal, name)
+        bounds = [_bounds(each) for each in places]
+        names = dict.fromkeys(subscription for each in places for subscription in each.topic.subscriptions)
+        return TopicStats(
+            places[0].record,
+            [first for first, _ in bounds],
+            [end for _, end in bounds],
+            sum(each.topic.ledger.stream.bytes for each in places if isinstance(each.topic, Topic)),
+            sum(len(each.producers) for each in places),
+            sum(len(each.consumers) for each in places),
+            len(names),
+        )
+
+    async def truncate(self, principal: Principal, name: str, before: int | None = None) -> None:
+        """Deletes all messages there are now, or those below an offset; subscriptions pass over them."""
+        places = await self._places(principal, name)
+        if before is not None:
+            _only(places, "an offset to delete before")
+        await _all([self._service.reliable(each).truncate(before) for each in places])
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        principal: Principal,
+        topic: str,
+        subscription: str,
+        kind: SubscriptionKind,
+        *,
+        start: Start = LATEST,
+        options: SubscriptionOptions | None = None,
+    ) -> None:
+        """Makes it where it is new, without a consumer; where it is known, its options stay as they are."""
+        places = await self._places(principal, topic)
+        if isinstance(start, int) and start:
+            _only(places, "an offset to start at")
+        await _all([self._service.enter(each, subscription, kind, start, options) for each in places])
+
+    async def unsubscribe(self, principal: Principal, topic: str, subscription: str) -> None:
+        """Deletes it, with its consumers told so."""
+        found = await self._find(principal, topic, subscription)
+        await _all([_unsubscribe(opened, host) for opened, host in found])
+
+    async def subscriptions(
+        self, principal: Principal, topic: str, after: str, limit: int
+    ) -> tuple[list[SubscriptionStats], bool]:
+        """The next `limit` of them in the order of their names, and whether there are more."""
+        places = await self._places(principal, topic)
+        names = sorted({name for each in places for name in each.topic.subscriptions if name > after})
+        return [_stats(name, places) for name in names[:limit]], len(names) > limit
+
+    async def describe_subscription(self, principal: Principal, topic: str, subscription: str) -> SubscriptionStats:
+        return _stats(subscription, await self._places(principal, topic))
+
+    async def alter_subscription(
+        self, principal: Principal, topic: str, subscription: str, changes: Mapping[str, Any]
+    ) -> SubscriptionStats:
+        """Other options; what is not named stays. It goes by them at once."""
+        for opened, host in await self._find(principal, topic, subscription):
+            options = SubscriptionOptions.decode(_kept(opened, host).known.options).changed(changes)
+            opened.check_dead_letters(options)
+            await self._service.reliable(opened).alter_subscription(subscription, changes)
+        return await self.describe_subscription(principal, topic, subscription)
+
+    async def seek(self, principal: Principal, topic: str, subscription: str, to: Start) -> SubscriptionStats:
+        """Its consumers go on from there, whoever they are."""
+        found = await self._find(principal, topic, subscription)
+        if isinstance(to, int) and to:
+            _only(found, "an offset to seek")
+        await _all([self._seek(opened, _kept(opened, host), to) for opened, host in found])
+        return await self.describe_subscription(principal, topic, subscription)
+
+    async def _seek(self, opened: Opened, host: SubscriptionHost, to: Start) -> None:
+        await self._service.reliable(opened).seek(host, await self._service.place(opened, to))
+
+    async def skip(
+        self, principal: Principal, topic: str, subscription: str, *, count: int | None = None, to: int | None = None
+    ) -> int:
+        """Gives up the next `count` messages, or all below an offset; says how many that were."""
+        if (count is None) == (to is None) or min(count or 0, to or 0) < 0:
+            raise RequestInvalid("skip a number of messages, or to an offset")
+        opened, _ = _only(await self._find(principal, topic, subscription), "what is skipped")
+        return await self._service.reliable(opened).skip(subscription, count=count, to=to)
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    async def _places(self, principal: Principal, name: str) -> list[Opened]:
+        """The partition that is named, or all of the topic."""
+        parsed, service = parse_topic(name), self._service
+        record = await service.topic(principal, name)
+        places = [parsed] if parsed.partition is not None else record.places()
+        return await _all([service.open(principal, str(place)) for place in places])
+
+    async def _find(self, principal: Principal, topic: str, subscription: str) -> list[tuple[Opened, AnySubscription]]:
+        """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""
+        places = await self._places(principal, topic)
+        found = [(each, host) for each in places if (host := each.topic.subscriptions.get(subscription)) is not None]
+        if not found:
+            raise SubscriptionNotFound(f"{topic} has no subscription {subscription!r}")
+        return found
+
+
+async def _all(work: Sequence[Awaitable[Result]]) -> list[Result]:
+    """What all of them return; raises the first failure when the last has ended."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast(list[Result], results)
+
+
+async def _unsubscribe(opened: Opened, host: AnySubscription) -> None:
+    await opened.topic.unsubscribe(_name(host))
+    opened.forget(host)
+
+
+def _only(found: Sequence[Found], what: str) -> Found:
+    if len(found) != 1:
+        raise RequestInvalid(f"{what} needs one partition; the topic has {len(found)}")
+    return found[0]
+
+
+def _kept(opened: Opened, host: AnySubscription) -> SubscriptionHost:
+    if isinstance(host, BestEffortSubscription):
+        raise NotReliable(f"{opened.name} keeps nothing, and no options")
+    return host
+
+
+def _name(host: AnySubscription) -> str:
+    return host.name if isinstance(host, BestEffortSubscription) else host.known.name
+
+
+def _bounds(opened: Opened) -> tuple[int, int]:
+    topic = opened.topic
+    return (topic.ledger.first, topic.ledger.confirmed_end) if isinstance(topic, Topic) else (topic.published,) * 2
+
+
+def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
+    hosts = [each.topic.subscriptions.get(name) for each in places]
+    there = [host for host in hosts if host is not None]
+    if not there:
+        raise SubscriptionNotFound(f"{places[0].record.name} has no subscription {name!r}")
+    kept = [host if isinstance(host, SubscriptionHost) else None for host in hosts]
+    cursors = [None if host is None else host.known.cursor for host in kept]
+    ends = [_bounds(each)[1] if cursor is not None else None for each, cursor in zip(places, cursors, strict=True)]
+    done = [0 if cursor is None else cursor.floor + cursor.above.count for cursor in cursors]
+    some = there[0]
+    known = [host.known for host in kept if host is not None]
+    return SubscriptionStats(
+        name,
+        some.kind if isinstance(some, BestEffortSubscription) else some.known.kind,
+        SubscriptionOptions.decode(known[0].options) if known else SubscriptionOptions(),
+        [None if cursor is None else cursor.floor for cursor in cursors],
+        ends,
+        [None if cursor is None else cursor.generation for cursor in cursors],
+        sum(end or 0 for end in ends) - sum(done),
+        sum(host.engine.in_flight for host in kept if host is not None),
+        sum(len(host.consumers) for host in there),
+        {cause.name.lower(): sum(each.counts[cause] for each in known) for cause in Cause},
+    )

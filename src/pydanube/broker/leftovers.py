@@ -1,0 +1,60 @@
+"""What deleted topics leave in storage, until all of it is gone: removed at once, and what could not be, again later.
+
+A topic's record goes first, so a stream whose topic has none is left over, whenever that is found out: also after a
+crash in the middle of a deletion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pydanube.base.errors import DanubeError
+from pydanube.base.limits import TOPICS_OPENING_MAX
+from pydanube.broker.directory import Directory, TopicRecord, topic_of_stream
+from pydanube.broker.topic import Surroundings, state_stream
+from pydanube.storage.removal import remove_stream
+
+log = logging.getLogger(__name__)
+
+
+class Leftovers:
+    """Owned by the broker's loop. Never touches a stream whose topic is there."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._streams: dict[str, None] = {}
+        self._sweeping = asyncio.Lock()
+        self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, record: TopicRecord) -> None:
+        """Everything of a topic that was deleted, and that nobody has open."""
+        for place in record.places() if record.reliable else ():
+            stream = record.stream(place.partition)
+            self._streams |= {stream: None, state_stream(stream): None}
+
+    async def find(self, directory: Directory) -> None:
+        """What a deletion that was cut short has left."""
+        streams = await self._around.catalog.streams()
+        topics = directory.ids()  # read after the streams: a topic's record is there before its first stream
+        for stream in streams:
+            topic = topic_of_stream(stream)
+            if topic is not None and topic not in topics:
+                self._streams[stream] = None
+
+    async def sweep(self) -> None:
+        async with self._sweeping:
+            await asyncio.gather(*map(self._remove, list(self._streams)))
+
+    async def _remove(self, stream: str) -> None:
+        around = self._around
+        async with self._turns:
+            try:
+                await remove_stream(stream, around.catalog, around.nodes, around.randomness)
+            except DanubeError as error:
+                log.warning("%s, of a deleted topic, stays for now: %s", stream, error)
+                return
+        del self._streams[stream]
