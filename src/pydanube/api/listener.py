@@ -1,129 +1,129 @@
-"""The one listener: the first bytes of a connection tell the native protocol and HTTP/1 apart."""
+"""The one listener: the first bytes of a connection tell TLS, the native protocol and HTTP/1 apart.
+
+Owns the socket, its connections, and who of them is still there. Never decides what a peer may do.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import Server, TimerHandle, Transport
-from collections.abc import Callable
-from typing import cast
+from asyncio import Server, TimerHandle
+from collections.abc import Iterator
+from itertools import islice
 
-from pydanube.api.http.probe import METHODS, Probe, Routes
-from pydanube.api.tcp.connection import NativeConnection
-from pydanube.base.errors import ProtocolError, TopicClosed
-from pydanube.base.limits import CONNECTIONS_MAX, HELLO_SECONDS, SEND_BUFFER_BYTES_MAX
+from pydanube.api.doorway import Doorway
+from pydanube.api.http.probe import Routes
+from pydanube.api.tls import Certificate
+from pydanube.base.addresses import HostPort
+from pydanube.base.errors import TopicClosed
+from pydanube.base.limits import (
+    CERTIFICATE_LOOK_SECONDS,
+    CONNECTIONS_GREETING_MAX,
+    CONNECTIONS_MAX,
+    FRAME_BYTES_MAX,
+    KEEPALIVE_SECONDS,
+    SWEEP_CONNECTIONS,
+)
 from pydanube.broker.service import Service
-from pydanube.wire.frames import PREFACE
+from pydanube.wire.commands import Welcome
 
 log = logging.getLogger(__name__)
-SNIFFED_BYTES = max(len(PREFACE), *(len(method) for method in METHODS))
+BACKLOG = 1024
+GOODBYE_SECONDS = 0.5  # for peers to take what was written to them, before the sockets are closed
 
 
 class Listener:
-    """Owns the socket and its connections."""
+    """`start`, then `stop`. `connections` are all there are, `greeting` those that have not said what they want."""
 
-    def __init__(self, service: Service, routes: Routes, broker: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        routes: Routes,
+        broker: str,
+        *,
+        certificate: Certificate | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+        keepalive_seconds: int = KEEPALIVE_SECONDS,
+    ) -> None:
         self.service = service
         self.routes = routes
-        self.broker = broker
+        self.certificate = certificate
         self.connections: dict[Doorway, None] = {}
+        self.greeting: dict[Doorway, None] = {}
+        self.welcome = Welcome(broker, FRAME_BYTES_MAX, keepalive_seconds)
+        self._connections_max = connections_max
+        self._full = False
         self._server: Server | None = None
+        self._emptied = asyncio.Event()
+        self._timers: dict[str, TimerHandle] = {}
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Serves from now on; the address it got."""
+    async def start(self, listen: HostPort, advertise: HostPort | None = None) -> HostPort:
+        """Serves from now on; the address it got, which clients are told unless another one is for them."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Doorway(self), host, port, backlog=1024)
-        address = self._server.sockets[0].getsockname()
-        return str(address[0]), int(address[1])
+        self._server = await loop.create_server(lambda: Doorway(self), listen.host, listen.port, backlog=BACKLOG)
+        host, port, *_ = self._server.sockets[0].getsockname()
+        bound = HostPort(host, port)
+        self.welcome = self.welcome._replace(address=str(advertise or bound))
+        self._sweep(iter(()))
+        if self.certificate is not None:
+            self._watch(self.certificate)
+        return bound
 
     async def stop(self) -> None:
         """Takes no more connections, and tells those there are that it goes."""
+        for timer in self._timers.values():
+            timer.cancel()
         if self._server is not None:
             self._server.close()
         for doorway in list(self.connections):
-            doorway.say_goodbye()
+            doorway.refuse(TopicClosed("the broker stops"))
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                while self.connections:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            for doorway in list(self.connections):
+                doorway.abort()
 
+    # -- who is there --------------------------------------------------------------------------------------------------
 
-class Doorway(asyncio.Protocol):
-    """One connection, until it is known what it speaks, and its bytes from then on."""
+    def admit(self, doorway: Doorway) -> bool:
+        """Whether there is room. Of too many that say nothing, the one that has done so longest makes it."""
+        if len(self.connections) >= self._connections_max:
+            if not self._full:
+                log.warning("connections are refused: there are %d", len(self.connections))
+            self._full = True
+            return False
+        self._full = False
+        if len(self.greeting) >= CONNECTIONS_GREETING_MAX:
+            oldest = next(iter(self.greeting))
+            self.forget(oldest)
+            oldest.abort()
+        self.connections[doorway] = self.greeting[doorway] = None
+        return True
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._transport: Transport
-        self._first = b""
-        self._receive: Callable[[bytes], None] = self._sniff
-        self._native: NativeConnection | None = None
-        self._timer: TimerHandle | None = None
+    def greeted(self, doorway: Doorway) -> None:
+        self.greeting.pop(doorway, None)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(Transport, transport)
-        listener = self._listener
-        if len(listener.connections) >= CONNECTIONS_MAX:
-            log.warning("a connection is refused: there are %d", CONNECTIONS_MAX)
-            self._transport.abort()
-            return
-        listener.connections[self] = None
-        self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX)
-        self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._too_slow)
+    def forget(self, doorway: Doorway) -> None:
+        self.greeting.pop(doorway, None)
+        self.connections.pop(doorway, None)
+        if not self.connections:
+            self._emptied.set()
 
-    def data_received(self, data: bytes) -> None:
-        self._receive(data)
+    def _sweep(self, round_: Iterator[Doorway]) -> None:
+        """Looks at the next few connections. All come up once in half a keepalive, never many in one turn."""
+        few = list(islice(round_, SWEEP_CONNECTIONS))
+        for doorway in few:
+            doorway.look()
+        if not few:
+            round_ = iter(list(self.connections))
+        turns = len(self.connections) // SWEEP_CONNECTIONS + 1
+        delay = self.welcome.keepalive_seconds / 2 / turns
+        self._timers["sweep"] = asyncio.get_running_loop().call_later(delay, self._sweep, round_)
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._listener.connections.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._native is not None:
-            self._native.lost()
-
-    def pause_writing(self) -> None:
-        if self._native is not None:
-            self._native.pause()
-
-    def resume_writing(self) -> None:
-        if self._native is not None:
-            self._native.resume()
-
-    def say_goodbye(self) -> None:
-        if self._native is not None:
-            self._native.refuse(TopicClosed("the broker stops"))
-        else:
-            self._transport.close()
-
-    def _sniff(self, data: bytes) -> None:
-        first = self._first = self._first + data
-        if first.startswith(PREFACE):
-            self._native = NativeConnection(self._listener.service, self._transport, self._listener.broker)
-            self._receive = self._native_bytes
-            self._native_bytes(first)
-        elif first.startswith(METHODS):
-            probe = Probe(self._listener.routes)
-            self._receive = lambda more: self._answer(probe, more)
-            self._answer(probe, first)
-        elif len(first) >= SNIFFED_BYTES or not _may_become(first):
-            self._transport.write(b"Danube speaks its native protocol and HTTP/1 here.\r\n")
-            self._transport.close()
-
-    def _native_bytes(self, data: bytes) -> None:
-        assert self._native is not None
-        self._native.receive(data)
-        if self._timer is not None and self._native.greeted:
-            self._timer.cancel()
-            self._timer = None
-
-    def _answer(self, probe: Probe, data: bytes) -> None:
-        self._transport.write(probe.receive(data))
-        if probe.closing:
-            self._transport.close()
-
-    def _too_slow(self) -> None:
-        """Whoever has not said what it wants by now wants nothing."""
-        self._timer = None
-        if self._native is not None:
-            self._native.refuse(ProtocolError(f"no HELLO within {HELLO_SECONDS:.0f} s"))
-        else:
-            self._transport.close()
-
-
-def _may_become(first: bytes) -> bool:
-    return any(known.startswith(first) for known in (PREFACE, *METHODS))
+    def _watch(self, certificate: Certificate) -> None:
+        certificate.refresh()
+        loop = asyncio.get_running_loop()
+        self._timers["certificate"] = loop.call_later(CERTIFICATE_LOOK_SECONDS, self._watch, certificate)

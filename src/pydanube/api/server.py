@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +15,15 @@ from pathlib import Path
 from pydanube import __version__
 from pydanube.api.http.probe import Answer
 from pydanube.api.listener import Listener
+from pydanube.api.tls import Certificate
+from pydanube.base.addresses import HostPort
+from pydanube.base.limits import FILES_RESERVED
+from pydanube.broker.config import Config, load, nearest, settings
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.ports.clock import Clock
+from pydanube.storage.settings import NodeSettings
 
-__all__ = ["Server", "StandaloneSettings", "serve", "write_ready_file"]
+__all__ = ["Config", "Server", "StandaloneSettings", "load", "nearest", "serve", "settings", "write_ready_file"]
 log = logging.getLogger(__name__)
 STOP_SECONDS = 4.0  # a clean stop takes no longer; what is not durable by then was never promised
 
@@ -31,16 +37,25 @@ class Server:
     clock: Clock | None = None  # the machine's, unless a test has its own
 
     async def start(self) -> tuple[str, int]:
-        self._broker = Broker(self.settings, self.clock)
+        chosen = self.settings
+        self._certificate = None if chosen.certificate is None else Certificate(*chosen.certificate)
+        self._broker = Broker(chosen, self.clock)
         await self._broker.open()
         routes: dict[str, Callable[[], Answer]] = {
             "/healthz": lambda: (200, "ok\n"),
             "/readyz": lambda: (200, "ready\n"),
             "/metrics": self._metrics,
         }
-        self._listener = Listener(self._broker.service, routes, f"danube {__version__}")
+        self._listener = Listener(
+            self._broker.service,
+            routes,
+            f"danube {__version__}",
+            certificate=self._certificate,
+            connections_max=chosen.connections_max,
+            keepalive_seconds=chosen.keepalive_seconds,
+        )
         try:
-            self.address = await self._listener.start(self.settings.host, self.settings.port)
+            self.address = await self._listener.start(HostPort(chosen.host, chosen.port), chosen.advertise)
         except BaseException:
             await self._broker.close()
             raise
@@ -48,8 +63,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        host, port = self.address
-        return f"danube://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"danube{'s' if self.settings.certificate else ''}://{HostPort(*self.address)}"
+
+    def reload(self) -> None:
+        """Reads a certificate that has changed; nothing else changes without a restart."""
+        if self._certificate is not None:
+            self._certificate.refresh()
 
     def time_moved(self) -> None:
         """The clock was moved by hand: what is due now need not wait for its timer."""
@@ -71,23 +90,54 @@ class Server:
 
 def write_ready_file(path: Path, address: tuple[str, int]) -> None:
     """Atomically, once it serves."""
-    host, port = address
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps({"listen": f"{host}:{port}", "pid": os.getpid()}) + "\n")
+    temporary.write_text(json.dumps({"listen": str(HostPort(*address)), "pid": os.getpid()}) + "\n")
     temporary.replace(path)
 
 
-async def serve(settings: StandaloneSettings, ready_file: Path | None) -> None:
-    """Until SIGTERM or SIGINT."""
+async def serve(config: Config) -> None:
+    """Until SIGTERM or SIGINT. SIGHUP reloads."""
+    server = Server(_standalone(config, raise_file_limit()))
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    server = Server(settings)
-    host, port = await server.start()
-    if ready_file is not None:
-        write_ready_file(ready_file, (host, port))
-    log.info("danube %s serves on %s, data in %s", __version__, server.url, settings.data_dir)
+    address = await server.start()
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    if config.ready_file is not None:
+        write_ready_file(config.ready_file, address)
+    log.info("danube %s serves on %s, data in %s", __version__, server.url, config.data_dir)
     await stopped.wait()
     log.info("danube stops")
     await server.stop()
+
+
+def raise_file_limit() -> int:
+    """Every connection is a file: as many as the system lets this process have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+def _standalone(config: Config, files: int) -> StandaloneSettings:
+    connections_max = config.limits.connections_max
+    room = max(1, files - FILES_RESERVED)
+    if room < connections_max and files != resource.RLIM_INFINITY:
+        log.warning("%d connections at most: the system lets this process open %d files", room, files)
+        connections_max = room
+    tls = config.tls
+    return StandaloneSettings(
+        config.data_dir,
+        *config.listen,
+        auto_create=config.auto_create,
+        node=NodeSettings(
+            file_bytes=config.journal.file_bytes,
+            buffered_sync_seconds=config.journal.buffered_sync_seconds,
+            copy_bytes_per_second=config.journal.copy_bytes_per_second,
+        ),
+        cache_bytes=config.limits.cache_bytes,
+        advertise=config.advertise,
+        certificate=(tls.certificate, tls.key) if tls.certificate and tls.key else None,
+        connections_max=connections_max,
+        keepalive_seconds=config.keepalive_seconds,
+    )

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
+from pydanube.base.addresses import HostPort
 from pydanube.base.errors import DanubeError
 from pydanube.base.ids import NodeIdentity
+from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
 from pydanube.broker.directory import Directory
 from pydanube.broker.service import Service
 from pydanube.ports.clock import Clock
@@ -36,6 +38,10 @@ class StandaloneSettings:
     auto_create: bool = True
     node: NodeSettings = field(default_factory=NodeSettings)
     cache_bytes: int | None = None
+    advertise: HostPort | None = None  # what clients are told; else what is bound
+    certificate: tuple[Path, Path] | None = None  # a chain and its key, in PEM: TLS
+    connections_max: int = CONNECTIONS_MAX
+    keepalive_seconds: int = KEEPALIVE_SECONDS
 
 
 class LocalNodes:

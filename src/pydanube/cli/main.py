@@ -4,56 +4,61 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydanube.base.errors import DanubeError
+from pydanube.api.server import Config, load, nearest, serve, settings
+from pydanube.base.errors import ConfigInvalid, DanubeError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="danube", description="Publish, subscribe and stream.")
+    parser = argparse.ArgumentParser(prog="danube", description="Publish, subscribe and stream.", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True)
     standalone = verbs.add_parser(
         "standalone",
         help="run a broker in this process",
-        description="Run a broker on one directory. Durable, on loopback, with nothing to configure.",
+        description="Run a broker on one directory. Durable, on loopback, with nothing to configure but that.",
         epilog="example: danube standalone --data-dir ./data",
+        allow_abbrev=False,
     )
-    standalone.add_argument("--data-dir", type=Path, required=True, help="where everything is kept")
-    standalone.add_argument("--listen", default="127.0.0.1:6650", help="host:port; port 0 picks a free one")
-    standalone.add_argument("--ready-file", type=Path, help="written as JSON once the broker serves")
-    standalone.add_argument("--no-auto-create", action="store_true", help="topics exist only when they were created")
-    standalone.add_argument(
-        "--allow-unprotected-network",
-        action="store_true",
-        help="listen beyond loopback although there is neither TLS nor authentication",
-    )
-    chosen = parser.parse_args(arguments)
-    return _standalone(chosen)
+    standalone.add_argument("--config", type=Path, metavar="FILE", help="settings in YAML; flags go before them")
+    for setting in settings().values():
+        if setting.kind.expects == "true or false":
+            standalone.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.doc)
+        else:
+            standalone.add_argument(setting.flag, metavar="VALUE", help=f"{setting.doc} ({setting.kind.expects})")
+    chosen, rest = parser.parse_known_args(arguments)
+    try:
+        if rest:
+            known = {setting.flag: setting for setting in settings().values()}
+            raise ConfigInvalid(f"there is no {rest[0]}{nearest(rest[0], known)}")
+        return _standalone(load(chosen.config, os.environ, _given(chosen)).config)
+    except ConfigInvalid as error:
+        print(f"danube: {error} ({error.help})", file=sys.stderr)
+        return 2
 
 
-def _standalone(chosen: argparse.Namespace) -> int:
+def _given(chosen: argparse.Namespace) -> dict[str, str]:
+    """Settings by flag, as text."""
+    given = {}
+    for key, setting in settings().items():
+        value = getattr(chosen, setting.flag.removeprefix("--").replace("-", "_"))
+        if value is not None:
+            given[key] = str(value)
+    return given
+
+
+def _standalone(config: Config) -> int:
     import uvloop
 
-    from pydanube.api.server import StandaloneSettings, serve
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    host, _, port = chosen.listen.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        print(f"danube: --listen is host:port, not {chosen.listen!r}", file=sys.stderr)
-        return 2
-    if not _is_loopback(host) and not chosen.allow_unprotected_network:
-        print(
-            f"danube: {host} can be reached from other machines, and there is neither TLS nor authentication. "
-            "Listen on 127.0.0.1, or say --allow-unprotected-network.",
-            file=sys.stderr,
-        )
-        return 2
-    settings = StandaloneSettings(chosen.data_dir, host, int(port), auto_create=not chosen.no_auto_create)
+    level = config.log_level.upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        uvloop.run(serve(settings, chosen.ready_file))
+        uvloop.run(serve(config))
+    except ConfigInvalid:
+        raise
     except DanubeError as error:
         print(f"danube: {error} ({error.help})", file=sys.stderr)
         return 1
@@ -61,17 +66,6 @@ def _standalone(chosen: argparse.Namespace) -> int:
         print(f"danube: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 
 from pydanube.base.errors import DanubeError, ProtocolError
 from pydanube.base.limits import (
+    ADDRESS_BYTES_MAX,
     CONTROL_BYTES_MAX,
     ERROR_MESSAGE_CHARACTERS_MAX,
     FEATURE_BYTES_MAX,
@@ -55,15 +56,18 @@ class Welcome(NamedTuple):
     keepalive_seconds: int
     features: tuple[str, ...] = ()
     version: int = VERSION
+    address: str = ""  # host:port where clients should reach this broker; not every broker says it
 
     def encode(self) -> list[Buffer]:
-        body = {
+        body: Object = {
             "version": self.version,
             "broker": self.broker,
             "features": list(self.features),
             "frame_bytes_max": self.frame_bytes_max,
             "keepalive_seconds": self.keepalive_seconds,
         }
+        if self.address:
+            body["address"] = self.address
         return _control(Kind.WELCOME, 0, 0, body)
 
     @classmethod
@@ -77,6 +81,7 @@ class Welcome(NamedTuple):
             number_in(found, "keepalive_seconds", 1, KEEPALIVE_SECONDS_MAX),
             _features_in(found),
             version,
+            text_in(found, "address", ADDRESS_BYTES_MAX) if "address" in found else "",
         )
 
 

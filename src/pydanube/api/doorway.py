@@ -1,0 +1,206 @@
+"""One connection of the listener: which protocol it speaks, its bytes from then on, and whether it is still there.
+
+Translates nothing itself. What a peer can make it hold is bounded: nobody is read from who does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Task, TimerHandle, Transport
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from pydanube.api.http.probe import METHODS, Probe
+from pydanube.api.tcp.connection import NativeConnection
+from pydanube.api.tls import TLS_FIRST, secure
+from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, TlsFailed
+from pydanube.base.limits import HELLO_SECONDS, SEND_BUFFER_BYTES_MAX
+from pydanube.wire.commands import Closed
+from pydanube.wire.frames import PREFACE
+
+if TYPE_CHECKING:
+    from pydanube.api.listener import Listener
+
+log = logging.getLogger(__name__)
+_KNOWN = (PREFACE, *METHODS)
+_SNIFFED_BYTES = max(map(len, _KNOWN))
+# A look comes once in half a keepalive.
+_ASKED_LOOKS = 2  # in silence, before the peer is asked
+_GONE_LOOKS = 4  # before it is taken for gone
+
+
+class Doorway(asyncio.Protocol):
+    """Made by the loop for each connection."""
+
+    __slots__ = (
+        "_first",
+        "_heard",
+        "_listener",
+        "_native",
+        "_receive",
+        "_securing",
+        "_silent",
+        "_timer",
+        "_transport",
+        "_waiting_bytes",
+    )
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: Transport
+        self._first = b""
+        self._receive: Callable[[bytes], None] = self._sniff if listener.certificate is None else self._sniff_tls
+        self._native: NativeConnection | None = None
+        self._timer: TimerHandle | None = None
+        self._securing: Task[None] | None = None
+        self._heard = False  # anything since the last look
+        self._silent = 0  # looks since it was
+        self._waiting_bytes = 0  # for the socket, at the last look
+
+    # -- the loop's calls ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(Transport, transport)
+        if not self._listener.admit(self):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX)
+        self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        self._receive(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._listener.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._native is not None:
+            self._native.lost()
+
+    def pause_writing(self) -> None:
+        """It does not read what it was sent, so nothing more is read from it: what it asks for would be answered."""
+        if self._native is not None:
+            self._native.pause()
+        elif not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._heard = True
+        if self._native is not None:
+            self._native.resume()
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # -- the listener's calls ------------------------------------------------------------------------------------------
+
+    def refuse(self, error: DanubeError) -> None:
+        """Says why if there is a way to say it, and closes."""
+        if self._native is not None:
+            self._native.refuse(error)
+        elif self._securing is not None:
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def look(self) -> None:
+        """Once in half a keepalive: whoever is silent is asked, and then gone, whatever TCP believes."""
+        transport = self._transport
+        if transport.is_closing():
+            transport.abort()  # it had its time to take what was left for it
+            return
+        if self._timer is not None:
+            return
+        waiting_bytes = transport.get_write_buffer_size()
+        taking = waiting_bytes < self._waiting_bytes  # slowly perhaps, but it reads
+        deaf = self._native is not None and self._native.choked  # it may speak, but we do not listen
+        self._silent = 0 if self._heard or taking or deaf else self._silent + 1
+        self._heard, self._waiting_bytes = False, waiting_bytes
+        if self._silent < _ASKED_LOOKS:
+            return
+        if self._native is None:
+            transport.close()
+        elif self._silent >= _GONE_LOOKS:
+            seconds = self._listener.welcome.keepalive_seconds * _GONE_LOOKS / 2
+            self._native.refuse(ConnectionLost(f"nothing was heard of the client for {seconds:g} seconds"))
+        else:
+            self._native.ask()
+
+    # -- what it speaks ------------------------------------------------------------------------------------------------
+
+    def _sniff_tls(self, data: bytes) -> None:
+        if data.startswith(TLS_FIRST):
+            self._transport.pause_reading()
+            self._receive = self._keep
+            self._securing = asyncio.get_running_loop().create_task(self._secure(data))
+        elif PREFACE.startswith(data[: len(PREFACE)]):
+            self._transport.writelines(Closed.of(TlsFailed("this port speaks TLS: use danubes://")).encode())
+            self._transport.close()
+        else:
+            self._transport.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nThis port speaks TLS.\r\n")
+            self._transport.close()
+
+    async def _secure(self, hello: bytes) -> None:
+        assert self._listener.certificate is not None
+        try:
+            self._transport = await secure(self._transport, self, self._listener.certificate.context, hello)
+        except OSError as error:
+            log.debug("a TLS handshake failed: %s", error)
+            self.connection_lost(error)
+            return
+        finally:
+            self._securing = None
+        self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX)
+        self._receive = self._sniff
+        if self._first:
+            self._sniff(b"")
+
+    def _keep(self, data: bytes) -> None:
+        """It may speak at once when the handshake is done, before we are told that it is."""
+        self._first += data
+
+    def _sniff(self, data: bytes) -> None:
+        first = self._first = self._first + data
+        if first.startswith(PREFACE):
+            self._native = NativeConnection(self._listener.service, self._transport, self._listener.welcome)
+            self._receive, self._first = self._native_bytes, b""
+            self._native_bytes(first)
+        elif first.startswith(METHODS):
+            probe = Probe(self._listener.routes)
+            self._receive, self._first = lambda more: self._answer(probe, more), b""
+            self._answer(probe, first)
+        elif len(first) >= _SNIFFED_BYTES or not any(known.startswith(first) for known in _KNOWN):
+            self._transport.write(b"Danube speaks its native protocol and HTTP/1 here.\r\n")
+            self._transport.close()
+
+    def _native_bytes(self, data: bytes) -> None:
+        assert self._native is not None
+        self._native.receive(data)
+        if self._timer is not None and self._native.greeted:
+            self._greeted()
+            self._receive = self._native.receive
+
+    def _answer(self, probe: Probe, data: bytes) -> None:
+        answer = probe.receive(data)
+        if answer:
+            self._transport.write(answer)
+            self._greeted()
+        if probe.closing:
+            self._transport.close()
+
+    def _greeted(self) -> None:
+        self._listener.greeted(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        """Whoever has not said what it wants by now wants nothing."""
+        self._timer = None
+        self._listener.greeted(self)
+        self.refuse(ProtocolError(f"no HELLO within {HELLO_SECONDS:.0f} s"))
