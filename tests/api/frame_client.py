@@ -67,6 +67,9 @@ class Client:
     def stop_reading(self) -> None:
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
+    def read_on(self) -> None:
+        self._writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     async def close(self) -> None:
         self._writer.close()
         await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)

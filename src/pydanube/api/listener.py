@@ -117,7 +117,7 @@ class Listener:
         few = list(islice(round_, SWEEP_CONNECTIONS))
         for doorway in few:
             doorway.look()
-        if not few:
+        if len(few) < SWEEP_CONNECTIONS:
             round_ = iter(list(self.connections))
         turns = len(self.connections) // SWEEP_CONNECTIONS + 1
         delay = self.welcome.keepalive_seconds / 2 / turns
