@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.ids import ConsumerId
+from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
 
@@ -28,6 +29,17 @@ def keys_of(batch: Batch) -> list[bytes]:
     """By which Key-Shared goes: messages without a key keep the order of their producer."""
     nameless, keys = b"%d" % batch.producer_id, batch.keys()
     return [nameless if key is None else key for key in keys]
+
+
+def columns_of(
+    batch: Batch, kind: SubscriptionKind, clock_ahead: int
+) -> tuple[list[bytes] | None, list[int | None] | None]:
+    """Keys, and delivery times on a clock that is behind by so much, where that type of subscription looks at them."""
+    if kind is SubscriptionKind.KEY_SHARED:
+        return keys_of(batch), None
+    if kind is SubscriptionKind.SHARED and batch.has_delivery_times:
+        return None, [None if time is None else time - clock_ahead for time in batch.delivery_times()]
+    return None, None
 
 
 class ConsumerSink(Protocol):

@@ -17,9 +17,9 @@ from typing import Any
 
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
-from pydanube.broker.delivery import Consumer, Delivery, keys_of
+from pydanube.broker.delivery import Consumer, Delivery, columns_of
 from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.rates import Rate, rate_of
+from pydanube.broker.rates import Throttle, rate_of
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run, Skipped
@@ -38,7 +38,6 @@ ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
 CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 PUMP_BATCHES = 32  # in one turn of the loop
 AHEAD_BATCHES_MIN = 2  # of those read from disk: with fewer left, the next are read
-RANGE_MICROSECONDS = 50_000  # a subscription beyond its rate rests so much longer: then a range goes, not a message
 RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
 _base_offset = attrgetter("base_offset")
 DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # message, why, subscription; done when it is durable
@@ -79,8 +78,7 @@ class SubscriptionHost:
         self._clock_ahead = clock.wall() - self.now  # of the monotonic clock, as far as the engine knows
         self._held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
         self._unread: DanubeError | None = None  # why what comes next cannot be read
-        self._rate: Rate | None = None
-        self._resting_until = 0  # beyond its rate
+        self._throttle: Throttle | None = None
         self._closed = False
 
     @property
@@ -131,10 +129,10 @@ class SubscriptionHost:
 
     def set_rate(self, messages: int | None, bytes: int | None) -> None:
         """At most so many a second go out, redeliveries included; None is no limit."""
-        before = (None, None) if self._rate is None else (self._rate.messages, self._rate.bytes)
+        before = (None, None) if self._throttle is None else self._throttle.limits
         if before != (messages, bytes):
-            self._rate = rate_of(messages, bytes)
-            self._resting_until = 0
+            rate = rate_of(messages, bytes)
+            self._throttle = None if rate is None else Throttle(rate)
             self.wake()
 
     # -- acknowledging -------------------------------------------------------------------------------------------------
@@ -270,15 +268,8 @@ class SubscriptionHost:
         self._set_timer()
 
     def _rests(self, now: int) -> bool:
-        """Beyond its rate nothing is decided until a range worth sending may go."""
-        if self._rate is None:
-            return False
-        if now >= self._resting_until:
-            wait = self._rate.wait(now)
-            if not wait:
-                return False
-            self._resting_until = now + wait + RANGE_MICROSECONDS
-        return True
+        """Beyond its rate: nothing is decided meanwhile."""
+        return self._throttle is not None and self._throttle.rests(now)
 
     def _may_feed(self) -> bool:
         if self._outbox or not self.engine.wants():
@@ -329,26 +320,17 @@ class SubscriptionHost:
         if batch.base_offset > self._next:
             self.pass_gap(self._next, batch.base_offset - 1)
         last = min(batch.last_offset, self.known.cursor.ceiling - 1)  # what is handed out can be acknowledged
-        if self._rate is not None:
-            last = min(last, first + self._rate.room(batch.size // batch.count, now) - 1)
+        if self._throttle is not None:
+            last = min(last, first + self._throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
             if last < batch.last_offset:
                 self._ahead.appendleft(batch)  # the rest of it comes when it may
         self._next = last + 1
         self._recent = [batch]
-        keys, due = self._columns(batch, now)
+        keys, due = columns_of(batch, self.known.kind, self._clock_ahead)
         base = batch.base_offset
         for start, end in self.known.cursor.pending(first, last):
             rows = slice(start - base, end - base + 1)
             self.engine.offer(Run(start, end, keys and keys[rows], due and due[rows]), now)
-
-    def _columns(self, batch: Batch, now: int) -> tuple[list[bytes] | None, list[int | None] | None]:
-        """Keys and delivery times, where the subscription's type looks at them."""
-        if self.known.kind is SubscriptionKind.KEY_SHARED:
-            return keys_of(batch), None
-        if self.known.kind is SubscriptionKind.SHARED and batch.has_delivery_times:
-            ahead = self._clock_ahead
-            return None, [None if time is None else time - ahead for time in batch.delivery_times()]
-        return None, None
 
     def pass_gap(self, first: int, last: int) -> None:
         """Offsets that no message has: a ledger that was recovered may leave some. The cursor steps over them."""
@@ -415,9 +397,9 @@ class SubscriptionHost:
         return True
 
     def _send(self, consumer: Consumer, delivery: Delivery) -> None:
-        if self._rate is not None:
+        if self._throttle is not None:
             batch, count = delivery.batch, delivery.last - delivery.first + 1
-            self._rate.take(count, batch.size * count // batch.count, self.now)
+            self._throttle.take(count, batch.size * count // batch.count, self.now)
         consumer.sink.deliver(delivery)
 
     def _find(self, offset: int) -> Batch | None:
@@ -524,7 +506,7 @@ class SubscriptionHost:
     # -- timers, tasks, the end ----------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        due = self._resting_until if self._rests(self.now) else self.engine.due()
+        due = self.engine.due() if self._throttle is None else self._throttle.due(self.engine.due(), self.now)
         if due == self._due:
             return
         if self._timer is not None:
@@ -598,6 +580,6 @@ class SubscriptionHost:
             return Explanation(Why.SEEK_PENDING)
         if self._unread is not None and (self._reading or self._fetching):
             return Explanation(Why.UNREADABLE)
-        if self._rate is not None and self.now < self._resting_until:
-            return Explanation(Why.RATE_LIMITED, until=self._resting_until)
+        if self._throttle is not None and self.now < self._throttle.until:
+            return Explanation(Why.RATE_LIMITED, until=self._throttle.until)
         return None
