@@ -1,0 +1,171 @@
+"""`danube standalone` as a process and as a command: what it is told, what it says, how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+import pydanube
+from api.frame_client import close_all
+from certificates import Authority
+from pydanube.api import server as server_module
+from pydanube.api.server import Server, StandaloneSettings, write_ready_file
+from pydanube.base.addresses import HostPort
+from pydanube.base.limits import MIB
+from pydanube.cli.main import main
+from pydanube.storage.settings import NodeSettings
+
+COMMAND = [sys.executable, "-m", "pydanube.cli.main", "standalone"]
+
+
+class Process:
+    def __init__(self, directory: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
+        self._ready = directory / "ready"
+        command = [*COMMAND, "--listen", "127.0.0.1:0", "--ready-file", str(self._ready), *flags]
+        self.process = subprocess.Popen(command, env=os.environ | (environment or {}), stderr=subprocess.PIPE)
+
+    def address(self) -> str:
+        deadline = monotonic() + 20
+        while not self._ready.exists():
+            assert self.process.poll() is None
+            assert monotonic() < deadline
+            sleep(0.01)  # another process writes it
+        found = json.loads(self._ready.read_text())
+        assert found == {"listen": found["listen"], "pid": self.process.pid}
+        return str(found["listen"])
+
+    def stop(self) -> tuple[float, bytes]:
+        """Seconds it took, and what it logged."""
+        began = monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        _, logged = self.process.communicate(timeout=10)
+        assert self.process.returncode == 0, logged
+        return monotonic() - began, logged
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.communicate()
+
+
+def test_a_process_takes_file_environment_and_flags_and_stops_in_time(tmp_path: Path, processes: list[Process]) -> None:
+    config = tmp_path / "danube.yaml"
+    config.write_text(f"data_dir: {tmp_path / 'data'}\nauto_create: false\njournal: {{file_bytes: 4194304}}\n")
+    processes.append(
+        Process(tmp_path, "--config", str(config), environment={"DANUBE_ADVERTISE": "broker.example:7000"})
+    )
+    url = f"danube://{processes[0].address()}"
+
+    async def story() -> None:
+        async with pydanube.connect(url) as client:
+            connection = await client.connection()
+            assert connection.welcome is not None
+            assert connection.welcome.address == "broker.example:7000"
+            with pytest.raises(pydanube.base.errors.TopicNotFound):
+                await client.producer("/default/orders").open()
+            await client.admin.create_topic("/default/orders")
+
+    asyncio.run(story())
+    seconds, logged = processes[0].stop()
+    assert seconds < 5
+    assert b"danube stops" in logged
+
+
+def test_a_hangup_reloads_the_certificate(tmp_path: Path, processes: list[Process]) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    certificate, key = authority.sign()
+    flags = ["--data-dir", str(tmp_path / "data"), "--journal-file-bytes", str(4 * MIB)]
+    processes.append(Process(tmp_path, *flags, "--tls-certificate", str(certificate), "--tls-key", str(key)))
+    url = f"danubes://{processes[0].address()}"
+
+    async def trusted(ca: Path) -> bool:
+        try:
+            async with pydanube.connect(url, ca_file=str(ca)):
+                return True
+        except pydanube.base.errors.TlsFailed:
+            return False
+
+    assert asyncio.run(trusted(authority.file))
+    other.sign()
+    processes[0].process.send_signal(signal.SIGHUP)
+    deadline = monotonic() + 4  # before it would have looked by itself
+    while not asyncio.run(trusted(other.file)):
+        assert monotonic() < deadline
+    assert not asyncio.run(trusted(authority.file))
+    processes[0].stop()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--lisen", "127.0.0.1:1"], "there is no --lisen; the nearest is --listen"),
+        (["--allow"], "there is no --allow"),
+        (["--listen", "somewhere"], "listen (flag --listen) must be host:port"),
+        (["--listen", "0.0.0.0:0"], "--allow-unprotected-network"),
+        (["--listen", "0.0.0.0:0", "--allow-unprotected-network"], "say with advertise"),
+        (["--tls-certificate", "gone", "--tls-key", "gone"], "the certificate gone with the key gone"),
+        (["--config", "gone.yaml"], "gone.yaml cannot be read"),
+    ],
+)
+def test_what_is_wrong_ends_it_before_anything_is_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(server_module, "raise_file_limit", lambda: 1 << 20)  # not of the process that tests
+    assert main(["standalone", "--data-dir", "data", *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["standalone", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for setting in server_module.settings().values():
+        assert setting.flag in shown
+
+
+def test_the_ready_file_writes_ipv6_in_brackets(tmp_path: Path) -> None:
+    write_ready_file(tmp_path / "ready", HostPort("::1", 6650))
+    assert json.loads((tmp_path / "ready").read_text()) == {"listen": "[::1]:6650", "pid": os.getpid()}
+    assert [path.name for path in tmp_path.iterdir()] == ["ready"]
+
+
+def test_clients_are_told_the_bound_address_unless_another_is_for_them(tmp_path: Path) -> None:
+    async def told(advertise: HostPort | None) -> tuple[str, str]:
+        node = NodeSettings(file_bytes=4 * MIB)
+        server = Server(StandaloneSettings(tmp_path, port=0, node=node, advertise=advertise))
+        await server.start()
+        async with pydanube.connect(server.url) as client:
+            connection = await client.connection()
+        await close_all()
+        await server.stop()
+        assert connection.welcome is not None
+        return connection.welcome.address, str(HostPort(*server.address))
+
+    address, bound = asyncio.run(told(None))
+    assert address == bound
+    assert asyncio.run(told(HostPort("::1", 7)))[0] == "[::1]:7"
+
+
+def test_connections_leave_files_to_the_rest() -> None:
+    config = server_module.load(None, {}, {"data_dir": "data"}).config
+    assert server_module._standalone(config, 10_000).connections_max == 10_000 - 512
+    assert server_module._standalone(config, 1 << 20).connections_max == 20_000
+    assert server_module._standalone(config, resource.RLIM_INFINITY).connections_max == 20_000
