@@ -81,6 +81,13 @@ class Door:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Turns of the loop until something is so that no event tells of."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[Server]:
     server = Server(settings(directory))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ClientEvent(NamedTuple):
-    """Something that happened by itself: connected, disconnected, connect_failed, refresh_failed."""
+    """Something that happened by itself: connected, disconnected, connect_failed, refresh_failed, ack_failed."""
 
     what: str
     error: DanubeError | None = None

@@ -20,7 +20,7 @@ from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, PERMITS_MAX
 from pydanube.client.acks import AckGroup
 from pydanube.client.feed import Feed
 from pydanube.client.messages import Deserializer, Message, MessageBatch
-from pydanube.client.outgoing import fresh
+from pydanube.client.outgoing import OnError, fresh
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
@@ -62,6 +62,7 @@ class Consumer:
         options: Mapping[str, Any] | None = None,
         prefetch: int = CONSUMER_PREFETCH_MESSAGES,
         deserializer: Deserializer | None = None,
+        on_error: OnError | None = None,
     ) -> None:
         if (topics is None) == (pattern is None):
             raise ArgumentInvalid("a consumer has topics or a pattern")
@@ -82,6 +83,7 @@ class Consumer:
         self.options = options
         self.prefetch = prefetch
         self.deserializer = deserializer
+        self._on_error = on_error
         self._feeds: dict[str, Feed] = {}  # by the name of the topic or partition
         self._queue: deque[MessageBatch] = deque()
         self._current: MessageBatch | None = None  # being handed out message by message
@@ -175,7 +177,11 @@ class Consumer:
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self, what: Message | MessageBatch) -> AckGroup:
-        """It is done. Sent within milliseconds, with others; `await` the answer to know that it is durable."""
+        """It is done. Sent within milliseconds, with others; `await` the answer to know that it is durable.
+
+        Without a connection it is sent with the next one. A failure that nobody awaits goes to `on_error` and to the
+        client's events; the message comes again.
+        """
         if type(what) is Message:
             batch, offset = what[0], what[1]
             feed: Feed = batch.source  # type: ignore[assignment]  # a cast would cost as much as the rest
@@ -189,7 +195,11 @@ class Consumer:
         return cast(Feed, batch.source).ack_all(last, batch.generation)
 
     def nack(self, what: Message | MessageBatch, delay: float = 0.0, reason: str = "") -> None:
-        """It could not be done: the broker delivers it again after `delay` seconds or more."""
+        """It could not be done: the broker delivers it again after `delay` seconds or more.
+
+        The subscription's `max_delay` limits it. Without a connection nothing need be sent, since all that is not
+        acknowledged comes again with the next one, and this consumer holds back what comes before its delay is over.
+        """
         batch, first, last = _range_of(what)
         cast(Feed, batch.source).nack(first, last, batch.generation, delay, reason)
 
@@ -245,6 +255,12 @@ class Consumer:
             self._queue = deque(batch for batch in self._queue if batch.source is not feed)
         return dropped
 
+    def ack_failed(self, error: DanubeError, count: int) -> None:
+        """Of messages whose acks nobody awaits."""
+        self.client.say("ack_failed", error)
+        if self._on_error is not None:
+            self.client.call_back(self._on_error, error, count)
+
     def lose(self, feed: Feed, error: DanubeError) -> None:
         """A feed is gone for good; what has arrived may still be taken. A pattern goes on without a deleted topic."""
         if self.pattern is not None and isinstance(error, TopicNotFound):
@@ -272,7 +288,8 @@ class Consumer:
             raise
         self._closed = None
         self.client.add(self)
-        self._refresher = self.client.loop.create_task(self._refresh())
+        if self.pattern is not None or any(feed.partition is not None for feed in self._feeds.values()):
+            self._refresher = self.client.loop.create_task(self._refresh())
         return self
 
     async def _join(self, start: Any) -> None:

@@ -1,19 +1,22 @@
 """A consumer's channel to one partition: permits out, deliveries in, acknowledgements out.
 
 A connection that breaks voids what was not handed to the program yet: the broker delivers it again. Acks that were not
-answered are sent again if no seek came between.
+answered are sent again if no seek came between; nacks need not be, since all that is not acknowledged comes again, but
+their delays are kept to.
 """
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ClientClosed, DanubeError
-from pydanube.base.limits import CLIENT_ACK_RANGES
-from pydanube.client.acks import AckGroup
+from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError
+from pydanube.base.limits import CLIENT_ACK_RANGES, CLIENT_ACKS_KEPT_GROUPS_MAX, POLICY_MICROSECONDS_MAX
+from pydanube.client.acks import AckGroup, Nacked, Postponed
 from pydanube.client.channel import ReopeningChannel
 from pydanube.client.messages import Deserializer, MessageBatch
+from pydanube.client.outgoing import fresh
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Nack, Reply
 
@@ -40,7 +43,8 @@ class Feed(ReopeningChannel):
         self._group = AckGroup(self)
         self._scheduled = False
         self._flying: dict[int, AckGroup] = {}  # in the order they were sent
-        self._kept: list[AckGroup] = []  # not answered when the channel broke
+        self._kept: list[AckGroup] = []  # not answered when the channel broke, or full before it is open again
+        self._postponed = Postponed()
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
@@ -73,12 +77,14 @@ class Feed(ReopeningChannel):
                 self._post(group)
             else:
                 group.finish()
+        self.flush_acks()
         self._owed = 0
         self.connection.write(Grant(self.number, self.consumer.prefetch).encode())
 
     def interrupted(self, error: DanubeError) -> None:
         self._kept += self._flying.values()
         self._flying.clear()
+        self._postponed.connection_broke(self.client.clock.monotonic())
         self.consumer.void(self)
 
     def given_up(self, error: DanubeError) -> None:
@@ -94,18 +100,19 @@ class Feed(ReopeningChannel):
 
     async def close(self) -> None:
         self.flush_acks()
+        reason = self.reason if self.connection is None else None
         for group in list(self._flying.values()):
-            try:
-                await group
-            except DanubeError:
-                break
+            if not group.done:
+                answered: Future[None] = self.loop.create_future()
+                group.waiters.append(answered)  # not awaited as by the program: it is told of failures all the same
+                await answered
         await self.close_channel()
-        self.finish_acks(ClientClosed("the consumer was closed"))
+        self.finish_acks(reason or ClientClosed("the consumer was closed"))
 
     async def ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A request about this channel. If it breaks meanwhile, what became of it is not known."""
         if self.connection is None:
-            raise self.client.unreachable()
+            raise fresh(self.reason) if self.reason is not None else self.client.unreachable()
         reply = await self.connection.request(verb, {"channel": self.number, **fields})
         assert isinstance(reply, Reply)
         return reply.fields
@@ -119,7 +126,13 @@ class Feed(ReopeningChannel):
             return
         self._attempts = 0
         content = Batch.parse(data)
-        self.consumer.put(MessageBatch(self, content, first, last, attempt, generation))
+        for nacked in self._postponed.take(first, last, self.client.clock.monotonic()):
+            if first < nacked.first:
+                self.consumer.put(MessageBatch(self, content, first, nacked.first - 1, attempt, generation))
+            first = nacked.last + 1
+            self._nack_again(nacked)
+        if first <= last:
+            self.consumer.put(MessageBatch(self, content, first, last, attempt, generation))
 
     def reset(self, generation: int) -> None:
         if generation > self.generation:
@@ -129,6 +142,7 @@ class Feed(ReopeningChannel):
     def _new_generation(self, generation: int) -> None:
         """Acks of the older one do nothing, and are answered so."""
         self.generation = generation
+        self._postponed.clear()
         group, self._group = self._group, AckGroup(self)
         group.finish()
 
@@ -177,6 +191,8 @@ class Feed(ReopeningChannel):
 
     def flush_acks(self) -> None:
         self._scheduled = False
+        if self.connection is None and not self.closed and len(self._group.ranges) < CLIENT_ACK_RANGES:
+            return  # it goes on to fill until the channel is open again
         if self._group.first <= self._group.last:
             group, self._group = self._group, AckGroup(self)
             self._post(group)
@@ -188,7 +204,10 @@ class Feed(ReopeningChannel):
             group.finish(self.reason or ClientClosed("the consumer was closed"))
             return
         if connection is None:
-            self._kept.append(group)
+            if len(self._kept) < CLIENT_ACKS_KEPT_GROUPS_MAX:
+                self._kept.append(group)
+            else:
+                group.finish(self.reason or self.client.unreachable())
             return
         request = connection.next_request()
         self._flying[request] = group
@@ -204,7 +223,25 @@ class Feed(ReopeningChannel):
         if group is not None:
             group.finish(error)
 
+    def ack_failed(self, error: DanubeError, count: int) -> None:
+        self.consumer.ack_failed(error, count)
+
     def nack(self, first: int, last: int, generation: int, delay: float, reason: str) -> None:
-        if generation == self.generation and self.connection is not None:
+        if not 0 <= delay * 1_000_000 <= POLICY_MICROSECONDS_MAX:
+            raise ArgumentInvalid(f"a nack is delayed by 0 to {POLICY_MICROSECONDS_MAX // 1_000_000} seconds")
+        if generation != self.generation or self.closed:
+            return
+        if self.connection is not None:
             microseconds = round(delay * 1_000_000)
             self.connection.write(Nack(self.number, 0, generation, [(first, last)], microseconds, reason).encode())
+        if delay:
+            nacked = Nacked(first, last, self.client.clock.monotonic() + delay, reason)
+            self._postponed.add(nacked, told=self.connection is not None)
+
+    def _nack_again(self, nacked: Nacked) -> None:
+        """The broker knows nothing of its delay any more."""
+        first, last, until, reason = nacked
+        left = max(0, round((until - self.client.clock.monotonic()) * 1_000_000))
+        assert self.connection is not None
+        self.connection.write(Nack(self.number, 0, self.generation, [(first, last)], left, reason).encode())
+        self.used(last - first + 1)

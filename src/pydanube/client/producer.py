@@ -6,7 +6,8 @@ bytes and makes one small object. Everything else happens per batch.
 
 from __future__ import annotations
 
-from asyncio import Future
+import asyncio
+from asyncio import Future, Task
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -30,6 +31,7 @@ from pydanube.wire.batch import Codec
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
+REFRESH_SECONDS = 5.0  # how often new partitions are looked for
 MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # with its key, and the columns around it, it fits a batch
 Serializer = Callable[[Any], bytes | None]
 When = int | datetime
@@ -77,6 +79,8 @@ class Producer:
         self._failed: list[tuple[Outgoing, DanubeError]] = []  # the first of them that nobody waited for
         self._failures = 0
         self._room: list[Future[None]] = []
+        self._opening: list[Lane] = []  # of partitions that are new
+        self._refresher: Task[None] | None = None
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -392,7 +396,37 @@ class Producer:
         self._lane = self._lanes[0]
         self._closed = None
         self.client.add(self)
+        if found.partitions:  # else it never has any
+            self._refresher = self.client.loop.create_task(self._refresh())
         return self
+
+    async def _refresh(self) -> None:
+        while self._closed is None:
+            await asyncio.sleep(REFRESH_SECONDS)
+            try:
+                await self._grow()
+            except DanubeError as error:
+                self.client.say("refresh_failed", error)  # looked for again
+
+    async def _grow(self) -> None:
+        """Ways to partitions that are new, used once all of them are open: keys are spread over all from then on.
+
+        What was handed over before stays on its way.
+        """
+        found = await self.client.topic(self.topic)
+        for partition, place in found.places()[len(self._lanes) :]:
+            self._opening.append(Lane(self, self.topic, partition, place))
+        opening = self._opening
+        try:
+            for lane in opening:
+                await lane.open()
+        except BaseException:
+            for lane in opening:
+                await lane.close_channel(wait=False)
+            raise
+        finally:
+            self._opening = []
+        self._lanes += opening
 
     async def close(self) -> None:
         """Sends and awaits what was handed over, then lets go. Raises as `flush` does."""
@@ -403,6 +437,10 @@ class Producer:
         try:
             await self.flush()
         finally:
+            if self._refresher is not None and not self._opening:
+                self._refresher.cancel()
+            for lane in self._opening:
+                lane.closed = True  # it lets go of what the broker opens, when it has the answer
             self._closed = ClientClosed(f"the producer of {self.topic} was closed")
             self._wake()
             self.client.remove(self)
