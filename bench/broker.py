@@ -12,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
+from struct import pack, unpack_from
 from time import perf_counter
 
 import uvloop
@@ -29,9 +31,16 @@ SMALL, KIB = b"x" * 100, b"x" * 1024
 class Process:
     def __init__(self, directory: Path) -> None:
         self._ready = directory / "ready"
-        command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(directory / "data")]
-        command += ["--listen", "127.0.0.1:0", "--ready-file", str(self._ready)]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self._command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(directory / "data")]
+        self._command += ["--listen", "127.0.0.1:0", "--ready-file", str(self._ready)]
+        self.begin()
+
+    def begin(self) -> None:
+        self._ready.unlink(missing_ok=True)
+        self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
+
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     async def url(self) -> str:
         while not self._ready.exists():  # noqa: ASYNC110 - another process writes it
@@ -123,6 +132,110 @@ async def latency(client: pydanube.Client, figures: Figures) -> None:
         figures.report(f"one in flight, {name}, p50", median(found), "µs", goal, at_least=False)
 
 
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[int(len(values) * share)]
+
+
+async def open_loop(client: pydanube.Client, figures: Figures) -> None:
+    """10,000 messages a second whatever comes back, ten at a time, as clocks tick; each carries when it was due."""
+    seconds, each = 5, 10
+    for reliable, goal in ((True, 6.0), (False, 3.0)):
+        topic = f"/default/loop-{reliable}"
+        found = []
+        for run in range(RUNS):
+            latencies: list[float] = []
+
+            async def send(topic: str = topic, reliable: bool = reliable) -> None:
+                async with client.producer(topic, reliable=reliable, linger=0) as producer:
+                    due = perf_counter()
+                    for _ in range(seconds * 10_000 // each):
+                        due += each / 10_000
+                        if (ahead := due - perf_counter()) > 0:
+                            await asyncio.sleep(ahead)
+                        for _ in range(each):
+                            producer.send(pack("<d92x", due))
+
+            async with client.consumer(topic, subscription=f"s{run}", reliable=reliable, prefetch=100_000) as consumer:
+                sending = asyncio.create_task(send())
+                async for batch in consumer.batches():
+                    now = perf_counter()
+                    latencies += [(now - unpack_from("<d", payload or b"")[0]) * 1000 for payload in batch.payloads]
+                    consumer.ack(batch)
+                    if len(latencies) >= seconds * 10_000:
+                        break
+                await sending
+            found.append(percentile(latencies, 0.99))
+        name = "reliable with fsync" if reliable else "not reliable"
+        figures.report(f"end to end at 10,000/s, {name}, p99", median(found), "ms", goal, at_least=False)
+
+
+async def fan_out(client: pydanube.Client, figures: Figures) -> None:
+    subscriptions, messages = 10, 500_000
+
+    async def spread(run: int) -> None:
+        topic = f"/default/fan-{run}"
+
+        async def consume(consumer: pydanube.Consumer) -> None:
+            left = messages
+            async for batch in consumer.batches():
+                left -= len(batch)
+                consumer.ack(batch)
+                if left <= 0:
+                    return
+
+        async with AsyncExitStack() as opened:
+            consumers = [
+                await opened.enter_async_context(client.consumer(topic, subscription=f"s{number}"))
+                for number in range(subscriptions)
+            ]
+            producer = await opened.enter_async_context(client.producer(topic))
+            consuming = [asyncio.create_task(consume(consumer)) for consumer in consumers]
+            for _ in range(messages // 10_000):
+                await producer.ready()
+                producer.send_many([SMALL] * 10_000)
+            await asyncio.gather(*consuming)
+
+    figures.report("deliveries to 10 subscriptions", await rate(messages * subscriptions, spread), "messages/s", 4e6)
+
+
+async def many_topics(process: Process, client: pydanube.Client, figures: Figures) -> None:
+    """Ten thousand topics, each with a producer, against one topic with the same batches."""
+    topics, rounds, batch = 10_000, 10, [SMALL] * 100
+    before = process.resident_bytes()
+    await client.admin.create_namespace("many")
+    producers: list[pydanube.Producer] = []
+    for first in range(0, topics, 500):
+        opening = [client.producer(f"/many/t{number}") for number in range(first, first + 500)]
+        producers += await asyncio.gather(*(producer.__aenter__() for producer in opening))
+    used = (process.resident_bytes() - before) / topics / 1024
+    figures.report("memory of an idle topic with a producer", used, "KiB", 20, at_least=False)
+
+    async def spread(run: int) -> None:
+        for _ in range(rounds):
+            for first in range(0, topics, 100):
+                await asyncio.gather(*(producer.send_many(batch) for producer in producers[first : first + 100]))
+
+    async def alone(run: int) -> None:
+        async with client.producer(f"/many/alone-{run}") as producer:
+            for _ in range(rounds * topics // 100):
+                await asyncio.gather(*(producer.send_many(batch) for _ in range(100)))
+
+    count = topics * rounds * len(batch)
+    one = await rate(count, alone)
+    figures.report("one topic, batches of 100", one, "messages/s")
+    figures.report("10,000 topics against one", await rate(count, spread) / one, "x", 0.7)
+    for producer in producers:
+        await producer.close()
+
+
+async def restart(process: Process, figures: Figures) -> None:
+    process.end()
+    began = perf_counter()
+    process.begin()
+    await process.url()
+    figures.report("start with 10,000 topics", perf_counter() - began, "s", 5, at_least=False)
+
+
 async def measure(figures: Figures) -> None:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
         process = Process(Path(directory))
@@ -131,6 +244,10 @@ async def measure(figures: Figures) -> None:
                 await publishing(client, figures)
                 await consuming(client, figures)
                 await latency(client, figures)
+                await open_loop(client, figures)
+                await fan_out(client, figures)
+                await many_topics(process, client, figures)
+            await restart(process, figures)
         finally:
             process.end()
 

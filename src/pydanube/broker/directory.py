@@ -6,6 +6,7 @@ is stored goes by a number that is never used again, so a topic made anew has no
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from pydanube.ports.metadata import MetadataStore
 
 DEFAULT, SYSTEM = "default", "system"
 _NEXT = "ids/topics"
+IDS_AT_ONCE = 1_000
 _STREAM = re.compile(r"t([0-9]+)(?:\.[0-9]+)?(?:#state)?", re.ASCII)
 
 
@@ -75,6 +77,8 @@ class TopicRecord:
 class Directory:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._ids = range(0)  # set aside for topics to come
+        self._reserving = asyncio.Lock()
 
     async def prepare(self) -> None:
         """`default` and `system` exist from the start."""
@@ -122,7 +126,8 @@ class Directory:
             raise NamespaceNotEmpty(f"namespace {name} has topics")
         entry = self._store.get(_namespace_key(name))
         assert entry is not None
-        await self._store.transact([(_namespace_key(name), entry.version)], [(_namespace_key(name), None)])
+        gone = [key for key in (_namespace_key(name), _turn_key(name)) if self._store.get(key) is not None]
+        await self._store.transact([(_namespace_key(name), entry.version)], [(key, None) for key in gone])
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -162,23 +167,43 @@ class Directory:
         key = _topic_key(name)
         own = Policies().changed(policies or {})
         own.check_topic(name, reliable=reliable)
+        number = await self._new_id()
+        record = TopicRecord(name, number, reliable, partitions, durability, own)
         while True:
-            limit = self.policies(name.namespace).topics_max
             if self._store.get(key) is not None:
                 raise TopicExists(f"topic {name}")
-            if limit is not None and len(self._store.scan(f"topics/{name.namespace}/")) >= limit:
-                raise TopicLimitReached(f"namespace {name.namespace} may have {limit} topics, and has them")
-            counter = self._store.get(_NEXT)
-            number, version = (1, 0) if counter is None else (int(counter.value) + 1, counter.version)
-            record = TopicRecord(name, number, reliable, partitions, durability, own)
             namespace = self._store.get(_namespace_key(name.namespace))
+            limit = self.policies(name.namespace).topics_max
             assert namespace is not None
-            checks = [(key, 0), (_NEXT, version), (_namespace_key(name.namespace), namespace.version)]
+            checks = [(key, 0), (_namespace_key(name.namespace), namespace.version)]
+            changes: list[tuple[str, bytes | None]] = [(key, record.encode())]
+            if limit is not None:  # one at a time, so that two cannot both be the last
+                if len(self._store.scan(f"topics/{name.namespace}/")) >= limit:
+                    raise TopicLimitReached(f"namespace {name.namespace} may have {limit} topics, and has them")
+                turn = self._store.get(_turn_key(name.namespace))
+                checks.append((_turn_key(name.namespace), 0 if turn is None else turn.version))
+                changes.append((_turn_key(name.namespace), b"%d" % number))
             try:
-                await self._store.transact(checks, [(key, record.encode()), (_NEXT, b"%d" % number)])
+                await self._store.transact(checks, changes)
                 return record
             except MetadataConflict:
                 await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+
+    async def _new_id(self) -> int:
+        """A number that no topic ever had. They are set aside many at a time; those left at a stop are never used."""
+        async with self._reserving:
+            while not self._ids:
+                counter = self._store.get(_NEXT)
+                given, version = (0, 0) if counter is None else (int(counter.value), counter.version)
+                upto = given + IDS_AT_ONCE
+                try:
+                    await self._store.transact([(_NEXT, version)], [(_NEXT, b"%d" % upto)])
+                except MetadataConflict:
+                    await self._store.transact((), ())
+                else:
+                    self._ids = range(given + 1, upto + 1)
+            number, self._ids = self._ids[0], self._ids[1:]
+            return number
 
     async def alter_topic(
         self, name: TopicName, *, partitions: int | None = None, policies: Mapping[str, Any] | None = None
@@ -220,6 +245,11 @@ def topic_of_stream(stream: str) -> int | None:
 
 def _namespace_key(name: str) -> str:
     return f"namespaces/{name}"
+
+
+def _turn_key(namespace: str) -> str:
+    """Written with each topic of a namespace that may not have any number of them."""
+    return f"turns/{namespace}"
 
 
 def _topic_key(name: TopicName) -> str:
