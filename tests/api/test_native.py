@@ -172,16 +172,16 @@ def test_policies_are_enforced(tmp_path: Path) -> None:
         limits = {"producers_max": 1, "subscriptions_max": 1, "message_bytes_max": 10, "topics_max": 1}
         await client.ask("namespace.create", namespace="small", policies=limits)
         await client.ask("open_producer", channel=1, topic="/small/a")
-        assert await client.refused("open_producer", channel=2, topic="/small/a") == "limit_reached"
-        assert await client.refused("open_producer", channel=2, topic="/small/b") == "limit_reached"
+        assert await client.refused("open_producer", channel=2, topic="/small/a") == "producer_limit_reached"
+        assert await client.refused("open_producer", channel=3, topic="/small/b") == "topic_limit_reached"
         client.send(Publish(1, 4, build([b"x" * 11], publish_time=1).to_bytes()))
         answer = await client.receive()
         assert isinstance(answer, Error)
         assert answer.code == "message_too_large"
         assert (await client.publish(1, b"x" * 10)).base_offset == 0
-        await client.ask("open_consumer", channel=3, topic="/small/a", subscription="one")
-        code = await client.refused("open_consumer", channel=4, topic="/small/a", subscription="two")
-        assert code == "limit_reached"
+        await client.ask("open_consumer", channel=4, topic="/small/a", subscription="one")
+        code = await client.refused("open_consumer", channel=5, topic="/small/a", subscription="two")
+        assert code == "subscription_limit_reached"
 
     run(tmp_path, life)
 

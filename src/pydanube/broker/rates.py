@@ -8,6 +8,7 @@ from __future__ import annotations
 
 SECOND = 1_000_000  # microseconds
 BURST = SECOND  # what was not used in the last second may be used at once
+RANGE = SECOND // 20  # what goes in so long may go together
 
 
 class _Limit:
@@ -58,6 +59,42 @@ class Rate:
         if self._bytes is not None:
             rooms.append(self._bytes.room(now) // max(1, message_bytes))
         return max(1, min(rooms))
+
+
+class Throttle:
+    """Holds one receiver to a rate: beyond it everything rests until a range may go, not a message at a time."""
+
+    __slots__ = ("_rate", "until")
+
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self.until = 0  # nothing goes before
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        return self._rate.messages, self._rate.bytes
+
+    def rests(self, now: int) -> bool:
+        if now >= self.until:
+            wait = self._rate.wait(now)
+            if not wait:
+                return False
+            self.until = now + wait + RANGE
+        return True
+
+    def room(self, wanted: int, message_bytes: int, now: int) -> int:
+        """How many of so many messages go now; the others after a rest."""
+        room = self._rate.room(message_bytes, now)
+        if room < wanted:
+            self.until = now + RANGE
+        return min(room, wanted)
+
+    def take(self, messages: int, bytes: int, now: int) -> None:
+        self._rate.take(messages, bytes, now)
+
+    def due(self, otherwise: int | None, now: int) -> int | None:
+        """When there is something to do: at the end of a rest, or when it would be without one."""
+        return self.until if self.rests(now) else otherwise
 
 
 def rate_of(messages: int | None, bytes: int | None) -> Rate | None:
