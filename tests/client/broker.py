@@ -108,11 +108,13 @@ def with_client(directory: Path, test: Callable[[Client], Awaitable[None]], **op
     asyncio.run(run())
 
 
-def with_door(directory: Path, test: Callable[[Client, Door], Awaitable[None]], **options: Any) -> None:
+def with_door(
+    directory: Path, test: Callable[[Client, Door], Awaitable[None]], *, seconds: float = 20, **options: Any
+) -> None:
     """The same through a door."""
 
     async def run() -> None:
-        async with asyncio.timeout(20), running(directory) as server:
+        async with asyncio.timeout(seconds), running(directory) as server:
             door = Door(server)
             await door.start()
             try:

@@ -21,6 +21,7 @@ from pydanube.base.errors import (
     TopicKindDiffers,
 )
 from pydanube.client import Client
+from pydanube.client.values import codec_of
 
 
 async def payloads_of(client: Client, topic: str = TOPIC, count: int = 1) -> list[bytes | None]:
@@ -266,10 +267,8 @@ def test_compressed_messages_come_back_as_they_were(tmp_path: Path, compression:
 
 
 def test_an_unknown_compression_is_named() -> None:
-    from pydanube.client.producer import _codec
-
     with pytest.raises(BatchInvalid, match="zstd"):
-        _codec("gzip")
+        codec_of("gzip")
 
 
 def test_a_serializer_makes_payloads_and_a_deserializer_reads_them(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future, Task
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +25,7 @@ from pydanube.base.limits import (
 )
 from pydanube.client.lane import Lane
 from pydanube.client.outgoing import OnError, Outgoing, Sent, SentMany, fresh
-from pydanube.wire.batch import Codec
+from pydanube.client.values import When, attributes_of, codec_of, key_of, microseconds_of, payload_of
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 5.0  # how often new partitions are looked for
 MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # with its key, and the columns around it, it fits a batch
 Serializer = Callable[[Any], bytes | None]
-When = int | datetime
 
 
 class Producer:
@@ -64,7 +62,7 @@ class Producer:
         self.reliable = reliable
         self.create = create
         self.send_timeout = send_timeout
-        self.codec = _codec(compression)
+        self.codec = codec_of(compression)
         self._serializer = serializer
         self._on_error = on_error
         self._linger = linger
@@ -104,7 +102,7 @@ class Producer:
         if self._serializer is not None:
             payload = self._serializer(payload)
         if type(payload) is not bytes:
-            payload = _payload(payload)
+            payload = payload_of(payload)
         size = len(payload) + MESSAGE_OVERHEAD_BYTES if payload else MESSAGE_OVERHEAD_BYTES
         if key is None and attributes is None and event_time is None and delivery_time is None and sequence is None:
             outgoing = self._lane.filling
@@ -144,10 +142,10 @@ class Producer:
         sequence: int | None,
     ) -> tuple[Outgoing, int]:
         """Checks what belongs to a message besides its payload before any of it is kept, and keeps it."""
-        name = None if key is None else _key(key)
-        happened = None if event_time is None else _microseconds(event_time)
-        due = None if delivery_time is None else _microseconds(delivery_time)
-        texts = _attributes(attributes) if attributes else None
+        name = None if key is None else key_of(key)
+        happened = None if event_time is None else microseconds_of(event_time)
+        due = None if delivery_time is None else microseconds_of(delivery_time)
+        texts = attributes_of(attributes) if attributes else None
         size += len(name or b"")
         if texts:
             size += sum(map(len, texts)) * 4 + sum(map(len, texts.values())) * 4
@@ -199,16 +197,16 @@ class Producer:
         if self._buffered >= self._buffer_bytes:
             raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
         values = payloads if type(payloads) is list and self._serializer is None else self._serialized(payloads)
-        names = None if keys is None else [None if key is None else _key(key) for key in keys]
+        names = None if keys is None else [None if key is None else key_of(key) for key in keys]
         if names is not None and len(names) != len(values):
             raise BatchInvalid(f"{len(names)} keys for {len(values)} messages")
         try:
             total = sum(map(len, values))
         except TypeError:  # a tombstone, or nothing that can be sent
-            values = list(map(_payload, values))
+            values = list(map(payload_of, values))
             total = sum(len(value) for value in values if value is not None)
         if total > self._batch_bytes or len(values) > self._last_row:  # several batches: all of them are sound, or none
-            values = list(map(_payload, values)) if set(map(type, values)) != {bytes} else values
+            values = list(map(payload_of, values)) if set(map(type, values)) != {bytes} else values
             if total > MESSAGE_BYTES_MAX and max(map(len, filter(None, values))) > MESSAGE_BYTES_MAX:
                 raise BatchTooLarge(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
         parts: list[tuple[Outgoing, int, int]] = []
@@ -459,47 +457,3 @@ class Producer:
         except DanubeError:
             if error is None:  # else the program's own error says more
                 raise
-
-
-def _codec(name: str) -> Codec:
-    try:
-        return Codec[name.upper()]
-    except KeyError:
-        known = ", ".join(codec.name.lower() for codec in Codec)
-        raise BatchInvalid(f"no compression is called {name!r}; there are {known}") from None
-
-
-def _payload(payload: Any) -> bytes | None:
-    if payload is None or isinstance(payload, bytes):
-        return payload
-    if isinstance(payload, bytearray | memoryview):
-        return bytes(payload)
-    raise TypeError(f"a payload is bytes, not {type(payload).__name__}; give the producer a serializer")
-
-
-def _key(key: str | bytes) -> bytes:
-    if isinstance(key, bytes):
-        return key
-    if not isinstance(key, str):
-        raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
-    return key.encode("utf-8", "surrogateescape")
-
-
-def _attributes(attributes: Mapping[Any, Any]) -> dict[str, str]:
-    texts = dict(attributes)
-    for name, text in texts.items():
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise TypeError(f"attributes are texts by name; {name!r} is not")
-        name.encode()  # a lone surrogate cannot be sent, and must not spoil the batch of others
-        text.encode()
-    return texts
-
-
-def _microseconds(time: When) -> int:
-    if isinstance(time, datetime):
-        if time.tzinfo is None:
-            raise TypeError("a datetime needs a time zone")
-        return round(time.timestamp() * 1_000_000)
-    if not -(1 << 63) <= time < 1 << 63:
-        raise BatchInvalid(f"{time} is no time in microseconds")
-    return time

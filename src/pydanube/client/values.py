@@ -1,0 +1,59 @@
+"""What a program hands to a producer, as a batch takes it. Whatever cannot be sent is refused here, by the call.
+
+So it spoils no other message of its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydanube.base.errors import BatchInvalid
+from pydanube.wire.batch import Codec
+
+When = int | datetime
+
+
+def codec_of(name: str) -> Codec:
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        known = ", ".join(codec.name.lower() for codec in Codec)
+        raise BatchInvalid(f"no compression is called {name!r}; there are {known}") from None
+
+
+def payload_of(payload: Any) -> bytes | None:
+    if payload is None or isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}; give the producer a serializer")
+
+
+def key_of(key: str | bytes) -> bytes:
+    if isinstance(key, bytes):
+        return key
+    if not isinstance(key, str):
+        raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
+    return key.encode("utf-8", "surrogateescape")
+
+
+def attributes_of(attributes: Mapping[Any, Any]) -> dict[str, str]:
+    texts = dict(attributes)
+    for name, text in texts.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"attributes are texts by name; {name!r} is not")
+        name.encode()  # a lone surrogate cannot be sent, and must not spoil the batch of others
+        text.encode()
+    return texts
+
+
+def microseconds_of(time: When) -> int:
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise TypeError("a datetime needs a time zone")
+        return round(time.timestamp() * 1_000_000)
+    if not -(1 << 63) <= time < 1 << 63:
+        raise BatchInvalid(f"{time} is no time in microseconds")
+    return time
