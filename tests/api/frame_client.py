@@ -70,6 +70,9 @@ class Client:
     def read_on(self) -> None:
         self._writer.transport.resume_reading()  # type: ignore[attr-defined]
 
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
     async def close(self) -> None:
         self._writer.close()
         await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
