@@ -1,0 +1,334 @@
+"""`client.admin`, and producers, consumers and readers of what is deleted under them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+
+from client.broker import TOPIC, Door, with_client, with_door
+from pydanube import sync
+from pydanube.base.errors import (
+    DanubeError,
+    OffsetNotConfirmed,
+    RequestInvalid,
+    SubscriptionNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.client import Client, Consumer, Message
+from pydanube.testing.broker import broker_thread
+
+WIDE = "/default/wide"
+
+
+async def publish(client: Client, count: int, topic: str = TOPIC) -> None:
+    async with client.producer(topic) as producer:
+        await producer.send_many([b"%d" % number for number in range(count)])
+
+
+async def _wait(ack: Awaitable[None]) -> None:
+    await ack
+
+
+async def _receive_all(consumer: Consumer) -> None:
+    async for _ in consumer:
+        pass
+
+
+def payloads(messages: list[Message]) -> list[bytes | None]:
+    return [message.payload for message in messages]
+
+
+# -- what is deleted ---------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_of_a_deleted_subscription_hears_of_it_and_does_not_make_it_again(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await publish(client, 3)
+        async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            messages = await consumer.fetch(3, timeout=5)
+            waiting = asyncio.ensure_future(consumer.receive())
+            await asyncio.sleep(0)
+            await client.admin.delete_subscription(TOPIC, "s")
+            with pytest.raises(SubscriptionNotFound):
+                await waiting
+            with pytest.raises(SubscriptionNotFound):
+                await consumer.ack(messages[0])
+            with pytest.raises(SubscriptionNotFound):
+                await _receive_all(consumer)
+        assert await client.admin.subscriptions(TOPIC) == []
+
+    with_client(tmp_path, run)
+
+
+def test_acks_under_way_fail_when_their_subscription_is_deleted(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        await publish(client, 3)
+        async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            message = await consumer.receive(timeout=5)
+            door.silent = True
+            ack = consumer.ack(message)
+            pending = asyncio.ensure_future(_wait(ack))
+            door.asked.clear()
+            await door.asked.wait()
+            await door.server._broker.service.admin.unsubscribe(ANONYMOUS, TOPIC, "s")
+            door.cut()
+            door.silent = False
+            with pytest.raises(SubscriptionNotFound):
+                await pending
+
+    with_door(tmp_path, run)
+
+
+def test_a_consumer_that_was_away_when_its_subscription_was_deleted_does_not_make_it_again(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        await publish(client, 3)
+        service = door.server._broker.service
+        async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            await consumer.fetch(3, timeout=5)
+            door.silent = True  # the news is lost
+            await service.admin.unsubscribe(ANONYMOUS, TOPIC, "s")
+            door.cut()
+            door.silent = False
+            with pytest.raises(SubscriptionNotFound):
+                await consumer.receive(timeout=10)
+        assert await client.admin.subscriptions(TOPIC) == []
+
+    with_door(tmp_path, run)
+
+
+@pytest.mark.parametrize("reliable", [True, False])
+def test_users_of_a_deleted_topic_hear_of_it_and_do_not_make_it_again(tmp_path: Path, reliable: bool) -> None:
+    async def run(client: Client) -> None:
+        async with client.consumer(TOPIC, subscription="s", reliable=reliable) as consumer:
+            producer = await client.producer(TOPIC, reliable=reliable).open()
+            await producer.send(b"one")
+            receiving = asyncio.ensure_future(_receive_all(consumer))
+            await client.admin.delete_topic(TOPIC)
+            with pytest.raises(TopicNotFound):
+                await receiving
+            with pytest.raises(TopicNotFound):
+                producer.send(b"two")
+            with pytest.raises(TopicNotFound):
+                producer.send_many([b"two"])
+            await producer.close()
+        assert await client.admin.topics() == []
+
+    with_client(tmp_path, run)
+
+
+def test_sends_under_way_fail_when_their_topic_is_deleted(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        producer = await client.producer(TOPIC).open()
+        await producer.send(b"one")
+        deleting = asyncio.ensure_future(client.admin.delete_topic(TOPIC))
+        outcomes: list[DanubeError] = []
+        try:
+            while True:
+                await producer.send(b"more")
+        except DanubeError as error:
+            outcomes.append(error)
+        await deleting
+        assert [type(error) for error in outcomes] == [TopicNotFound]
+        await producer.close()
+
+    with_client(tmp_path, run)
+
+
+def test_a_producer_that_was_away_when_its_topic_was_deleted_does_not_make_it_again(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        producer = await client.producer(TOPIC).open()
+        await producer.send(b"one")
+        door.silent = True
+        service = door.server._broker.service
+        await service.delete_topic(ANONYMOUS, TOPIC)
+        await service.create_topic(ANONYMOUS, TOPIC)  # another one of the same name
+        door.cut()
+        door.silent = False
+        with pytest.raises(TopicNotFound):
+            await producer.send(b"two")
+        await producer.close()
+        assert (await client.admin.describe_topic(TOPIC))["end"] == 0
+
+    with_door(tmp_path, run)
+
+
+def test_a_reader_of_a_deleted_topic_hears_of_it(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await publish(client, 1)
+        async with client.reader(TOPIC) as reader:
+            await reader.receive(timeout=5)
+            await client.admin.delete_topic(TOPIC)
+            with pytest.raises(TopicNotFound):
+                await reader.receive(timeout=5)
+
+    with_client(tmp_path, run)
+
+
+def test_a_consumer_by_pattern_goes_on_without_a_deleted_topic(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        for name in ("/default/log-a", "/default/log-b"):
+            await publish(client, 1, name)
+        async with client.consumer(pattern="/default/log-*", subscription="s", start="earliest") as consumer:
+            await consumer.fetch(2, timeout=5)
+            await client.admin.delete_topic("/default/log-a")
+            await publish(client, 2, "/default/log-b")
+            assert payloads(await consumer.fetch(2, timeout=5)) == [b"0", b"1"]
+            assert consumer.partitions == [("/default/log-b", None)]
+        assert await client.admin.topics() == ["/default/log-b"]
+
+    with_client(tmp_path, run)
+
+
+# -- races -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_and_deleted_under_producers_that_open_it(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        sent = 0
+
+        async def use() -> None:
+            nonlocal sent
+            for _ in range(30):
+                try:
+                    async with client.producer(TOPIC) as producer:
+                        receipt = await producer.send(b"x")
+                        assert receipt.offset is not None
+                        sent += 1
+                except TopicNotFound:
+                    pass
+
+        async def delete() -> None:
+            for _ in range(30):
+                try:
+                    await client.admin.delete_topic(TOPIC)
+                except TopicNotFound:
+                    await asyncio.sleep(0.001)
+
+        await asyncio.gather(use(), use(), use(), delete())
+        assert sent
+        with contextlib.suppress(TopicNotFound):
+            await client.admin.delete_topic(TOPIC)
+        async with client.producer(TOPIC) as producer:
+            assert (await producer.send(b"x")).offset == 0
+
+    with_client(tmp_path, run)
+
+
+def test_a_topic_made_right_after_its_deletion_has_nothing_of_the_old(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        for _ in range(10):
+            await client.admin.create_topic(TOPIC)
+            await client.admin.create_subscription(TOPIC, "s")
+            async with client.producer(TOPIC) as producer:
+                assert (await producer.send(b"x")).offset == 0
+            deleting = asyncio.ensure_future(client.admin.delete_topic(TOPIC))
+            again = asyncio.ensure_future(_create(client))
+            await asyncio.gather(deleting, again)
+            described = await client.admin.describe_topic(TOPIC)
+            assert (described["end"], described["subscriptions"]) == (0, 0)
+            await client.admin.delete_topic(TOPIC)
+        assert await client.admin.topics() == []
+
+    with_client(tmp_path, run)
+
+
+async def _create(client: Client) -> None:
+    while True:
+        try:
+            await client.admin.create_topic(TOPIC)
+            return
+        except TopicExists:
+            await asyncio.sleep(0)
+
+
+# -- managing ----------------------------------------------------------------------------------------------------------
+
+
+def test_subscriptions_are_managed_from_outside(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        admin = client.admin
+        await publish(client, 10)
+        await admin.create_subscription(TOPIC, "s", type="shared", start="earliest")
+        async with client.consumer(TOPIC, subscription="s", type="shared") as consumer:
+            await consumer.fetch(10, timeout=5)
+            await admin.seek_subscription(TOPIC, "s", 7)
+            assert payloads(await consumer.fetch(3, timeout=5)) == [b"7", b"8", b"9"]
+            await admin.seek_subscription(TOPIC, "s", "earliest")
+            assert await admin.skip_messages(TOPIC, "s", count=4) == 4
+            assert await admin.skip_messages(TOPIC, "s", to=9) == 5
+        described = await admin.describe_subscription(TOPIC, "s")
+        assert (described["floor"], described["backlog"], described["consumers"]) == (9, 1, 0)
+        altered = await admin.alter_subscription(TOPIC, "s", options={"failure": {"max_redelivery_count": 1}})
+        assert altered["options"]["failure"]["max_redelivery_count"] == 1
+        await admin.delete_subscription(TOPIC, "s")
+        with pytest.raises(SubscriptionNotFound):
+            await admin.describe_subscription(TOPIC, "s")
+
+    with_client(tmp_path, run)
+
+
+def test_topics_are_described_peeked_at_and_truncated(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        admin = client.admin
+        await publish(client, 10)
+        described = await admin.describe_topic(TOPIC)
+        assert (described["first"], described["end"], described["reliable"]) == (0, 10, True)
+        assert described["bytes"] > 0
+        assert payloads(await admin.peek(TOPIC, 2, start=4)) == [b"4", b"5"]
+        assert payloads(await admin.peek(TOPIC, 20, start="latest")) == []
+        await admin.truncate_topic(TOPIC, before=8)
+        assert payloads(await admin.peek(TOPIC, 20)) == [b"8", b"9"]
+        with pytest.raises(OffsetNotConfirmed):
+            await admin.truncate_topic(TOPIC, before=11)
+        await admin.truncate_topic(TOPIC)
+        assert await admin.peek(TOPIC) == []
+
+    with_client(tmp_path, run)
+
+
+def test_partitioned_topics_are_managed_as_a_whole(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        admin = client.admin
+        await admin.create_topic(WIDE, partitions=3)
+        await admin.create_subscription(WIDE, "s", type="failover", start="earliest")
+        async with client.producer(WIDE) as producer:
+            for number in range(9):
+                await producer.send(b"%d" % number)
+        assert sum((await admin.describe_topic(WIDE))["ends"]) == 9
+        assert [each["backlog"] for each in await admin.subscriptions(WIDE)] == [9]
+        assert len(await admin.peek(WIDE, 9)) == 9
+        await admin.seek_subscription(WIDE, "s", "latest")
+        assert (await admin.describe_subscription(WIDE, "s"))["backlog"] == 0
+        with pytest.raises(RequestInvalid):
+            await admin.truncate_topic(WIDE, before=1)
+        await admin.truncate_topic(WIDE)
+        assert await admin.peek(WIDE, 9) == []
+        await admin.delete_subscription(WIDE, "s")
+        await admin.delete_topic(WIDE)
+        assert await admin.topics() == []
+
+    with_client(tmp_path, run)
+
+
+def test_the_same_without_await() -> None:
+    with broker_thread() as url, sync.connect(url) as client:
+        client.admin.create_topic(TOPIC)
+        client.admin.create_subscription(TOPIC, "s", start="earliest")
+        with client.producer(TOPIC) as producer:
+            producer.send(b"one").result()
+        with client.consumer(TOPIC, subscription="s") as consumer:
+            assert consumer.receive(timeout=5).payload == b"one"
+            assert client.admin.describe_subscription(TOPIC, "s")["consumers"] == 1
+            client.admin.delete_subscription(TOPIC, "s")
+            with pytest.raises(SubscriptionNotFound):
+                consumer.receive(timeout=5)
+        assert client.admin.peek(TOPIC)[0].payload == b"one"
+        client.admin.truncate_topic(TOPIC)
+        client.admin.delete_topic(TOPIC)
+        assert client.admin.topics() == []
