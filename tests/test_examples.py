@@ -1,0 +1,68 @@
+"""Every example runs as it stands, against a broker of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+from pydanube.testing.broker import broker_thread
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+SECONDS_MAX = 60
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with broker_thread() as address:
+        yield address
+
+
+def run(name: str, url: str) -> str:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS_MAX, env=os.environ | {"DANUBE_URL": url}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_work_queue_does_every_job_once(url: str) -> None:
+    said = run("work_queue.py", url)
+    assert said.count("fails") == 1
+    assert said.endswith("12 jobs, 12 different ones\n")
+
+
+def test_the_import_publishes_once_however_often_it_runs(url: str) -> None:
+    assert run("replay.py", url).splitlines()[:2] == ["published so far: 0", "repeated: 0"]
+    assert run("replay.py", url).splitlines() == [
+        "published so far: 24",
+        "repeated: 24",
+        "24 readings, 20.5 degrees on average",
+        "the last one: b'26 degrees'",
+    ]
+
+
+def test_the_notebook_runs_inside_its_loop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DANUBE_URL", url)
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=SECONDS_MAX, kernel_name="python3").execute()
+    outputs = [said(cell) for cell in notebook.cells if cell.cell_type == "code"]
+    assert "offset=0" in outputs[1]
+    assert "fsynced" in outputs[1]
+    assert outputs[2].splitlines()[:2] == ["0 berlin b'12.50' {'currency': 'EUR'}", "1 paris b'1.00' {}"]
+    assert len(outputs[2].splitlines()) == 6
+    assert "b'berlin'" in outputs[4]
+
+
+def said(cell: Any) -> str:
+    """What a cell of a notebook printed and returned."""
+    texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+    return "".join(texts)
