@@ -43,6 +43,7 @@ from pydanube.broker.holds import (
     Producer,
     topic_options,
 )
+from pydanube.broker.intake import Intake
 from pydanube.broker.leftovers import Leftovers
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.policies import Policies
@@ -78,6 +79,7 @@ class Service:
     ) -> None:
         self._directory = directory
         self.auto_create = auto_create
+        self.intake = Intake()
         self._around = Surroundings(catalog, nodes, clock, randomness, cache or TailCache(), self._publish_dead_letter)
         self._loop = asyncio.get_running_loop()
         self._opened: dict[TopicName, Opened] = {}

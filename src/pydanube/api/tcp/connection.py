@@ -24,8 +24,9 @@ from pydanube.base.errors import (
     TopicBusy,
     VerbUnknown,
 )
-from pydanube.base.limits import CHANNELS_MAX, REQUESTS_AT_ONCE_MAX, UNCONFIRMED_BYTES_MAX
+from pydanube.base.limits import CHANNELS_MAX, REQUESTS_AT_ONCE_MAX
 from pydanube.broker.holds import ANONYMOUS, Principal
+from pydanube.broker.intake import Account
 from pydanube.broker.service import Service
 from pydanube.broker.topic import Receipt
 from pydanube.wire.batch import Batch
@@ -74,8 +75,7 @@ class NativeConnection:
         self._out_bytes = 0
         self._flushing = False
         self._tasks: dict[Task[None], None] = {}
-        self._unconfirmed = 0  # bytes published and not confirmed yet
-        self.choked = False  # there are so many that no more is read
+        self._account = Account(service.intake)  # of what it publishes and is not confirmed yet
         self._greeted = False
         self._closed = False
         self._handlers: dict[type[Command], Callable[..., None]] = {
@@ -213,17 +213,18 @@ class NativeConnection:
         """What comes faster than the journal takes it stays in the socket: what others publish waits behind little."""
         if written.done():
             return
-        self._unconfirmed += size
         written.add_done_callback(partial(self._written, size))
-        if self._unconfirmed > UNCONFIRMED_BYTES_MAX and not self.choked:
-            self.choked = True
+        if self._account.add(size):
             self._read_or_not()
 
     def _written(self, size: int, written: Future[None]) -> None:
-        self._unconfirmed -= size
-        if self.choked and self._unconfirmed <= UNCONFIRMED_BYTES_MAX // 2:
-            self.choked = False
+        if self._account.remove(size):
             self._read_or_not()
+
+    @property
+    def choked(self) -> bool:
+        """So much of it is not written that no more is read."""
+        return self._account.full
 
     def _published(self, channel: ProducerChannel, request: int, receipt: Receipt, confirmed: Future[None]) -> None:
         error = None if confirmed.cancelled() else confirmed.exception()
