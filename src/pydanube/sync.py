@@ -287,7 +287,14 @@ class Consumer(_Receiving):
         return pending
 
     def nack(self, what: Message | MessageBatch, delay: float = 0.0, reason: str = "") -> None:
-        self._loop.loop.call_soon_threadsafe(self._inner.nack, what, delay, reason)
+        self._loop.wait(self._nack(what, delay, reason))
+
+    async def _nack(self, what: Message | MessageBatch, delay: float, reason: str) -> None:
+        self._inner.nack(what, delay, reason)
+
+    @property
+    def partitions(self) -> list[tuple[str, int | None]]:
+        return self._inner.partitions
 
     def pause(self) -> None:
         self._loop.wait(self._inner.pause())
@@ -302,6 +309,12 @@ class Consumer(_Receiving):
 
 class Reader(_Receiving):
     """As `pydanube.client.Reader`."""
+
+    _inner: asynchronous.Reader
+
+    @property
+    def offsets(self) -> dict[int | None, int]:
+        return self._inner.offsets
 
     def seek(self, to: Any) -> None:
         self._loop.wait(self._inner.seek(to))

@@ -135,6 +135,19 @@ def test_of_two_that_attach_at_once_the_later_has_the_name(world: TopicWorld) ->
     world.run(main())
 
 
+def test_a_session_begins_when_what_was_sent_under_its_name_is_safe(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        older = await topic.attach("p")
+        world.disk.slow(1.0)
+        receipt = send(topic, older, 0, 3)
+        newer = await topic.attach("p")
+        assert receipt.confirmed.done()
+        assert newer.next_sequence == 3
+
+    world.run(main())
+
+
 def test_beyond_the_window_the_offset_is_unknown_and_nothing_is_kept_twice(world: TopicWorld) -> None:
     async def main() -> None:
         topic = await world.open()

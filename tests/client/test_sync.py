@@ -13,7 +13,14 @@ import pytest
 
 import pydanube.sync
 from client.broker import TOPIC, running
-from pydanube.base.errors import ClientClosed, ConnectionLost, MessageTooLarge, NothingReceived, TopicNotFound
+from pydanube.base.errors import (
+    ArgumentInvalid,
+    ClientClosed,
+    ConnectionLost,
+    MessageTooLarge,
+    NothingReceived,
+    TopicNotFound,
+)
 
 
 @pytest.fixture
@@ -124,3 +131,25 @@ def test_nobody_at_the_address_leaves_no_thread_behind() -> None:
 def test_importing_a_core_loads_no_client() -> None:
     program = "import sys, pydanube, pydanube.wire.batch; assert not [m for m in sys.modules if 'pydanube.client' in m]"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_steering_without_await_has_the_same_words_and_errors(url: str) -> None:
+    with pydanube.sync.connect(url) as client:
+        with client.producer(TOPIC, name="import") as producer:
+            assert producer.last_sequence is None
+            producer.send_many([b"0", b"1", b"2"], sequence=0).result()
+            assert producer.send(b"1", sequence=1).result().duplicate
+            assert producer.last_sequences == [2]
+        options = {"failure": {"base_delay": 1000}}
+        with client.consumer(TOPIC, subscription="s", type="shared", start="earliest", options=options) as consumer:
+            assert consumer.partitions == [(TOPIC, None)]
+            message = consumer.receive(5)
+            with pytest.raises(ArgumentInvalid):
+                consumer.nack(message, delay=-1)
+            consumer.nack(message)
+            assert [each.offset for each in consumer.fetch(3, timeout=5)] == [1, 2, 0]
+        with client.reader(TOPIC, start=1) as reader:
+            assert reader.receive(5).payload == b"1"
+            assert reader.offsets == {None: 3}
+        with pytest.raises(ClientClosed):
+            consumer.ack(message).result(5)

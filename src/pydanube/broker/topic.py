@@ -169,7 +169,7 @@ class Topic:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     async def attach(self, producer: str, *, fresh: bool = False, renewal: Renewal | None = None) -> Session:
-        """A session for this producer name; older ones of it are fenced. Durable before it returns.
+        """A session for this producer name; older ones of it are fenced. It and its sequences are durable on return.
 
         With `fresh` the caller vouches that it repeats nothing: needed where the name may have been forgotten. With
         `renewal` it goes on with a session that it had, and is the one that is fenced if there is a newer one.
@@ -180,12 +180,15 @@ class Topic:
         now = self._around.clock.wall()
         records = self.state.producers.decide_attach(producer, now, fresh=fresh, renewal=renewal)
         durable = self._log.apply(*records) if records else self._log.barrier()
-        epoch = self.session(producer).epoch  # of this session, whoever attaches while it becomes durable
+        session = self.session(producer)  # this one, whoever attaches while it becomes durable
         await durable
+        last = self.state.producers.get(session.producer).last_offset
+        if last is not None:
+            await self._confirmation(last)  # nobody goes on behind a message that a crash may still take back
         if new_to_all and self.ledger.confirmed_end > self.ledger.first:
             self._log.compact_soon()  # what was published before producers had names need not be read again
         self._check_certain()  # a number that is too low would make the producer's next messages look like old ones
-        return self.session(producer)._replace(epoch=epoch)
+        return self.session(producer)._replace(epoch=session.epoch)
 
     def session(self, producer: str) -> Session:
         known = self.state.producers.find(producer)

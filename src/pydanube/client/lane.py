@@ -242,6 +242,7 @@ class Lane(ReopeningChannel):
                 self._fail(outgoing, error)
             self._stumbled.clear()
             self._waiting.clear()
+            self._start = None
         self.producer_id = producer_id
         self._durability = str(reply.get("durability") or "none")
         self._taken = int(reply.get("next_sequence") or 0)

@@ -83,6 +83,11 @@ class Producer:
         """None if it has not published yet."""
         return self.next_sequence - 1 if self.next_sequence else None
 
+    @property
+    def last_offset(self) -> int | None:
+        """Of the last message in its window."""
+        return self.bases[-1] + self.next_sequence - self.firsts[-1] - 1 if self.bases else None
+
     def find(self, first: int, count: int) -> Duplicate:
         """These sequences, all before the next one, as the remembered batch that has them, or as a part of it."""
         if first < self.start:
