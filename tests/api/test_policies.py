@@ -173,12 +173,12 @@ def test_far_beyond_the_rate_is_an_error_and_other_channels_go_on(tmp_path: Path
         for request in range(1, 5):
             publish(frames, request, messages=30)
         found = await answers(frames, 4)
-        assert [each.code for each in found if isinstance(each, Error)] == ["rate_exceeded"]
-        assert sum(isinstance(each, Deliver) for each in found) == 3  # they are there, only the answers are late
+        assert [each.code for each in found if isinstance(each, Error)] == ["rate_exceeded"] * 2
+        assert sum(isinstance(each, Deliver) for each in found) == 2  # they are there, only the answers are late
         assert "topic" in await frames.ask("topic", topic=TOPIC)
         await client.admin.alter_topic(TOPIC, policies={"publish_messages_per_second": None})
-        later = await answers(frames, 3)
-        assert sorted(each.request for each in later) == [1, 2, 3]
+        later = await answers(frames, 2)
+        assert [each.request for each in later] == [1, 2]
 
     run(tmp_path, life)
 
