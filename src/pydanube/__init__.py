@@ -6,16 +6,41 @@ The client is loaded when `connect` is first called, so that importing a core lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pydanube.client import Client, ClientEvent
+    from pydanube.base import errors
+    from pydanube.base.errors import DanubeError
+    from pydanube.client import Client, ClientEvent, Consumer, Message, MessageBatch, Producer, Reader, Receipt
     from pydanube.client.transport import Dialer
     from pydanube.ports.clock import Clock
     from pydanube.ports.randomness import Randomness
 
 __version__ = "0.1.0.dev0"
-__all__ = ["__version__", "connect"]
+__all__ = [
+    "Client",
+    "ClientEvent",
+    "Consumer",
+    "DanubeError",
+    "Message",
+    "MessageBatch",
+    "Producer",
+    "Reader",
+    "Receipt",
+    "__version__",
+    "connect",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The names of `__all__`, loaded when they are first asked for."""
+    if name == "errors":
+        return import_module("pydanube.base.errors")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("pydanube.base.errors" if name == "DanubeError" else "pydanube.client"), name)
 
 
 def connect(

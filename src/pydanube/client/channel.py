@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 BACKOFF_SECONDS = 0.05
-BACKOFF_SECONDS_MAX = 5.0
+BACKOFF_SECONDS_MAX = 2.0
 
 
 def backoff(client: Client, attempt: int) -> float:
