@@ -32,7 +32,7 @@ CORES = frozenset({"wire", "raft", "metadata", "ledger", "dispatch", "schema", "
 BELOW_HOSTS = CORES | {"base", "ports"}
 EVERYTHING = BELOW_HOSTS | {"adapters", "storage", "broker", "api", "client", "spark", "connect", "cli"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "": frozenset({"client", "ports", "adapters"}),  # `connect` alone, when it is called: see tests/client
+    "": frozenset({"base", "client", "ports", "adapters"}),  # `connect` and names, when asked for: see tests/client
     "base": frozenset(),
     **{core: CORES | {"base"} for core in CORES},
     "ports": CORES | {"base"},
