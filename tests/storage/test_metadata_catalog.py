@@ -37,7 +37,13 @@ ledgers = st.builds(
     numbers,
 )
 streams = st.builds(
-    StreamRecord, numbers.map(Epoch), st.text(max_size=9), numbers, numbers, st.lists(ledgers, max_size=3).map(tuple)
+    StreamRecord,
+    numbers.map(Epoch),
+    st.text(max_size=9),
+    numbers,
+    numbers,
+    st.lists(ledgers, max_size=3).map(tuple),
+    numbers,
 )
 
 
