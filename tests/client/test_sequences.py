@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 
 import pytest
 
 import pydanube
 from client.broker import TOPIC, Door, running, with_client, with_door
-from pydanube.base.errors import ArgumentInvalid, MessageTooLarge, SequenceGap, SequenceInvalid
+from pydanube.base.errors import ArgumentInvalid, DanubeError, MessageTooLarge, SequenceGap, SequenceInvalid
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
 from pydanube.client import Client
 
@@ -145,6 +146,42 @@ def test_a_cut_neither_loses_nor_doubles_nor_calls_its_own_repeats_duplicates(tm
             assert [each.offset for each in receipts] == list(range(60))
             assert not any(each.duplicate for each in receipts)
         assert await stored(client) == lines(0, 60)
+
+    with_door(tmp_path, run)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_import_that_dies_again_and_again_publishes_every_line_once(tmp_path: Path, seed: int) -> None:
+    """Each life begins anywhere before its end is known, cuts its lines into other batches, and breaks off."""
+    chance, count = Random(seed), 400
+
+    async def live(door: Door, last: bool) -> None:
+        door.silent = False
+        batch = chance.randint(1, 20)
+        async with pydanube.connect(door.url) as client:
+            producer = client.producer(TOPIC, name="import", batch_messages=batch, send_timeout=5 if last else 0.03)
+            await producer.open()
+            known = -1 if producer.last_sequence is None else producer.last_sequence
+            first = max(0, known + 1 - chance.randint(0, 30))
+            end = count if last else min(count, first + chance.randint(1, 120))
+            at = chance.randint(first, end)
+            try:
+                for number in range(first, end):
+                    producer.send(b"line %d" % number, sequence=number)
+                    if number == at:
+                        await asyncio.sleep(0)
+                        door.silent = not last and chance.random() < 0.5
+                        door.cut()
+                await producer.close()
+            except DanubeError:
+                assert not last
+
+    async def run(_: Client, door: Door) -> None:
+        for _life in range(6):
+            await live(door, last=False)
+        await live(door, last=True)
+        async with pydanube.connect(door.server.url) as client:
+            assert await stored(client) == lines(0, count)
 
     with_door(tmp_path, run)
 
