@@ -22,10 +22,14 @@ import uvloop
 
 import pydanube
 from figures import Figures
+from journal import raw_probe, sync_probe
+from peers import redis_streams
+from pydanube.base.limits import MIB
 
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
 MESSAGES = 1_000_000
 SMALL, KIB = b"x" * 100, b"x" * 1024
+SEND_MANY, BATCHES = "publish 100 B through send_many", "consume with batches()"
 
 
 class Process:
@@ -62,7 +66,7 @@ async def rate(count: int, work: Callable[[int], Awaitable[None]]) -> float:
     return median(found)
 
 
-async def publishing(client: pydanube.Client, figures: Figures) -> None:
+async def publishing(client: pydanube.Client, figures: Figures, directory: Path) -> None:
     many = [SMALL] * 10_000
 
     async def send_many(run: int) -> None:
@@ -74,7 +78,7 @@ async def publishing(client: pydanube.Client, figures: Figures) -> None:
             for receipts in waiting:
                 await receipts
 
-    figures.report("publish 100 B through send_many", await rate(MESSAGES, send_many), "messages/s", 3e6)
+    figures.report(SEND_MANY, await rate(MESSAGES, send_many), "messages/s", 3e6)
 
     async def send(run: int) -> None:
         async with client.producer(f"/default/single-{run}") as producer:
@@ -93,7 +97,10 @@ async def publishing(client: pydanube.Client, figures: Figures) -> None:
                 producer.send_many([KIB] * 1000)
             await producer.flush()
 
-    figures.report("publish 1 KiB", await rate(200_000, large) * 1024 / 1e6, "MB/s", 300)
+    megabytes = await rate(200_000, large) * 1024 / 1e6
+    figures.report("publish 1 KiB", megabytes, "MB/s", 300)
+    raw = median(raw_probe(directory, MIB, 1.0) for _ in range(RUNS)) * MIB / 1e6
+    figures.report("publish 1 KiB: ratio to raw write + fdatasync of 1 MiB", megabytes / raw, "x", 0.7)
 
 
 async def consuming(client: pydanube.Client, figures: Figures) -> None:
@@ -106,7 +113,7 @@ async def consuming(client: pydanube.Client, figures: Figures) -> None:
                 if left <= 0:
                     return
 
-    figures.report("consume with batches()", await rate(MESSAGES, batches), "messages/s", 3e6)
+    figures.report(BATCHES, await rate(MESSAGES, batches), "messages/s", 3e6)
 
     async def singly(run: int) -> None:
         async with client.consumer("/default/many-0", subscription=f"s{run}", start="earliest") as consumer:
@@ -120,7 +127,17 @@ async def consuming(client: pydanube.Client, figures: Figures) -> None:
     figures.report("consume and ack message by message", await rate(MESSAGES // 4, singly), "messages/s", 500e3)
 
 
-async def latency(client: pydanube.Client, figures: Figures) -> None:
+async def beside_redis(figures: Figures) -> None:
+    found = await redis_streams(RUNS, SMALL)
+    if found is None:
+        print("Redis Streams: not measured, for redis-server is not installed", flush=True)
+        return
+    for figure, ours, theirs in zip(("publish", "consume"), (SEND_MANY, BATCHES), found, strict=True):
+        figures.report(f"Redis Streams, synced, pipelines of 1,000: {figure} 100 B", theirs, "messages/s")
+        figures.report(f"{ours}: ratio to Redis Streams", figures.value(ours) / theirs, "x")
+
+
+async def latency(client: pydanube.Client, figures: Figures, directory: Path) -> None:
     for reliable, goal in ((True, 1000.0), (False, 250.0)):
         name = "reliable with fsync" if reliable else "not reliable"
         async with client.producer(f"/default/one-{reliable}", reliable=reliable) as producer:
@@ -130,6 +147,9 @@ async def latency(client: pydanube.Client, figures: Figures) -> None:
                 await producer.send(SMALL)
                 found.append((perf_counter() - began) * 1e6)
         figures.report(f"one in flight, {name}, p50", median(found), "µs", goal, at_least=False)
+        if reliable:
+            above = median(found) - sync_probe(directory) * 1e6
+            figures.report("one in flight, reliable: above one fdatasync", above, "µs", 300, at_least=False)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -241,9 +261,10 @@ async def measure(figures: Figures) -> None:
         process = Process(Path(directory))
         try:
             async with pydanube.connect(await process.url()) as client:
-                await publishing(client, figures)
+                await publishing(client, figures, Path(directory))
                 await consuming(client, figures)
-                await latency(client, figures)
+                await beside_redis(figures)
+                await latency(client, figures, Path(directory))
                 await open_loop(client, figures)
                 await fan_out(client, figures)
                 await many_topics(process, client, figures)

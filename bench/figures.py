@@ -46,6 +46,10 @@ class Figures:
         }
         print(json.dumps(shown), flush=True)
 
+    def value(self, figure: str) -> float:
+        """What was reported under that name."""
+        return next(entry.value for entry in self.figures if entry.figure == figure)
+
     def table(self) -> None:
         """Prints all figures, aligned, and how many of those with a goal met it."""
         rows = [("figure", "value", "unit", "goal", "ok")]
