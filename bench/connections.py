@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
@@ -59,14 +60,20 @@ class Idle(asyncio.Protocol):
 
 
 async def read_slowly(host: str, port: int, number: int) -> None:
-    reader, writer = await asyncio.open_connection(host, port, limit=SLOW_BYTES)
+    loop = asyncio.get_running_loop()
+    peer = socket.socket()
+    peer.setblocking(False)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * SLOW_BYTES)  # so that the broker sees how slow it is
+    await loop.sock_connect(peer, (host, port))
+    await loop.sock_sendall(peer, GREETING)
+    await loop.sock_recv(peer, SLOW_BYTES)
     fields = {"channel": 1, "topic": SLOW_TOPIC, "subscription": f"slow-{number}", "start": "earliest"}
-    writer.write(GREETING)
-    await reader.read(SLOW_BYTES)
-    writer.writelines([*Request(1, "open_consumer", fields).encode(), *Grant(1, 1_000_000).encode()])
-    while await reader.read(SLOW_BYTES):  # noqa: ASYNC110 - it is slow on purpose
+    asked = [*Request(1, "open_consumer", fields).encode(), *Grant(1, 1_000_000).encode()]
+    await loop.sock_sendall(peer, b"".join(asked[:2]))
+    await loop.sock_recv(peer, SLOW_BYTES)  # it is open: permits may come
+    await loop.sock_sendall(peer, b"".join(asked[2:]))
+    while await loop.sock_recv(peer, SLOW_BYTES):  # noqa: ASYNC110 - it is slow on purpose
         await asyncio.sleep(SLOW_SECONDS)
-    print("a slow reader was closed", file=sys.stderr)
 
 
 async def peers(host: str, port: int, idle: int, slow: int) -> None:

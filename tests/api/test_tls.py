@@ -15,6 +15,7 @@ import uvloop
 
 import pydanube
 from api.frame_client import Client as FrameClient
+from api.frame_client import close_all
 from certificates import Authority
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import ConfigInvalid, ConnectionLost, TlsFailed
@@ -38,18 +39,13 @@ async def broker(directory: Path, files: tuple[Path, Path] | None) -> AsyncItera
         await server.stop()
 
 
-def serial(address: tuple[str, int], ca: Path) -> asyncio.Future[int]:
+async def serial(address: tuple[str, int], ca: Path) -> int:
     """Of the certificate that a new connection is shown."""
-
-    async def ask() -> int:
-        context = ssl.create_default_context(cafile=ca)
-        _, writer = await asyncio.open_connection(*address, ssl=context)
-        shown = writer.get_extra_info("peercert")["serialNumber"]
-        writer.close()
-        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-        return int(shown, 16)
-
-    return asyncio.ensure_future(ask())
+    _, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=ca))
+    shown = writer.get_extra_info("peercert")["serialNumber"]
+    writer.close()
+    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+    return int(shown, 16)
 
 
 @LOOPS
@@ -263,6 +259,7 @@ def test_plain_frames_after_a_preface_are_not_served_on_a_tls_port(tmp_path: Pat
         async with broker(tmp_path, authority.sign()) as server:
             with pytest.raises(AssertionError):  # CLOSED instead of WELCOME
                 await FrameClient.connect(server.address)
+            await close_all()
             with pytest.raises((TlsFailed, ConnectionLost)):
                 await pydanube.connect(f"danube://127.0.0.1:{server.address[1]}").open()
 

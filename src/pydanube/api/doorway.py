@@ -153,6 +153,9 @@ class Doorway(asyncio.Protocol):
             log.debug("a TLS handshake failed: %s", error)
             self.connection_lost(error)
             return
+        except BaseException:
+            self.connection_lost(None)  # the loop does not say it of a connection that was never made
+            raise
         finally:
             self._securing = None
         self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX)
