@@ -13,7 +13,7 @@ import pydanube
 from client.broker import TOPIC, Door, until
 from pydanube.base.errors import AckInvalid, ArgumentInvalid, ConnectionLost, DanubeError
 from pydanube.client import Client, ClientEvent, Consumer
-from pydanube.client.acks import Nacked, Postponed
+from pydanube.client.acks import AckGroup, Nacked, Postponed
 from pydanube.testing import VirtualClock
 from pydanube.testing.broker import broker
 
@@ -104,6 +104,33 @@ def test_acks_that_a_closing_consumer_could_not_send_are_heard_of() -> None:
         assert heard == [(ConnectionLost, 3)]
 
     through_a_door(run)
+
+
+def test_closing_does_not_wait_for_a_broker_that_went_away_meanwhile() -> None:
+    async def run(client: Client, door: Door, clock: VirtualClock) -> None:
+        await publish(client, 2)
+        heard: list[tuple[type[DanubeError], int]] = []
+        consumer = await shared(client, on_error=lambda error, count: heard.append((type(error), count))).open()
+        first, second = await consumer.fetch(2, timeout=5)
+        door.silent = True
+        consumer.ack(first)
+        awaited = asyncio.create_task(settled(consumer.ack(second)))
+        closing = asyncio.create_task(consumer.close())
+        await door.lost_some.wait()
+        door.cut()
+        await closing
+        assert isinstance(await awaited, ConnectionLost)
+        assert heard == []  # one of the group was awaited, and is told
+
+    through_a_door(run)
+
+
+async def settled(ack: AckGroup) -> DanubeError | None:
+    try:
+        await ack
+    except DanubeError as error:
+        return error
+    return None
 
 
 def test_the_delay_of_a_nack_outlives_the_connection() -> None:

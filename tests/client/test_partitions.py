@@ -8,7 +8,7 @@ import pytest
 
 from client.broker import TOPIC, Door, until, with_client, with_door
 from pydanube.base.checksum import crc32c
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import DanubeError, ProducerFenced
 from pydanube.client import Client, ClientEvent, Producer
 
 KEYS = ("a", "b", "c", "d", "e", "f")
@@ -93,6 +93,19 @@ def test_looking_without_a_connection_is_said_and_done_again(tmp_path: Path) -> 
         assert failures
 
     with_door(tmp_path, run, on_event=events.append)
+
+
+def test_a_producer_that_has_failed_looks_for_nothing_more(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, partitions=1)
+        first = await client.producer(TOPIC, name="ours").open()
+        await client.producer(TOPIC, name="ours").open()
+        with pytest.raises(ProducerFenced):
+            await first.send(b"x")
+        assert first._refresher is not None
+        await until(first._refresher.done)
+
+    with_client(tmp_path, run)
 
 
 def test_a_producer_that_is_closed_while_it_grows_leaves_nothing_open(tmp_path: Path) -> None:

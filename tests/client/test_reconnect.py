@@ -16,6 +16,7 @@ from pydanube.base.errors import (
     ConnectionLost,
     DanubeError,
     ProducerFenced,
+    SequenceInvalid,
     TopicNotFound,
 )
 from pydanube.client import Client, ClientEvent
@@ -108,6 +109,16 @@ def test_a_producer_that_comes_back_late_does_not_take_its_name_from_a_newer_one
                     older.send(b"four")
                 assert (await newer.send(b"five")).offset == 2
         assert await all_payloads(client) == [b"one", b"two", b"five"]
+
+    with_door(tmp_path, run)
+
+
+def test_a_session_goes_on_with_a_higher_epoch_or_not_at_all(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        wrong = ({"epoch": 5, "next_epoch": 5}, {"epoch": 1}, {"next_epoch": 1}, {"epoch": -1, "next_epoch": 2})
+        for channel, epochs in enumerate(wrong, 1):
+            with pytest.raises(SequenceInvalid):
+                await client.ask("open_producer", {"channel": channel, "topic": TOPIC, "name": "x", **epochs})
 
     with_door(tmp_path, run)
 

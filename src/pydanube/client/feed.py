@@ -45,6 +45,7 @@ class Feed(ReopeningChannel):
         self._flying: dict[int, AckGroup] = {}  # in the order they were sent
         self._kept: list[AckGroup] = []  # not answered when the channel broke, or full before it is open again
         self._postponed = Postponed()
+        self._leaving = False  # no connection is waited for any more
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
@@ -86,6 +87,8 @@ class Feed(ReopeningChannel):
         self._flying.clear()
         self._postponed.connection_broke(self.client.clock.monotonic())
         self.consumer.void(self)
+        if self._leaving:
+            self.finish_acks(error)
 
     def given_up(self, error: DanubeError) -> None:
         self.finish_acks(error)
@@ -99,6 +102,7 @@ class Feed(ReopeningChannel):
         self._group = AckGroup(self)
 
     async def close(self) -> None:
+        self._leaving = True
         self.flush_acks()
         reason = self.reason if self.connection is None else None
         for group in list(self._flying.values()):

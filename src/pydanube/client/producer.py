@@ -352,6 +352,7 @@ class Producer:
         """A lane is gone for good, and with it the producer."""
         if self._closed is None:
             self._closed = error
+            self._stop_looking()
             self._wake()
             for lane in self._lanes:
                 if not lane.closed:
@@ -406,6 +407,12 @@ class Producer:
             except DanubeError as error:
                 self.client.say("refresh_failed", error)  # looked for again
 
+    def _stop_looking(self) -> None:
+        if self._refresher is not None and not self._opening:
+            self._refresher.cancel()
+        for lane in self._opening:
+            lane.closed = True  # it lets go of what the broker opens, when it has the answer
+
     async def _grow(self) -> None:
         """Ways to partitions that are new, used once all of them are open: keys are spread over all from then on.
 
@@ -435,10 +442,7 @@ class Producer:
         try:
             await self.flush()
         finally:
-            if self._refresher is not None and not self._opening:
-                self._refresher.cancel()
-            for lane in self._opening:
-                lane.closed = True  # it lets go of what the broker opens, when it has the answer
+            self._stop_looking()
             self._closed = ClientClosed(f"the producer of {self.topic} was closed")
             self._wake()
             self.client.remove(self)
