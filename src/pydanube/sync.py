@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import pydanube
 from pydanube import client as asynchronous
 from pydanube.base.errors import ClientClosed, DanubeError
+from pydanube.client.outgoing import fresh
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,14 +95,23 @@ class Pending(Generic[Result]):
         return self._handed_over.exception() if self._handed_over.done() else None
 
     def result(self, timeout: float | None = None) -> Result:
-        """Raises `TimeoutError` after `timeout` seconds; what was handed over is not taken back by that."""
+        """Gives up after `timeout` seconds; what was handed over is not taken back by that.
+
+        Raises why it takes so long if that is known, a lost connection for one; else `TimeoutError`.
+        """
         self.asked = True
         return self._loop.wait(_within(self._handed_over.result(timeout), timeout))
 
 
 async def _within(what: Awaitable[Result], timeout: float | None) -> Result:  # noqa: ASYNC109 - handed in by a program
-    async with asyncio.timeout(timeout):
-        return await what
+    try:
+        async with asyncio.timeout(timeout):
+            return await what
+    except TimeoutError:
+        reason = getattr(what, "reason", None)
+        if reason is None:
+            raise
+        raise fresh(reason) from None
 
 
 class _Opened:

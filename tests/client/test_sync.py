@@ -17,10 +17,12 @@ from pydanube.base.errors import (
     ArgumentInvalid,
     ClientClosed,
     ConnectionLost,
+    DanubeError,
     MessageTooLarge,
     NothingReceived,
     TopicNotFound,
 )
+from pydanube.testing.broker import broker_thread
 
 
 @pytest.fixture
@@ -153,3 +155,17 @@ def test_steering_without_await_has_the_same_words_and_errors(url: str) -> None:
             assert reader.offsets == {None: 3}
         with pytest.raises(ClientClosed):
             consumer.ack(message).result(5)
+
+
+def test_a_wait_that_is_over_says_why_it_was_long(tmp_path: Path) -> None:
+    with broker_thread(tmp_path / "data") as url:
+        client = pydanube.sync.connect(url).open()
+        producer = client.producer(TOPIC, send_timeout=0.2).open()
+        assert producer.send(b"one").result(5).offset == 0
+        consumer = client.consumer(TOPIC, subscription="s", start="earliest").open()
+        message = consumer.receive(5)
+    for waits in (producer.send(b"two"), producer.send_many([b"three"]), consumer.ack(message)):
+        with pytest.raises(DanubeError) as why:
+            waits.result(timeout=0.02)
+        assert why.value.retriable
+    client.close()

@@ -23,6 +23,10 @@ class Acker(Protocol):
         """Somebody waits: send them now."""
         ...
 
+    def obstacle(self) -> DanubeError | None:
+        """Why nothing gets through now."""
+        ...
+
     def ack_failed(self, error: DanubeError, count: int) -> None:
         """So many messages could not be acknowledged, and nobody awaits it."""
         ...
@@ -60,6 +64,11 @@ class AckGroup:
         self.waiters.clear()
         if error is not None and not self.watched and (ranges := self.all_ranges()):
             self._acker.ack_failed(error, sum(last - first + 1 for first, last in ranges))
+
+    @property
+    def reason(self) -> DanubeError | None:
+        """Why it is not durable yet, as far as that is known."""
+        return None if self.done else self._acker.obstacle()
 
     def __await__(self) -> Generator[Any, None, None]:
         self.watched = True

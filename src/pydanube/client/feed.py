@@ -227,6 +227,9 @@ class Feed(ReopeningChannel):
         if group is not None:
             group.finish(error)
 
+    def obstacle(self) -> DanubeError | None:
+        return self.reason if self.connection is None else None
+
     def ack_failed(self, error: DanubeError, count: int) -> None:
         self.consumer.ack_failed(error, count)
 

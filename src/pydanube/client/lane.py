@@ -60,6 +60,9 @@ class Lane(ReopeningChannel):
         self._linger: TimerHandle | None = None
         self._expiry: TimerHandle | None = None
 
+    def obstacle(self) -> DanubeError | None:
+        return self._trouble or (self.reason if self.connection is None else None)
+
     def unfinished(self) -> list[Outgoing]:
         """Everything not answered for good, oldest first."""
         unsent = [self.filling] if self.filling.payloads else []

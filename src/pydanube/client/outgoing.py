@@ -35,6 +35,10 @@ class Way(Protocol):
         """Somebody waits for it: do not linger."""
         ...
 
+    def obstacle(self) -> DanubeError | None:
+        """Why nothing gets through now."""
+        ...
+
 
 class Outgoing:
     """One batch. `done` once it is acknowledged or has failed; never both."""
@@ -190,6 +194,11 @@ class Sent:
         """Whether `await` would return, or raise, at once."""
         return self._outgoing.done
 
+    @property
+    def reason(self) -> DanubeError | None:
+        """Why it is not published yet, as far as the broker or the connection has said so."""
+        return self._outgoing.reason or self._outgoing.way.obstacle()
+
 
 class Receipts(Sequence[Receipt]):
     """The receipts of many messages in the order they were given, made when they are looked at."""
@@ -257,6 +266,12 @@ class SentMany:
     @property
     def done(self) -> bool:
         return all(outgoing.done for outgoing, _, _ in self._parts)
+
+    @property
+    def reason(self) -> DanubeError | None:
+        """As of one message."""
+        waiting = [outgoing for outgoing, _, _ in self._parts if not outgoing.done]
+        return next((outgoing.reason or outgoing.way.obstacle() for outgoing in waiting), None)
 
 
 OnError = Callable[[DanubeError, int], None]  # the error, and how many messages failed of it
