@@ -35,4 +35,5 @@ def check_bounds(peer: Peer) -> None:
         assert stream.credit >= 0 <= stream.held
         assert stream.held + stream.credit <= 65_535 + stream.reserved
         assert not stream.queued or stream.window <= 0 or stream.number in sending._ready, "what can go has gone"
+    assert all(stream.window > 0 for stream in sending._ready.values())
     assert not sending._ready or sending.window <= 0 or sending.paused

@@ -80,6 +80,15 @@ def test_a_client_may_ping_and_cancel_for_ever_in_measure() -> None:
     peer.is_alive()
 
 
+def test_a_client_may_ping_for_each_frame_of_data_that_it_gets() -> None:
+    peer = Peer()
+    peer.say(window_update(0, MIB), window_update(0, MIB), headers(1))
+    for _ in range(2 * HTTP2_IDLE_FRAMES_MAX):
+        peer.server.send_data(1, b"x")
+        peer.say(raw(Kind.PING, 0, 0, b"12345678"), window_update(1, 1))
+    peer.is_alive()
+
+
 def test_a_client_that_leaves_may_cancel_everything_at_once() -> None:
     peer = Peer()
     streams = range(1, 2 * HTTP2_STREAMS_MAX, 2)

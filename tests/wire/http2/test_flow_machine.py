@@ -197,4 +197,4 @@ class Flow(RuleBasedStateMachine):
 
 
 TestFlow = Flow.TestCase
-TestFlow.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestFlow.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

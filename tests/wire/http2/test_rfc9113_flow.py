@@ -73,6 +73,16 @@ def test_rfc9113_5_2_1_nothing_is_sent_beyond_the_windows() -> None:
     assert sum(len(frame.payload) for frame in peer.heard()) == 100_000 - WINDOW - 60
 
 
+def test_rfc9113_5_2_1_whole_answers_use_up_the_connections_window() -> None:
+    peer = Peer()
+    peer.say(*(headers(stream) for stream in (1, 3, 5, 7)))
+    peer.heard()
+    for stream in (1, 3, 5, 7):
+        peer.server.answer(stream, OK_BLOCK, bytes(FRAME), OK_BLOCK)
+    assert sum(len(frame.payload) for frame in peer.heard() if frame.kind == Kind.DATA) == WINDOW
+    assert peer.server.streams == 1
+
+
 def test_rfc9113_6_9_1_the_end_comes_behind_what_waits() -> None:
     peer = Peer()
     peer.say(settings((Setting.INITIAL_WINDOW_SIZE, 2)), headers(1), headers(3), headers(5))
@@ -125,11 +135,14 @@ def test_rfc9113_6_9_2_a_new_initial_window_moves_open_streams_below_zero_and_up
 def test_rfc9113_6_9_2_a_window_that_shrinks_stops_a_stream_that_waited_for_the_connection() -> None:
     peer = Peer()
     uploading(peer, 1, 3)
+    peer.server.send_data(3, bytes(100))
     peer.server.send_data(1, bytes(WINDOW))
     peer.server.send_data(3, b"abcdef")
-    peer.say(settings((Setting.INITIAL_WINDOW_SIZE, 2)))
+    peer.say(settings((Setting.INITIAL_WINDOW_SIZE, 10)))
     peer.heard()
     peer.say(window_update(0, 100))
+    assert peer.heard() == []
+    peer.say(window_update(3, 92))
     assert bodies(peer.heard()) == {3: b"ab"}
 
 
@@ -288,6 +301,15 @@ def test_rfc9113_6_9_what_is_consumed_is_given_back_in_large_pieces() -> None:
     assert peer.heard() == []
     peer.server.data_consumed(1, 30_000)
     assert peer.heard() == [Sent(Kind.WINDOW_UPDATE, 0, 1, number(60_000))]
+
+
+def test_rfc9113_6_9_a_request_that_has_ended_needs_no_window() -> None:
+    peer = Peer()
+    uploading(peer, 1)
+    fill(peer, 1, 60_000)
+    peer.say(data(1, end=True))
+    peer.server.data_consumed(1, 60_000)
+    assert peer.heard() == []
 
 
 def test_rfc9113_6_1_padding_counts_and_is_given_back() -> None:

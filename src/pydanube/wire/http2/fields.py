@@ -6,6 +6,7 @@ remembered: clients send the same few blocks for ever. Never trusts a size that 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -23,6 +24,8 @@ from pydanube.base.limits import (
     HTTP2_HEADER_TABLE_RESIZES_MAX,
 )
 from pydanube.wire.http2.frames import ErrorCode
+
+logging.getLogger("hpack").setLevel(logging.INFO)  # its debug lines hold whole headers, and tokens are headers
 
 Field = tuple[bytes, bytes]
 

@@ -73,6 +73,7 @@ class FrameReader:
         self._table_bytes = TABLE_BYTES  # what the client lets our headers use; we use none of it
         self._resets = Allowance(HTTP2_RESETS_MAX, HTTP2_RESETS_PER_SECOND)
         self._idle = Allowance(HTTP2_IDLE_FRAMES_MAX, HTTP2_IDLE_FRAMES_PER_SECOND)
+        self._frames = 0  # of DATA that we had sent when the last PING came
         self._now = 0
 
     def read(self, data: bytes, now: int) -> None:
@@ -304,12 +305,15 @@ class FrameReader:
         _check_size(payload, 8)
         if number:
             raise _fault("PING of a stream")
-        self._count_idle()
+        sending = self._table.sending
+        if sending.frames == self._frames:  # clients measure with PING what we send them: each gets one free
+            self._count_idle()
+        self._frames = sending.frames
         if not flags & ACK:
-            self._table.sending.output.append(frame(Kind.PING, ACK, 0, payload))
+            sending.output.append(frame(Kind.PING, ACK, 0, payload))
         elif payload == DRAIN_PING and self.accepting:
             self.accepting = False
-            self._table.sending.output.append(goaway(self.last, ErrorCode.NO_ERROR))
+            sending.output.append(goaway(self.last, ErrorCode.NO_ERROR))
 
     def _on_goaway(self, flags: int, number: int, payload: bytes) -> None:
         """The client will open no more streams, and we never do: nothing changes."""

@@ -19,10 +19,22 @@ _RESIZE_TO_NOTHING = b"\x20"  # RFC 7541 (6.3): we use no dynamic table, which f
 class Sending:
     """The outgoing half of one connection. Calls that end a stream say so; its owner then closes it."""
 
-    __slots__ = ("_ready", "_starving", "initial_window", "output", "paused", "queued", "resize", "window", "woken")
+    __slots__ = (
+        "_ready",
+        "_starving",
+        "frames",
+        "initial_window",
+        "output",
+        "paused",
+        "queued",
+        "resize",
+        "window",
+        "woken",
+    )
 
     def __init__(self) -> None:
         self.output: list[bytes] = []
+        self.frames = 0  # of DATA, sent so far
         self.window = WINDOW_BYTES  # of the connection
         self.initial_window = WINDOW_BYTES  # of a new stream
         self.paused = False  # the socket takes no more; data waits as if there were no window
@@ -49,6 +61,7 @@ class Sending:
         if not stream.queued and (allowed or not size):  # an empty frame needs no window
             stream.window -= size
             self.window -= size
+            self.frames += 1
             self.output.append(HEADER.pack(size << 8, end, stream.number) + data)
             return end
         if stream.queue is None:
@@ -76,6 +89,7 @@ class Sending:
             self.data(stream, data, False)
             return self.trailers(stream, trailers)
         self.window -= size
+        self.frames += 1
         number = stream.number
         self.output.append(
             HEADER.pack(len(head) << 8 | _HEADERS, END_HEADERS, number)
@@ -153,6 +167,7 @@ class Sending:
             room -= len(piece)
         stream.window -= size
         self.window -= size
+        self.frames += 1
         stream.queued -= size
         self._gone(size)
         if stream.starving and stream.queued <= HTTP2_STREAM_QUEUE_BYTES_MAX // 2:
