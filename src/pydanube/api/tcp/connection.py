@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from pydanube.api.tcp.admin_verbs import ADMIN_VERBS
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.tcp.verbs import VERBS
 from pydanube.base.errors import (
@@ -67,6 +66,7 @@ class NativeConnection:
         self._opening: dict[int, bool] = {}  # channels whose opening is asked for; whether they are still wanted
         self._last_channel = 0
         self.writable = True
+        self.heard = True  # a whole frame, since somebody looked
         self._transport = transport
         self._welcome = welcome
         self._loop = asyncio.get_running_loop()
@@ -103,7 +103,9 @@ class NativeConnection:
             self._serve(self._reader.before_fault)
             self.refuse(error)
             return
-        self._serve(frames)
+        if frames:
+            self.heard = True
+            self._serve(frames)
 
     def _serve(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -281,7 +283,7 @@ class NativeConnection:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _request(self, request: Request) -> None:
-        verb = VERBS.get(request.verb) or ADMIN_VERBS.get(request.verb)
+        verb = VERBS.get(request.verb)
         if verb is None:
             self._fail(0, request.request, VerbUnknown(f"there is no verb {request.verb!r}"))
             return

@@ -1,22 +1,14 @@
-"""What a REQUEST can ask for about channels and messages: each verb reads fields, calls the service, and answers."""
+"""What a REQUEST can ask for: all that every face can, and what needs the connection, its channels and its frames."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
-from pydanube.api.tcp.requests import (
-    Verb,
-    channel_number,
-    field,
-    flag,
-    kind_of,
-    number,
-    options_of,
-    place,
-    registrar,
-    text,
-)
+from pydanube.api.verbs import VERBS as PLAIN_VERBS
+from pydanube.api.verbs import Verb as PlainVerb
 from pydanube.base.errors import ChannelInvalid, RequestInvalid
 from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.broker.subscription import SubscriptionHost
@@ -27,8 +19,34 @@ from pydanube.wire.objects import Object
 if TYPE_CHECKING:
     from pydanube.api.tcp.connection import NativeConnection
 
-VERBS: dict[str, Verb] = {}
-verb = registrar(VERBS)
+Verb = Callable[["NativeConnection", Object, int], Awaitable[Object | None]]
+
+
+def _plain(verb: PlainVerb) -> Verb:
+    async def answer(connection: NativeConnection, fields: Object, request: int) -> Object:
+        return await verb(connection, fields)
+
+    return answer
+
+
+VERBS: dict[str, Verb] = {name: _plain(verb) for name, verb in PLAIN_VERBS.items()}
+
+
+def verb(name: str) -> Callable[[Verb], Verb]:
+    """Enters a function by the name of its verb."""
+
+    def register(function: Verb) -> Verb:
+        VERBS[name] = function
+        return function
+
+    return register
+
+
+def channel_number(fields: Object) -> int:
+    found: int = number(fields, "channel")
+    if not 0 < found < 1 << 32:
+        raise RequestInvalid(f"no channel has number {found}")
+    return found
 
 
 def _renewal(fields: Object) -> Renewal | None:
@@ -141,18 +159,6 @@ async def resume(connection: NativeConnection, fields: Object, request: int) -> 
     return {}
 
 
-@verb("explain")
-async def explain(connection: NativeConnection, fields: Object, request: int) -> Object:
-    sentence = await connection.service.explain(
-        connection.principal,
-        text(fields, "topic"),
-        text(fields, "subscription"),
-        offset=number(fields, "offset", None),
-        consumer=number(fields, "consumer", None),
-    )
-    return {"sentence": sentence}
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -165,16 +171,4 @@ async def read(connection: NativeConnection, fields: Object, request: int) -> Ob
         connection.send(encode_batches(request, [batch.parts() for batch in batches]))
         return None
     first, end = await connection.service.bounds(connection.principal, topic)
-    return {"first": first, "end": end}
-
-
-@verb("offset_of_time")
-async def offset_of_time(connection: NativeConnection, fields: Object, request: int) -> Object:
-    topic, time = text(fields, "topic"), number(fields, "time")
-    return {"offset": await connection.service.offset_of_time(connection.principal, topic, time)}
-
-
-@verb("bounds")
-async def bounds(connection: NativeConnection, fields: Object, request: int) -> Object:
-    first, end = await connection.service.bounds(connection.principal, text(fields, "topic"))
     return {"first": first, "end": end}

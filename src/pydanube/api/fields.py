@@ -1,33 +1,15 @@
-"""How a REQUEST is read: verbs by name, and the fields of a request by their types. Knows no verb itself."""
+"""How the fields of a request are read, by their types. Every face reads them so, and knows no verb here."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from pydanube.base.errors import RequestInvalid
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.topic import LATEST
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.objects import Object
-
-if TYPE_CHECKING:
-    from pydanube.api.tcp.connection import NativeConnection
-
-Verb = Callable[["NativeConnection", Object, int], Awaitable[Object | None]]
-
-
-def registrar(verbs: dict[str, Verb]) -> Callable[[str], Callable[[Verb], Verb]]:
-    """A decorator that enters a function into `verbs` by the name of its verb."""
-
-    def named(name: str) -> Callable[[Verb], Verb]:
-        def register(function: Verb) -> Verb:
-            verbs[name] = function
-            return function
-
-        return register
-
-    return named
 
 
 def field(fields: Object, name: str, kind: type, default: Any = ...) -> Any:
@@ -49,13 +31,6 @@ def number(fields: Object, name: str, default: Any = ...) -> Any:
 
 def flag(fields: Object, name: str, default: Any = ...) -> Any:
     return field(fields, name, bool, default)
-
-
-def channel_number(fields: Object) -> int:
-    found: int = number(fields, "channel")
-    if not 0 < found < 1 << 32:
-        raise RequestInvalid(f"no channel has number {found}")
-    return found
 
 
 def kind_of(fields: Object) -> SubscriptionKind:

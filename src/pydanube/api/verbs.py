@@ -1,0 +1,291 @@
+"""What every face can be asked about namespaces, topics, subscriptions and offsets. It answers as the service decides.
+
+A verb takes named fields and answers with named fields: the native protocol and REST carry the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
+from pydanube.base.durability import Durability
+from pydanube.base.errors import RequestInvalid
+from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX
+from pydanube.broker.admin import SubscriptionStats
+from pydanube.broker.directory import TopicRecord
+from pydanube.broker.holds import Principal
+from pydanube.broker.service import Service
+from pydanube.wire.objects import Object
+
+
+class Caller(Protocol):
+    """Whoever asks, through whichever face."""
+
+    @property
+    def service(self) -> Service: ...
+
+    @property
+    def principal(self) -> Principal: ...
+
+
+Verb = Callable[[Caller, Object], Awaitable[Object]]
+VERBS: dict[str, Verb] = {}
+
+
+def verb(name: str) -> Callable[[Verb], Verb]:
+    """Enters a function by the name of its verb."""
+
+    def register(function: Verb) -> Verb:
+        VERBS[name] = function
+        return function
+
+    return register
+
+
+# -- namespaces and topics ------------------------------------------------------------------------------------------
+
+
+def _described(record: TopicRecord) -> Object:
+    return {
+        "topic": str(record.name),
+        "id": record.id,
+        "reliable": record.reliable,
+        "partitions": record.partitions,
+        "durability": record.durability.value,
+        "policies": record.policies.to_json(),
+    }
+
+
+@verb("topic")
+async def topic(caller: Caller, fields: Object) -> Object:
+    """What a client asks first: is it there, and how many partitions has it?"""
+    record = await caller.service.topic(
+        caller.principal,
+        text(fields, "topic"),
+        create=flag(fields, "create", False),
+        reliable=flag(fields, "reliable", None),
+    )
+    return _described(record)
+
+
+@verb("namespace.create")
+async def create_namespace(caller: Caller, fields: Object) -> Object:
+    await caller.service.create_namespace(
+        caller.principal, text(fields, "namespace"), field(fields, "policies", dict, {})
+    )
+    return {}
+
+
+@verb("namespace.list")
+async def list_namespaces(caller: Caller, fields: Object) -> Object:
+    after, limit = text(fields, "after", ""), _limit(fields)
+    found = [name for name in caller.service.namespaces(caller.principal) if name > after]
+    return _page("namespaces", found[:limit], len(found) > limit)
+
+
+@verb("namespace.policies")
+async def namespace_policies(caller: Caller, fields: Object) -> Object:
+    name, changes = text(fields, "namespace"), field(fields, "policies", dict, None)
+    policies = await caller.service.namespace_policies(caller.principal, name, changes)
+    return {"policies": policies.to_json()}
+
+
+@verb("namespace.delete")
+async def delete_namespace(caller: Caller, fields: Object) -> Object:
+    await caller.service.delete_namespace(caller.principal, text(fields, "namespace"))
+    return {}
+
+
+@verb("topic.create")
+async def create_topic(caller: Caller, fields: Object) -> Object:
+    try:
+        durability = Durability(text(fields, "durability", Durability.FSYNC.value))
+    except ValueError:
+        raise RequestInvalid(f"durability is one of {[each.value for each in Durability]}") from None
+    record = await caller.service.create_topic(
+        caller.principal,
+        text(fields, "topic"),
+        reliable=flag(fields, "reliable", True),
+        partitions=number(fields, "partitions", 0),
+        durability=durability,
+        policies=field(fields, "policies", dict, {}),
+    )
+    return _described(record)
+
+
+@verb("topic.list")
+async def list_topics(caller: Caller, fields: Object) -> Object:
+    namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), _limit(fields)
+    known = caller.service.topics(caller.principal, namespace)
+    found = [record for record in known if record.name.name > after]
+    return _page("topics", [_described(record) for record in found[:limit]], len(found) > limit)
+
+
+@verb("topic.alter")
+async def alter_topic(caller: Caller, fields: Object) -> Object:
+    record = await caller.service.alter_topic(
+        caller.principal,
+        text(fields, "topic"),
+        partitions=number(fields, "partitions", None),
+        policies=field(fields, "policies", dict, {}),
+    )
+    return _described(record)
+
+
+@verb("topic.delete")
+async def delete_topic(caller: Caller, fields: Object) -> Object:
+    await caller.service.delete_topic(caller.principal, text(fields, "topic"))
+    return {}
+
+
+@verb("topic.describe")
+async def describe_topic(caller: Caller, fields: Object) -> Object:
+    stats = await caller.service.admin.describe_topic(caller.principal, text(fields, "topic"))
+    return {
+        **_described(stats.record),
+        "topic": text(fields, "topic"),
+        "first": stats.firsts[0] if len(stats.firsts) == 1 else None,
+        "end": stats.ends[0] if len(stats.ends) == 1 else None,
+        "firsts": stats.firsts,
+        "ends": stats.ends,
+        "bytes": stats.bytes,
+        "producers": stats.producers,
+        "consumers": stats.consumers,
+        "subscriptions": stats.subscriptions,
+    }
+
+
+@verb("topic.truncate")
+async def truncate_topic(caller: Caller, fields: Object) -> Object:
+    before = number(fields, "before", None)
+    await caller.service.admin.truncate(caller.principal, text(fields, "topic"), before)
+    return {}
+
+
+# -- subscriptions -----------------------------------------------------------------------------------------------------
+
+
+def _listed(stats: SubscriptionStats) -> Object:
+    only = len(stats.floors) == 1
+    return {
+        "subscription": stats.name,
+        "type": stats.kind.name.lower(),
+        "floor": stats.floors[0] if only else None,
+        "end": stats.ends[0] if only else None,
+        "generation": stats.generations[0] if only else None,
+        "backlog": stats.backlog,
+        "in_flight": stats.in_flight,
+        "consumers": stats.consumers,
+    }
+
+
+def _in_full(stats: SubscriptionStats) -> Object:
+    return {
+        **_listed(stats),
+        "floors": stats.floors,
+        "ends": stats.ends,
+        "counts": stats.counts,
+        "options": stats.options.to_json(),
+    }
+
+
+@verb("subscription.create")
+async def create_subscription(caller: Caller, fields: Object) -> Object:
+    await caller.service.admin.subscribe(
+        caller.principal,
+        text(fields, "topic"),
+        text(fields, "subscription"),
+        kind_of(fields),
+        start=place(fields, "start"),
+        options=options_of(fields),
+    )
+    return {}
+
+
+@verb("subscription.list")
+async def list_subscriptions(caller: Caller, fields: Object) -> Object:
+    found, more = await caller.service.admin.subscriptions(
+        caller.principal, text(fields, "topic"), text(fields, "after", ""), _limit(fields)
+    )
+    return _page("subscriptions", [_listed(stats) for stats in found], more)
+
+
+@verb("subscription.describe")
+async def describe_subscription(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    return _in_full(await admin.describe_subscription(caller.principal, *named))
+
+
+@verb("subscription.alter")
+async def alter_subscription(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    return _in_full(await admin.alter_subscription(caller.principal, *named, field(fields, "options", dict)))
+
+
+@verb("subscription.seek")
+async def seek_subscription(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    return _in_full(await admin.seek(caller.principal, *named, place(fields, "to", None)))
+
+
+@verb("subscription.skip")
+async def skip_messages(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    count, to = number(fields, "count", None), number(fields, "offset", None)
+    return {"skipped": await admin.skip(caller.principal, *named, count=count, to=to)}
+
+
+@verb("subscription.delete")
+async def delete_subscription(caller: Caller, fields: Object) -> Object:
+    admin = caller.service.admin
+    await admin.unsubscribe(caller.principal, text(fields, "topic"), text(fields, "subscription"))
+    return {}
+
+
+@verb("explain")
+async def explain(caller: Caller, fields: Object) -> Object:
+    sentence = await caller.service.explain(
+        caller.principal,
+        text(fields, "topic"),
+        text(fields, "subscription"),
+        offset=number(fields, "offset", None),
+        consumer=number(fields, "consumer", None),
+    )
+    return {"sentence": sentence}
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
+@verb("offset_of_time")
+async def offset_of_time(caller: Caller, fields: Object) -> Object:
+    topic, time = text(fields, "topic"), number(fields, "time")
+    return {"offset": await caller.service.offset_of_time(caller.principal, topic, time)}
+
+
+@verb("bounds")
+async def bounds(caller: Caller, fields: Object) -> Object:
+    first, end = await caller.service.bounds(caller.principal, text(fields, "topic"))
+    return {"first": first, "end": end}
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def _limit(fields: Object) -> int:
+    limit: int = number(fields, "limit", LISTED_MAX)
+    if limit < 1:
+        raise RequestInvalid(f"limit is {limit}, not 1 or more")
+    return min(limit, LISTED_MAX)
+
+
+def _page(name: str, found: Sequence[object], more: bool) -> Object:
+    """As many as fit a reply; the others are asked for after the last of these."""
+    size = 0
+    for count, each in enumerate(found):
+        size += len(json.dumps(each)) + 1
+        if size > LISTED_BYTES_MAX:
+            return {name: list(found[:count]), "more": True}
+    return {name: list(found), "more": more}
