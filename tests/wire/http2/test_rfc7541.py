@@ -54,6 +54,17 @@ def test_rfc7541_what_cannot_be_decoded_ends_the_connection(block: bytes) -> Non
     assert Peer().fails(headers(1, block)) == ErrorCode.COMPRESSION_ERROR
 
 
+def test_rfc7541_c_4_the_requests_of_the_appendix() -> None:
+    decoder = HeadDecoder()
+    first = decoder.request(bytes.fromhex("828684418cf1e3c2e5f23a6ba0ab90f4ff"))
+    assert (first.method, first.path, first.authority, extra(first)) == (b"GET", b"/", b"www.example.com", {})
+    second = decoder.request(bytes.fromhex("828684be5886a8eb10649cbf"))
+    assert (second.authority, extra(second)) == (b"www.example.com", {b"cache-control": b"no-cache"})
+    third = decoder.request(bytes.fromhex("828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf"))
+    assert (third.path, third.authority) == (b"/index.html", b"www.example.com")
+    assert extra(third) == {b"custom-key": b"custom-value"}
+
+
 def test_rfc7541_4_4_an_entry_larger_than_the_table_empties_it() -> None:
     decoder = HeadDecoder()
     decoder.request(START + ADD)

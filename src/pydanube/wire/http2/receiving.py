@@ -37,10 +37,10 @@ class Receiving:
     def expect(self, stream: Stream, size: int) -> None:
         """Lets the client send `size` more bytes on a stream, now or when others are done."""
         missing = size - stream.credit
-        if missing <= 0 or stream.number in self._waiting:
+        if missing <= 0:
             return
         assert missing <= HTTP2_RESERVED_BYTES_MAX, "the host bounds its messages"
-        self._waiting[stream.number] = (stream, missing)
+        self._waiting[stream.number] = (stream, missing)  # whoever waits already keeps its place
         self._serve()
 
     def give_back(self, stream: Stream, size: int) -> None:
