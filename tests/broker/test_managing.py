@@ -211,10 +211,17 @@ def test_a_truncation_cut_short_has_happened_or_not(changes: int) -> None:
         await insist(topic.truncate)
         assert topic.ledger.first == 6
 
+    async def check_producers() -> None:
+        topic = await world.open()
+        assert topic.ledger.first == 6
+        assert (await topic.attach("till")).next_sequence == 6  # known without the messages
+
     world.run(prepare())
     world.restart()
     world.run_until_cut(truncate(), changes)
     world.run(check())
+    world.cut()
+    world.run(check_producers())
     world.end()
 
 

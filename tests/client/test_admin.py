@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import pydanube
 from client.broker import TOPIC, Door, with_client, with_door
 from pydanube import sync
 from pydanube.base.errors import (
@@ -22,6 +23,8 @@ from pydanube.base.errors import (
 from pydanube.broker.holds import ANONYMOUS
 from pydanube.client import Client, Consumer, Message
 from pydanube.testing.broker import broker_thread
+from pydanube.wire.commands import Closed, Hello, Reply, Request, Welcome, decode
+from pydanube.wire.frames import FrameReader, Side
 
 WIDE = "/default/wide"
 
@@ -185,11 +188,77 @@ def test_a_consumer_by_pattern_goes_on_without_a_deleted_topic(tmp_path: Path) -
     with_client(tmp_path, run)
 
 
+def test_a_consumer_of_a_topic_that_is_not_reliable_does_not_make_its_subscription_again(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.consumer(TOPIC, subscription="s", reliable=False) as consumer:
+            await client.admin.delete_subscription(TOPIC, "s")
+            with pytest.raises(SubscriptionNotFound):
+                await consumer.receive(timeout=5)
+            assert await client.admin.subscriptions(TOPIC) == []
+
+    with_client(tmp_path, run)
+
+
+def test_looking_for_new_partitions_does_not_make_a_deleted_topic_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pydanube.client.consumer.REFRESH_SECONDS", 0.0)
+
+    async def run(client: Client) -> None:
+        async with client.consumer(TOPIC, subscription="s") as consumer:
+            await client.admin.delete_topic(TOPIC)
+            with pytest.raises(TopicNotFound):
+                await consumer.receive(timeout=5)
+            for _ in range(20):
+                await client.admin.topics()
+            with contextlib.suppress(TopicNotFound):  # it may have looked between the deletion and the news of it
+                await client.admin.delete_topic(TOPIC)
+            for _ in range(20):
+                assert await client.admin.topics() == []
+
+    with_client(tmp_path, run)
+
+
+def test_an_end_that_comes_with_the_answer_that_it_is_open_is_not_missed() -> None:
+    """From a broker that says both in one breath."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader(Side.BROKER)
+        while data := await reader.read(65536):
+            for frame in frames.feed(data):
+                command = decode(frame)
+                if isinstance(command, Hello):
+                    frames.welcome()
+                    writer.writelines(Welcome("fake", 1 << 20, 30).encode())
+                elif isinstance(command, Request):
+                    fields = {"partitions": 0, "reliable": True, "generation": 0}
+                    writer.writelines(Reply(command.request, fields).encode())
+                    if command.verb == "open_consumer":
+                        writer.writelines(Closed.of(SubscriptionNotFound("gone"), command.fields["channel"]).encode())
+        writer.close()
+        await writer.wait_closed()
+        served.set()
+
+    served = asyncio.Event()
+
+    async def run() -> None:
+        async with asyncio.timeout(20):
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            async with pydanube.connect(f"danube://127.0.0.1:{port}") as client:
+                with pytest.raises(SubscriptionNotFound):
+                    await client.consumer(TOPIC, subscription="s").open()
+            await served.wait()
+            server.close()
+
+    asyncio.run(run())
+
+
 # -- races -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_topic_is_created_and_deleted_under_producers_that_open_it(tmp_path: Path) -> None:
-    async def run(client: Client) -> None:
+    async def run(client: Client, door: Door) -> None:
         sent = 0
 
         async def use() -> None:
@@ -214,10 +283,13 @@ def test_a_topic_is_created_and_deleted_under_producers_that_open_it(tmp_path: P
         assert sent
         with contextlib.suppress(TopicNotFound):
             await client.admin.delete_topic(TOPIC)
+        broker = door.server._broker
+        assert await broker.service._around.catalog.streams() == []
+        assert await broker._node.list() == []
         async with client.producer(TOPIC) as producer:
             assert (await producer.send(b"x")).offset == 0
 
-    with_client(tmp_path, run)
+    with_door(tmp_path, run)
 
 
 def test_a_topic_made_right_after_its_deletion_has_nothing_of_the_old(tmp_path: Path) -> None:

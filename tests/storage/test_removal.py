@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pydanube.base.errors import CatalogConflict, DanubeError, NodeUnreachable, OwnershipLost
@@ -56,6 +58,19 @@ def test_an_owner_that_still_writes_cannot_go_on() -> None:
         assert await scene.catalog.streams() == []
 
     Scene().play(story)
+
+
+def test_an_owner_that_decides_in_the_same_moment_does_not_stop_it() -> None:
+    async def story(scene: Scene) -> None:
+        nodes = scene.memory_nodes(3)
+        stream = await filled(scene, nodes)
+        removing = asyncio.ensure_future(remove_stream("t", scene.catalog, nodes, scene.randomness))
+        await asyncio.gather(stream.trim(1), stream.close(), return_exceptions=True)
+        await removing
+        assert await scene.catalog.streams() == []
+
+    for seed in range(10):
+        Scene(seed).play(story)
 
 
 def test_what_a_node_could_not_delete_is_still_known_and_goes_later() -> None:

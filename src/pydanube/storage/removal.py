@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import CatalogConflict, DanubeError
 from pydanube.ledger.catalog import LedgerRecord
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.randomness import Randomness
@@ -18,14 +18,18 @@ from pydanube.storage.stream import GONE
 
 async def remove_stream(name: str, catalog: Catalog, nodes: StorageNodes, randomness: Randomness) -> None:
     """Returns when nothing of it is left. After an error some of it is; the next call goes on with that."""
-    record, version = await catalog.load(name)
-    if not version:
-        return
-    taken = record.taken_over(randomness.bytes(8).hex())  # an owner that still writes opens no more ledgers
-    version = await catalog.store(name, taken, version)
-    for ledger in record.ledgers:
-        await _delete(ledger, nodes)
-    await catalog.delete(name, version)
+    while True:
+        record, version = await catalog.load(name)
+        if not version:
+            return
+        taken = record.taken_over(randomness.bytes(8).hex())  # an owner that still writes opens no more ledgers
+        try:
+            version = await catalog.store(name, taken, version)
+            for ledger in record.ledgers:
+                await _delete(ledger, nodes)
+            return await catalog.delete(name, version)
+        except CatalogConflict:
+            continue  # an owner's last decision, or somebody else who removes it
 
 
 async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> None:
