@@ -173,3 +173,24 @@ HTTP2_IDLE_FRAMES_MAX = 10_000  # PING, SETTINGS, PRIORITY, empty and unknown fr
 HTTP2_IDLE_FRAMES_PER_SECOND = 1_000
 GRPC_MESSAGE_BYTES_MAX = 4 * MIB  # of a request; what every gRPC server allows unless told otherwise
 GRPC_STATUS_MESSAGE_BYTES_MAX = 1 * KIB  # three times as long when escaped; it travels as a header
+
+# -- HTTP/1, REST and metrics ----------------------------------------------------------------------------------------
+HTTP_LINE_BYTES_MAX = 8 * KIB  # a request line: a path of names, each at most 255 bytes and three times that escaped
+HTTP_HEAD_BYTES_MAX = 16 * KIB  # request line and headers
+HTTP_HEADERS_MAX = 64  # of one request; a browser sends about twenty
+HTTP_CHUNK_LINE_BYTES_MAX = 256  # size and extensions of one chunk
+HTTP_BODY_BYTES_MAX = 1 * MIB  # decoded in one turn of the loop; what is larger has the native protocol
+HTTP_BODIES_BYTES_MAX = 64 * MIB  # of all requests that are being received; beyond it HttpBusy
+HTTP_PIPELINED_BYTES_MAX = 64 * KIB  # of requests behind the one being served; beyond it nothing more is read
+HTTP_REQUEST_SECONDS = 20.0  # from the first byte of a request to its last; a body of the largest size at 50 KiB/s
+HTTP_REQUESTS_MAX = 1_000  # being served at a time, of all connections; beyond it HttpBusy
+HTTP_QUERY_FIELDS_MAX = 16
+PUBLISHED_MESSAGES_MAX = 1_000  # in one request over HTTP: each becomes an object on the loop
+PEEKED_MESSAGES_MAX = 1_000  # in one answer
+PEEKED_BYTES_MAX = 1 * MIB  # of their values; one message may go beyond
+PEEKED_VALUE_BYTES_MAX = 256 * KIB  # of one message; what is longer is cut, and says so
+PEEK_WAIT_SECONDS_MAX = 20.0  # less than a proxy between waits
+METRIC_TOPICS_MAX = 500  # topics with samples of their own; the others are summed up under `_other`
+METRIC_SUBSCRIPTIONS_MAX = 1_000  # the same for subscriptions
+METRIC_SLICE = 100  # topics looked at in one turn of the loop, some hundred microseconds
+METRIC_READS_MAX = 32  # of storage in one scrape, for the age of backlogs that are not in memory

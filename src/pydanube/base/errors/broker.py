@@ -295,3 +295,96 @@ class GrpcMessageTooLarge(DanubeError):
     code = "grpc_message_too_large"
     blame = "caller"
     help = "Send a smaller message, or use the native protocol."
+
+
+# -- HTTP/1 and REST -------------------------------------------------------------------------------------------------
+
+
+class HttpRequestInvalid(DanubeError):
+    """Bytes that are no HTTP/1 request, or one that could be read in two ways."""
+
+    code = "http_request_invalid"
+    blame = "caller"
+    help = "Use an HTTP client, and check that nothing between it and the broker changes requests."
+
+
+class HttpTargetTooLong(DanubeError):
+    """The request line, which holds the path and the query, is longer than the broker reads."""
+
+    code = "http_target_too_long"
+    blame = "caller"
+    help = "Name things by shorter names, and send what is long in the body."
+
+
+class HttpHeadTooLarge(DanubeError):
+    """The headers of a request are more or longer than the broker reads."""
+
+    code = "http_head_too_large"
+    blame = "caller"
+    help = "Send fewer or shorter headers."
+
+
+class HttpBodyTooLarge(DanubeError):
+    """The body of a request is longer than the broker takes over HTTP."""
+
+    code = "http_body_too_large"
+    blame = "caller"
+    help = "Send less at a time, or use the native protocol."
+
+
+class HttpUnsupported(DanubeError):
+    """A request that wants something of HTTP which is not served here."""
+
+    code = "http_unsupported"
+    blame = "caller"
+    help = "Send a plain request: its body with its length, or chunked and not compressed."
+
+
+class HttpTooSlow(DanubeError):
+    """The whole request did not come within its time."""
+
+    code = "http_too_slow"
+    blame = "caller"
+    retriable = True
+    help = "Send the request again, in one piece."
+
+
+class HttpBusy(DanubeError):
+    """Bodies of other requests fill the memory that there is for them."""
+
+    code = "http_busy"
+    blame = "environment"
+    retriable = True
+    help = "Wait a moment, then send the request again."
+
+
+class HttpOriginRefused(DanubeError):
+    """A page of another site asks the broker to change something."""
+
+    code = "http_origin_refused"
+    blame = "caller"
+    help = "Call the broker from a program, or from a page that is served under its own address."
+
+
+class RouteNotFound(DanubeError):
+    """Nothing is served under that path."""
+
+    code = "route_not_found"
+    blame = "caller"
+    help = "Look for it in the description at /api/v1/openapi.json."
+
+
+class MethodNotAllowed(DanubeError):
+    """The path is served, but not with that method."""
+
+    code = "method_not_allowed"
+    blame = "caller"
+    help = "Use a method that the `Allow` header names."
+
+
+class ContentTypeUnknown(DanubeError):
+    """A body of a type that is not read here."""
+
+    code = "content_type_unknown"
+    blame = "caller"
+    help = "Send JSON as application/json, or one message as application/octet-stream where that is allowed."
