@@ -268,7 +268,7 @@ class Consumer:
         elif self._closed is None:
             self._closed = error
             if self._refresher is not None:
-                self._refresher.cancel()  # or it would make anew what was deleted
+                self._refresher.cancel()
             self._wake()
 
     def _wake(self) -> None:
@@ -281,7 +281,7 @@ class Consumer:
 
     async def open(self) -> Self:
         try:
-            await self._join(self.start)
+            await self._join(self.start, create=self.create)
         except BaseException:
             for feed in self._feeds.values():
                 await feed.close_channel(wait=False)
@@ -292,14 +292,14 @@ class Consumer:
             self._refresher = self.client.loop.create_task(self._refresh())
         return self
 
-    async def _join(self, start: Any) -> None:
+    async def _join(self, start: Any, *, create: bool) -> None:
         """Opens a feed for every partition that has none yet."""
         names = list(self.topics)
         if self.pattern is not None:
             known = await self.client.admin.topics(_namespace_of(self.pattern))
             names = [name for name in known if fnmatchcase(name, self.pattern)]
         for name in names:
-            found = await self.client.topic(name, create=self.create, reliable=self.reliable)
+            found = await self.client.topic(name, create=create, reliable=self.reliable)
             for partition, place in found.places():
                 if place not in self._feeds:
                     feed = self._feeds[place] = Feed(self, name, partition, place, start)
@@ -313,7 +313,7 @@ class Consumer:
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             try:
-                await self._join("earliest")
+                await self._join("earliest", create=False)
             except DanubeError as error:
                 self.client.say("refresh_failed", error)  # looked for again
 
