@@ -205,8 +205,9 @@ def test_looking_for_new_partitions_does_not_make_a_deleted_topic_again(
     monkeypatch.setattr("pydanube.client.consumer.REFRESH_SECONDS", 0.0)
 
     async def run(client: Client) -> None:
-        async with client.consumer(TOPIC, subscription="s") as consumer:
-            await client.admin.delete_topic(TOPIC)
+        await client.admin.create_topic(WIDE, partitions=2)
+        async with client.consumer(WIDE, subscription="s") as consumer:
+            await client.admin.delete_topic(WIDE)
             with pytest.raises(TopicNotFound):
                 await consumer.receive(timeout=5)
             for _ in range(20):
