@@ -54,7 +54,7 @@ class Doorway(asyncio.Protocol):
         self._native: NativeConnection | None = None
         self._timer: TimerHandle | None = None
         self._securing: Task[None] | None = None
-        self._heard = False  # anything since the last look
+        self._heard = False  # a request of HTTP, or that it takes what it is sent, since the last look
         self._silent = 0  # looks since it was
         self._waiting_bytes = 0  # for the socket, at the last look
 
@@ -69,7 +69,6 @@ class Doorway(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
         self._receive(data)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -117,19 +116,21 @@ class Doorway(asyncio.Protocol):
         if self._timer is not None:
             return
         waiting_bytes = transport.get_write_buffer_size()
-        taking = waiting_bytes < self._waiting_bytes  # slowly perhaps, but it reads
-        deaf = self._native is not None and self._native.choked  # it may speak, but we do not listen
-        self._silent = 0 if self._heard or taking or deaf else self._silent + 1
+        heard = self._heard or waiting_bytes < self._waiting_bytes  # slowly perhaps, but it reads
+        if (native := self._native) is not None:
+            heard = heard or native.heard or native.choked  # choked: it may speak, but we do not listen
+            native.heard = False
+        self._silent = 0 if heard else self._silent + 1
         self._heard, self._waiting_bytes = False, waiting_bytes
         if self._silent < _ASKED_LOOKS:
             return
-        if self._native is None:
+        if native is None:
             transport.close()
         elif self._silent >= _GONE_LOOKS:
             seconds = self._listener.welcome.keepalive_seconds * _GONE_LOOKS / 2
-            self._native.refuse(ConnectionLost(f"nothing was heard of the client for {seconds:g} seconds"))
+            native.refuse(ConnectionLost(f"no frame came from the client for {seconds:g} seconds"))
         else:
-            self._native.ask()
+            native.ask()
 
     # -- what it speaks ------------------------------------------------------------------------------------------------
 
@@ -191,6 +192,7 @@ class Doorway(asyncio.Protocol):
     def _answer(self, probe: Probe, data: bytes) -> None:
         answer = probe.receive(data)
         if answer:
+            self._heard = True
             self._transport.write(answer)
             self._greeted()
         if probe.closing:
