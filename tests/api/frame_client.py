@@ -67,9 +67,6 @@ class Client:
     def stop_reading(self) -> None:
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
-    def read_on(self) -> None:
-        self._writer.transport.resume_reading()  # type: ignore[attr-defined]
-
     def abort(self) -> None:
         self._writer.transport.abort()
 
