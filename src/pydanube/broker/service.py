@@ -283,8 +283,7 @@ class Service:
         deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.places()
         opened = [self._opened.pop(place) for place in places if place in self._opened]
         opening = [self._opening.pop(place) for place in places if place in self._opening]
-        for each in opened:
-            await each.end(deleted)
+        await asyncio.gather(*(each.end(deleted) for each in opened))
         if opening:
             await asyncio.wait(opening)  # each finds the topic gone, and closes it
         self._leftovers.add(record)
