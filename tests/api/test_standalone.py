@@ -60,6 +60,7 @@ def processes() -> Iterator[list[Process]]:
     for each in started:
         if each.process.poll() is None:
             each.process.kill()
+        if each.process.stderr is not None and not each.process.stderr.closed:
             each.process.communicate()
 
 
