@@ -37,7 +37,7 @@ def test_rfc9113_5_1_idle_streams_take_headers_only(early: bytes) -> None:
     assert Peer().fails(early) == ErrorCode.PROTOCOL_ERROR
 
 
-@pytest.mark.parametrize("late", [data(1, b"x"), headers(1, TRAILERS)])
+@pytest.mark.parametrize("late", [data(1, b"x"), headers(1, TRAILERS), headers(1, GET)])
 def test_rfc9113_5_1_half_closed_nothing_comes_after_the_end(late: bytes) -> None:
     peer = Peer()
     peer.say(headers(1))

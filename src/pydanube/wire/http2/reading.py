@@ -169,17 +169,16 @@ class FrameReader:
             if number & 1 and not self._skipped:
                 raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, "headers of a stream that is closed")
             raise _fault("headers of a stream that cannot be opened")
+        malformed = not flags & END_STREAM
         try:
             self._decoder.trailers(block)
-        except Http2StreamError as error:
-            if stream is not None:
-                self._reset(number, error.error_code)
-            return
+        except Http2StreamError:
+            malformed = True
         if stream is None:
             return
         if not stream.receiving:
             self._reset(number, ErrorCode.STREAM_CLOSED)
-        elif not flags & END_STREAM or stream.expected > 0:
+        elif malformed or stream.expected > 0:
             self._reset(number, ErrorCode.PROTOCOL_ERROR)
         else:
             stream.receiving = False

@@ -7,9 +7,8 @@ can stop each other half way.
 
 from __future__ import annotations
 
-from pydanube.base.errors import Http2ConnectionError
 from pydanube.base.limits import HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_RESERVED_BYTES_MAX
-from pydanube.wire.http2.frames import WINDOW_BYTES, ErrorCode, window_update
+from pydanube.wire.http2.frames import WINDOW_BYTES, window_update
 from pydanube.wire.http2.sending import Sending
 from pydanube.wire.http2.stream import Stream
 
@@ -26,11 +25,9 @@ class Receiving:
         self._waiting: dict[int, tuple[Stream, int]] = {}  # streams whose message did not fit what was left
 
     def took(self, size: int) -> None:
-        """So many bytes of DATA came, of whichever stream."""
+        """So many bytes of DATA came, of whichever stream. A frame is far smaller than half the window: never below 0."""
         self._credit -= size
         if self._credit < HTTP2_CONNECTION_WINDOW_BYTES // 2:
-            if self._credit < 0:
-                raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window")
             self._sending.output.append(window_update(0, HTTP2_CONNECTION_WINDOW_BYTES - self._credit))
             self._credit = HTTP2_CONNECTION_WINDOW_BYTES
 
