@@ -144,7 +144,19 @@ class Model:
     def overdue(self, message: Message, now: int) -> bool:
         return message.holder is not None and message.deadline is not None and message.deadline <= now
 
+    def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
+        before, self.policy, self.settings = self.policy.poison, policy, settings
+        for message in self.flight():
+            if not self.overdue(message, now):
+                message.deadline = None if policy.ack_timeout is None else now + policy.ack_timeout
+        if policy.poison is PoisonPolicy.BLOCK:
+            self.poison_times.clear()
+        elif before is PoisonPolicy.BLOCK:
+            self.poison_times = {m.offset: now for m in self.messages.values() if m.poison}
+
     def poison_failed(self, offset: int, now: int) -> None:
+        if self.policy.poison is PoisonPolicy.BLOCK:
+            return
         if offset in self.messages and self.messages[offset].poison and offset not in self.poison_times:
             self.poison_failures[offset] = self.poison_failures.get(offset, 0) + 1
             self.poison_times[offset] = now + max(100_000, self.policy.delay(self.poison_failures[offset]))

@@ -47,21 +47,20 @@ POLICIES = st.builds(
 )
 
 
+SETTINGS = st.builds(
+    DispatchSettings,
+    unacked_max=st.integers(1, 12),
+    lookahead_max=st.integers(1, 12),
+    delayed_max=st.integers(1, 8),
+    unmatched=st.sampled_from(Unmatched),
+)
+
+
 class Churn(RuleBasedStateMachine):
     kind: SubscriptionKind
 
-    @initialize(
-        policy=POLICIES,
-        window=st.integers(1, 12),
-        lookahead=st.integers(1, 12),
-        delayed=st.integers(1, 8),
-        unmatched=st.sampled_from(Unmatched),
-        consumers=st.integers(0, 3),
-    )
-    def start(
-        self, policy: FailurePolicy, window: int, lookahead: int, delayed: int, unmatched: Unmatched, consumers: int
-    ) -> None:
-        options = DispatchSettings(window, lookahead, delayed, unmatched)
+    @initialize(policy=POLICIES, options=SETTINGS, consumers=st.integers(0, 3))
+    def start(self, policy: FailurePolicy, options: DispatchSettings, consumers: int) -> None:
         self.engine = ENGINES[self.kind](policy, options)
         self.model = Model(self.kind, policy, options)
         self.now = 0
@@ -69,6 +68,12 @@ class Churn(RuleBasedStateMachine):
         for number in range(1, consumers + 1):
             self.join(ConsumerId(number), ())
             self.grant(ConsumerId(number), 20)
+
+    @rule(policy=POLICIES, options=SETTINGS)
+    def alter(self, policy: FailurePolicy, options: DispatchSettings) -> None:
+        self.engine.alter(policy, options, self.now)
+        self.model.alter(policy, options, self.now)
+        self.poll()
 
     # -- consumers
 
