@@ -155,9 +155,9 @@ CERTIFICATE_LOOK_SECONDS = 5.0  # how often the files of a certificate are looke
 
 # -- HTTP/2 ----------------------------------------------------------------------------------------------------------
 HTTP2_STREAMS_MAX = 1024  # open at once on one connection; each consumer of a client holds one
-HTTP2_HEADER_LIST_BYTES_MAX = 16 * KIB  # announced; a request with more is reset, the connection lives on
-HTTP2_HEADER_LIST_BYTES_READ = 64 * KIB  # decoded at most, whatever a block refers to; beyond it the connection ends
-HTTP2_HEADER_BLOCK_BYTES_MAX = 32 * KIB  # of one HEADERS with its CONTINUATIONs, before it is decoded
+HTTP2_HEADER_LIST_BYTES_MAX = 8 * KIB  # announced, as gRPC servers do; a request with more is reset, and nothing else
+HTTP2_HEADER_LIST_BYTES_READ = 16 * KIB  # decoded at most, in a few milliseconds; beyond it the connection ends
+HTTP2_HEADER_BLOCK_BYTES_MAX = 16 * KIB  # of one HEADERS with its CONTINUATIONs, before it is decoded
 HTTP2_CONTINUATIONS_MAX = 16  # of one header block; empty ones would otherwise go on for ever
 HTTP2_HEADER_TABLE_RESIZES_MAX = 2  # at the start of one block; RFC 7541 (4.2) knows no use for more
 HTTP2_HEADER_MEMO_BLOCKS_MAX = 64  # blocks of one connection whose headers are remembered; one per method and metadata

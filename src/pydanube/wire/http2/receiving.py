@@ -25,7 +25,7 @@ class Receiving:
         self._waiting: dict[int, tuple[Stream, int]] = {}  # streams whose message did not fit what was left
 
     def took(self, size: int) -> None:
-        """So many bytes of DATA came, of whichever stream. A frame is far smaller than half the window: never below 0."""
+        """So many bytes of DATA came, of whichever stream. Half the window is many frames: it is never used up."""
         self._credit -= size
         if self._credit < HTTP2_CONNECTION_WINDOW_BYTES // 2:
             self._sending.output.append(window_update(0, HTTP2_CONNECTION_WINDOW_BYTES - self._credit))
