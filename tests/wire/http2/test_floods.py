@@ -97,6 +97,12 @@ def test_a_client_that_leaves_may_cancel_everything_at_once() -> None:
     peer.is_alive()
 
 
+def test_a_clock_that_runs_backwards_takes_no_allowance_away() -> None:
+    allowance = Allowance(2, 1)
+    assert allowance.take(10 * SECOND)
+    assert allowance.take(0)
+
+
 def test_an_allowance_does_not_grow_when_the_clock_runs_backwards() -> None:
     allowance = Allowance(1, 1)
     assert allowance.take(10 * SECOND)
