@@ -194,3 +194,12 @@ METRIC_TOPICS_MAX = 500  # topics with samples of their own; the others are summ
 METRIC_SUBSCRIPTIONS_MAX = 1_000  # the same for subscriptions
 METRIC_SLICE = 100  # topics looked at in one turn of the loop, some hundred microseconds
 METRIC_READS_MAX = 32  # of storage in one scrape, for the age of backlogs that are not in memory
+
+# -- gRPC face -------------------------------------------------------------------------------------------------------
+GRPC_COALESCED_BYTES = 1 * MIB  # of messages that came in one read and become one batch
+GRPC_COALESCED_MESSAGES = 1_000  # of them
+GRPC_UNACKED_DEFAULT = 100  # window of a subscription made here: what its clients queue before anybody looks at it
+GRPC_CONSUMERS_REMEMBERED_MAX = 10_000  # of one broker, so that they go on after a restart; the oldest are forgotten
+GRPC_REFUSAL_SECONDS = 0.2  # before a consumer that is not known hears so: some ask again at once, for ever
+GRPC_CLOSE_SECONDS = 6.0  # between CLOSE in answer to health checks, which come every 5 s, and the end of a stream
+NOTE_BYTES_MAX = 16 * KIB  # of what a face keeps with the metadata under one name

@@ -28,6 +28,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import NAMESPACES_MAX, PARTITIONS_MAX
 from pydanube.base.names import TopicName, check_namespace
+from pydanube.broker.notes import Notes
 from pydanube.broker.policies import Policies
 from pydanube.ports.metadata import MetadataStore
 
@@ -77,6 +78,7 @@ class TopicRecord:
 class Directory:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self.notes = Notes(store)
         self._ids = range(0)  # set aside for topics to come
         self._reserving = asyncio.Lock()
 

@@ -17,6 +17,7 @@ from pydanube.base.errors import (
     ProducerLimitReached,
     QuotaReached,
     SubscriptionLimitReached,
+    TopicExclusive,
     TopicNotFound,
 )
 from pydanube.base.names import TopicName, parse_topic
@@ -83,6 +84,7 @@ class Opened:
     subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that none slips past the limit
     producers: dict[int, Producer] = field(default_factory=dict)
     consumers: dict[int, ConsumerHold] = field(default_factory=dict)
+    exclusive: int | None = None  # number of the producer that has it for itself
     ended: DanubeError | None = None  # why it is not served any more
 
     def follow(self, record: TopicRecord, policies: Policies, usage: Usage | None, clock: Clock) -> None:
@@ -113,7 +115,7 @@ class Opened:
         """It is not served any more: whoever uses it is told, then it is closed."""
         self.ended = why
         self.let_go()
-        producers, self.producers = self.producers, {}
+        producers, self.producers, self.exclusive = self.producers, {}, None
         self.consumers = {}  # their subscriptions tell them
         for producer in producers.values():
             producer.tell_ended(why)
@@ -127,8 +129,10 @@ class Opened:
         if self.ended is not None:
             raise type(self.ended)(*self.ended.args)
 
-    def check_producers(self) -> None:
+    def check_producers(self, *, exclusive: bool = False) -> None:
         self._check_served()
+        if self.exclusive is not None or (exclusive and self.producers):
+            raise TopicExclusive(f"{self.name} has {len(self.producers)} producers already")
         limit = self.policies.producers_max
         if limit is not None and len(self.producers) >= limit:
             raise ProducerLimitReached(f"{self.name} has {len(self.producers)} producers, at most {limit}")

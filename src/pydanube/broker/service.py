@@ -88,6 +88,7 @@ class Service:
         self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
         self._leftovers = Leftovers(self._around)
         self.admin = Admin(self)
+        self.notes = directory.notes
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
         self._numbers = 0  # of producers and consumers so far
         self._closed = False
@@ -305,21 +306,23 @@ class Service:
         renewal: Renewal | None = None,
         reliable: bool = True,
         create: bool = True,
+        exclusive: bool = False,
     ) -> Producer:
         """With a name, what it repeats is found; see `Topic.attach`. `ended` is called if the topic goes.
 
-        With `resume`, the mark of a hold that it had, only the very same topic will do.
+        With `resume`, the mark of a hold that it had, only the very same topic will do. An exclusive one is alone.
         """
         opened = await self.open(principal, topic, create=create and resume is None, reliable=reliable)
         opened.check_mark(resume)
         await self._counted(opened.name.namespace)
-        opened.check_producers()
+        opened.check_producers(exclusive=exclusive)
         session = None
         if name is not None and isinstance(opened.topic, Topic):
             session = await opened.topic.attach(name, fresh=fresh, renewal=renewal)
-            opened.check_producers()  # others may have been quicker
+            opened.check_producers(exclusive=exclusive)  # others may have been quicker
         self._numbers += 1
         producer = opened.producers[self._numbers] = Producer(self._numbers, opened, session, reliable, ended)
+        opened.exclusive = self._numbers if exclusive else None
         return producer
 
     def publish(self, producer: Producer, batch: Batch) -> Receipt:
@@ -330,6 +333,8 @@ class Service:
 
     def close_producer(self, producer: Producer) -> None:
         producer.open.producers.pop(producer.number, None)
+        if producer.open.exclusive == producer.number:
+            producer.open.exclusive = None
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
@@ -380,6 +385,11 @@ class Service:
         async with opened.subscribing:
             opened.check_subscriptions(subscription)
             return await topic.subscribe(subscription, kind, start=offset, options=options, create=create)
+
+    def subscription(self, principal: Principal, topic: str, subscription: str) -> AnySubscription | None:
+        """As it is served here now; None if the topic is not open, or has none of that name."""
+        opened = self._opened.get(parse_topic(topic))
+        return None if opened is None else opened.topic.subscriptions.get(subscription)
 
     async def place(self, opened: Opened, start: str | int | Mapping[str, int]) -> str | int:
         """Where that is, unless the topic itself says it: earliest, latest, an offset, or {"time": microseconds}."""
@@ -438,6 +448,10 @@ class Service:
         if offset >= ledger.confirmed_end:
             return []
         return await ledger.read(offset, max(1, min(bytes_max, READ_BYTES_MAX // 4)))
+
+    async def wait_beyond(self, principal: Principal, topic: str, offset: int, seconds: float) -> None:
+        """Until there is a message at `offset`, or so long."""
+        await self.reliable(await self.open(principal, topic)).wait_beyond(offset, seconds)
 
     async def bounds(self, principal: Principal, topic: str) -> tuple[int, int]:
         """The first offset there is, and the one after the last that may be seen."""

@@ -128,6 +128,14 @@ class RateExceeded(DanubeError):
     help = "Wait for answers before sending more, add partitions, or raise the publish rate."
 
 
+class TopicExclusive(DanubeError):
+    """A producer has the topic for itself, or one that wants it so is not alone."""
+
+    code = "topic_exclusive"
+    blame = "caller"
+    help = "Close the other producer, or ask for shared access."
+
+
 class MessageTooLarge(DanubeError):
     """The policies of the namespace or topic allow smaller messages only."""
 
@@ -380,6 +388,7 @@ class MethodNotAllowed(DanubeError):
     code = "method_not_allowed"
     blame = "caller"
     help = "Use a method that the `Allow` header names."
+    allow: str = ""  # methods of the path, of one that was raised for a request
 
 
 class ContentTypeUnknown(DanubeError):
@@ -388,3 +397,11 @@ class ContentTypeUnknown(DanubeError):
     code = "content_type_unknown"
     blame = "caller"
     help = "Send JSON as application/json, or one message as application/octet-stream where that is allowed."
+
+
+class NotServed(DanubeError):
+    """A part of the public interface that this broker does not have yet."""
+
+    code = "not_served"
+    blame = "caller"
+    help = "Do without it; docs/clients.md lists what is served."

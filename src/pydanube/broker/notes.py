@@ -1,0 +1,36 @@
+"""What a face must know again after a restart: small texts by name, kept with the metadata. Nobody else reads them."""
+
+from __future__ import annotations
+
+from pydanube.base.errors import LimitReached, MetadataConflict
+from pydanube.base.limits import NOTE_BYTES_MAX
+from pydanube.ports.metadata import MetadataStore
+
+_PREFIX = "notes/"
+
+
+class Notes:
+    """Whoever writes them bounds their number."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def get(self, name: str) -> bytes | None:
+        entry = self._store.get(_PREFIX + name)
+        return None if entry is None else entry.value
+
+    def all(self, prefix: str) -> dict[str, bytes]:
+        """Those whose name begins so, in the order of names."""
+        return {key.removeprefix(_PREFIX): entry.value for key, entry in self._store.scan(_PREFIX + prefix)}
+
+    async def put(self, name: str, value: bytes | None) -> None:
+        """Durable when it returns; None takes it away."""
+        if value is not None and len(value) > NOTE_BYTES_MAX:
+            raise LimitReached(f"a note of {len(value)} bytes; at most {NOTE_BYTES_MAX}")
+        key = _PREFIX + name
+        while (entry := self._store.get(key)) is not None or value is not None:
+            try:
+                await self._store.transact([(key, 0 if entry is None else entry.version)], [(key, value)])
+                return
+            except MetadataConflict:
+                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
