@@ -18,12 +18,22 @@ from pydanube.api.listener import Listener
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.limits import FILES_RESERVED
-from pydanube.broker.config import Config, load, nearest, settings
+from pydanube.broker.config import Config, Loaded, load, nearest, settings
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.ports.clock import Clock
 from pydanube.storage.settings import NodeSettings
 
-__all__ = ["Config", "Server", "StandaloneSettings", "load", "nearest", "serve", "settings", "write_ready_file"]
+__all__ = [
+    "Config",
+    "Loaded",
+    "Server",
+    "StandaloneSettings",
+    "load",
+    "nearest",
+    "serve",
+    "settings",
+    "write_ready_file",
+]
 log = logging.getLogger(__name__)
 STOP_SECONDS = 4.0  # a clean stop takes no longer; what is not durable by then was never promised
 

@@ -1,71 +1,78 @@
-"""`danube`: one noun and verb after the other; `danube standalone` is the broker itself."""
+"""`danube`: the table of its commands, what all of them share, and how each ends."""
 
 from __future__ import annotations
 
-import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 
-from pydanube.api.server import Config, load, nearest, serve, settings
-from pydanube.base.errors import ConfigInvalid, DanubeError
+import click
+
+from pydanube import __version__
+from pydanube.cli.lazy import Entry, LazyGroup
+from pydanube.cli.settings import place_options
+
+COMMANDS = {
+    name: Entry(f"pydanube.cli.{module}", attribute, summary)
+    for name, module, attribute, summary in [
+        ("produce", "produce", "produce", "Publish lines, files or generated messages."),
+        ("consume", "consume", "consume", "Print messages, with a subscription or without."),
+        ("topic", "topic", "topic", "Create, look at, change and delete topics."),
+        ("subscription", "subscription", "subscription", "Create, look at, move and delete subscriptions."),
+        ("namespace", "namespace", "namespace", "Namespaces and their policies."),
+        ("dlq", "dlq", "dlq", "Look at dead letters, and publish them again."),
+        ("export", "export", "export", "Write a topic to a file: Parquet, JSON lines or CSV."),
+        ("import", "importing", "import_", "Publish what a file has: Parquet, JSON lines or CSV."),
+        ("top", "top", "top", "Topics by how much is published to them, again and again."),
+        ("bench", "bench", "bench", "Measure how fast a broker takes and gives messages."),
+        ("standalone", "standalone", "standalone", "Run a broker in this process."),
+        ("config", "config", "config", "What a broker would be configured with."),
+        ("doctor", "doctor", "doctor", "Check this machine and the broker, and say what to do."),
+        ("context", "context", "context", "Addresses of brokers, saved under names."),
+        ("completion", "completion", "completion", "Print the script that completes commands in a shell."),
+    ]
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: echo hello | danube produce greetings",
+)
+@click.version_option(__version__, prog_name="danube", message="%(prog)s %(version)s")
+@place_options
+def danube() -> None:
+    """Publish, subscribe and stream.
+
+    A topic is named /namespace/name, or just by its name in the namespace `default`. The broker is the one of --url,
+    else of --context, else of DANUBE_URL, else of the context in use, else danube://127.0.0.1:6650.
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="danube", description="Publish, subscribe and stream.", allow_abbrev=False)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    standalone = verbs.add_parser(
-        "standalone",
-        help="run a broker in this process",
-        description="Run a broker on one directory. Durable, on loopback, with nothing to configure but that.",
-        epilog="example: danube standalone --data-dir ./data",
-        allow_abbrev=False,
-    )
-    standalone.add_argument("--config", type=Path, metavar="FILE", help="settings in YAML; flags go before them")
-    for setting in settings().values():
-        if setting.kind.expects == "true or false":
-            standalone.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.doc)
-        else:
-            standalone.add_argument(setting.flag, metavar="VALUE", help=f"{setting.doc} ({setting.kind.expects})")
-    chosen, rest = parser.parse_known_args(arguments)
     try:
-        if rest:
-            known = {setting.flag: setting for setting in settings().values()}
-            raise ConfigInvalid(f"there is no {rest[0]}{nearest(rest[0], known)}")
-        return _standalone(load(chosen.config, os.environ, _given(chosen)).config)
-    except ConfigInvalid as error:
-        print(f"danube: {error} ({error.help})", file=sys.stderr)
-        return 2
+        ended = danube.main(arguments, prog_name="danube", standalone_mode=False)
+        sys.stdout.flush()
+        return ended if isinstance(ended, int) else 0
+    except BrokenPipeError:  # whoever read the output has enough
+        _close_stdout()
+        return 0
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except Exception as error:
+        if "--debug" in (sys.argv[1:] if arguments is None else arguments):
+            raise
+        from pydanube.cli.failures import fail
+
+        return fail(error)
 
 
-def _given(chosen: argparse.Namespace) -> dict[str, str]:
-    """Settings by flag, as text."""
-    given = {}
-    for key, setting in settings().items():
-        value = getattr(chosen, setting.flag.removeprefix("--").replace("-", "_"))
-        if value is not None:
-            given[key] = str(value)
-    return given
-
-
-def _standalone(config: Config) -> int:
-    import uvloop
-
-    level = config.log_level.upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    try:
-        uvloop.run(serve(config))
-    except ConfigInvalid:
-        raise
-    except DanubeError as error:
-        print(f"danube: {error} ({error.help})", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"danube: {error}", file=sys.stderr)
-        return 1
-    return 0
+def _close_stdout() -> None:
+    """So that the interpreter, which flushes it at its end, finds nothing to complain about."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,137 @@
+"""`danube consume`: messages to stdout, read without leaving anything behind, or as a consumer of a subscription.
+
+A message of a subscription is acknowledged when it has been written and flushed, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import click
+
+from pydanube.base.errors import NothingReceived
+from pydanube.cli import values
+from pydanube.cli.formats import FIELDS, TABLE_HEADER, Writer, writer_of
+from pydanube.cli.reading import bounded_places, stored
+from pydanube.cli.running import connected
+from pydanube.cli.subscription import TYPES
+from pydanube.cli.values import PLACES
+from pydanube.client import Client, Consumer, Message
+
+AT_ONCE = 1000  # messages that are written, flushed and acknowledged together
+SILENCE_SECONDS = 0.2  # after which --exit-at-end asks whether anything is left
+FORMAT_HELP = "Print each by this: " + ", ".join(f"%{name} {what}" for name, (what, _) in FIELDS.items()) + "."
+
+
+@click.command(epilog="Example: danube consume orders --since 10m --exit-at-end -f '%o %k %v'")
+@click.argument("topic", type=values.topic)
+@click.option("--subscription", "-s", metavar="NAME", help="Consume as this one, and acknowledge what was printed.")
+@click.option("--type", "kind", type=click.Choice(TYPES), default="exclusive", show_default=True, help="If it is new.")
+@click.option("--from", "start", type=values.place, help=PLACES)
+@click.option("--since", type=values.moment, help="Begin so long ago: 10m, or a time.")
+@click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset, of one partition.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this one.")
+@click.option("--count", "-n", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--exit-at-end", "-e", is_flag=True, help="End when all that there is has been printed.")
+@click.option("--format", "-f", "format", metavar="FORMAT", help=FORMAT_HELP)
+@click.option("-o", "--output", type=click.Choice(["raw", "json", "table"]), default="raw", show_default=True)
+@connected
+async def consume(
+    client: Client,
+    topic: str,
+    subscription: str | None,
+    kind: str,
+    start: Any,
+    since: Any,
+    offset: int | None,
+    partition: int | None,
+    count: int | None,
+    exit_at_end: bool,
+    format: str | None,
+    output: str,
+) -> None:
+    """Print messages, with a subscription or without.
+
+    Without --subscription nothing is left behind and nobody else is affected. Each message stands on a line of its
+    own; JSON has what is no text in base64, marked by payload_encoding. Ctrl-C ends it.
+    """
+    places = [each for each in (start, since, offset) if each is not None]
+    if len(places) > 1:
+        raise click.UsageError("say one of --from, --since and --offset")
+    begin = places[0] if places else "latest"
+    printer = Printer(writer_of(output, format), count)
+    if output == "table" and format is None:
+        printer.write_header()
+    try:
+        if subscription is None:
+            await _read(client, topic, begin, partition, exit_at_end, printer)
+        else:
+            place = topic if partition is None else f"{topic}-part-{partition}"
+            async with client.consumer(place, subscription=subscription, type=kind, start=begin) as consumer:
+                await _consume(consumer, place, exit_at_end, printer)
+    except asyncio.CancelledError:  # Ctrl-C is how it ends
+        return
+
+
+class Printer:
+    """Writes messages until there were enough."""
+
+    def __init__(self, writer: Writer, limit: int | None) -> None:
+        self._writer = writer
+        self._limit = limit
+        self._written = 0
+        self._stdout = sys.stdout.buffer
+
+    @property
+    def wanted(self) -> int:
+        """How many more, at most at once."""
+        return AT_ONCE if self._limit is None else min(AT_ONCE, self._limit - self._written)
+
+    def write_header(self) -> None:
+        self._stdout.write(TABLE_HEADER)
+        self._stdout.flush()
+
+    def write(self, messages: list[Message]) -> None:
+        """All of them are out when it returns. Raises `BrokenPipeError` if nobody reads them."""
+        self._stdout.write(b"".join(map(self._writer, messages)))
+        self._stdout.flush()
+        self._written += len(messages)
+
+
+async def _read(
+    client: Client, topic: str, begin: Any, partition: int | None, exit_at_end: bool, printer: Printer
+) -> None:
+    if exit_at_end:
+        batches = stored(client, await bounded_places(client, topic, begin, partition))
+    else:
+        reader = await client.reader(topic, start=begin, partition=partition).open()
+        batches = reader.batches()
+    async for batch in batches:
+        messages = list(batch)
+        while messages and printer.wanted:
+            now, messages = messages[: printer.wanted], messages[printer.wanted :]
+            printer.write(now)
+        if not printer.wanted:
+            return
+
+
+async def _consume(consumer: Consumer, place: str, exit_at_end: bool, printer: Printer) -> None:
+    while printer.wanted:
+        try:
+            messages = [await consumer.receive(SILENCE_SECONDS if exit_at_end else None)]
+        except NothingReceived:
+            if await _is_done(consumer, place):
+                return
+            continue
+        messages += consumer.arrived(printer.wanted - 1)
+        printer.write(messages)
+        for acks in dict.fromkeys(consumer.ack(message) for message in messages):  # one for each partition
+            await acks
+
+
+async def _is_done(consumer: Consumer, place: str) -> bool:
+    """Nothing is left but what others have been given."""
+    found = await consumer.client.admin.describe_subscription(place, consumer.subscription)
+    return bool(found["backlog"] <= found["in_flight"])

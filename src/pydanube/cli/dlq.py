@@ -1,0 +1,250 @@
+"""`danube dlq`: messages that a subscription gave up, and their way back.
+
+A dead letter says in its attributes where it comes from. Redriving publishes it there again, with its key and its own
+attributes, and acknowledges it in a subscription of the dead-letter topic, so that it is not done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from hashlib import sha256
+from typing import Any, ClassVar
+
+import click
+
+from pydanube.base.errors import NothingReceived, SubscriptionNotFound
+from pydanube.base.limits import REDELIVERIES_MAX, UNACKED_MAX
+from pydanube.cli import values
+from pydanube.cli.failures import Failure
+from pydanube.cli.messages import described
+from pydanube.cli.output import Agreement, Output, destructive, printed, progress
+from pydanube.cli.reading import bounded_places, how_many, stored
+from pydanube.cli.running import connected
+from pydanube.cli.values import many, pairs
+from pydanube.client import Client, Consumer, Message
+
+SUBSCRIPTION = "danube-redrive"  # of a dead-letter topic: what it has acknowledged was published again
+TOPIC = "x-original-topic"
+OWN = frozenset(
+    {
+        TOPIC,
+        "x-original-subscription",
+        "x-original-topic-offset",
+        "x-original-producer-id",
+        "x-poison-policy",
+        "x-delivery-attempt",
+        "x-failure-reason",
+    }
+)
+CHUNK = 500  # letters that are published, awaited and acknowledged together
+SILENCE_SECONDS = 0.2
+# Nothing comes a second time while a run goes on, and letters that a filter leaves alone are in nobody's way.
+OPTIONS = {
+    "failure": {"ack_timeout": None, "max_redelivery_count": REDELIVERIES_MAX},
+    "dispatch": {"unacked_max": UNACKED_MAX},
+}
+
+filter_option = click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Only letters with this: topic=, subscription=, reason= (a part of it), key=, or an attribute.",
+)
+
+
+@click.group()
+def dlq() -> None:
+    """Look at dead letters, and publish them again."""
+
+
+@dlq.command("peek", epilog="Example: danube dlq peek orders-dead --count 5")
+@click.argument("topic", type=values.topic)
+@click.option("--count", "-n", type=click.IntRange(1, 10_000), default=10, show_default=True)
+@filter_option
+@printed
+@connected
+async def peek(client: Client, output: Output, topic: str, count: int, filters: tuple[str, ...]) -> None:
+    """Show dead letters: where each comes from, why it was given up, and what it is."""
+    wanted = Filter(filters)
+    rows: list[dict[str, Any]] = []
+    async for batch in stored(client, await bounded_places(client, topic, "earliest", None)):
+        rows += [_row(each) for each in batch if wanted.has(each)][: count - len(rows)]
+        if len(rows) == count:
+            break
+    columns = ("offset", "original_topic", "original_subscription", "original_offset", "attempts", "reason", "payload")
+    output.rows(rows, columns)
+
+
+def _row(letter: Message) -> dict[str, Any]:
+    found = described(letter)
+    about = found["attributes"]
+    found["attributes"] = {name: text for name, text in about.items() if name not in OWN}
+    return {
+        **found,
+        "original_topic": about.get(TOPIC),
+        "original_subscription": about.get("x-original-subscription"),
+        "original_offset": about.get("x-original-topic-offset"),
+        "attempts": about.get("x-delivery-attempt"),
+        "reason": about.get("x-failure-reason"),
+    }
+
+
+class Filter:
+    """All that is named must hold."""
+
+    _NAMES: ClassVar = {"topic": TOPIC, "subscription": "x-original-subscription"}
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._wanted = pairs(texts, "a filter")
+        if "topic" in self._wanted:
+            self._wanted["topic"] = values.topic(self._wanted["topic"])
+
+    def has(self, letter: Message) -> bool:
+        return all(self._holds(letter, name, text) for name, text in self._wanted.items())
+
+    def _holds(self, letter: Message, name: str, text: str) -> bool:
+        if name == "key":
+            return letter.key == text
+        if name == "reason":
+            return text in letter.attributes.get("x-failure-reason", "")
+        return letter.attributes.get(self._NAMES.get(name, name)) == text
+
+
+@dlq.command("redrive", epilog="Example: danube dlq redrive orders-dead --filter subscription=billing --dry-run")
+@click.argument("topic", type=values.topic)
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--to", "target", type=values.topic, help="To this topic instead of where each comes from.")
+@filter_option
+@printed
+@destructive
+@connected
+async def redrive(
+    client: Client,
+    output: Output,
+    agreement: Agreement,
+    topic: str,
+    limit: int | None,
+    target: str | None,
+    filters: tuple[str, ...],
+) -> None:
+    """Publish dead letters to where they come from, once more.
+
+    They stay in the dead-letter topic as well; its subscription danube-redrive remembers which were published. A run
+    that broke off and is repeated with the same options publishes nothing twice.
+    """
+    wanted = Filter(filters)
+    if agreement.dry_run:
+        found = await _counted(client, topic, wanted, limit, target)
+        total = sum(found.values())
+        ways = ", ".join(f"{count:,} to {place}" for place, count in found.items())
+        deed = f"publish {many(total, 'dead letter')} of {topic} again" + (f": {ways}" if ways else "")
+        agreement.given(output, deed, topic=topic, letters=total, targets=found)
+        return
+    most = await _backlog(client, topic)
+    most = most if limit is None else min(limit, most)
+    if not agreement.given(output, f"publish up to {many(most, 'dead letter')} of {topic} again", topic=topic):
+        return
+    done = 0
+    await client.admin.create_subscription(topic, SUBSCRIPTION, type="shared", start="earliest", options=OPTIONS)
+    with progress(f"redriving {topic}", most) as advance:
+        async with client.consumer(topic, subscription=SUBSCRIPTION, type="shared") as consumer:
+            async for chunk in _letters(consumer, topic, wanted, limit):
+                await _publish(client, consumer, chunk, target)
+                done += len(chunk)
+                advance(len(chunk))
+    output.done(f"published {many(done, 'dead letter')} of {topic} again", topic=topic, redriven=done)
+
+
+async def _backlog(client: Client, topic: str) -> int:
+    """How many letters were not redriven yet."""
+    try:
+        return int((await client.admin.describe_subscription(topic, SUBSCRIPTION))["backlog"])
+    except SubscriptionNotFound:
+        return how_many(await bounded_places(client, topic, "earliest", None))
+
+
+async def _counted(client: Client, topic: str, wanted: Filter, limit: int | None, target: str | None) -> dict[str, int]:
+    """How many letters would go where. Makes no subscription and acknowledges nothing."""
+    found: dict[str, int] = {}
+    if SUBSCRIPTION in [each["subscription"] for each in await client.admin.subscriptions(topic)]:
+        async with client.consumer(topic, subscription=SUBSCRIPTION, type="shared") as consumer:
+            async for chunk in _letters(consumer, topic, wanted, limit):
+                _add(found, chunk, target)
+        return found
+    async for batch in stored(client, await bounded_places(client, topic, "earliest", None)):
+        letters = [each for each in batch if wanted.has(each)]
+        _add(found, letters if limit is None else letters[: limit - sum(found.values())], target)
+    return found
+
+
+def _add(found: dict[str, int], letters: list[Message], target: str | None) -> None:
+    for letter in letters:
+        place = target or _origin(letter)
+        found[place] = found.get(place, 0) + 1
+
+
+async def _letters(consumer: Consumer, topic: str, wanted: Filter, limit: int | None) -> AsyncIterator[list[Message]]:
+    """Those that were not redriven yet, in chunks that are the same whenever nothing was acknowledged in between."""
+    chunk: list[Message] = []
+    given = 0
+    while limit is None or given + len(chunk) < limit:
+        try:
+            letter = await consumer.receive(SILENCE_SECONDS)
+        except NothingReceived:
+            found = await consumer.client.admin.describe_subscription(topic, SUBSCRIPTION)
+            if found["backlog"] > found["in_flight"] < UNACKED_MAX:
+                continue
+            break
+        if wanted.has(letter):
+            chunk.append(letter)
+        if len(chunk) == CHUNK:
+            yield chunk
+            given += CHUNK
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+async def _publish(client: Client, consumer: Consumer, chunk: list[Message], target: str | None) -> None:
+    """Acknowledges the letters when all of them are published."""
+    ways: dict[str, list[Message]] = {}
+    for letter in chunk:
+        ways.setdefault(target or _origin(letter), []).append(letter)
+    for place, letters in ways.items():
+        await _publish_to(client, place, letters, numbered=target is None)
+    for acks in dict.fromkeys(consumer.ack(letter) for letter in chunk):
+        await acks
+
+
+async def _publish_to(client: Client, place: str, letters: list[Message], *, numbered: bool) -> None:
+    """The producer's name stands for exactly these letters, so that the same ones are known when they come again.
+
+    A partition of another topic is found by its key, and has its own numbers: those are not known again.
+    """
+    offsets = " ".join(f"{letter.partition}:{letter.offset}" for letter in letters)
+    name = f"redrive-{sha256(f'{letters[0].topic} {offsets}'.encode()).hexdigest()[:32]}" if numbered else None
+    async with client.producer(place, name=name, create=False) as producer:
+        sent = []
+        for number, letter in enumerate(letters):
+            own = {name: text for name, text in letter.attributes.items() if name not in OWN}
+            options: dict[str, Any] = {
+                "key": letter.key_bytes,
+                "attributes": own or None,
+                "event_time": letter.event_time,
+            }
+            if numbered:
+                options["sequence"] = number
+            if producer.busy:
+                await producer.ready()
+            sent.append(producer.send(letter.payload, **options))
+        for each in sent:
+            await each
+
+
+def _origin(letter: Message) -> str:
+    origin = letter.attributes.get(TOPIC)
+    if origin is None:
+        sentence = f"message {letter.offset} of {letter.topic} does not say where it comes from"
+        raise Failure(sentence, "Say with --to where it shall go, or leave it out with --filter.")
+    return origin

@@ -1,0 +1,171 @@
+"""`danube doctor`: checks of this machine and of the broker, each with what to do about it. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import click
+
+from pydanube import __version__
+from pydanube.base.errors import DanubeError
+from pydanube.cli.output import Output, printed
+from pydanube.cli.running import client_of, run
+from pydanube.cli.settings import broker_of, place_options
+from pydanube.cli.values import shown_time, sized
+from pydanube.client.transport import parse_addresses
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+FREE_BYTES_WARN = 10 << 30
+FREE_BYTES_FAIL = 1 << 30  # a few journal files
+SYNC_SECONDS_WARN = 0.02  # every publish waits for one
+FILES_WARN = 65_536
+FILES_FAIL = 1024
+SKEW_SECONDS_MAX = 2.0
+BUILT_SECONDS = 1_767_225_600  # 2026: nothing of this is older
+SYNCS = 9
+
+
+class Finding(NamedTuple):
+    check: str
+    result: str
+    found: str
+    advice: str = ""
+
+
+@click.command(epilog="Example: danube doctor --data-dir ./data")
+@click.option("--data-dir", type=Path, help="Where a broker keeps, or shall keep, everything. [env: DANUBE_DATA_DIR]")
+@printed
+@place_options
+@click.pass_context
+def doctor(ctx: click.Context, output: Output, data_dir: Path | None) -> int:
+    """Check this machine and the broker, and say what to do.
+
+    Ends with 1 if anything failed. A broker that is not there is a warning: its port is free for one.
+    """
+    if data_dir is None and "DANUBE_DATA_DIR" in os.environ:
+        data_dir = Path(os.environ["DANUBE_DATA_DIR"])
+    findings = [*_versions(), _files(), _clock(data_dir), *_disk(data_dir), *run(_broker(ctx))]
+    output.rows([each._asdict() for each in findings], Finding._fields)
+    return int(any(each.result == FAIL for each in findings))
+
+
+def _versions() -> Iterator[Finding]:
+    python = platform.python_version()
+    yield (
+        Finding("python", OK, python)
+        if sys.version_info >= (3, 11)
+        else Finding("python", FAIL, python, "Install Python 3.11 or newer.")
+    )
+    for package, lacking, result in (
+        ("uvloop", "Run pip install uvloop: the loop is a third slower without it.", WARN),
+        ("pyarrow", "Run pip install 'pydanube[arrow]' for Parquet and Arrow.", WARN),
+    ):
+        try:
+            yield Finding(package, OK, version(package))
+        except PackageNotFoundError:
+            yield Finding(package, result, "not installed", lacking)
+    yield Finding("pydanube", OK, __version__)
+
+
+def _files() -> Finding:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = "Raise it (ulimit -Hn, or LimitNOFILE= of a systemd unit): every connection is an open file."
+    if most == resource.RLIM_INFINITY or most >= FILES_WARN:
+        return Finding("open files", OK, "no limit" if most == resource.RLIM_INFINITY else f"{most:,} at most")
+    return Finding("open files", FAIL if most < FILES_FAIL else WARN, f"{most:,} at most", advice)
+
+
+def _clock(data_dir: Path | None) -> Finding:
+    """A broker's own files are never newer than now, unless the clock went back."""
+    now = time.time()
+    newest = max((each.stat().st_mtime for each in data_dir.glob("*")), default=0.0) if data_dir is not None else 0.0
+    shown = str(shown_time(round(now * 1_000_000)))
+    if now < BUILT_SECONDS or newest > now + SKEW_SECONDS_MAX:
+        return Finding("clock", FAIL, shown, "Set the clock, and keep it by NTP: retention and seek by time go by it.")
+    return Finding("clock", OK, shown)
+
+
+def _disk(data_dir: Path | None) -> Iterator[Finding]:
+    if data_dir is None:
+        yield Finding("disk", WARN, "not looked at", "Say --data-dir, and its disk is checked.")
+        return
+    here = next(each for each in (data_dir, *data_dir.absolute().parents) if each.exists())
+    if not here.is_dir():
+        yield Finding("disk", FAIL, f"{here} is no directory", "Choose another --data-dir.")
+        return
+    free = shutil.disk_usage(here).free
+    result = OK if free >= FREE_BYTES_WARN else WARN if free >= FREE_BYTES_FAIL else FAIL
+    advice = "" if result == OK else "Make room, shorten retention, or choose a larger disk."
+    yield Finding("disk space", result, f"{sized(free)} free at {here}", advice)
+    try:
+        seconds = _sync_seconds(here)
+    except OSError as error:
+        advice = "Give the broker's user the right to write there."
+        yield Finding("disk sync", FAIL, f"{here} cannot be written: {error.strerror}", advice)
+        return
+    slow = seconds > SYNC_SECONDS_WARN
+    advice = "A durable publish takes at least as long: choose a disk that syncs faster, or durability buffered."
+    yield Finding("disk sync", WARN if slow else OK, f"{seconds * 1000:.2f} ms at {here}", advice if slow else "")
+
+
+def _sync_seconds(directory: Path) -> float:
+    """Of 4 KiB, as a small group of messages is written."""
+    took: list[float] = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(SYNCS):
+            file.write(b"\0" * 4096)
+            file.flush()
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            took.append(time.perf_counter() - began)
+    return median(took)
+
+
+async def _broker(ctx: click.Context) -> list[Finding]:
+    broker = broker_of(ctx)
+    where = f"{broker.url} ({broker.origin})"
+    try:
+        async with client_of(ctx) as client:
+            connection = await client.connection()
+            assert connection.welcome is not None
+            named = connection.welcome.broker
+            began = time.perf_counter()
+            await client.admin.namespaces()
+            took = time.perf_counter() - began
+    except DanubeError as error:
+        return (
+            [Finding("broker", FAIL, f"{where}: {error}", error.help)]
+            if _is_taken(broker.url)
+            else [
+                Finding("broker", WARN, f"nothing listens at {where}", "Start one: danube standalone --data-dir ./data")
+            ]
+        )
+    found = [Finding("broker", OK, f"{named} answers at {where} in {took * 1000:.1f} ms")]
+    if named.removeprefix("danube ") != __version__:
+        found.append(
+            Finding("broker version", WARN, f"{named}, and this is {__version__}", "Use the same version for both.")
+        )
+    return found
+
+
+def _is_taken(url: str) -> bool:
+    """Whether anything takes connections there."""
+    for address in parse_addresses(url):
+        try:
+            socket.create_connection((address.host, address.port), timeout=2).close()
+        except OSError:
+            continue
+        return True
+    return False

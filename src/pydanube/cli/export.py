@@ -1,0 +1,190 @@
+"""`danube export`: what a topic holds now, as a file. Read and written piece by piece, never as a whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import click
+
+from pydanube.cli import values
+from pydanube.cli.messages import described, json_line
+from pydanube.cli.output import need, progress
+from pydanube.cli.reading import bounded_places, how_many, stored
+from pydanube.cli.running import connected
+from pydanube.cli.values import PLACES, many
+from pydanube.client import Client, MessageBatch
+
+FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+ROW_GROUP_ROWS = 100_000
+ROW_GROUP_BYTES = 32 << 20  # whichever comes first: what is held before it is written
+CSV_COLUMNS = (
+    "partition",
+    "offset",
+    "publish_time",
+    "append_time",
+    "event_time",
+    "key",
+    "key_encoding",
+    "payload",
+    "payload_encoding",
+    "attributes",
+    "producer",
+    "sequence",
+)
+
+
+class Sink(Protocol):
+    def write(self, batch: MessageBatch) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def format_of(file: str, given: str | None) -> str:
+    found = given or FORMATS.get(Path(file).suffix.lower())
+    if found is None:
+        raise click.UsageError(f"{file} does not say by its end what it is: say --format")
+    return found
+
+
+format_option = click.option(
+    "--format", "given", type=click.Choice(["parquet", "jsonl", "csv"]), help="If the file's name does not say it."
+)
+
+
+@click.command(epilog="Example: danube export orders orders.parquet --from 2026-01-31")
+@click.argument("topic", type=values.topic)
+@click.argument("file")
+@format_option
+@click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
+@click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Up to there, exclusive.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this one.")
+@connected
+async def export(
+    client: Client, topic: str, file: str, given: str | None, start: Any, end: Any, partition: int | None
+) -> None:
+    """Write a topic to a file: Parquet, JSON lines or CSV.
+
+    Of what is there now. FILE is made under another name and moved when it is whole; `-` is stdout. What is no text is
+    base64 in JSON lines and CSV, and marked by payload_encoding and key_encoding.
+    """
+    kind = format_of(file, given)
+    places = await bounded_places(client, topic, start, partition, end)
+    schema = None
+    if kind == "parquet":
+        need("pyarrow.parquet", "Parquet")
+        schema = (await client.read_arrow(topic, "latest", partition=partition)).schema
+    written = 0
+    with _target(file) as target, progress(f"exporting {topic}", how_many(places)) as advance:
+        sink = SINKS[kind](target, schema, len(places) > 1)
+        async for batch in stored(client, places):
+            sink.write(batch)
+            written += len(batch)
+            advance(len(batch))
+        sink.close()
+    click.echo(f"{many(written)} of {topic} exported", err=True)
+
+
+@contextmanager
+def _target(file: str) -> Iterator[IO[bytes]]:
+    if file == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    temporary = Path(f"{file}.part")
+    try:
+        with temporary.open("wb") as target:
+            yield target
+            target.flush()
+            os.fsync(target.fileno())
+        temporary.replace(file)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+class JsonLines:
+    def __init__(self, target: IO[bytes], schema: Any, partitioned: bool) -> None:
+        self._target = target
+
+    def write(self, batch: MessageBatch) -> None:
+        self._target.writelines(map(json_line, batch))
+
+    def close(self) -> None: ...
+
+
+class Csv:
+    """Empty and absent are told apart by the column of the encoding, which is empty for what is absent."""
+
+    def __init__(self, target: IO[bytes], schema: Any, partitioned: bool) -> None:
+        self._target = target
+        self._text = io.StringIO()
+        self._rows = csv.DictWriter(self._text, CSV_COLUMNS, extrasaction="ignore")
+        self._rows.writeheader()
+
+    def write(self, batch: MessageBatch) -> None:
+        self._rows.writerows(map(self._row, map(described, batch)))
+        self._hand_over()
+
+    def _row(self, found: dict[str, Any]) -> dict[str, Any]:
+        for name in ("key", "payload"):
+            if found[name] is not None:
+                found.setdefault(f"{name}_encoding", "text")
+        return {**found, "attributes": json.dumps(found["attributes"], ensure_ascii=False)}
+
+    def _hand_over(self) -> None:
+        self._target.write(self._text.getvalue().encode("utf-8", "surrogatepass"))
+        self._text.seek(0)
+        self._text.truncate()
+
+    def close(self) -> None:
+        self._hand_over()
+
+
+class Parquet:
+    """The columns that Arrow and Spark see; of a topic with partitions also which one."""
+
+    def __init__(self, target: IO[bytes], schema: Any, partitioned: bool) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._schema = schema.insert(0, pa.field("partition", pa.int32())) if partitioned else schema
+        self._partitioned = partitioned
+        self._writer = pq.ParquetWriter(target, self._schema, compression="zstd")
+        self._held: list[Any] = []
+        self._rows = self._bytes = 0
+
+    def write(self, batch: MessageBatch) -> None:
+        import pyarrow as pa
+
+        found = batch.to_arrow()
+        if self._partitioned:
+            number = pa.repeat(pa.scalar(batch.partition, pa.int32()), len(batch))
+            found = pa.RecordBatch.from_arrays([number, *found.columns], schema=self._schema)
+        self._held.append(found)
+        self._rows += len(batch)
+        self._bytes += batch.content.size
+        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            self._writer.write_table(pa.Table.from_batches(self._held, schema=self._schema))
+        self._held, self._rows, self._bytes = [], 0, 0
+
+    def close(self) -> None:
+        self._hand_over()
+        self._writer.close()
+
+
+SINKS: dict[str, Callable[[IO[bytes], Any, bool], Sink]] = {"parquet": Parquet, "jsonl": JsonLines, "csv": Csv}

@@ -1,0 +1,111 @@
+"""How a command ends: its exit codes, and the one line that says what went wrong. Never a traceback."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import click
+
+from pydanube.base.errors import (
+    AddressInvalid,
+    ArgumentInvalid,
+    ConfigInvalid,
+    ConnectionLost,
+    DanubeError,
+    NameInvalid,
+    NamespaceNotFound,
+    PartitionMissing,
+    SubscriptionNotFound,
+    TlsFailed,
+    TopicNotFound,
+)
+
+
+class Exit(IntEnum):
+    """What scripts may rely on. The text of each is in docs/cli.md."""
+
+    FINE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 4
+    INTERRUPTED = 130
+
+
+MEANING = {
+    Exit.FINE: "it was done; also when a reader of the output went away, or a command that runs on was stopped",
+    Exit.FAILED: "the broker refused it, or it failed on the way; `danube doctor` found a fault",
+    Exit.USAGE: "the command was not understood, a value is wrong, or nobody was there to confirm it",
+    Exit.NOT_FOUND: "the topic, partition, subscription, namespace or context is not there",
+    Exit.UNREACHABLE: "no broker was reached, or its certificate is not trusted",
+    Exit.INTERRUPTED: "Ctrl-C, before it was done",
+}
+_KINDS: dict[type[DanubeError], Exit] = {
+    AddressInvalid: Exit.USAGE,
+    ArgumentInvalid: Exit.USAGE,
+    ConfigInvalid: Exit.USAGE,
+    NameInvalid: Exit.USAGE,
+    NamespaceNotFound: Exit.NOT_FOUND,
+    PartitionMissing: Exit.NOT_FOUND,
+    SubscriptionNotFound: Exit.NOT_FOUND,
+    TopicNotFound: Exit.NOT_FOUND,
+    ConnectionLost: Exit.UNREACHABLE,
+    TlsFailed: Exit.UNREACHABLE,
+}
+
+
+class Failure(click.ClickException):
+    """A failure that is the command's own, with what to do about it."""
+
+    def __init__(self, sentence: str, help: str = "", code: Exit = Exit.FAILED) -> None:
+        super().__init__(sentence)
+        self.help = help
+        self.code = code
+
+
+def exit_code_of(error: DanubeError) -> Exit:
+    return next((code for kind, code in _KINDS.items() if isinstance(error, kind)), Exit.FAILED)
+
+
+def say(sentence: str, help: str = "") -> None:
+    """One line on stderr. What a broker or a file says must not steer a terminal."""
+    text = f"{sentence} ({help})" if help else sentence
+    click.echo(f"danube: {printable(text)}", err=True)
+
+
+def printable(text: str) -> str:
+    """With everything that is no plain character written as Python writes it."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def fail(error: Exception) -> int:
+    """Says what went wrong; returns the exit code."""
+    match error:
+        case click.NoSuchOption():
+            close = f"; the nearest is {error.possibilities[0]}" if error.possibilities else ""
+            say(f"there is no {error.option_name}{close}", _help_of(error.ctx))
+            return Exit.USAGE
+        case click.UsageError():
+            say(error.format_message().rstrip("."), _help_of(error.ctx))
+            return Exit.USAGE
+        case Failure():
+            say(error.message, error.help)
+            return error.code
+        case click.ClickException():
+            say(error.format_message())
+            return error.exit_code
+        case DanubeError():
+            notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+            code = exit_code_of(error)
+            what = f"{error.code.replace('_', ' ')}: " if code is Exit.NOT_FOUND else ""  # else the text is a bare name
+            say(f"{what}{error}{notes}", error.help)
+            return code
+        case OSError():
+            say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            return Exit.FAILED
+    say(f"{type(error).__name__}: {error}", "This is a fault of the command. Say `danube --debug …` and report it.")
+    return Exit.FAILED
+
+
+def _help_of(context: click.Context | None) -> str:
+    return f"See `{context.command_path} --help`." if context is not None else "See `danube --help`."

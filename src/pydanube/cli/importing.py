@@ -1,0 +1,149 @@
+"""`danube import`: what `danube export` wrote, or a file like it, published to a topic. Read piece by piece."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from pydanube.base.errors import DanubeError
+from pydanube.base.limits import BATCH_BYTES_MAX
+from pydanube.cli import values
+from pydanube.cli.export import format_of, format_option
+from pydanube.cli.failures import Failure
+from pydanube.cli.messages import Draft, draft_of, draft_of_line
+from pydanube.cli.output import need, progress
+from pydanube.cli.running import connected
+from pydanube.cli.values import many
+from pydanube.client import Client
+
+READ_ROWS = 1000
+
+
+@click.command("import", epilog="Example: danube import orders orders.parquet")
+@click.argument("topic", type=values.topic)
+@click.argument("file")
+@format_option
+@click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
+@connected
+async def import_(client: Client, topic: str, file: str, given: str | None, compression: str) -> None:
+    """Publish what a file has: Parquet, JSON lines or CSV.
+
+    Of each row payload (or value), key, attributes and event_time are published; what else there is belongs to the
+    place it comes from. `-` is stdin, for JSON lines and CSV.
+    """
+    kind = format_of(file, given)
+    if kind == "parquet":
+        need("pyarrow.parquet", "Parquet")
+    sent = lost = 0
+
+    def lose(error: DanubeError, count: int) -> None:
+        nonlocal lost
+        lost += count
+
+    try:
+        with progress(f"importing {file}", None) as advance:
+            async with client.producer(topic, compression=compression, on_error=lose) as producer:
+                for payload, key, attributes, event_time in _drafts(file, kind):
+                    if producer.busy:
+                        await producer.ready()
+                    producer.send(payload, key=key, attributes=attributes, event_time=event_time)
+                    sent += 1
+                    if not sent % READ_ROWS:
+                        advance(READ_ROWS)
+    finally:
+        click.echo(f"{many(sent - lost)} imported to {topic}", err=True)
+
+
+def _drafts(file: str, kind: str) -> Iterator[Draft]:
+    """Each row, with its number in what is wrong with it."""
+    number = 1
+    try:
+        for draft in _READERS[kind](file):
+            yield draft
+            number += 1
+    except (click.UsageError, csv.Error, UnicodeDecodeError) as error:
+        sentence = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        raise Failure(f"{file}, row {number}: {sentence}", "What comes before it was published.") from None
+
+
+def _json_lines(file: str) -> Iterator[Draft]:
+    with _opened(file) as source:
+        while line := source.readline(BATCH_BYTES_MAX * 2):
+            if not line.endswith(b"\n") and len(line) >= BATCH_BYTES_MAX * 2:
+                raise click.UsageError("a line is longer than any message")
+            if line.strip():
+                yield draft_of_line(line)
+
+
+def _csv(file: str) -> Iterator[Draft]:
+    csv.field_size_limit(BATCH_BYTES_MAX * 2)
+    with _opened(file) as source:
+        rows = csv.DictReader(line.decode("utf-8", "surrogatepass") for line in source)
+        for row in rows:
+            yield draft_of(_of_csv(row))
+
+
+def _of_csv(row: dict[str | Any, Any]) -> dict[str, Any]:
+    """An empty cell is nothing, unless its encoding says that it is an empty text."""
+    found = {name: text for name, text in row.items() if name is not None}
+    for name in ("key", "payload", "value"):
+        if found.get(name) == "" and not found.get(f"{name}_encoding"):
+            del found[name]
+    if attributes := found.get("attributes"):
+        try:
+            found["attributes"] = json.loads(attributes)
+        except ValueError:
+            raise click.UsageError("attributes must be a JSON object") from None
+    else:
+        found.pop("attributes", None)
+    return found
+
+
+def _parquet(file: str) -> Iterator[Draft]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        source = pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        raise click.UsageError(str(error)) from None
+    with source:
+        known = [
+            name
+            for name in ("key", "payload", "value", "attributes", "event_time")
+            if name in source.schema_arrow.names
+        ]
+        for batch in source.iter_batches(READ_ROWS, columns=known):
+            yield from map(_of_arrow, _columns(batch))
+
+
+def _columns(batch: Any) -> Iterable[dict[str, Any]]:
+    import pyarrow as pa
+
+    if "event_time" in batch.schema.names:
+        at = batch.schema.names.index("event_time")
+        times = batch.column(at)
+        if pa.types.is_timestamp(times.type):
+            times = times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64())
+        batch = batch.set_column(at, "event_time", times)
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    return rows
+
+
+def _of_arrow(row: dict[str, Any]) -> Draft:
+    if isinstance(row.get("attributes"), list):  # a map comes as pairs
+        row["attributes"] = dict(row["attributes"])
+    return draft_of(row)
+
+
+def _opened(file: str) -> IO[bytes]:
+    return sys.stdin.buffer if file == "-" else Path(file).open("rb")
+
+
+_READERS = {"parquet": _parquet, "jsonl": _json_lines, "csv": _csv}

@@ -1,0 +1,44 @@
+"""A group of commands that are loaded when they are used, so that `danube --help` need not load any of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+
+class Entry(NamedTuple):
+    """Where a command is, and the one sentence that the list of commands says of it."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """Its commands come from a table."""
+
+    def __init__(self, *arguments: Any, table: dict[str, Entry], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(import_module(entry.module), entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self.table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [name for name in self.table if name.startswith(incomplete)]
+        own = [] if incomplete[:1].isalpha() else click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=self.table[name].summary) for name in found), *own]

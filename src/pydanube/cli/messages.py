@@ -1,0 +1,100 @@
+"""Messages as text: JSON and tables of them, and back again. What is no text is base64, and marked as that."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import click
+
+from pydanube.cli.values import read_time, shown_time
+from pydanube.client import Message
+
+BASE64 = "base64"
+
+
+class Draft(NamedTuple):
+    """A message to be published."""
+
+    payload: bytes | None
+    key: bytes | None = None
+    attributes: dict[str, str] | None = None
+    event_time: int | None = None
+
+
+def text_or_base64(name: str, data: bytes | None) -> dict[str, Any]:
+    """`{name: text}`, or `{name: base64, name_encoding: "base64"}` where it is no text."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(data).decode(), f"{name}_encoding": BASE64}
+
+
+def described(message: Message) -> dict[str, Any]:
+    """Everything that is known of it, under the names that Parquet uses."""
+    return {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "publish_time": shown_time(message.publish_time),
+        "append_time": shown_time(message.append_time),
+        "event_time": shown_time(message.event_time),
+        **text_or_base64("key", message.key_bytes),
+        **text_or_base64("payload", message.payload),
+        "attributes": dict(message.attributes),
+        "producer": message.producer,
+        "sequence": message.sequence,
+    }
+
+
+def peeked(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    return [described(each) for each in messages]
+
+
+def json_line(message: Message) -> bytes:
+    return json.dumps(described(message), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def draft_of_line(line: bytes) -> Draft:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise click.UsageError(f"a line is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.UsageError(f"a line must be a JSON object, not {type(found).__name__}")
+    return draft_of(found)
+
+
+def draft_of(found: Mapping[str, Any]) -> Draft:
+    """Of what `described` says, or of less; `value` is understood as `payload`."""
+    attributes = found.get("attributes")
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise click.UsageError("attributes must be texts by name")
+    named = {str(name): text_of(value) for name, value in (attributes or {}).items()} or None
+    payload = "value" if "value" in found and "payload" not in found else "payload"
+    return Draft(_data(found, payload), _data(found, "key"), named, read_time(found.get("event_time")))
+
+
+def _data(found: Mapping[str, Any], name: str) -> bytes | None:
+    value = found.get(name)
+    if value is None or isinstance(value, bytes):
+        return value
+    encoding = found.get(f"{name}_encoding")
+    if encoding == BASE64:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError, TypeError):
+            raise click.UsageError(f"{name} is marked as base64 and is not") from None
+    if encoding not in (None, "", "text"):
+        raise click.UsageError(f"{name}_encoding is text or base64, not {encoding!r}")
+    return text_of(value).encode("utf-8", "surrogatepass")
+
+
+def text_of(value: Any) -> str:
+    """A text as it is, anything else as JSON: `{"payload": {"id": 1}}` publishes the inner object."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

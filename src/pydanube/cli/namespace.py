@@ -1,0 +1,74 @@
+"""`danube namespace`."""
+
+from __future__ import annotations
+
+import click
+
+from pydanube.cli.output import Agreement, Output, destructive, printed
+from pydanube.cli.running import connected
+from pydanube.cli.topic import policy_option
+from pydanube.cli.values import policies_of
+from pydanube.client import Client
+
+
+@click.group()
+def namespace() -> None:
+    """Namespaces and their policies."""
+
+
+@namespace.command("create", epilog="Example: danube namespace create shop --policy topics_max=100")
+@click.argument("name")
+@policy_option
+@printed
+@connected
+async def create(client: Client, output: Output, name: str, policies: tuple[str]) -> None:
+    """Create a namespace."""
+    chosen = policies_of(policies)
+    await client.admin.create_namespace(name, policies=chosen)
+    output.done(f"created the namespace {name}", namespace=name, policies=chosen)
+
+
+@namespace.command("list", epilog="Example: danube namespace list")
+@printed
+@connected
+async def list_namespaces(client: Client, output: Output) -> None:
+    """All namespaces, by name."""
+    output.rows([{"namespace": each} for each in await client.admin.namespaces()], ("namespace",))
+
+
+@namespace.command("describe", epilog="Example: danube namespace describe shop")
+@click.argument("name")
+@printed
+@connected
+async def describe(client: Client, output: Output, name: str) -> None:
+    """Its policies, and how many topics it has."""
+    policies = await client.admin.policies(name)
+    output.record({"namespace": name, "topics": len(await client.admin.topics(name)), "policies": policies})
+
+
+@namespace.command("alter", epilog="Example: danube namespace alter shop --policy publish_bytes_per_second=10MiB")
+@click.argument("name")
+@policy_option
+@printed
+@connected
+async def alter(client: Client, output: Output, name: str, policies: tuple[str]) -> None:
+    """Other policies. What is not named stays; `none` takes a policy back."""
+    if not policies:
+        raise click.UsageError("nothing to change: say --policy")
+    output.record({"namespace": name, "policies": await client.admin.policies(name, change=policies_of(policies))})
+
+
+@namespace.command("delete", epilog="Example: danube namespace delete shop --dry-run")
+@click.argument("name")
+@printed
+@destructive
+@connected
+async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
+    """Delete a namespace that has no topics any more."""
+    topics = len(await client.admin.topics(name))
+    deed = f"delete the namespace {name}"
+    if topics:
+        deed += f", which is refused while it has topics: it has {topics}"
+    if agreement.given(output, deed, namespace=name, topics=topics):
+        await client.admin.delete_namespace(name)
+        output.done(f"deleted the namespace {name}", namespace=name)

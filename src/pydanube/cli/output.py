@@ -1,0 +1,195 @@
+"""What a command prints as its result: a table for people, JSON or YAML for programs, with the same fields."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pydanube.cli.failures import Failure, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FORMATS = ("table", "json", "yaml")
+_WIDE = 10_000  # columns of what is no terminal: whoever reads it wants it whole
+Row = Mapping[str, Any]
+
+
+class Output:
+    """Made by `printed` from `-o`."""
+
+    def __init__(self, format: str) -> None:
+        self.format = format
+
+    def rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+        """A list; a table has these columns of it, in this order."""
+        if self.format == "table":
+            _print_table(table_of(rows, columns))
+        else:
+            self._dump(list(rows))
+
+    def record(self, record: Row) -> None:
+        """One thing with its fields; as a table they stand below each other."""
+        if self.format == "table":
+            _print_table(table_of([{"field": name, "value": each} for name, each in _flat(record)], ("field", "value")))
+        else:
+            self._dump(dict(record))
+
+    def done(self, sentence: str, /, **fields: Any) -> None:
+        """What was done, in a sentence or as fields."""
+        if self.format == "table":
+            click.echo(sentence)
+        else:
+            self._dump(fields)
+
+    def _dump(self, value: Any) -> None:
+        if self.format == "json":
+            click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        else:
+            import yaml
+
+            click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def printed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `-o`; the command gets an `Output` by the name `output`."""
+
+    @wraps(function)
+    def command(*arguments: Any, output: str, **options: Any) -> Any:
+        return function(*arguments, output=Output(output), **options)
+
+    option = click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)
+    return option(command)
+
+
+def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--dry-run` and `--yes`; the command gets an `Agreement` by the name `agreement`."""
+
+    @wraps(function)
+    def command(*arguments: Any, dry_run: bool, yes: bool, **options: Any) -> Any:
+        return function(*arguments, agreement=Agreement(dry_run, yes), **options)
+
+    command = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+    return click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")(command)
+
+
+class Agreement:
+    """Whether something that cannot be taken back is to be done."""
+
+    def __init__(self, dry_run: bool, yes: bool) -> None:
+        self.dry_run = dry_run
+        self._yes = yes
+
+    def given(self, output: Output, deed: str, /, **fields: Any) -> bool:
+        """`deed` says what is done, with numbers: "delete …". Without a yes, people are asked and scripts refused."""
+        if self.dry_run:
+            output.done(f"would {deed}", dry_run=True, **fields)
+            return False
+        if not self._yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError(f"this would {deed}; say --yes, for nobody is there to be asked")
+            click.confirm(f"This will {deed}. Go on?", abort=True, err=True)
+        return True
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def table_of(rows: Sequence[Row], columns: Sequence[str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        numeric = any(isinstance(row.get(name), int | float) for row in rows) and name != "value"
+        table.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(name))) for name in columns))
+    return table
+
+
+def _print_table(table: Table) -> None:
+    from rich.console import Console
+
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE).print(table)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+        case int():
+            return f"{value}"
+        case list():
+            return ", ".join(map(_cell, value))
+        case dict():
+            return ", ".join(f"{name}={_cell(each)}" for name, each in value.items())
+    return printable(str(value))
+
+
+def _flat(record: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value != {}:
+            yield f"{prefix}{name}", value
+
+
+# -- long work ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Gives a function to call with how many more are done. On a terminal a bar shows it, elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def live() -> Any:
+    """A view that is drawn anew, for `with`: `update` takes a table. What is no terminal gets one after the other."""
+    from rich.console import Console
+    from rich.live import Live
+
+    if not sys.stdout.isatty():
+        return _Pages()
+    return Live(console=Console(), auto_refresh=False, screen=False)
+
+
+class _Pages:
+    def __enter__(self) -> _Pages:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def update(self, table: Table, *, refresh: bool = True) -> None:
+        _print_table(table)
+        click.echo()
+        sys.stdout.flush()
+
+
+def need(module: str, purpose: str) -> Any:
+    """An optional package, or a sentence that says how to get it."""
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError:
+        raise Failure(f"{purpose} needs {module.split('.')[0]}", "Run pip install 'pydanube[arrow]'.") from None

@@ -1,0 +1,173 @@
+"""`danube produce`: lines, files, one value, or many by a template, to a topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import click
+
+from pydanube.base.errors import DanubeError
+from pydanube.cli import values
+from pydanube.cli.failures import Exit
+from pydanube.cli.intake import fill, lines_of
+from pydanube.cli.messages import Draft, draft_of_line
+from pydanube.cli.running import connected
+from pydanube.cli.values import many, pairs
+from pydanube.client import Client
+
+GENERATED_AT_ONCE = 1000
+
+
+class Shape(NamedTuple):
+    """How a line becomes a message."""
+
+    json: bool
+    key: str | None
+    key_separator: bytes | None
+    attributes: dict[str, str]
+
+    @property
+    def keyed(self) -> bool:
+        return self.key is not None or self.key_separator is not None
+
+    def draft(self, line: bytes, number: int) -> Draft:
+        if self.json:
+            draft = draft_of_line(line)
+            return draft._replace(
+                key=self._key(number) if draft.key is None else draft.key,
+                attributes={**self.attributes, **(draft.attributes or {})} or None,
+            )
+        key = self._key(number)
+        if self.key_separator is not None:
+            name, found, value = line.partition(self.key_separator)
+            if found:
+                key, line = name, value
+        return Draft(line, key, self.attributes or None)
+
+    def _key(self, number: int) -> bytes | None:
+        return None if self.key is None else fill(self.key, number)
+
+
+@click.command(epilog="Example: danube produce orders --value 'order {n}' --count 100 --rate 10 --key 'k{n}'")
+@click.argument("topic", type=values.topic)
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option("--value", metavar="TEXT", help="Publish this instead of lines; {n}, {uuid} and {now} are filled in.")
+@click.option(
+    "--count", "-n", type=click.IntRange(min=1), help="So many messages: of --value, or of the lines at most."
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages a second.")
+@click.option("--key", "-k", metavar="TEXT", help="Key of each message; {n}, {uuid} and {now} are filled in.")
+@click.option("--key-separator", "-K", metavar="TEXT", help="A line is its key, this, and its value.")
+@click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Attribute of each message.")
+@click.option("--json", "as_json", is_flag=True, help='A line is {"key": …, "payload": …, "attributes": …}.')
+@click.option("--reliable/--no-reliable", default=True, show_default=True, help="Kind of the topic, if it is new.")
+@click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
+@click.option("--quiet", "-q", is_flag=True, help="Do not say how many were acknowledged.")
+@connected
+async def produce(
+    client: Client,
+    topic: str,
+    files: tuple[str, ...],
+    value: str | None,
+    count: int | None,
+    rate: float | None,
+    key: str | None,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    as_json: bool,
+    reliable: bool,
+    compression: str,
+    quiet: bool,
+) -> int:
+    """Publish lines, files or generated messages.
+
+    Without FILE and --value, every line of stdin is a message. Ends when all are acknowledged, and says how many.
+    Ctrl-C stops reading, waits for what was sent, and says the same.
+    """
+    if value is not None and files:
+        raise click.UsageError("say either --value or files")
+    separator = None if key_separator is None else key_separator.encode()
+    shape = Shape(as_json, key, separator, pairs(headers, "an attribute"))
+    source = _generated(value, count or 1) if value is not None else lines_of(files or ("-",))
+    sending = Sending(client, topic, shape, rate, count, reliable=reliable, compression=compression)
+    try:
+        return await sending.run(source)
+    finally:
+        if not quiet:
+            click.echo(f"{many(sending.acknowledged)} acknowledged", err=True)
+
+
+async def _generated(template: str, count: int) -> AsyncIterator[list[bytes]]:
+    for first in range(1, count + 1, GENERATED_AT_ONCE):
+        last = min(first + GENERATED_AT_ONCE, count + 1)
+        yield [fill(template, number) for number in range(first, last)]
+
+
+class Sending:
+    """One run of the command."""
+
+    def __init__(
+        self, client: Client, topic: str, shape: Shape, rate: float | None, limit: int | None, **options: Any
+    ) -> None:
+        self._producer = client.producer(topic, on_error=self._lose, **options)
+        self._shape = shape
+        self._rate = rate
+        self._limit = limit
+        self._sent = 0
+        self._failed = 0
+        self._ended = False
+
+    @property
+    def acknowledged(self) -> int:
+        return self._sent - self._failed if self._ended else 0
+
+    def _lose(self, error: DanubeError, count: int) -> None:
+        self._failed += count
+
+    async def run(self, source: AsyncIterator[list[bytes]]) -> int:
+        """All of it, or what came before Ctrl-C; every message is answered when it returns."""
+        ended = Exit.FINE
+        async with self._producer:
+            try:
+                await self._send_all(source)
+            except asyncio.CancelledError:
+                ended = Exit.INTERRUPTED
+            finally:
+                self._ended = True
+        return ended
+
+    async def _send_all(self, source: AsyncIterator[list[bytes]]) -> None:
+        plain = not self._shape.json and not self._shape.attributes and self._rate is None
+        began = asyncio.get_running_loop().time()
+        async for lines in source:
+            if self._limit is not None:
+                lines = lines[: self._limit - self._sent]
+            if plain:
+                await self._send_many(lines)
+            else:
+                await self._send_each(lines, began)
+            if self._sent == self._limit:
+                return
+
+    async def _send_many(self, lines: list[bytes]) -> None:
+        await self._producer.ready()
+        keys: list[str | bytes | None] | None = None
+        if self._shape.keyed:
+            drafts = [self._shape.draft(line, number) for number, line in enumerate(lines, self._sent + 1)]
+            lines, keys = [each.payload or b"" for each in drafts], [each.key for each in drafts]
+        self._producer.send_many(lines, keys=keys)
+        self._sent += len(lines)
+
+    async def _send_each(self, lines: list[bytes], began: float) -> None:
+        loop = asyncio.get_running_loop()
+        for line in lines:
+            draft = self._shape.draft(line, self._sent + 1)
+            if self._rate is not None and (early := began + self._sent / self._rate - loop.time()) > 0:
+                await asyncio.sleep(early)
+            if self._producer.busy:
+                await self._producer.ready()
+            payload, key, attributes, event_time = draft
+            self._producer.send(payload, key=key, attributes=attributes, event_time=event_time)
+            self._sent += 1

@@ -1,0 +1,34 @@
+"""What is stored in a topic now, read without a subscription and without leaving anything behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydanube.client import Client, MessageBatch
+from pydanube.client.reader import Place, places_of
+
+
+async def stored(client: Client, places: list[tuple[Place, int]]) -> AsyncIterator[MessageBatch]:
+    """Partition after partition, each up to its end; a gap before the end is no reason to wait."""
+    for place, end in places:
+        while place.offset < end and (batches := await place.read(client, end)):
+            for batch in batches:
+                yield batch
+
+
+async def bounded_places(
+    client: Client, topic: str, start: Any, partition: int | None, end: Any = "latest"
+) -> list[tuple[Place, int]]:
+    """Where to begin in each partition, and where it ends: now, or at `end` if that is before."""
+    found: list[tuple[Place, int]] = []
+    stops = {} if end == "latest" else {p.name: p.offset for p in await places_of(client, topic, end, partition)}
+    for place in await places_of(client, topic, start, partition):
+        _, now = await client.bounds(place.name)
+        found.append((place, min(now, stops.get(place.name, now))))
+    return found
+
+
+def how_many(places: list[tuple[Place, int]]) -> int:
+    """About: offsets may have gaps."""
+    return sum(max(0, end - place.offset) for place, end in places)

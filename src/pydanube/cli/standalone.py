@@ -1,0 +1,54 @@
+"""`danube standalone`: the broker itself. Every setting of `broker/config.py` is a flag."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pydanube.api.server import Config, Loaded, load, serve, settings
+from pydanube.cli.running import run
+
+
+def setting_options(function: Any) -> Any:
+    """A flag for each setting, and `--config`."""
+    for setting in reversed(settings().values()):
+        if setting.kind.expects == "true or false":
+            flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
+            function = click.option(flags, _name(setting.key), default=None, help=setting.doc)(function)
+        else:
+            help = f"{setting.doc} ({setting.kind.expects})"
+            function = click.option(setting.flag, _name(setting.key), metavar="VALUE", help=help)(function)
+    config = click.option("--config", metavar="FILE", type=Path, help="settings in YAML; flags go before them")
+    return config(function)
+
+
+def loaded(config: Path | None, flags: dict[str, Any]) -> Loaded:
+    """Of a command with `setting_options`."""
+    given = {key: flags[_name(key)] for key in settings()}
+    return load(config, os.environ, {key: str(value) for key, value in given.items() if value is not None})
+
+
+def _name(key: str) -> str:
+    """Of the command's argument; a dot cannot be in it."""
+    return key.replace(".", "__")
+
+
+@click.command(epilog="Example: danube standalone --data-dir ./data")
+@setting_options
+def standalone(config: Path | None, **flags: Any) -> None:
+    """Run a broker in this process.
+
+    On one directory, durable, on loopback, with nothing to configure but that directory.
+    """
+    _serve(loaded(config, flags).config)
+
+
+def _serve(config: Config) -> None:
+    level = config.log_level.upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    run(serve(config))

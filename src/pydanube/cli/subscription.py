@@ -1,0 +1,228 @@
+"""`danube subscription`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from pydanube.base.errors import TopicNotFound
+from pydanube.cli import values
+from pydanube.cli.output import Agreement, Output, destructive, live, printed, table_of
+from pydanube.cli.running import connected
+from pydanube.cli.values import PLACES, many, options_of, shown_time
+from pydanube.client import Client
+
+TYPES = ("exclusive", "shared", "failover", "key_shared")
+COLUMNS = ("subscription", "type", "backlog", "in_flight", "consumers", "floor", "end")
+option_option = click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="failure.… or dispatch.…, such as failure.max_redelivery_count=3 or failure.ack_timeout=30s.",
+)
+
+
+@click.group()
+def subscription() -> None:
+    """Create, look at, move and delete subscriptions."""
+
+
+@subscription.command(
+    "create", epilog="Example: danube subscription create orders billing --type shared --from earliest"
+)
+@click.argument("topic", type=values.topic)
+@click.argument("name")
+@click.option("--type", "kind", type=click.Choice(TYPES), default="exclusive", show_default=True)
+@click.option("--from", "start", type=values.place, default="latest", show_default=True, help=PLACES)
+@option_option
+@click.option("--dead-letter-topic", type=values.topic, help="Where messages go whose retries are exhausted.")
+@printed
+@connected
+async def create(
+    client: Client,
+    output: Output,
+    topic: str,
+    name: str,
+    kind: str,
+    start: Any,
+    options: tuple[str],
+    dead_letter_topic: str | None,
+) -> None:
+    """Create a subscription. One that is there already stays as it is."""
+    chosen = options_of(options) or {}
+    if dead_letter_topic is not None:
+        chosen.setdefault("failure", {}).update(poison="dead_letter", dead_letter_topic=dead_letter_topic)
+    await client.admin.create_subscription(topic, name, type=kind, start=start, options=chosen or None)
+    output.done(f"created {name} of {topic}", **await client.admin.describe_subscription(topic, name))
+
+
+@subscription.command("list", epilog="Example: danube subscription list orders")
+@click.argument("topic", type=values.topic)
+@printed
+@connected
+async def list_subscriptions(client: Client, output: Output, topic: str) -> None:
+    """All subscriptions of a topic, by name."""
+    output.rows(await client.admin.subscriptions(topic), COLUMNS)
+
+
+@subscription.command("describe", epilog="Example: danube subscription describe orders billing")
+@click.argument("topic", type=values.topic)
+@click.argument("name")
+@printed
+@connected
+async def describe(client: Client, output: Output, topic: str, name: str) -> None:
+    """How it stands, partition by partition, with its options and what was done, by cause."""
+    output.record(await client.admin.describe_subscription(topic, name))
+
+
+@subscription.command(
+    "alter", epilog="Example: danube subscription alter orders billing --option failure.ack_timeout=1m"
+)
+@click.argument("topic", type=values.topic)
+@click.argument("name")
+@option_option
+@printed
+@connected
+async def alter(client: Client, output: Output, topic: str, name: str, options: tuple[str]) -> None:
+    """Other options for failures and dispatch, from now on. What is not named stays."""
+    chosen = options_of(options)
+    if chosen is None:
+        raise click.UsageError("nothing to change: say --option")
+    output.record(await client.admin.alter_subscription(topic, name, options=chosen))
+
+
+@subscription.command("seek", epilog="Example: danube subscription seek orders billing --to 10m --dry-run")
+@click.argument("topic", type=values.topic)
+@click.argument("name")
+@click.option("--to", type=values.place, required=True, help=PLACES)
+@printed
+@destructive
+@connected
+async def seek(client: Client, output: Output, agreement: Agreement, topic: str, name: str, to: Any) -> None:
+    """Let it go on from another place; what it had received and not acknowledged counts no more."""
+    before = await client.admin.describe_subscription(topic, name)
+    target = shown_time(to["time"]) if isinstance(to, dict) else to
+    deed = f"move {name} of {topic}, now at {_floors(before)} with {many(before['backlog'])} to do, to {target}"
+    if isinstance(to, int):
+        deed += f", which leaves {many(max(0, sum(before['ends']) - to))} to do"
+    if agreement.given(output, deed, topic=topic, subscription=name, backlog=before["backlog"], to=target):
+        after = await client.admin.seek_subscription(topic, name, to)
+        sentence = f"{name} of {topic} is at {_floors(after)}, with {many(after['backlog'])} to do"
+        output.done(sentence, **after)
+
+
+@subscription.command("skip", epilog="Example: danube subscription skip orders billing --count 1 --yes")
+@click.argument("topic", type=values.topic)
+@click.argument("name")
+@click.option("--count", type=click.IntRange(min=1), help="The next so many messages.")
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="All messages below.")
+@printed
+@destructive
+@connected
+async def skip(
+    client: Client, output: Output, agreement: Agreement, topic: str, name: str, count: int | None, before: int | None
+) -> None:
+    """Give messages up: they count as done. Of a partitioned topic, name the partition: orders-part-0."""
+    if (count is None) == (before is None):
+        raise click.UsageError("say either --count or --before")
+    found = await client.admin.describe_subscription(topic, name)
+    if count is not None:
+        most = min(count, found["backlog"])
+        deed = f"give up the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
+    else:
+        deed = f"give up what {name} has to do below offset {before}; it is done below {_floors(found)}"
+    if agreement.given(output, deed, topic=topic, subscription=name, backlog=found["backlog"]):
+        skipped = await client.admin.skip_messages(topic, name, count=count, to=before)
+        output.done(f"gave up {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
+
+
+@subscription.command("explain", epilog="Example: danube subscription explain orders billing --offset 42")
+@click.argument("topic", type=values.topic)
+@click.argument("name")
+@click.option("--offset", type=int, help="Of the message; else the first that is not done.")
+@click.option("--consumer", type=int, help="Its number; says why it gets nothing.")
+@printed
+@connected
+async def explain(
+    client: Client, output: Output, topic: str, name: str, offset: int | None, consumer: int | None
+) -> None:
+    """Say in one sentence why a message is not delivered, or why a consumer gets nothing."""
+    if offset is None and consumer is None:
+        offset = (await client.admin.describe_subscription(topic, name))["floor"]
+        if offset is None:
+            raise click.UsageError("name one partition, as in orders-part-0")
+    sentence = await client.admin.explain(topic, name, offset=offset, consumer=consumer)
+    output.done(sentence, topic=topic, subscription=name, offset=offset, consumer=consumer, sentence=sentence)
+
+
+@subscription.command("lag", epilog="Example: danube subscription lag orders --watch")
+@click.argument("topic", type=values.topic, required=False)
+@click.option("--namespace", default="default", show_default=True, help="Without TOPIC: of all its topics.")
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--every", type=values.duration, default="2s", show_default=True, help="How often --watch looks.")
+@click.option("--count", "rounds", type=click.IntRange(min=1), help="With --watch: so many times.")
+@printed
+@connected
+async def lag(
+    client: Client, output: Output, topic: str | None, namespace: str, watch: bool, every: int, rounds: int | None
+) -> None:
+    """How far subscriptions are behind; those that are the farthest come first."""
+    columns = ("topic", "subscription", "type", "backlog", "in_flight", "consumers", "acked_per_second")
+    rows = await _lags(client, topic, namespace)
+    if not watch:
+        output.rows(rows, columns[:-1])
+        return
+    if output.format != "table":
+        raise click.UsageError("--watch draws a table: leave -o out")
+    try:
+        with live() as view:
+            view.update(table_of(rows, columns), refresh=True)
+            shown = 1
+            while shown != rounds:
+                await asyncio.sleep(every / 1_000_000)
+                before = {(each["topic"], each["subscription"]): each["done"] for each in rows}
+                rows = await _lags(client, topic, namespace)
+                for each in rows:
+                    done = each["done"] - before.get((each["topic"], each["subscription"]), each["done"])
+                    each["acked_per_second"] = done * 1_000_000 / every
+                view.update(table_of(rows, columns), refresh=True)
+                shown += 1
+    except asyncio.CancelledError:  # Ctrl-C is how it ends
+        return
+
+
+async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name in [topic] if topic is not None else await client.admin.topics(namespace):
+        try:
+            ends = sum((await client.admin.describe_topic(name))["ends"])
+            found = await client.admin.subscriptions(name)
+        except TopicNotFound:
+            if topic is not None:
+                raise
+            continue  # deleted meanwhile
+        rows += [{"topic": name, **each, "done": ends - each["backlog"]} for each in found]
+    return sorted(rows, key=lambda each: (-each["backlog"], each["topic"], each["subscription"]))
+
+
+@subscription.command("delete", epilog="Example: danube subscription delete orders billing --dry-run")
+@click.argument("topic", type=values.topic)
+@click.argument("name")
+@printed
+@destructive
+@connected
+async def delete(client: Client, output: Output, agreement: Agreement, topic: str, name: str) -> None:
+    """Delete a subscription. Its consumers are told."""
+    found = await client.admin.describe_subscription(topic, name)
+    fields = {"topic": topic, "subscription": name, "backlog": found["backlog"], "consumers": found["consumers"]}
+    deed = f"delete {name} of {topic} with {many(found['backlog'])} to do and {many(found['consumers'], 'consumer')}"
+    if agreement.given(output, deed, **fields):
+        await client.admin.delete_subscription(topic, name)
+        output.done(f"deleted {name} of {topic}", **fields)
+
+
+def _floors(described: dict[str, Any]) -> str:
+    return ", ".join("-" if each is None else str(each) for each in described["floors"])

@@ -1,0 +1,143 @@
+"""`danube topic`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pydanube.cli import values
+from pydanube.cli.messages import peeked
+from pydanube.cli.output import Agreement, Output, destructive, printed
+from pydanube.cli.running import connected
+from pydanube.cli.values import PLACES, many, policies_of, sized
+from pydanube.client import Client
+
+policy_option = click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="See docs/policies.md; 7d and 10GiB are understood.",
+)
+
+
+@click.group()
+def topic() -> None:
+    """Create, look at, change and delete topics."""
+
+
+@topic.command("create", epilog="Example: danube topic create orders --partitions 4 --policy retention_seconds=7d")
+@click.argument("name", type=values.topic)
+@click.option("--partitions", type=click.IntRange(min=0), default=0, show_default=True, help="0: not partitioned.")
+@click.option("--reliable/--no-reliable", default=True, show_default=True, help="Whether messages are stored at all.")
+@click.option("--durability", type=click.Choice(["fsynced", "buffered"]), help="When a publish is answered.")
+@policy_option
+@printed
+@connected
+async def create(
+    client: Client,
+    output: Output,
+    name: str,
+    partitions: int,
+    reliable: bool,
+    durability: str | None,
+    policies: tuple[str],
+) -> None:
+    """Create a topic."""
+    made = await client.admin.create_topic(
+        name, partitions=partitions, reliable=reliable, durability=durability, policies=policies_of(policies)
+    )
+    output.done(f"created {name}", **made)
+
+
+@topic.command("list", epilog="Example: danube topic list --namespace shop")
+@click.option("--namespace", default="default", show_default=True)
+@click.option("--all", "everywhere", is_flag=True, help="Of all namespaces.")
+@printed
+@connected
+async def list_topics(client: Client, output: Output, namespace: str, everywhere: bool) -> None:
+    """All topics of a namespace, by name."""
+    names = await client.admin.namespaces() if everywhere else [namespace]
+    rows = [{"topic": each} for name in names for each in await client.admin.topics(name)]
+    output.rows(rows, ("topic",))
+
+
+@topic.command("describe", epilog="Example: danube topic describe orders -o json")
+@click.argument("name", type=values.topic)
+@printed
+@connected
+async def describe(client: Client, output: Output, name: str) -> None:
+    """What it is, and how it stands: offsets, bytes, producers, consumers, subscriptions."""
+    found = await client.admin.describe_topic(name)
+    output.record({**found, "messages": messages_of(found)})
+
+
+@topic.command("alter", epilog="Example: danube topic alter orders --partitions 8 --policy ttl_seconds=none")
+@click.argument("name", type=values.topic)
+@click.option("--partitions", type=click.IntRange(min=1), help="More than there are; fewer is not possible.")
+@policy_option
+@printed
+@connected
+async def alter(client: Client, output: Output, name: str, partitions: int | None, policies: tuple[str]) -> None:
+    """More partitions, or other policies. What is not named stays; `none` takes a policy back."""
+    if partitions is None and not policies:
+        raise click.UsageError("nothing to change: say --partitions or --policy")
+    changed = await client.admin.alter_topic(name, partitions=partitions, policies=policies_of(policies))
+    output.record(changed)
+
+
+@topic.command("delete", epilog="Example: danube topic delete orders --dry-run")
+@click.argument("name", type=values.topic)
+@printed
+@destructive
+@connected
+async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
+    """Delete a topic with its messages and subscriptions."""
+    found = await client.admin.describe_topic(name)
+    fields = {"topic": name, "messages": messages_of(found), "subscriptions": found["subscriptions"]}
+    deed = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
+    if agreement.given(output, deed, **fields):
+        await client.admin.delete_topic(name)
+        output.done(f"deleted {name}", **fields)
+
+
+@topic.command("truncate", epilog="Example: danube topic truncate orders --before 1000 --dry-run")
+@click.argument("name", type=values.topic)
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Only what lies below; of one partition.")
+@printed
+@destructive
+@connected
+async def truncate(client: Client, output: Output, agreement: Agreement, name: str, before: int | None) -> None:
+    """Delete its messages, and keep the topic. Subscriptions pass over them."""
+    found = await client.admin.describe_topic(name)
+    count = messages_of(found)
+    if before is not None:
+        if len(found["ends"]) > 1:
+            raise click.UsageError("--before needs one partition: name it, as in orders-part-0")
+        count = max(0, min(before, found["end"]) - found["first"])
+    if agreement.given(output, f"delete {many(count)} of {name}", topic=name, messages=count):
+        await client.admin.truncate_topic(name, before=before)
+        output.done(f"deleted {many(count)} of {name}", topic=name, messages=count)
+
+
+@topic.command("peek", epilog="Example: danube topic peek orders --count 5 --from 10m")
+@click.argument("name", type=values.topic)
+@click.option("--count", "-n", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
+@click.option("--partition", type=int)
+@printed
+@connected
+async def peek(client: Client, output: Output, name: str, count: int, start: Any, partition: int | None) -> None:
+    """Show messages without consuming them."""
+    found = await client.admin.peek(name, count, start=start, partition=partition)
+    output.rows(peeked(found), ("partition", "offset", "publish_time", "key", "payload", "attributes"))
+
+
+def messages_of(described: dict[str, Any]) -> int:
+    """How many offsets it holds; some of them may be gaps."""
+    return int(sum(described["ends"]) - sum(described["firsts"]))
+
+
+def _contents(described: dict[str, Any]) -> str:
+    return f"{many(messages_of(described))} ({sized(described['bytes'])})"

@@ -1,0 +1,142 @@
+"""What people write on a command line, as values: topics, places in them, durations, sizes, attributes, policies."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+_UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
+_SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_DURATION = re.compile(r"(?:\d{1,12}(?:\.\d{1,6})?(?:ms|[smhdw]))+")
+_STEP = re.compile(r"([\d.]+)(ms|[smhdw])")
+_SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?i?B?)", re.IGNORECASE)
+_WHOLE = re.compile(r"-?\d{1,18}")
+
+
+def topic(text: str) -> str:
+    """`orders` is short for `/default/orders`."""
+    return text if "/" in text else f"/default/{text}"
+
+
+def duration(text: str) -> int:
+    """Microseconds: 250ms, 10m, 1h30m."""
+    if not _DURATION.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is no duration such as 250ms, 10m or 1h30m")
+    return round(sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text)))
+
+
+def place(text: str) -> Any:
+    """A place in a topic, as the client takes it."""
+    if text in ("earliest", "latest"):
+        return text
+    return int(text) if _WHOLE.fullmatch(text) else moment(text, "earliest, latest, an offset, ")
+
+
+def moment(text: str, others: str = "") -> dict[str, int]:
+    """A place by time only: `10m` ago, or a date; a time without a zone is local."""
+    if _DURATION.fullmatch(text):
+        return {"time": time.time_ns() // 1000 - duration(text)}
+    try:
+        return {"time": round(datetime.fromisoformat(text).timestamp() * 1_000_000)}
+    except ValueError:
+        known = f"{others}10m (ago) or a time such as 2026-01-31T10:00"
+        raise click.BadParameter(f"{text!r} is none of {known}") from None
+
+
+PLACES = "Earliest, latest, an offset, a duration ago (10m) or a time (2026-01-31T10:00)."
+
+
+def shown_time(microseconds: int | None) -> str | None:
+    """In UTC, as every other program reads it."""
+    if microseconds is None:
+        return None
+    seconds, rest = divmod(microseconds, 1_000_000)
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime(f"%Y-%m-%dT%H:%M:%S.{rest:06}Z")
+    except (ValueError, OverflowError, OSError):  # no calendar reaches that far
+        return str(microseconds)
+
+
+def read_time(value: Any) -> int | None:
+    """The other way round: what `shown_time` wrote, any ISO time, or microseconds."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if _WHOLE.fullmatch(value):
+            return int(value)
+        try:
+            return round(datetime.fromisoformat(value).timestamp() * 1_000_000)
+        except ValueError:
+            pass
+    raise click.UsageError(f"{value!r} is no time")
+
+
+def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
+    """`name=value`, each once."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{what} is written name=value, not {text!r}")
+        found[name] = value
+    return found
+
+
+def policies_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Numbers may be 7d for seconds and 10GiB for bytes; `none` takes a policy back."""
+    return {name: _policy(name, value) for name, value in pairs(texts, "a policy").items()}
+
+
+def _policy(name: str, value: str) -> Any:
+    if value.lower() in ("none", "null", ""):
+        return None
+    if _WHOLE.fullmatch(value):
+        return int(value)
+    if name.endswith("_seconds") and _DURATION.fullmatch(value):
+        return duration(value) // 1_000_000
+    if "bytes" in name and (size := _SIZE.fullmatch(value)) and size[2].upper() in _SIZES:
+        return int(size[1]) * _SIZES[size[2].upper()]
+    return value
+
+
+def options_of(texts: Sequence[str]) -> dict[str, Any] | None:
+    """`failure.ack_timeout=30s` and the like, as the broker takes them: nested, times in microseconds."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in pairs(texts, "an option").items():
+        section, dot, key = name.partition(".")
+        if not dot:
+            raise click.UsageError(f"an option is failure.… or dispatch.…, not {name!r}")
+        found.setdefault(section, {})[key] = _option(value)
+    return found or None
+
+
+def _option(value: str) -> Any:
+    if _DURATION.fullmatch(value):
+        return duration(value)
+    if value == "none":
+        return None
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def many(count: int, noun: str = "message") -> str:
+    """`1 message`, `1,200 messages`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def sized(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
