@@ -22,7 +22,7 @@ from pydanube.base.errors import (
     QuotaReached,
     TopicLimitReached,
 )
-from pydanube.base.limits import KIB, UNCONFIRMED_BYTES_MAX
+from pydanube.base.limits import KIB, UNCONFIRMED_ALONE_BYTES_MAX
 from pydanube.broker.standalone import StandaloneSettings
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.batch import build
@@ -340,7 +340,7 @@ def test_a_connection_is_not_read_while_much_of_it_is_not_written(tmp_path: Path
         frames = await Client.connect(server.address)
         await frames.ask("open_producer", channel=1, topic=TOPIC)
         payload = b"x" * 64 * KIB
-        count = 2 * UNCONFIRMED_BYTES_MAX // len(payload)
+        count = 2 * UNCONFIRMED_ALONE_BYTES_MAX // len(payload)
         for request in range(1, count + 1):
             publish(frames, request, payload)
         found = await answers(frames, count)

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydanube.base.limits import UNCONFIRMED_ALONE_BYTES_MAX, UNCONFIRMED_BYTES_MAX, UNCONFIRMED_BYTES_MIN
+from pydanube.broker.intake import Account, Intake
 from pydanube.broker.quotas import Extent, Usage, bytes_from, offset_leaving
 from pydanube.broker.rates import BURST, SECOND, Rate, rate_of
 
@@ -128,3 +130,40 @@ def test_what_is_small_is_not_free(per_second: int) -> None:
     for _ in range(10):
         rate.take(1, 0, 0)
     assert rate.wait(0) > 0
+
+
+# -- on the way to the journal -----------------------------------------------------------------------------------------
+
+
+def test_who_publishes_alone_has_much_room_and_others_share() -> None:
+    intake = Intake()
+    one, two = Account(intake), Account(intake)
+    assert not one.add(UNCONFIRMED_ALONE_BYTES_MAX)
+    assert one.add(1)
+    assert one.full
+    assert not two.add(UNCONFIRMED_BYTES_MAX // 2)
+    assert two.add(1)
+    assert not one.remove(UNCONFIRMED_ALONE_BYTES_MAX - UNCONFIRMED_BYTES_MAX // 2)
+    assert one.remove(UNCONFIRMED_BYTES_MAX // 2)
+    assert not one.full
+
+
+def test_who_publishes_now_and_then_counts_in_between_and_not_for_ever() -> None:
+    intake = Intake()
+    flood, seldom = Account(intake), Account(intake)
+    for account in (flood, seldom):
+        account.add(1)
+        account.remove(1)
+    assert intake.share == UNCONFIRMED_BYTES_MAX // 2
+    intake.turn()
+    assert intake.share == UNCONFIRMED_BYTES_MAX // 2
+    flood.add(1)
+    intake.turn()
+    assert intake.share == UNCONFIRMED_ALONE_BYTES_MAX
+
+
+def test_however_many_publish_each_has_some_room() -> None:
+    intake = Intake()
+    for _ in range(1000):
+        assert not Account(intake).add(1)
+    assert intake.share == UNCONFIRMED_BYTES_MIN

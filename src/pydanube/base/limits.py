@@ -99,7 +99,8 @@ SEND_BUFFER_BYTES_MAX = 8 * MIB  # waiting for a slow reader; its consumers get 
 # -- policies --------------------------------------------------------------------------------------------------------
 RATE_DEBT_SECONDS_MAX = 2  # answers to publishes beyond the rate come at most about as late; more is RateExceeded
 ANSWERS_HELD_MAX = 65_536  # of one topic, held back for its publish rate; beyond it RateExceeded
-UNCONFIRMED_BYTES_MAX = 1 * MIB  # on their way to the journal, of all connections: what comes next waits behind them
+UNCONFIRMED_BYTES_MAX = 512 * KIB  # on their way to the journal, of all connections: what comes next waits behind them
+UNCONFIRMED_ALONE_BYTES_MAX = 4 * MIB  # where only one connection publishes, and nobody waits behind it
 UNCONFIRMED_BYTES_MIN = 64 * KIB  # what one connection may have on its way, however many there are
 
 # -- native protocol -------------------------------------------------------------------------------------------------

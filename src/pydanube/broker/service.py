@@ -80,6 +80,7 @@ class Service:
         self._directory = directory
         self.auto_create = auto_create
         self.intake = Intake()
+        self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
         self._around = Surroundings(catalog, nodes, clock, randomness, cache or TailCache(), self._publish_dead_letter)
         self._loop = asyncio.get_running_loop()
         self._opened: dict[TopicName, Opened] = {}
@@ -329,7 +330,11 @@ class Service:
         """The receipt's future is done when the batch is as safe as the topic promises."""
         self._check_open()
         epoch = 0 if producer.session is None else producer.session.epoch
-        return producer.open.publish(batch, epoch)
+        try:
+            return producer.open.publish(batch, epoch)
+        except DanubeError as error:
+            self.rejected[error.code] = self.rejected.get(error.code, 0) + 1
+            raise
 
     def close_producer(self, producer: Producer) -> None:
         producer.open.producers.pop(producer.number, None)
@@ -491,6 +496,7 @@ class Service:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._moved.wait()
             self._moved.clear()
+            self.intake.turn()
             for opened in list(self._opened.values()):
                 if isinstance(opened.topic, Topic):
                     try:
@@ -500,15 +506,13 @@ class Service:
                     except Exception as error:  # one topic's trouble is not the others'
                         log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
 
-    def metrics(self) -> list[str]:
-        """Lines of the text format: what there is now."""
-        opened = self._opened.values()
-        return [
-            f"danube_topics_open {len(opened)}",
-            f"danube_producers {sum(len(each.producers) for each in opened)}",
-            f"danube_consumers {sum(len(each.consumers) for each in opened)}",
-            f"danube_tail_cache_bytes {self._around.cache.bytes}",
-        ]
+    def opened(self) -> list[Opened]:
+        """All that is served here now, in the order of opening."""
+        return list(self._opened.values())
+
+    @property
+    def surroundings(self) -> Surroundings:
+        return self._around
 
     def _check_open(self) -> None:
         if self._closed:
