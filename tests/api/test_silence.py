@@ -105,7 +105,7 @@ def test_bytes_that_never_make_a_frame_are_silence(tmp_path: Path) -> None:
 def test_an_idle_connection_of_http_is_closed(tmp_path: Path) -> None:
     async def story(server: Server) -> None:
         reader, writer = await asyncio.open_connection(*server.address)
-        writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: danube\r\n\r\n")
         assert b"ok\n" in await reader.readuntil(b"ok\n")
         look(server)
         look(server)
@@ -219,7 +219,7 @@ def test_the_sweep_looks_at_all_once_in_half_a_keepalive_and_at_few_in_one_turn(
             looks.append((loop.time(), self.number))
 
     async def story() -> None:
-        listener = Listener(cast(Any, None), {}, "test", keepalive_seconds=30)
+        listener = Listener(cast(Any, None), cast(Any, None), "test", keepalive_seconds=30)
         listener.connections = {cast(Any, Silent(number)): None for number in range(count)}
         listener._sweep(iter(()))
         await asyncio.sleep(95)

@@ -91,7 +91,7 @@ def test_a_hello_in_single_bytes_is_a_handshake_too(tmp_path: Path, run: Run) ->
                     tls.do_handshake()
                 except ssl.SSLWantReadError:
                     continue
-            tls.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+            tls.write(b"GET /healthz HTTP/1.1\r\nHost: danube\r\n\r\n")
             writer.write(outgoing.read())
             answer = b""
             while b"ok\n" not in answer:
@@ -134,7 +134,7 @@ def test_the_wrong_scheme_is_told_so(tmp_path: Path, run: Run) -> None:
             with pytest.raises(TlsFailed, match="this port speaks TLS: use danubes://"):
                 await pydanube.connect(server.url.replace("danubes", "danube")).open()
             reader, writer = await asyncio.open_connection(*server.address)
-            writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: danube\r\n\r\n")
             assert b"400 Bad Request" in await reader.read()
             writer.close()
             await writer.wait_closed()

@@ -11,19 +11,21 @@ from asyncio import Task, TimerHandle, Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from pydanube.api.http.probe import METHODS, Probe
+from pydanube.api.http.connection import HttpConnection
 from pydanube.api.tcp.connection import NativeConnection
 from pydanube.api.tls import TLS_FIRST, secure
 from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, TlsFailed
 from pydanube.base.limits import HELLO_SECONDS, SEND_BUFFER_BYTES_MAX
 from pydanube.wire.commands import Closed
 from pydanube.wire.frames import PREFACE
+from pydanube.wire.http1 import METHODS
 
 if TYPE_CHECKING:
     from pydanube.api.listener import Listener
 
 log = logging.getLogger(__name__)
-_KNOWN = (PREFACE, *METHODS)
+_HTTP = tuple(f"{method} ".encode() for method in METHODS)
+_KNOWN = (PREFACE, *_HTTP)
 _SNIFFED_BYTES = max(map(len, _KNOWN))
 # A look comes once in half a keepalive.
 _ASKED_LOOKS = 2  # in silence, before the peer is asked
@@ -36,6 +38,7 @@ class Doorway(asyncio.Protocol):
     __slots__ = (
         "_first",
         "_heard",
+        "_http",
         "_listener",
         "_native",
         "_receive",
@@ -52,9 +55,10 @@ class Doorway(asyncio.Protocol):
         self._first = b""
         self._receive: Callable[[bytes], None] = self._sniff if listener.certificate is None else self._sniff_tls
         self._native: NativeConnection | None = None
+        self._http: HttpConnection | None = None
         self._timer: TimerHandle | None = None
         self._securing: Task[None] | None = None
-        self._heard = False  # a request of HTTP, or that it takes what it is sent, since the last look
+        self._heard = False  # that it takes what it is sent, since the last look
         self._silent = 0  # looks since it was
         self._waiting_bytes = 0  # for the socket, at the last look
 
@@ -78,11 +82,15 @@ class Doorway(asyncio.Protocol):
             self._timer = None
         if self._native is not None:
             self._native.lost()
+        if self._http is not None:
+            self._http.lost()
 
     def pause_writing(self) -> None:
         """It does not read what it was sent, so nothing more is read from it: what it asks for would be answered."""
         if self._native is not None:
             self._native.pause()
+        elif self._http is not None:
+            self._http.pause()
         elif not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -90,6 +98,8 @@ class Doorway(asyncio.Protocol):
         self._heard = True
         if self._native is not None:
             self._native.resume()
+        elif self._http is not None:
+            self._http.resume()
         elif not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -99,6 +109,8 @@ class Doorway(asyncio.Protocol):
         """Says why if there is a way to say it, and closes."""
         if self._native is not None:
             self._native.refuse(error)
+        elif self._http is not None:
+            self._http.close()
         elif self._securing is not None:
             self._transport.abort()
         else:
@@ -120,6 +132,9 @@ class Doorway(asyncio.Protocol):
         if (native := self._native) is not None:
             heard = heard or native.heard or native.choked  # choked: it may speak, but we do not listen
             native.heard = False
+        if (http := self._http) is not None:
+            heard = heard or http.heard or http.busy  # busy: it waits for us
+            http.heard = False
         self._silent = 0 if heard else self._silent + 1
         self._heard, self._waiting_bytes = False, waiting_bytes
         if self._silent < _ASKED_LOOKS:
@@ -174,10 +189,10 @@ class Doorway(asyncio.Protocol):
             self._native = NativeConnection(self._listener.service, self._transport, self._listener.welcome)
             self._receive, self._first = self._native_bytes, b""
             self._native_bytes(first)
-        elif first.startswith(METHODS):
-            probe = Probe(self._listener.routes)
-            self._receive, self._first = lambda more: self._answer(probe, more), b""
-            self._answer(probe, first)
+        elif first.startswith(_HTTP):
+            self._http = HttpConnection(self._listener.web, self._transport)
+            self._receive, self._first = self._http_bytes, b""
+            self._http_bytes(first)
         elif len(first) >= _SNIFFED_BYTES or not any(known.startswith(first) for known in _KNOWN):
             self._transport.write(b"Danube speaks its native protocol and HTTP/1 here.\r\n")
             self._transport.close()
@@ -189,14 +204,12 @@ class Doorway(asyncio.Protocol):
             self._greeted()
             self._receive = self._native.receive
 
-    def _answer(self, probe: Probe, data: bytes) -> None:
-        answer = probe.receive(data)
-        if answer:
-            self._heard = True
-            self._transport.write(answer)
+    def _http_bytes(self, data: bytes) -> None:
+        assert self._http is not None
+        self._http.receive(data)
+        if self._timer is not None and self._http.greeted:
             self._greeted()
-        if probe.closing:
-            self._transport.close()
+            self._receive = self._http.receive
 
     def _greeted(self) -> None:
         self._listener.greeted(self)
@@ -208,4 +221,7 @@ class Doorway(asyncio.Protocol):
         """Whoever has not said what it wants by now wants nothing."""
         self._timer = None
         self._listener.greeted(self)
+        if self._http is not None:
+            self._http.too_slow()
+            return
         self.refuse(ProtocolError(f"no HELLO within {HELLO_SECONDS:.0f} s"))

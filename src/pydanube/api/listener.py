@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from pydanube.api.doorway import Doorway
-from pydanube.api.http.probe import Routes
+from pydanube.api.http.connection import Web
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import TopicClosed
@@ -38,7 +38,7 @@ class Listener:
     def __init__(
         self,
         service: Service,
-        routes: Routes,
+        web: Web,
         broker: str,
         *,
         certificate: Certificate | None = None,
@@ -46,11 +46,12 @@ class Listener:
         keepalive_seconds: int = KEEPALIVE_SECONDS,
     ) -> None:
         self.service = service
-        self.routes = routes
+        self.web = web
         self.certificate = certificate
         self.connections: dict[Doorway, None] = {}
         self.greeting: dict[Doorway, None] = {}
         self.welcome = Welcome(broker, FRAME_BYTES_MAX, keepalive_seconds)
+        self.refused = 0  # connections, because there were too many
         self._connections_max = connections_max
         self._full = False
         self._server: Server | None = None
@@ -94,6 +95,7 @@ class Listener:
             if not self._full:
                 log.warning("connections are refused: there are %d", len(self.connections))
             self._full = True
+            self.refused += 1
             return False
         self._full = False
         if len(self.greeting) >= CONNECTIONS_GREETING_MAX:

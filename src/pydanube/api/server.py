@@ -8,20 +8,23 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydanube import __version__
-from pydanube.api.http.probe import Answer
+from pydanube.api.http.connection import Web
+from pydanube.api.http.door import Door
+from pydanube.api.http.rest import make_router
 from pydanube.api.listener import Listener
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.limits import FILES_RESERVED
 from pydanube.broker.config import Config, Loaded, load, nearest, settings
+from pydanube.broker.metrics import LoopWatch, Metrics, Page
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.ports.clock import Clock
 from pydanube.storage.settings import NodeSettings
+from pydanube.wire.objects import Object
 
 __all__ = [
     "Config",
@@ -51,14 +54,12 @@ class Server:
         self._certificate = None if chosen.certificate is None else Certificate(*chosen.certificate)
         self._broker = Broker(chosen, self.clock)
         await self._broker.open()
-        routes: dict[str, Callable[[], Answer]] = {
-            "/healthz": lambda: (200, "ok\n"),
-            "/readyz": lambda: (200, "ready\n"),
-            "/metrics": self._metrics,
-        }
+        self._metrics = Metrics(self._broker.service)
+        self._watch = LoopWatch(asyncio.get_running_loop())
+        door = Door(self._broker.service, self._broker.clock, self._describe, self._in_force, self._exported)
         self._listener = Listener(
             self._broker.service,
-            routes,
+            Web(make_router(), door),
             f"danube {__version__}",
             certificate=self._certificate,
             connections_max=chosen.connections_max,
@@ -67,6 +68,7 @@ class Server:
         try:
             self.address = await self._listener.start(HostPort(chosen.host, chosen.port), chosen.advertise)
         except BaseException:
+            self._watch.stop()
             await self._broker.close()
             raise
         return self.address
@@ -84,12 +86,42 @@ class Server:
         """The clock was moved by hand: what is due now need not wait for its timer."""
         self._broker.service.time_moved()
 
-    def _metrics(self) -> Answer:
-        lines = [f"danube_connections {len(self._listener.connections)}", *self._broker.service.metrics()]
-        return 200, "\n".join(lines) + "\n"
+    def _describe(self) -> Object:
+        return {"version": __version__, "url": self.url, "address": self._listener.welcome.address}
+
+    def _in_force(self) -> Object:
+        """By the names of the settings. None of them is a secret: a key is named by its path."""
+        chosen, cache = self.settings, self._broker.service.surroundings.cache
+        certificate, key = map(str, chosen.certificate) if chosen.certificate is not None else (None, None)
+        return {
+            "data_dir": str(chosen.data_dir),
+            "listen": str(HostPort(*self.address)),
+            "advertise": None if chosen.advertise is None else str(chosen.advertise),
+            "auto_create": chosen.auto_create,
+            "keepalive_seconds": chosen.keepalive_seconds,
+            "tls": {"certificate": certificate, "key": key},
+            "limits": {"cache_bytes": cache.bytes_max, "connections_max": chosen.connections_max},
+            "journal": {
+                "file_bytes": chosen.node.file_bytes,
+                "buffered_sync_seconds": chosen.node.buffered_sync_seconds,
+                "copy_bytes_per_second": chosen.node.copy_bytes_per_second,
+            },
+        }
+
+    async def _exported(self) -> str:
+        page = Page()
+        await self._metrics.collect(page)
+        page.add("danube_connections", len(self._listener.connections))
+        page.add("danube_connections_refused_total", self._listener.refused)
+        page.add("danube_disk_free_bytes", await self._broker.free_bytes())
+        page.add("danube_loop_turn_seconds_max", self._watch.longest_seconds)
+        page.add("danube_build_info", 1, __version__)
+        page.add_histogram("danube_group_commit_seconds", self._broker.commits)
+        return await page.text()
 
     async def stop(self) -> None:
         """No new work, what was taken becomes durable, everything is closed."""
+        self._watch.stop()
         await self._listener.stop()
         try:
             async with asyncio.timeout(STOP_SECONDS):

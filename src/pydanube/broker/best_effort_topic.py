@@ -11,6 +11,7 @@ from asyncio import Future
 from collections.abc import Sequence
 from typing import NoReturn
 
+from pydanube.base.counting import Traffic
 from pydanube.base.errors import (
     ConsumerNotFound,
     DanubeError,
@@ -47,6 +48,7 @@ class BestEffortSubscription:
         self.engine = BestEffort(kind)
         self.consumers: dict[ConsumerId, Consumer] = {}
         self.delivered = 0  # messages
+        self.given = Traffic()
         self.dropped = 0  # messages that none of its consumers was given
         self.rate: Rate | None = None  # what goes beyond it is dropped
         self._done = done
@@ -95,6 +97,7 @@ class BestEffortSubscription:
         routed = self.engine.route(Run(batch.base_offset, batch.last_offset, keys))
         self.dropped += routed.dropped
         self.delivered += batch.count - routed.dropped
+        self.given.add(batch.count - routed.dropped, batch.size * (batch.count - routed.dropped) // batch.count)
         for consumer, first, last, attempt in routed.deliveries:
             self.consumers[consumer].sink.deliver(Delivery(batch, first, last, attempt, GENERATION))
 
@@ -119,6 +122,7 @@ class BestEffortTopic:
         self.options = options or TopicOptions()
         self.subscriptions: dict[str, BestEffortSubscription] = {}
         self.published = 0  # messages, also the next offset
+        self.taken = Traffic()
         self.unheard = 0  # of those: there was no subscription at all
         self._clock = clock
         self._consumers = 0  # ids given so far
@@ -155,6 +159,7 @@ class BestEffortTopic:
         self._append_time = max(self._append_time, self._clock.wall())
         stamped = batch.stamped(self.published, EPOCH, self._append_time)
         self.published += batch.count
+        self.taken.add(batch.count, stamped.size)
         if not self.subscriptions:
             self.unheard += batch.count
         now = int(self._clock.monotonic() * SECOND)

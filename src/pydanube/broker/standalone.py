@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.addresses import HostPort
+from pydanube.base.counting import Histogram
 from pydanube.base.errors import DanubeError
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
@@ -42,6 +44,7 @@ class StandaloneSettings:
     certificate: tuple[Path, Path] | None = None  # a chain and its key, in PEM: TLS
     connections_max: int = CONNECTIONS_MAX
     keepalive_seconds: int = KEEPALIVE_SECONDS
+    disk: Callable[[Path], PosixDisk] = PosixDisk  # a test's fails when told to
 
 
 class LocalNodes:
@@ -62,7 +65,7 @@ class Broker:
 
     def __init__(self, settings: StandaloneSettings, clock: Clock | None = None) -> None:
         self.settings = settings
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self.service: Service
         self._disks: list[PosixDisk] = []
         self._metadata: LocalMetadata
@@ -70,7 +73,7 @@ class Broker:
 
     async def open(self) -> None:
         settings = self.settings
-        clock, randomness = self._clock, SystemRandomness()
+        clock, randomness = self.clock, SystemRandomness()
         try:
             self._metadata = await LocalMetadata.open(self._disk("metadata"), randomness)
             self._node = await DiskNode.open([self._disk("node")], settings.node, randomness)
@@ -87,10 +90,19 @@ class Broker:
             directory, catalog, LocalNodes(self._node), clock, randomness, cache=cache, auto_create=settings.auto_create
         )
 
+    async def free_bytes(self) -> int:
+        """Where messages are stored."""
+        return await self._disks[-1].free_bytes()
+
+    @property
+    def commits(self) -> Histogram:
+        """Seconds that groups of the journal took."""
+        return self._node.commits
+
     def _disk(self, name: str) -> PosixDisk:
         path = self.settings.data_dir / name
         os.makedirs(path, exist_ok=True)
-        disk = PosixDisk(path)
+        disk = self.settings.disk(path)
         self._disks.append(disk)
         return disk
 

@@ -15,6 +15,7 @@ from itertools import count
 from operator import attrgetter
 from typing import Any
 
+from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
 from pydanube.broker.delivery import Consumer, Delivery, columns_of
@@ -58,6 +59,8 @@ class SubscriptionHost:
         self.known = known
         self.engine = engine
         self.consumers: dict[ConsumerId, Consumer] = {}
+        self.given = Traffic()  # handed to consumers, again included
+        self.redelivered = 0  # messages of these that had failed before
         self.expiry_from = 0  # where the next look for expired messages goes on
         self._ledger = ledger
         self._log = state
@@ -397,9 +400,13 @@ class SubscriptionHost:
         return True
 
     def _send(self, consumer: Consumer, delivery: Delivery) -> None:
+        batch, count = delivery.batch, delivery.last - delivery.first + 1
+        size = batch.size * count // batch.count
+        self.given.add(count, size)
+        if delivery.attempt:
+            self.redelivered += count
         if self._throttle is not None:
-            batch, count = delivery.batch, delivery.last - delivery.first + 1
-            self._throttle.take(count, batch.size * count // batch.count, self.now)
+            self._throttle.take(count, size, self.now)
         consumer.sink.deliver(delivery)
 
     def _find(self, offset: int) -> Batch | None:

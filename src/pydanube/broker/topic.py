@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pydanube.base.counting import Traffic
 from pydanube.base.errors import (
     ArgumentInvalid,
     DanubeError,
@@ -92,6 +93,8 @@ class Topic:
         self.options = options
         self.state = TopicState()
         self.subscriptions: dict[str, SubscriptionHost] = {}
+        self.taken = Traffic()  # published here
+        self.failed = 0  # batches of them that did not become durable as they were
         self.ledger: ManagedLedger
         self.backlog: Backlog
         self._around = surroundings
@@ -99,6 +102,7 @@ class Topic:
         self._state_stream: Stream
         self._loop = asyncio.get_running_loop()
         self._repeated: list[tuple[int, Future[None]]] = []  # last offset of a batch that came again, who waits for it
+        self._change: Future[None] | None = None  # done with the next change of what may be seen, if somebody waits
         self._rebuilding: Task[None] | None = None
         self._certain_end = 0  # while rebuilding: producers are known as of the batches below
         self._starting = asyncio.Lock()  # where somebody starts to read and what is deleted are decided one by one
@@ -221,6 +225,7 @@ class Topic:
     def _append(self, batch: Batch) -> Receipt:
         stamped, confirmed = self.ledger.append(batch)
         self._log.note_data(stamped.size)
+        self.taken.add(batch.count, stamped.size)
         return Receipt(stamped.base_offset, confirmed)
 
     def _confirmation(self, last: int) -> Future[None]:
@@ -247,10 +252,27 @@ class Topic:
             else:
                 self._repeated.append((last, answer))
 
+    async def wait_beyond(self, offset: int, seconds: float) -> None:
+        """Until the message at `offset` may be seen, or so long."""
+        deadline = self._loop.time() + seconds
+        while offset >= self.ledger.confirmed_end and self._closed is None:
+            left = deadline - self._loop.time()
+            if left <= 0:
+                return
+            self._change = self._change or self._loop.create_future()
+            await asyncio.wait([self._change], timeout=left)
+
+    def _tell_waiting(self) -> None:
+        if self._change is not None:
+            self._change.set_result(None)
+            self._change = None
+
     def _changed(self, error: BaseException | None) -> None:
+        self._tell_waiting()
         if self._repeated:
             self._answer_repeats(error)
         if error is not None:
+            self.failed += 1
             self._doubt()
             return
         for host in self.subscriptions.values():
@@ -521,6 +543,7 @@ class Topic:
         if self._closed is not None:
             return
         self._closed = why or TopicClosed(f"{self.name} is not served here any more")
+        self._tell_waiting()
         for host in self.subscriptions.values():
             await host.close(self._closed)
         if self._rebuilding is not None:

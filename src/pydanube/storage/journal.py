@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pydanube.base.counting import Histogram
 from pydanube.base.errors import DanubeError, DiskFull, NodeClosed
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX, GROUPS_WAITING_MAX
@@ -124,8 +125,10 @@ class Journal:
         *,
         roll: Callable[[int], Task[ActiveFile]],
         failed: Callable[[DanubeError], None],
+        commits: Histogram | None = None,
     ) -> None:
         self.active = active
+        self._commits = commits or Histogram()  # seconds that groups took to be on disk
         self._settings = settings
         self._roll = roll
         self._report_failure = failed
@@ -306,8 +309,9 @@ class Journal:
         )  # fmt: skip
         sync = self._must_sync(group)
         self.groups_written += 1
+        began = self._loop.time()
         written = active.handle.write(active.position, parts, sync=sync)
-        written.add_done_callback(lambda done: self._written(done, group, number, length, sync))
+        written.add_done_callback(lambda done: self._written(done, group, number, length, sync, began))
 
     def _synced(self, done: Future[None], mark: Pending) -> None:
         """Buffered groups are on disk now, and the mark behind them may say so."""
@@ -326,7 +330,7 @@ class Journal:
         waited = self._unsynced_since
         return group.sync or (waited is not None and self._loop.time() - waited >= self._settings.buffered_sync_seconds)
 
-    def _written(self, done: Future[None], group: Pending, number: int, length: int, sync: bool) -> None:
+    def _written(self, done: Future[None], group: Pending, number: int, length: int, sync: bool, began: float) -> None:
         if self.failure is not None:
             done.exception()
             return
@@ -339,6 +343,7 @@ class Journal:
         active.position += length
         active.number = number
         if sync:
+            self._commits.observe(self._loop.time() - began)
             active.synced_number, active.synced_end = number, active.position
             self._unsynced_since = None
         elif self._unsynced_since is None:

@@ -12,6 +12,7 @@ from asyncio import Future, Task
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
+from pydanube.base.counting import Histogram
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     ArgumentInvalid,
@@ -57,6 +58,7 @@ class DiskNode:
     """A `StorageNode` on one or more directories. Made by `DiskNode.open`."""
 
     def __init__(self, disks: NodeDisks, recovered: Recovered) -> None:
+        self.commits = Histogram()  # seconds that synced groups of the journal took
         self._disks = disks
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Task[object], None] = {}
@@ -93,7 +95,9 @@ class DiskNode:
         cache = FileCache(settings.index_cache_bytes)
         self._state = state = NodeState(self._disks, recovered.table, recovered.files, cache, recovered.damage)
         self._roller = roller = Roller(state, lambda: self._keeper.wake())
-        self._journal = journal = Journal(recovered.active, settings, roll=self._roll, failed=self._broken)
+        self._journal = journal = Journal(
+            recovered.active, settings, roll=self._roll, failed=self._broken, commits=self.commits
+        )
         self._keeper = keeper = Keeper(state, lambda: journal.active, journal.submit)
         self._background = [self._task(self._prepare(roller, journal))]
         self._keeping = self._task(keeper.run())

@@ -55,10 +55,10 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)  # a string, cl
 _SURROGATE = re.compile(r"\\u[dD]")
 
 
-def read_object(body: bytes) -> Object:
+def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX) -> Object:
     """The one object that these bytes are."""
-    if len(body) > CONTROL_BYTES_MAX:
-        raise Unfit(f"{len(body)} bytes of JSON, at most {CONTROL_BYTES_MAX}")
+    if len(body) > bytes_max:
+        raise Unfit(f"{len(body)} bytes of JSON, at most {bytes_max}")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,1 +1,1 @@
-"""HTTP/1 on the one listener: whether the broker is alive and ready, and what it counts."""
+"""HTTP/1.1 on the one listener: REST under /api/v1, metrics, and whether the broker is alive and ready."""

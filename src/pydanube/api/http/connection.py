@@ -1,0 +1,188 @@
+"""One HTTP/1.1 connection: requests one at a time, in order, each answered before the next is looked at.
+
+Owned by the broker's loop. What a peer can make it hold is bounded: while it is served, or does not read, little more
+is read from it; a request has its time; and the bodies of all connections share one bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task, TimerHandle, Transport
+from dataclasses import dataclass
+
+from pydanube.api.http.answer import Answer
+from pydanube.api.http.door import Door
+from pydanube.api.http.problem import problem
+from pydanube.api.http.router import Router
+from pydanube.base.errors import DanubeError, HttpBusy, HttpOriginRefused, HttpTooSlow
+from pydanube.base.limits import (
+    HTTP_BODIES_BYTES_MAX,
+    HTTP_PIPELINED_BYTES_MAX,
+    HTTP_REQUEST_SECONDS,
+    HTTP_REQUESTS_MAX,
+)
+from pydanube.wire.http1 import CONTINUE, Request, RequestReader, response
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(slots=True)
+class Web:
+    """Shared by all connections of HTTP."""
+
+    router: Router
+    door: Door
+    held: int = 0  # bytes of requests in memory
+    serving: int = 0  # requests
+
+    async def answer(self, request: Request) -> Answer:
+        try:
+            _check_origin(request)
+            route, fields = self.router.find(request)
+            if "topic" in fields:  # two segments of the path; what they say is the name's own to refuse
+                fields["topic"] = f"/{fields.pop('namespace')}/{fields['topic']}"
+            return await route.answer(self.door, fields)
+        except Exception as error:
+            return problem(error)
+
+
+class HttpConnection:
+    """`receive` takes all its bytes, from the first."""
+
+    def __init__(self, web: Web, transport: Transport) -> None:
+        self.greeted = False  # it has said what it wants
+        self.heard = False  # a whole request, since the doorway looked last
+        self._web = web
+        self._transport = transport
+        self._reader = RequestReader()
+        self._loop = asyncio.get_running_loop()
+        self._held = 0
+        self._writable = True
+        self._serving: Task[None] | None = None
+        self._timer: TimerHandle | None = None  # runs while a request comes
+
+    @property
+    def busy(self) -> bool:
+        """It waits for us, so its silence means nothing."""
+        return self._serving is not None
+
+    # -- the doorway's calls -------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        self._reader.feed(data)
+        self._go_on()
+
+    def pause(self) -> None:
+        """It does not read what it was sent: nothing more is answered or read."""
+        self._writable = False
+        self._read_or_not()
+
+    def resume(self) -> None:
+        self._writable = True
+        self._go_on()
+
+    def too_slow(self) -> None:
+        self._timer = None
+        self._refuse(HttpTooSlow(f"a request is to come within {HTTP_REQUEST_SECONDS:.0f} s"))
+
+    def close(self) -> None:
+        """After what was written; what is being served is given up."""
+        self.lost()
+        self._transport.close()
+
+    def lost(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+        self._set_timer(False)
+        self._web.held -= self._held
+        self._held = 0
+        self._reader = RequestReader()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Serves the next request, if it is there and nothing else is being done."""
+        if self._serving is None and self._writable and not self._transport.is_closing():
+            try:
+                request = self._reader.next()
+                self._count_held()
+                if request is not None:
+                    self._serve(request)
+                else:
+                    self._set_timer(self._reader.started)
+                    self.greeted = self.greeted or self._reader.in_body
+                    if self._reader.wants_continue():
+                        self._transport.write(CONTINUE)
+            except DanubeError as error:
+                self._refuse(error)
+                return
+        self._read_or_not()
+
+    def _serve(self, request: Request) -> None:
+        self.greeted = self.heard = True
+        self._set_timer(False)
+        web = self._web
+        if web.serving >= HTTP_REQUESTS_MAX:
+            raise HttpBusy(f"{HTTP_REQUESTS_MAX} requests are being served")
+        web.serving += 1
+        self._serving = self._loop.create_task(self._answer(request))
+        self._serving.add_done_callback(self._served)
+
+    async def _answer(self, request: Request) -> None:
+        answer = await self._web.answer(request)
+        self._write(answer, keep_alive=request.keep_alive, body=request.method != "HEAD")
+
+    def _served(self, done: Task[None]) -> None:
+        self._web.serving -= 1
+        self._serving = None
+        self._go_on()
+
+    def _write(self, answer: Answer, *, keep_alive: bool, body: bool = True) -> None:
+        if self._transport.is_closing():
+            return
+        status, content, content_type, headers = answer
+        self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
+        if not keep_alive:
+            self._transport.close()
+
+    def _refuse(self, error: DanubeError) -> None:
+        """Where the next request begins is not known any more."""
+        self.greeted = True
+        self._set_timer(False)
+        self._write(problem(error), keep_alive=False)
+
+    # -- bounds --------------------------------------------------------------------------------------------------------
+
+    def _count_held(self) -> None:
+        held = self._reader.held
+        self._web.held += held - self._held
+        self._held = held
+        if self._web.held > HTTP_BODIES_BYTES_MAX and held > HTTP_PIPELINED_BYTES_MAX:
+            raise HttpBusy("other requests are being received")
+
+    def _read_or_not(self) -> None:
+        if self._transport.is_closing():
+            return
+        waits = self._serving is not None and self._reader.held > HTTP_PIPELINED_BYTES_MAX
+        if self._writable and not waits:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _set_timer(self, running: bool) -> None:
+        if running and self._timer is None:
+            self._timer = self._loop.call_later(HTTP_REQUEST_SECONDS, self.too_slow)
+        elif not running and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _check_origin(request: Request) -> None:
+    """A browser says which site's page a request comes from; only the broker's own may change something."""
+    origin = request.headers.get("origin")
+    if origin is None or request.method in SAFE:
+        return
+    if origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
+        raise HttpOriginRefused(f"a page of {origin[:100]}")

@@ -1,0 +1,210 @@
+"""Messages over HTTP: published from JSON or as bytes, and looked at without a subscription. All of it bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from base64 import b64decode, b64encode
+from typing import Any
+
+from pydanube.api.fields import field, number, text
+from pydanube.api.http.answer import Answer, answer_of
+from pydanube.api.http.door import Door
+from pydanube.base.checksum import crc32c
+from pydanube.base.errors import DanubeError, RequestInvalid
+from pydanube.base.limits import (
+    OFFSET_MAX,
+    PEEK_WAIT_SECONDS_MAX,
+    PEEKED_BYTES_MAX,
+    PEEKED_MESSAGES_MAX,
+    PEEKED_VALUE_BYTES_MAX,
+    PUBLISHED_MESSAGES_MAX,
+    READ_AHEAD_BYTES,
+)
+from pydanube.base.names import parse_topic
+from pydanube.broker.topic import EARLIEST, LATEST
+from pydanube.wire.batch import Batch, Message, build
+from pydanube.wire.objects import Object
+
+_TIME_MAX = (1 << 63) - 1
+_FIELDS = ("key", "key_base64", "value", "value_base64", "attributes", "event_time", "delivery_time")
+
+# -- publishing --------------------------------------------------------------------------------------------------------
+
+
+async def publish(door: Door, fields: Object) -> Answer:
+    """Answers when all of them are as safe as the topic promises. What failed may be there in part."""
+    messages = _messages_of(fields)
+    topic = text(fields, "topic")
+    record = await door.service.topic(door.principal, topic, create=True)
+    partitions = record.partitions if parse_topic(topic).partition is None else 0
+    places: dict[str, list[int]] = {}
+    if any(message["key"] is None for message in messages):
+        door.turn += 1
+    for at, message in enumerate(messages):
+        place = topic
+        if partitions:
+            chosen = door.turn if message["key"] is None else crc32c(message["key"])
+            place = str(record.name._replace(partition=chosen % partitions))
+        places.setdefault(place, []).append(at)
+    answered: list[Object] = [{} for _ in messages]
+    for place, rows in places.items():
+        batch = _batch_of([messages[at] for at in rows], door.clock.wall())
+        first, durability = await _publish(door, place, batch, reliable=record.reliable)
+        for count, at in enumerate(rows):
+            answered[at] = {"topic": place, "offset": first + count if record.reliable else None}
+    return answer_of(200, {"messages": answered, "durability": durability})
+
+
+async def _publish(door: Door, topic: str, batch: Batch, *, reliable: bool) -> tuple[int, str]:
+    service = door.service
+    producer = await service.open_producer(door.principal, topic, _ended, reliable=reliable)
+    try:
+        receipt = service.publish(producer, batch)
+        await receipt.confirmed
+        return receipt.offset, producer.open.topic.receipt
+    finally:
+        service.close_producer(producer)
+
+
+def _ended(error: DanubeError) -> None:
+    """The topic goes: the publish itself fails, or was quicker."""
+
+
+def _messages_of(fields: Object) -> list[Object]:
+    if "raw" in fields:
+        key = text(fields, "key", None)
+        return [_message_of({"key": key} if key is not None else {}) | {"value": fields["raw"]}]
+    if "key" in fields:
+        raise RequestInvalid("a key in the query is for a message of bytes; others have their own")
+    messages = field(fields, "messages", list)
+    if not 0 < len(messages) <= PUBLISHED_MESSAGES_MAX:
+        raise RequestInvalid(f"{len(messages)} messages, not 1 to {PUBLISHED_MESSAGES_MAX}")
+    return [_message_of(each) for each in messages]
+
+
+def _message_of(given: Any) -> Object:
+    if not isinstance(given, dict):
+        raise RequestInvalid("a message is an object")
+    for name in given:
+        if name not in _FIELDS:
+            raise RequestInvalid(f"{name[:50]!r} is no field of a message; there are: {', '.join(_FIELDS)}")
+    attributes = field(given, "attributes", dict, None)
+    if attributes is not None and not all(isinstance(each, str) for each in attributes.values()):
+        raise RequestInvalid("attributes are texts by name")
+    return {
+        "key": _bytes_of(given, "key"),
+        "value": _bytes_of(given, "value"),
+        "attributes": attributes,
+        "event_time": _time_of(given, "event_time"),
+        "delivery_time": _time_of(given, "delivery_time"),
+    }
+
+
+def _bytes_of(given: Object, name: str) -> bytes | None:
+    plain, encoded = text(given, name, None), text(given, f"{name}_base64", None)
+    if plain is not None and encoded is not None:
+        raise RequestInvalid(f"a message has {name} or {name}_base64, not both")
+    if encoded is None:
+        return None if plain is None else plain.encode()
+    try:
+        return b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestInvalid(f"{name}_base64 is no Base64") from None
+
+
+def _time_of(given: Object, name: str) -> int | None:
+    time: int | None = number(given, name, None)
+    if time is not None and not 0 <= time <= _TIME_MAX:
+        raise RequestInvalid(f"{name} is {time}: microseconds since 1970 are meant")
+    return time
+
+
+def _batch_of(messages: list[Object], now: int) -> Batch:
+    def column(name: str) -> list[Any] | None:
+        values = [message[name] for message in messages]
+        return None if all(value is None for value in values) else values
+
+    return build(
+        [message["value"] for message in messages],
+        publish_time=now,
+        keys=column("key"),
+        attributes=column("attributes"),
+        event_times=column("event_time"),
+        delivery_times=column("delivery_time"),
+    )
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+async def peek(door: Door, fields: Object) -> Answer:
+    """Messages from an offset on, as they are stored; nobody's place changes by it."""
+    service, topic = door.service, text(fields, "topic")
+    limit, wait = number(fields, "limit", 10), number(fields, "wait", 0)
+    if not 1 <= limit <= PEEKED_MESSAGES_MAX:
+        raise RequestInvalid(f"limit is {limit}, not 1 to {PEEKED_MESSAGES_MAX}")
+    if not 0 <= wait <= PEEK_WAIT_SECONDS_MAX:
+        raise RequestInvalid(f"wait is {wait}, not 0 to {PEEK_WAIT_SECONDS_MAX:.0f} seconds")
+    first, end = await service.bounds(door.principal, topic)
+    offset = _offset_of(fields.get("offset", EARLIEST), first, end)
+    if wait:
+        await service.wait_beyond(door.principal, topic, offset, wait)
+    found: list[Object] = []
+    size, following = 0, offset
+    while len(found) < limit and size < PEEKED_BYTES_MAX:
+        batches = await service.read(door.principal, topic, following, READ_AHEAD_BYTES)
+        if not batches:
+            break
+        for batch in batches:
+            start = max(following, batch.base_offset)
+            count = min(batch.last_offset - start + 1, limit - len(found))
+            if start > batch.last_offset or count < 1:
+                continue
+            for message in batch.slice(start - batch.base_offset, count).messages():
+                found.append(_shown(message))
+                following = message.offset + 1
+                size += len(message.payload or b"") + len(message.key or b"")
+                if size >= PEEKED_BYTES_MAX:
+                    break
+            else:
+                continue
+            break
+        await asyncio.sleep(0)  # the others of the loop first
+    first, end = await service.bounds(door.principal, topic)
+    return answer_of(200, {"messages": found, "next": following, "first": first, "end": end})
+
+
+def _offset_of(place: Any, first: int, end: int) -> int:
+    if isinstance(place, int) and 0 <= place <= OFFSET_MAX:
+        return max(place, first)
+    named: int | None = {EARLIEST: first, LATEST: end}.get(place)
+    if named is None:
+        raise RequestInvalid(f"offset is `{EARLIEST}`, `{LATEST}`, or a number from 0 on")
+    return named
+
+
+def _shown(message: Message) -> Object:
+    payload = message.payload
+    shown: Object = {"offset": message.offset, **_text_or_base64("key", message.key)}
+    shown |= _text_or_base64("value", payload if payload is None else payload[:PEEKED_VALUE_BYTES_MAX])
+    if payload is not None and len(payload) > PEEKED_VALUE_BYTES_MAX:
+        shown["value_cut_from_bytes"] = len(payload)
+    return shown | {
+        "attributes": message.attributes or {},
+        "publish_time": message.publish_time,
+        "append_time": message.append_time,
+        "event_time": message.event_time,
+        "delivery_time": message.delivery_time,
+        "producer": message.producer,
+        "sequence": message.sequence,
+    }
+
+
+def _text_or_base64(name: str, data: bytes | None) -> Object:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(data).decode("ascii")}

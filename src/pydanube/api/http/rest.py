@@ -1,0 +1,241 @@
+"""The table of routes: what each path means as a verb of `api/verbs.py`, or as one of the few things only HTTP has.
+
+Translates, never decides. The description at /api/v1/openapi.json is made from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from pydanube.api.http.answer import TEXT, Answer, answer_of
+from pydanube.api.http.door import Door
+from pydanube.api.http.messages import peek, publish
+from pydanube.api.http.openapi import describe
+from pydanube.api.http.problem import ERRORS_PATH, errors_page
+from pydanube.api.http.router import Field, Route, Router
+from pydanube.api.verbs import VERBS
+from pydanube.base.limits import HTTP_BODY_BYTES_MAX
+from pydanube.wire.objects import Object
+
+MARKDOWN = "text/markdown; charset=utf-8"
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+API = "/api/v1"
+NAMESPACE = f"{API}/namespaces/{{namespace}}"
+TOPIC = f"{API}/topics/{{namespace}}/{{topic}}"
+SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
+Handler = Callable[[Door, Object], Awaitable[Answer]]
+
+_PAGE = {
+    "after": Field("text", "names behind this one"),
+    "limit": Field("number", "how many at most, 1 to 500"),
+}
+_POLICIES = Field("object", "policies by name; null takes one back")
+_OPTIONS = Field("object", "`failure` and `dispatch`, as in the documentation of subscriptions")
+_PLACE = "`earliest`, `latest`, an offset, or {time: microseconds since 1970}"
+
+
+def _verb(name: str, status: int = 200) -> Handler:
+    """As a verb: its fields are those of the request, and a topic has its whole name."""
+
+    async def answer(door: Door, fields: Object) -> Answer:
+        found = await VERBS[name](door, fields)
+        return Answer(status, b"") if status == 204 else answer_of(status, found)
+
+    return answer
+
+
+def _route(
+    method: str,
+    template: str,
+    operation: str,
+    summary: str,
+    *,
+    status: int = 200,
+    query: dict[str, Field] | None = None,
+    body: dict[str, Field] | None = None,
+) -> Route:
+    """Of a verb that has the operation's name."""
+    handler = _verb(operation, status)
+    return Route(method, template, operation, summary, handler, status, query=query or {}, body=body or {})
+
+
+async def _namespace(door: Door, fields: Object) -> Answer:
+    found = await VERBS["namespace.policies"](door, {"namespace": fields["namespace"]})
+    return answer_of(200, {"namespace": fields["namespace"], **found})
+
+
+async def _lookup(door: Door, fields: Object) -> Answer:
+    found = await VERBS["topic"](door, fields)
+    return answer_of(200, {"topic": found["topic"], "partitions": found["partitions"], **door.describe()})
+
+
+async def _broker(door: Door, fields: Object) -> Answer:
+    return answer_of(200, door.describe())
+
+
+async def _config(door: Door, fields: Object) -> Answer:
+    return answer_of(200, door.config())
+
+
+async def _metrics(door: Door, fields: Object) -> Answer:
+    return Answer(200, (await door.metrics()).encode(), PROMETHEUS)
+
+
+async def _errors(door: Door, fields: Object) -> Answer:
+    return Answer(200, errors_page().encode(), MARKDOWN)
+
+
+def _says(text: str) -> Handler:
+    async def answer(door: Door, fields: Object) -> Answer:
+        return Answer(200, text.encode(), TEXT)
+
+    return answer
+
+
+_OF_THE_BROKER = [
+    Route("GET", "/healthz", "healthz", "Whether the process lives", _says("ok\n"), content_type=TEXT),
+    Route("GET", "/readyz", "readyz", "Whether the broker serves", _says("ready\n"), content_type=TEXT),
+    Route("GET", "/metrics", "metrics", "What it counts, for Prometheus", _metrics, content_type=PROMETHEUS),
+    Route("GET", ERRORS_PATH, "errors", "Every error there is, by its code", _errors, content_type=MARKDOWN),
+    Route("GET", f"{API}/broker", "broker", "Version and address of the broker", _broker),
+    Route("GET", f"{API}/config", "config", "The settings in force", _config),
+    Route("GET", f"{API}/lookup/{{namespace}}/{{topic}}", "lookup", "Which broker serves a topic", _lookup),
+]
+
+_OF_NAMESPACES = [
+    _route("GET", f"{API}/namespaces", "namespace.list", "Namespaces in the order of their names", query=_PAGE),
+    _route("PUT", NAMESPACE, "namespace.create", "Make a namespace", status=201, body={"policies": _POLICIES}),
+    Route("GET", NAMESPACE, "namespace.describe", "Policies of a namespace", _namespace),
+    _route(
+        "PATCH",
+        NAMESPACE,
+        "namespace.policies",
+        "Change policies of a namespace",
+        body={"policies": _POLICIES._replace(required=True)},
+    ),
+    _route("DELETE", NAMESPACE, "namespace.delete", "Delete a namespace without topics", status=204),
+]
+
+_OF_TOPICS = [
+    _route("GET", f"{API}/topics/{{namespace}}", "topic.list", "Topics in the order of their names", query=_PAGE),
+    _route(
+        "PUT",
+        TOPIC,
+        "topic.create",
+        "Make a topic",
+        status=201,
+        body={
+            "reliable": Field("flag", "whether messages are kept until they are acknowledged; true unless said"),
+            "partitions": Field("number", "how many; 0, unless said, for a topic without"),
+            "durability": Field("text", "`fsynced`, which is meant unless said, or `buffered`"),
+            "policies": _POLICIES,
+        },
+    ),
+    _route("GET", TOPIC, "topic.describe", "A topic, and how it stands"),
+    _route(
+        "PATCH",
+        TOPIC,
+        "topic.alter",
+        "Add partitions, change policies",
+        body={"partitions": Field("number", "how many there shall be"), "policies": _POLICIES},
+    ),
+    _route("DELETE", TOPIC, "topic.delete", "Delete a topic with all its messages and subscriptions", status=204),
+    _route(
+        "POST",
+        f"{TOPIC}/truncate",
+        "topic.truncate",
+        "Delete all messages there are, or those below an offset",
+        status=204,
+        body={"before": Field("number", "the first offset to keep")},
+    ),
+    _route("GET", f"{TOPIC}/bounds", "bounds", "The first offset, and the one behind the last"),
+    _route(
+        "GET",
+        f"{TOPIC}/offset",
+        "offset_of_time",
+        "The first offset that was appended at a time or later",
+        query={"time": Field("number", "microseconds since 1970", required=True)},
+    ),
+    Route(
+        "POST",
+        f"{TOPIC}/messages",
+        "publish",
+        "Publish messages, and wait until they are safe",
+        publish,
+        query={"key": Field("text", "of the one message, where the body is its bytes")},
+        body={"messages": Field("list", "objects with key, value or value_base64, attributes, event_time", True)},
+        raw=True,
+        body_bytes_max=HTTP_BODY_BYTES_MAX,
+    ),
+    Route(
+        "GET",
+        f"{TOPIC}/messages",
+        "peek",
+        "Look at messages; no subscription takes part",
+        peek,
+        query={
+            "offset": Field("place", "`earliest`, which is meant unless said, `latest`, or an offset"),
+            "limit": Field("number", "how many at most, 1 to 1000; 10 unless said"),
+            "wait": Field("number", "seconds to wait for the first of them, 0 to 20"),
+        },
+    ),
+]
+
+_OF_SUBSCRIPTIONS = [
+    _route(
+        "GET", f"{TOPIC}/subscriptions", "subscription.list", "Subscriptions in the order of their names", query=_PAGE
+    ),
+    _route(
+        "PUT",
+        SUBSCRIPTION,
+        "subscription.create",
+        "Make a subscription, without a consumer",
+        status=201,
+        body={
+            "type": Field("text", "exclusive, shared, failover or key_shared; exclusive unless said"),
+            "start": Field("place", _PLACE),
+            "options": _OPTIONS,
+        },
+    ),
+    _route("GET", SUBSCRIPTION, "subscription.describe", "A subscription, and how far it is"),
+    _route(
+        "PATCH",
+        SUBSCRIPTION,
+        "subscription.alter",
+        "Change options of a subscription",
+        body={"options": _OPTIONS._replace(required=True)},
+    ),
+    _route("DELETE", SUBSCRIPTION, "subscription.delete", "Delete a subscription", status=204),
+    _route(
+        "POST",
+        f"{SUBSCRIPTION}/seek",
+        "subscription.seek",
+        "Let its consumers go on from elsewhere",
+        body={"to": Field("place", _PLACE, required=True)},
+    ),
+    _route(
+        "POST",
+        f"{SUBSCRIPTION}/skip",
+        "subscription.skip",
+        "Give up the next messages, or all below an offset",
+        body={"count": Field("number", "how many messages"), "offset": Field("number", "the first to keep")},
+    ),
+    _route(
+        "GET",
+        f"{SUBSCRIPTION}/explain",
+        "explain",
+        "Why a message is not delivered, or a consumer gets nothing",
+        query={"offset": Field("number", "of the message"), "consumer": Field("number", "its number")},
+    ),
+]
+
+
+def make_router() -> Router:
+    routes = [*_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS]
+
+    async def openapi(door: Door, fields: Object) -> Answer:
+        return description
+
+    routes.append(Route("GET", f"{API}/openapi.json", "openapi", "This description", openapi))
+    description = answer_of(200, describe(routes))
+    return Router(routes)

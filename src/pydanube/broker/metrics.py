@@ -1,0 +1,277 @@
+"""What a broker counts, in the text format of Prometheus. Numbers are kept where things happen, and read here.
+
+A scrape never holds up the loop: many topics are looked at in slices. How many have samples of their own is bounded;
+the others are summed up under `_other`, which no topic can be called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from pydanube.base.counting import Histogram
+from pydanube.base.errors import DanubeError
+from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIPTIONS_MAX, METRIC_TOPICS_MAX
+from pydanube.broker.best_effort_topic import BestEffortTopic
+from pydanube.broker.holds import AnySubscription, Opened
+from pydanube.broker.service import Service
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.topic import Topic
+from pydanube.ledger.state_records import Cause
+
+OTHER = "_other"
+SECOND = 1_000_000  # microseconds
+WATCH_SECONDS = 0.01  # between two looks at the loop
+WATCH_WINDOW_SECONDS = 30.0  # the longest turn is that of this window and the one before
+
+
+class Family(NamedTuple):
+    kind: str  # counter, gauge or histogram
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_TOPIC = ("topic",)
+_SUBSCRIPTION = ("topic", "subscription")
+FAMILIES: dict[str, Family] = {
+    "danube_messages_in_total": Family("counter", "Messages published since the topic was opened.", _TOPIC),
+    "danube_bytes_in_total": Family("counter", "Bytes of batches published since the topic was opened.", _TOPIC),
+    "danube_publishes_failed_total": Family("counter", "Batches that were taken and did not become durable.", _TOPIC),
+    "danube_producers": Family("gauge", "Producers that are connected.", _TOPIC),
+    "danube_stored_bytes": Family("gauge", "Bytes that the topic stores, of one copy.", _TOPIC),
+    "danube_messages_out_total": Family("counter", "Messages handed to consumers, again included.", _SUBSCRIPTION),
+    "danube_bytes_out_total": Family("counter", "Bytes handed to consumers, again included.", _SUBSCRIPTION),
+    "danube_acks_total": Family("counter", "Messages acknowledged, since the subscription was made.", _SUBSCRIPTION),
+    "danube_redeliveries_total": Family("counter", "Messages handed out again after they failed.", _SUBSCRIPTION),
+    "danube_dead_letters_total": Family("counter", "Messages moved to the dead-letter topic.", _SUBSCRIPTION),
+    "danube_drops_total": Family(
+        "counter", "Messages that no consumer finished or will get, by cause.", (*_SUBSCRIPTION, "cause")
+    ),
+    "danube_backlog_messages": Family("gauge", "Messages that are not acknowledged.", _SUBSCRIPTION),
+    "danube_backlog_seconds": Family("gauge", "Age of the oldest message that is not acknowledged.", _SUBSCRIPTION),
+    "danube_consumers": Family("gauge", "Consumers that are connected.", _SUBSCRIPTION),
+    "danube_unacked_messages": Family("gauge", "Messages handed out and not acknowledged.", _SUBSCRIPTION),
+    "danube_publishes_rejected_total": Family("counter", "Batches refused, by the code of the error.", ("code",)),
+    "danube_topics": Family("gauge", "Topics and partitions that are open."),
+    "danube_tail_cache_bytes": Family("gauge", "Newest batches of all topics in memory."),
+    "danube_disk_free_bytes": Family("gauge", "Free space where messages are stored."),
+    "danube_group_commit_seconds": Family("histogram", "Time to write and sync a group of the journal."),
+    "danube_loop_turn_seconds_max": Family("gauge", "Longest turn of the loop in the last 30 to 60 seconds."),
+    "danube_connections": Family("gauge", "Connections there are."),
+    "danube_connections_refused_total": Family("counter", "Connections refused because there were too many."),
+    "danube_build_info": Family("gauge", "Always 1; the version is a label.", ("version",)),
+}
+
+
+class Page:
+    """Samples by family, then the text of all."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {name: [] for name in FAMILIES}
+
+    def add(self, name: str, value: float, *labels: str) -> None:
+        self._lines[name].append(f"{name}{_labelled(zip(FAMILIES[name].labels, labels, strict=True))} {value}")
+
+    def add_histogram(self, name: str, histogram: Histogram) -> None:
+        lines, count = self._lines[name], 0
+        for bound, at_most in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
+            count += at_most
+            lines.append(f'{name}_bucket{{le="{bound}"}} {count}')
+        lines += [f"{name}_sum {histogram.sum}", f"{name}_count {count}"]
+
+    async def text(self) -> str:
+        parts: list[str] = []
+        for name, lines in self._lines.items():
+            family = FAMILIES[name]
+            parts += [f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}", *lines]
+            await asyncio.sleep(0)
+        return "\n".join(parts) + "\n"
+
+
+def _labelled(labels: Iterable[tuple[str, str]]) -> str:
+    text = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{text}}}" if text else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# -- topics and subscriptions ------------------------------------------------------------------------------------------
+
+_OF_TOPICS = [name for name, family in FAMILIES.items() if family.labels == _TOPIC]
+_OF_SUBSCRIPTIONS = [
+    name
+    for name, family in FAMILIES.items()
+    if family.labels == _SUBSCRIPTION and name != "danube_backlog_seconds"  # the one that is not a sum
+]
+_DROPS = (Cause.POISON, Cause.EXPIRED, Cause.DROPPED, Cause.SKIPPED)
+Place = tuple[str, str]  # topic and subscription
+Key = TypeVar("Key", str, Place)
+
+
+class _Sums:
+    """What is exported of topics and subscriptions, added up where they share their labels."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[int]] = {}
+        self.subscriptions: dict[Place, list[int]] = {}
+        self.drops: dict[tuple[str, str, str], int] = {}
+        self.ages: dict[Place, float] = {}
+        self._labelled = 0  # subscriptions
+
+    def add_topic(self, label: str, opened: Opened) -> None:
+        topic = opened.topic
+        kept = topic if isinstance(topic, Topic) else None
+        values = [
+            topic.taken.messages,
+            topic.taken.bytes,
+            kept.failed if kept else 0,
+            len(opened.producers),
+            kept.ledger.stream.bytes if kept else 0,
+        ]
+        _add(self.topics, label, values)
+        if isinstance(topic, BestEffortTopic):
+            self._add_drops((label, ""), {"unheard": topic.unheard})
+
+    def add_subscription(self, topic: str, name: str, host: AnySubscription, end: int) -> Place:
+        if topic != OTHER and self._labelled < METRIC_SUBSCRIPTIONS_MAX:
+            self._labelled += 1
+            place = (topic, name)
+        else:
+            place = (topic, OTHER)
+        acked = again = dead = backlog = unacked = 0
+        drops = {}
+        if isinstance(host, SubscriptionHost):
+            counts, cursor = host.known.counts, host.known.cursor
+            acked, again, dead = counts[Cause.ACKED], host.redelivered, counts[Cause.DEAD_LETTERED]
+            backlog = max(0, end - cursor.floor - cursor.above.count)
+            unacked = host.engine.in_flight
+            drops = {cause.name.lower(): counts[cause] for cause in _DROPS}
+        else:
+            drops = {"missed": host.dropped}
+        given = host.given
+        _add(
+            self.subscriptions,
+            place,
+            [given.messages, given.bytes, acked, again, dead, backlog, len(host.consumers), unacked],
+        )
+        self._add_drops(place, drops)
+        return place
+
+    def _add_drops(self, place: Place, drops: Mapping[str, int]) -> None:
+        for cause, count in drops.items():
+            self.drops[*place, cause] = self.drops.get((*place, cause), 0) + count
+
+    def add_age(self, place: Place, seconds: float) -> None:
+        self.ages[place] = max(seconds, self.ages.get(place, 0.0))
+
+    def write(self, page: Page) -> None:
+        for topic, values in self.topics.items():
+            for name, value in zip(_OF_TOPICS, values, strict=True):
+                page.add(name, value, topic)
+        for place, values in self.subscriptions.items():
+            for name, value in zip(_OF_SUBSCRIPTIONS, values, strict=True):
+                page.add(name, value, *place)
+        for labels, count in self.drops.items():
+            page.add("danube_drops_total", count, *labels)
+        for place, age in self.ages.items():
+            page.add("danube_backlog_seconds", age, *place)
+
+
+def _add(sums: dict[Key, list[int]], at: Key, values: list[int]) -> None:
+    known = sums.get(at)
+    sums[at] = values if known is None else [a + b for a, b in zip(known, values, strict=True)]
+
+
+class Metrics:
+    """Of one service. What it remembers between scrapes is when the oldest messages of backlogs were appended."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._oldest: dict[Place, tuple[int, int]] = {}  # where a cursor stood, and the append time there
+
+    async def collect(self, page: Page) -> None:
+        service, sums = self._service, _Sums()
+        self._reads_left = METRIC_READS_MAX
+        oldest: dict[Place, tuple[int, int]] = {}
+        opened = service.opened()
+        for number, each in enumerate(opened):
+            label = str(each.name) if number < METRIC_TOPICS_MAX else OTHER
+            sums.add_topic(label, each)
+            end = each.topic.ledger.confirmed_end if isinstance(each.topic, Topic) else 0
+            hosts: list[tuple[str, AnySubscription]] = [*each.topic.subscriptions.items()]
+            for name, host in hosts:
+                place = sums.add_subscription(label, name, host, end)
+                if isinstance(each.topic, Topic) and isinstance(host, SubscriptionHost):
+                    await self._add_age(sums, place, each.topic, host, oldest)
+            if not number % METRIC_SLICE:
+                await asyncio.sleep(0)  # the others of the loop first
+        self._oldest = oldest
+        sums.write(page)
+        for code, count in service.rejected.items():
+            page.add("danube_publishes_rejected_total", count, code)
+        page.add("danube_topics", len(opened))
+        page.add("danube_tail_cache_bytes", service.surroundings.cache.bytes)
+
+    async def _add_age(
+        self, sums: _Sums, place: Place, topic: Topic, host: SubscriptionHost, oldest: dict[Place, tuple[int, int]]
+    ) -> None:
+        """Found in memory, remembered from the last scrape, or read, as far as that goes; else not known."""
+        ledger, floor = topic.ledger, host.known.cursor.floor
+        if floor >= ledger.confirmed_end:
+            sums.add_age(place, 0.0)
+            return
+        cached, known = ledger.find(floor), self._oldest.get(place)
+        if cached is not None:
+            time = cached.append_time
+        elif place[1] == OTHER:
+            return
+        elif known is not None and known[0] == floor:
+            time = known[1]
+        elif self._reads_left:
+            self._reads_left -= 1
+            try:
+                time = (await ledger.read(max(floor, ledger.first), 1))[0].append_time
+            except DanubeError:
+                return
+        else:
+            return
+        if place[1] != OTHER:
+            oldest[place] = (floor, time)
+        sums.add_age(place, max(0, self._service.surroundings.clock.wall() - time) / SECOND)
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+
+
+class LoopWatch:
+    """How late the loop is for a timer, at most: as late as the turn that was under way is long."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._longest = [0.0, 0.0]  # in this window, and in the one before
+        self._window_end = loop.time() + WATCH_WINDOW_SECONDS
+        self._timer: TimerHandle
+        self._set()
+
+    def _set(self) -> None:
+        self._due = self._loop.time() + WATCH_SECONDS
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        self._longest[0] = max(self._longest[0], now - self._due)
+        if now >= self._window_end:
+            self._longest = [0.0, self._longest[0]]
+            self._window_end = now + WATCH_WINDOW_SECONDS
+        self._set()
+
+    @property
+    def longest_seconds(self) -> float:
+        return max(self._longest)
+
+    def stop(self) -> None:
+        self._timer.cancel()
