@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pydanube.cli import values
+from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Output, printed, progress
 from pydanube.cli.running import connected
 from pydanube.client import Client
@@ -17,17 +18,17 @@ from pydanube.client import Client
 SAMPLES_MAX = 100_000  # latencies that are kept
 
 
-@click.group()
+@click.group(cls=Noun)
 def bench() -> None:
     """Measure how fast a broker takes and gives messages."""
 
 
 @bench.command("publish", epilog="Example: danube bench publish bench --count 1000000 --size 100")
 @click.argument("topic", type=values.topic)
-@click.option("--count", "-n", type=click.IntRange(min=1), default=100_000, show_default=True)
-@click.option("--size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes of a message.")
-@click.option("--batch", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Sent at once.")
-@click.option("--in-flight", type=click.IntRange(min=1), default=8, show_default=True, help="Batches not answered yet.")
+@click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
+@click.option("--size", type=values.Whole(min=0), default=100, show_default=True, help="Bytes of a message.")
+@click.option("--batch", type=values.Whole(1, 100_000), default=1000, show_default=True, help="Sent at once.")
+@click.option("--in-flight", type=values.Whole(min=1), default=8, show_default=True, help="Batches not answered yet.")
 @click.option("--reliable/--no-reliable", default=True, show_default=True, help="Kind of the topic, if it is new.")
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @printed
@@ -72,7 +73,7 @@ async def publish(
 
 @bench.command("consume", epilog="Example: danube bench consume bench --count 1000000")
 @click.argument("topic", type=values.topic)
-@click.option("--count", "-n", type=click.IntRange(min=1), default=100_000, show_default=True)
+@click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
 @printed
 @connected
 async def consume(client: Client, output: Output, topic: str, count: int) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from pydanube.api.server import Config
+from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Output, printed
 from pydanube.cli.standalone import loaded, setting_options
 
 
-@click.group()
+@click.group(cls=Noun)
 def config() -> None:
     """What a broker would be configured with."""
 

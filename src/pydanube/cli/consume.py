@@ -22,7 +22,7 @@ from pydanube.client import Client, Consumer, Message
 
 AT_ONCE = 1000  # messages that are written, flushed and acknowledged together
 SILENCE_SECONDS = 0.2  # after which --exit-at-end asks whether anything is left
-FORMAT_HELP = "Print each by this: " + ", ".join(f"%{name} {what}" for name, (what, _) in FIELDS.items()) + "."
+FORMAT_HELP = "Print each by this: " + "; ".join(f"%{name} {what}" for name, (what, _) in FIELDS.items()) + "."
 
 
 @click.command(epilog="Example: danube consume orders --since 10m --exit-at-end -f '%o %k %v'")
@@ -31,9 +31,9 @@ FORMAT_HELP = "Print each by this: " + ", ".join(f"%{name} {what}" for name, (wh
 @click.option("--type", "kind", type=click.Choice(TYPES), default="exclusive", show_default=True, help="If it is new.")
 @click.option("--from", "start", type=values.place, help=PLACES)
 @click.option("--since", type=values.moment, help="Begin so long ago: 10m, or a time.")
-@click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset, of one partition.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this one.")
-@click.option("--count", "-n", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--offset", type=values.Whole(min=0), help="Begin at this offset, of one partition.")
+@click.option("--partition", "-p", type=values.Whole(min=0), help="Only this one.")
+@click.option("--count", "-n", type=values.Whole(min=1), help="End after so many messages.")
 @click.option("--exit-at-end", "-e", is_flag=True, help="End when all that there is has been printed.")
 @click.option("--format", "-f", "format", metavar="FORMAT", help=FORMAT_HELP)
 @click.option("-o", "--output", type=click.Choice(["raw", "json", "table"]), default="raw", show_default=True)

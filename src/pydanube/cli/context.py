@@ -8,13 +8,14 @@ import click
 
 from pydanube.cli.contexts import CONTEXTS_MAX, Contexts, Saved, contexts_file
 from pydanube.cli.failures import Failure
+from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed
 from pydanube.cli.settings import broker_of, place_options
 
 NAME_CHARACTERS_MAX = 100
 
 
-@click.group()
+@click.group(cls=Noun)
 def context() -> None:
     """Addresses of brokers, saved under names."""
 

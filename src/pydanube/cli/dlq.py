@@ -16,6 +16,7 @@ from pydanube.base.errors import NothingReceived, SubscriptionNotFound
 from pydanube.base.limits import REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.cli import values
 from pydanube.cli.failures import Failure
+from pydanube.cli.lazy import Noun
 from pydanube.cli.messages import described
 from pydanube.cli.output import Agreement, Output, destructive, printed, progress
 from pydanube.cli.reading import bounded_places, how_many, stored
@@ -53,14 +54,14 @@ filter_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Noun)
 def dlq() -> None:
     """Look at dead letters, and publish them again."""
 
 
 @dlq.command("peek", epilog="Example: danube dlq peek orders-dead --count 5")
 @click.argument("topic", type=values.topic)
-@click.option("--count", "-n", type=click.IntRange(1, 10_000), default=10, show_default=True)
+@click.option("--count", "-n", type=values.Whole(1, 10_000), default=10, show_default=True)
 @filter_option
 @printed
 @connected
@@ -113,7 +114,7 @@ class Filter:
 
 @dlq.command("redrive", epilog="Example: danube dlq redrive orders-dead --filter subscription=billing --dry-run")
 @click.argument("topic", type=values.topic)
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--limit", type=values.Whole(min=1), help="At most so many.")
 @click.option("--to", "target", type=values.topic, help="To this topic instead of where each comes from.")
 @filter_option
 @printed

@@ -65,7 +65,7 @@ format_option = click.option(
 @format_option
 @click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
 @click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Up to there, exclusive.")
-@click.option("--partition", type=click.IntRange(min=0), help="Only this one.")
+@click.option("--partition", type=values.Whole(min=0), help="Only this one.")
 @connected
 async def export(
     client: Client, topic: str, file: str, given: str | None, start: Any, end: Any, partition: int | None

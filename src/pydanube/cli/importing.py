@@ -27,7 +27,7 @@ READ_ROWS = 1000
 
 @click.command("import", epilog="Example: danube import orders orders.parquet")
 @click.argument("topic", type=values.topic)
-@click.argument("file")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @format_option
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @connected

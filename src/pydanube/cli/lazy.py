@@ -17,6 +17,13 @@ class Entry(NamedTuple):
     summary: str
 
 
+class Noun(click.Group):
+    """Its verbs stand in the order in which they were written."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
 class LazyGroup(click.Group):
     """Its commands come from a table."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed
 from pydanube.cli.running import connected
 from pydanube.cli.topic import policy_option
@@ -11,7 +12,7 @@ from pydanube.cli.values import policies_of
 from pydanube.client import Client
 
 
-@click.group()
+@click.group(cls=Noun)
 def namespace() -> None:
     """Namespaces and their policies."""
 

@@ -79,6 +79,10 @@ def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")(command)
 
 
+def somebody_is_there() -> bool:
+    return sys.stdin.isatty()
+
+
 class Agreement:
     """Whether something that cannot be taken back is to be done."""
 
@@ -92,7 +96,7 @@ class Agreement:
             output.done(f"would {deed}", dry_run=True, **fields)
             return False
         if not self._yes:
-            if not sys.stdin.isatty():
+            if not somebody_is_there():
                 raise click.UsageError(f"this would {deed}; say --yes, for nobody is there to be asked")
             click.confirm(f"This will {deed}. Go on?", abort=True, err=True)
         return True
@@ -117,7 +121,13 @@ def table_of(rows: Sequence[Row], columns: Sequence[str]) -> Table:
 def _print_table(table: Table) -> None:
     from rich.console import Console
 
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE).print(table)
+    if sys.stdout.isatty():
+        Console().print(table)
+        return
+    console = Console(width=_WIDE)
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _cell(value: Any) -> str:

@@ -52,12 +52,10 @@ class Shape(NamedTuple):
 
 @click.command(epilog="Example: danube produce orders --value 'order {n}' --count 100 --rate 10 --key 'k{n}'")
 @click.argument("topic", type=values.topic)
-@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--value", metavar="TEXT", help="Publish this instead of lines; {n}, {uuid} and {now} are filled in.")
-@click.option(
-    "--count", "-n", type=click.IntRange(min=1), help="So many messages: of --value, or of the lines at most."
-)
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages a second.")
+@click.option("--count", "-n", type=values.Whole(min=1), help="So many messages: of --value, or of the lines at most.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at most.")
 @click.option("--key", "-k", metavar="TEXT", help="Key of each message; {n}, {uuid} and {now} are filled in.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="A line is its key, this, and its value.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Attribute of each message.")

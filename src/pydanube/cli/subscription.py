@@ -9,6 +9,7 @@ import click
 
 from pydanube.base.errors import TopicNotFound
 from pydanube.cli import values
+from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, live, printed, table_of
 from pydanube.cli.running import connected
 from pydanube.cli.values import PLACES, many, options_of, shown_time
@@ -25,7 +26,7 @@ option_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Noun)
 def subscription() -> None:
     """Create, look at, move and delete subscriptions."""
 
@@ -117,8 +118,8 @@ async def seek(client: Client, output: Output, agreement: Agreement, topic: str,
 @subscription.command("skip", epilog="Example: danube subscription skip orders billing --count 1 --yes")
 @click.argument("topic", type=values.topic)
 @click.argument("name")
-@click.option("--count", type=click.IntRange(min=1), help="The next so many messages.")
-@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="All messages below.")
+@click.option("--count", type=values.Whole(min=1), help="The next so many messages.")
+@click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="All messages below.")
 @printed
 @destructive
 @connected
@@ -163,7 +164,7 @@ async def explain(
 @click.option("--namespace", default="default", show_default=True, help="Without TOPIC: of all its topics.")
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
 @click.option("--every", type=values.duration, default="2s", show_default=True, help="How often --watch looks.")
-@click.option("--count", "rounds", type=click.IntRange(min=1), help="With --watch: so many times.")
+@click.option("--count", "rounds", type=values.Whole(min=1), help="With --watch: so many times.")
 @printed
 @connected
 async def lag(

@@ -23,8 +23,8 @@ SORTS = {"rate": "messages_per_second", "bytes": "bytes", "messages": "messages"
 @click.option("--namespace", help="Only of this one.")
 @click.option("--every", type=values.duration, default="2s", show_default=True, help="How often it looks.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="rate", show_default=True)
-@click.option("--lines", type=click.IntRange(1, TOPICS_MAX), default=20, show_default=True, help="How many are shown.")
-@click.option("--count", "rounds", type=click.IntRange(min=1), help="End after so many rounds.")
+@click.option("--lines", type=values.Whole(1, TOPICS_MAX), default=20, show_default=True, help="How many are shown.")
+@click.option("--count", "rounds", type=values.Whole(min=1), help="End after so many rounds.")
 @connected
 async def top(client: Client, namespace: str | None, every: int, sort: str, lines: int, rounds: int | None) -> None:
     """Topics by how much is published to them, again and again.

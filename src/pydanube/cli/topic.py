@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pydanube.cli import values
+from pydanube.cli.lazy import Noun
 from pydanube.cli.messages import peeked
 from pydanube.cli.output import Agreement, Output, destructive, printed
 from pydanube.cli.running import connected
@@ -22,14 +23,14 @@ policy_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Noun)
 def topic() -> None:
     """Create, look at, change and delete topics."""
 
 
 @topic.command("create", epilog="Example: danube topic create orders --partitions 4 --policy retention_seconds=7d")
 @click.argument("name", type=values.topic)
-@click.option("--partitions", type=click.IntRange(min=0), default=0, show_default=True, help="0: not partitioned.")
+@click.option("--partitions", type=values.Whole(min=0), default=0, show_default=True, help="0: not partitioned.")
 @click.option("--reliable/--no-reliable", default=True, show_default=True, help="Whether messages are stored at all.")
 @click.option("--durability", type=click.Choice(["fsynced", "buffered"]), help="When a publish is answered.")
 @policy_option
@@ -75,7 +76,7 @@ async def describe(client: Client, output: Output, name: str) -> None:
 
 @topic.command("alter", epilog="Example: danube topic alter orders --partitions 8 --policy ttl_seconds=none")
 @click.argument("name", type=values.topic)
-@click.option("--partitions", type=click.IntRange(min=1), help="More than there are; fewer is not possible.")
+@click.option("--partitions", type=values.Whole(min=1), help="More than there are; fewer is not possible.")
 @policy_option
 @printed
 @connected
@@ -104,7 +105,7 @@ async def delete(client: Client, output: Output, agreement: Agreement, name: str
 
 @topic.command("truncate", epilog="Example: danube topic truncate orders --before 1000 --dry-run")
 @click.argument("name", type=values.topic)
-@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Only what lies below; of one partition.")
+@click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="Only what lies below; of one partition.")
 @printed
 @destructive
 @connected
@@ -123,7 +124,7 @@ async def truncate(client: Client, output: Output, agreement: Agreement, name: s
 
 @topic.command("peek", epilog="Example: danube topic peek orders --count 5 --from 10m")
 @click.argument("name", type=values.topic)
-@click.option("--count", "-n", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option("--count", "-n", type=values.Whole(1, 10_000), default=1, show_default=True)
 @click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
 @click.option("--partition", type=int)
 @printed

@@ -19,6 +19,10 @@ _SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?i?B?)", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d{1,18}")
 
 
+class Whole(click.IntRange):
+    name = "n"
+
+
 def topic(text: str) -> str:
     """`orders` is short for `/default/orders`."""
     return text if "/" in text else f"/default/{text}"

@@ -1,0 +1,100 @@
+"""docs/cli.md, made of the texts of the help: `python -m pydanube.cli.reference > docs/cli.md`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from pydanube.cli.failures import MEANING
+from pydanube.cli.main import danube
+
+_BEGIN = """\
+# The command line
+
+This page is made by `python -m pydanube.cli.reference` from the texts that `--help` shows; a test compares them.
+
+```sh
+danube standalone --data-dir ./data &
+echo hello | danube produce greetings
+danube consume greetings --from earliest --exit-at-end
+```
+
+- A topic is named `/namespace/name`; `greetings` is short for `/default/greetings`. A partition of one is
+  `/namespace/name-part-0`.
+- The broker is the one of `--url`, else of `--context NAME`, else of `DANUBE_URL`, else of the context in use
+  (`danube context use`), else `danube://127.0.0.1:6650`. These options, `--ca-file` and `--debug` may stand
+  right behind `danube` or behind the command.
+- Results go to stdout, as a table, JSON or YAML (`-o`); everything else goes to stderr. A table is for people and may
+  change; the fields of JSON and YAML stay.
+- What deletes, moves or publishes again asks first. `--yes` answers for you, `--dry-run` says with numbers what would
+  happen. Where nobody can be asked, one of them must be given.
+- Times are `10m` (ago), `1h30m`, or `2026-01-31T10:00`, which is local time unless it names a zone. They are printed in
+  UTC.
+- An error is one line on stderr: what went wrong, and what to do. `--debug` adds where in the program it arose.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+"""
+
+
+def reference() -> str:
+    codes = "".join(f"| {code.value} | {meaning} |\n" for code, meaning in MEANING.items())
+    return _BEGIN + codes + "".join(_sections(click.Context(danube, info_name="danube")))
+
+
+def walk(context: click.Context) -> Iterator[click.Context]:
+    """Every command, in the order of the help."""
+    command = context.command
+    yield context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from walk(click.Context(inner, parent=context, info_name=name))
+
+
+def _sections(root: click.Context) -> Iterator[str]:
+    for context in walk(root):
+        command = context.command
+        if isinstance(command, click.Group):
+            if context is not root:
+                yield f"\n## {context.command_path}\n\n{_text(command)}\n"
+            continue
+        level = "##" if context.parent is root else "###"
+        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+        yield f"\n{level} {context.command_path}\n\n{_text(command)}\n\n```sh\n{usage}\n```\n\n{_options(context)}"
+        yield f"\n{_example(command)}"
+
+
+def _text(command: click.Command) -> str:
+    return inspect.cleandoc(command.help or "")
+
+
+def _options(context: click.Context) -> str:
+    options = [each for each in context.command.params if isinstance(each, click.Option)]
+    rows = [record for each in options if (record := each.get_help_record(context)) is not None]
+    own = [(left, right) for left, right in rows if left.split()[0] not in _SHARED]
+    if not own:
+        return ""
+    lines = "".join(f"| `{_cell(left)}` | {_cell(right)} |\n" for left, right in own)
+    return f"| option | |\n|---|---|\n{lines}"
+
+
+_SHARED = frozenset({"--url", "--context", "--ca-file", "--debug"})  # explained once, above
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _example(command: click.Command) -> str:
+    """The epilog, as a line to copy."""
+    return f"```sh\n{(command.epilog or '').removeprefix('Example: ')}\n```\n"
+
+
+if __name__ == "__main__":
+    click.echo(reference(), nl=False)

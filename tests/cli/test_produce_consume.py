@@ -1,0 +1,169 @@
+"""`danube produce` and `danube consume`: what goes in comes out, and nothing is left behind that was not asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.conftest import Danube
+from pydanube.cli.intake import fill
+from pydanube.cli.messages import Draft, draft_of, text_or_base64
+from pydanube.cli.values import read_time
+
+
+def values_of(danube: Danube, topic: str, *options: str) -> list[str]:
+    return danube("consume", topic, "--from", "earliest", "--exit-at-end", *options).lines
+
+
+# -- producing ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_line_of_stdin_is_a_message(danube: Danube, topic: str) -> None:
+    ended = danube("produce", topic, stdin=b"one\r\ntwo\n\nlast without an end")
+    assert (ended.code, ended.out, ended.err) == (0, b"", "4 messages acknowledged\n")
+    assert values_of(danube, topic) == ["one", "two", "", "last without an end"]
+
+
+def test_files_are_read_one_after_the_other(danube: Danube, topic: str, tmp_path: Path) -> None:
+    many = [f"line {number} {'x' * 50}" for number in range(20_000)]
+    (tmp_path / "a").write_text("\n".join(many))
+    (tmp_path / "b").write_text("from b\n")
+    assert danube("produce", topic, str(tmp_path / "a"), str(tmp_path / "b")).err == "20,001 messages acknowledged\n"
+    assert values_of(danube, topic) == [*many, "from b"]
+
+
+def test_a_file_that_is_not_there_is_named(danube: Danube, topic: str) -> None:
+    ended = danube("produce", topic, "gone.txt")
+    assert ended.code == 2
+    assert "'gone.txt' does not exist" in ended.err
+    assert danube("topic", "describe", topic).code == 3  # nothing was made for it
+
+
+def test_a_template_is_filled_in_for_each_message(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "--value", '{"n": {n}, "other": {x}}', "--count", "2500", "--key", "k{n}", "-q")
+    found = values_of(danube, topic, "-f", "%k %v")
+    assert found[0] == 'k1 {"n": 1, "other": {x}}'
+    assert found[-1] == 'k2500 {"n": 2500, "other": {x}}'
+    assert len(found) == 2500
+    assert fill("{uuid}", 1) != fill("{uuid}", 1)
+    assert fill("{now}", 1).endswith(b"Z")
+
+
+def test_keys_are_split_off_and_attributes_added(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "-K", ":", "-H", "color=red", "-H", "empty=", "--key", "else", stdin=b"a:1:x\nno key\n")
+    assert values_of(danube, topic, "-f", "%k|%v|%h") == ["a|1:x|color=red,empty=", "else|no key|color=red,empty="]
+
+
+def test_lines_of_json_say_key_payload_and_attributes(danube: Danube, topic: str) -> None:
+    first = {"key": "k", "value": {"id": 1}, "attributes": {"a": "b"}}
+    drafts = [first, {"payload": "/w==", "payload_encoding": "base64"}, {}]
+    lines = "\n".join(map(json.dumps, drafts)).encode()
+    assert danube("produce", topic, "--json", stdin=lines).code == 0
+    whole, second, third = map(json.loads, values_of(danube, topic, "-o", "json"))
+    assert (whole["key"], whole["payload"], whole["attributes"]) == ("k", '{"id": 1}', {"a": "b"})
+    assert (second["payload"], second["payload_encoding"]) == ("/w==", "base64")
+    assert third["payload"] is None
+
+
+def test_what_comes_before_a_wrong_line_is_published_and_counted(danube: Danube, topic: str) -> None:
+    ended = danube("produce", topic, "--json", stdin=b'{"payload": "good"}\nnot json\n')
+    assert ended.code == 2
+    assert ended.err.startswith("1 message acknowledged\ndanube: a line is no JSON")
+    assert values_of(danube, topic) == ["good"]
+
+
+def test_a_rate_is_kept(danube: Danube, topic: str) -> None:
+    assert danube("produce", topic, "--value", "v", "--count", "11", "--rate", "50").code == 0
+    times = [read_time(text) or 0 for text in values_of(danube, topic, "-f", "%T")]
+    assert times[-1] - times[0] >= 150_000
+
+
+def test_count_ends_reading(danube: Danube, topic: str) -> None:
+    assert danube("produce", topic, "-n", "2", stdin=b"1\n2\n3\n").err == "2 messages acknowledged\n"
+
+
+def test_a_topic_of_the_other_kind_is_refused(danube: Danube, topic: str) -> None:
+    danube("topic", "create", topic, "--no-reliable")
+    ended = danube("produce", topic, stdin=b"x\n")
+    assert ended.code == 1
+    assert "0 messages acknowledged" in ended.err
+
+
+# -- consuming ---------------------------------------------------------------------------------------------------------
+
+
+def test_reading_leaves_no_subscription_behind(danube: Danube, topic: str) -> None:
+    danube("produce", topic, stdin=b"1\n2\n")
+    assert values_of(danube, topic) == ["1", "2"]
+    assert danube("subscription", "list", topic, "-o", "json").json == []
+
+
+def test_it_begins_where_it_is_told(danube: Danube, topic: str) -> None:
+    danube("produce", topic, stdin=b"1\n2\n3\n")
+    assert danube("consume", topic, "--offset", "1", "-e").lines == ["2", "3"]
+    assert danube("consume", topic, "--since", "10m", "-e", "-n", "1").lines == ["1"]
+    assert danube("consume", topic, "--from", "latest", "-e").lines == []
+    assert danube("consume", topic, "-e").lines == []
+    assert danube("consume", topic, "--from", "2000-01-01", "-n", "3").lines == ["1", "2", "3"]
+
+
+def test_a_subscription_gets_each_message_once(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "--value", "{n}", "--count", "3000")
+    consume = ("consume", topic, "-s", "s", "--from", "earliest", "-e")
+    assert danube(*consume, "-n", "1200").lines == [str(number) for number in range(1, 1201)]
+    assert danube("subscription", "describe", topic, "s", "-o", "json").json["backlog"] == 1800
+    assert danube(*consume).lines == [str(number) for number in range(1201, 3001)]
+    assert danube(*consume).lines == []
+
+
+def test_partitions_are_read_together_or_one_of_them(danube: Danube, topic: str) -> None:
+    danube("topic", "create", topic, "--partitions", "3")
+    danube("produce", topic, "--value", "{n}", "--count", "300", "--key", "k{n}")
+    numbers = sorted(map(str, range(1, 301)))
+    assert sorted(values_of(danube, topic)) == numbers
+    parts = [values_of(danube, topic, "-p", str(number)) for number in range(3)]
+    assert sorted(value for part in parts for value in part) == numbers
+    assert all(parts)
+    assert set(values_of(danube, topic, "-p", "1", "-f", "%p")) == {"1"}
+    assert sorted(values_of(danube, topic, "-s", "s")) == numbers
+    assert danube("consume", topic, "--offset", "5", "-e").code == 2
+
+
+def test_a_format_says_everything(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "-k", "key", "-H", "a=b", stdin="grüße\n".encode())
+    shown = values_of(danube, topic, "-f", r"%o|%p|%t|%k|%v|%s|%h|%r|%e|%%|a\tb\\")
+    assert shown == [f"0|0|/default/{topic}|key|grüße|7|a=b|0||%|a\tb\\"]
+    [times] = values_of(danube, topic, "-f", "%T %a")
+    assert all(time.endswith("Z") for time in times.split())
+
+
+def test_a_table_shows_what_cannot_be_printed(danube: Danube, topic: str) -> None:
+    danube("produce", topic, stdin=b"\x1b[31mred\xff\n" + b"y" * 1000)
+    header, red, long = values_of(danube, topic, "-o", "table")
+    assert header.split() == ["PARTITION", "OFFSET", "PUBLISHED", "KEY", "PAYLOAD"]
+    assert red.endswith(r"\x1b[31mred\xff")
+    assert long.endswith("y…")
+
+
+def test_a_reader_that_went_away_ends_it_quietly(danube: Danube, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pydanube.cli import consume
+
+    def gone(self: object, messages: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(consume.Printer, "write", gone)
+    danube("produce", topic, stdin=b"1\n")
+    ended = danube("consume", topic, "--from", "earliest", "-s", "s")
+    assert (ended.code, ended.err) == (0, "")
+    backlog = danube("subscription", "describe", topic, "s", "-o", "json").json["backlog"]
+    assert backlog == 1  # what was not written is not acknowledged
+
+
+@given(payload=st.none() | st.binary(), key=st.none() | st.binary(max_size=20))
+def test_any_bytes_survive_json(payload: bytes | None, key: bytes | None) -> None:
+    shown = json.loads(json.dumps({**text_or_base64("payload", payload), **text_or_base64("key", key)}))
+    assert draft_of(shown) == Draft(payload, key)
