@@ -78,6 +78,7 @@ class Service:
         auto_create: bool = True,
     ) -> None:
         self._directory = directory
+        self.clock = clock
         self.auto_create = auto_create
         self.intake = Intake()
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
@@ -491,7 +492,10 @@ class Service:
                     host.wake()
 
     async def _keep_house(self) -> None:
+        await self._leftovers.find(self._directory)
         while True:
+            if self._leftovers:
+                await self._leftovers.sweep()
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._moved.wait()
