@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from api.frame_client import Client, payloads
 from api.test_native import TOPIC, run
 from pydanube.api.server import Server
@@ -66,7 +68,8 @@ def test_everybody_who_uses_a_deleted_topic_is_told(tmp_path: Path) -> None:
     run(tmp_path, life)
 
 
-def test_users_of_a_topic_that_another_broker_took_may_try_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("found_out", ["by use", "by itself"])
+def test_users_of_a_topic_that_another_broker_took_may_try_again(tmp_path: Path, found_out: str) -> None:
     async def life(server: Server) -> None:
         client = await Client.connect(server.address)
         await client.ask("open_producer", channel=1, topic=TOPIC)
@@ -77,11 +80,13 @@ def test_users_of_a_topic_that_another_broker_took_may_try_again(tmp_path: Path)
         around = service._around
         record, version = await around.catalog.load(stream)
         await around.catalog.store(stream, record.taken_over("another"), version)
-        opened.topic.ledger.stream.roll()  # type: ignore[union-attr]  # nothing to roll: it learns of it by trimming
         client.send(Publish(1, 5, build([b"x"], publish_time=1).to_bytes()))
         assert isinstance(await client.receive(), Published)
         await asyncio.gather(opened.topic.truncate(), return_exceptions=True)  # type: ignore[union-attr]
-        await service.open(ANONYMOUS, TOPIC)
+        if found_out == "by use":
+            await service.open(ANONYMOUS, TOPIC)
+        else:
+            service.time_moved()
         told = [await client.receive(), await client.receive()]
         assert [(each.channel, each.code, each.retriable) for each in told if isinstance(each, Closed)] == [
             (1, "topic_closed", True),

@@ -502,7 +502,9 @@ class Service:
             self._moved.clear()
             self.intake.turn()
             for opened in list(self._opened.values()):
-                if isinstance(opened.topic, Topic):
+                if self._gone(opened):
+                    await self._let_go(opened)
+                elif isinstance(opened.topic, Topic):
                     try:
                         await opened.topic.tick()
                         if self._opened.get(opened.name) is opened:
