@@ -15,6 +15,7 @@ from pydanube.sim.plan import plan_for
 from pydanube.sim.randomness import SimRandomness
 from pydanube.sim.run import Outcome, run_plan, run_seed
 from pydanube.testing.clock import VirtualClock
+from pydanube.testing.faults import SlowDialer
 from pydanube.testing.storage_contract import DurableNodeContract, StorageNodeContract
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "SimOffload",
     "SimRandomness",
     "SimStalled",
+    "SlowDialer",
     "StorageNodeContract",
     "VirtualClock",
     "plan_for",

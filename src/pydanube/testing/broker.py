@@ -1,63 +1,199 @@
-"""The real broker in a test: in the test's own loop, or in a thread of its own for tests without one.
+"""The real broker in a test, in a thread of its own, for tests with an event loop and for tests without one.
 
-It writes to a real directory, a temporary one unless told otherwise, and is up in some forty milliseconds.
+It writes to a real directory, a temporary one unless told otherwise, and is up in some forty milliseconds. A test may
+restart it, crash it and fill its disk; its address and its data stay.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import TypeVar
 
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import MIB
 from pydanube.storage.settings import NodeSettings
 from pydanube.testing.clock import VirtualClock
+from pydanube.testing.faults import DiskFaults, use_up
 
-NODE = NodeSettings(file_bytes=4 * MIB)  # small files: a test writes little, and must not fill the disk
+# Small files: a test writes little, and must not fill the disk. And it waits not long for a disk that has room again.
+NODE = NodeSettings(file_bytes=4 * MIB, retry_seconds=0.02)
+PATIENCE_SECONDS = 30.0  # for the broker to do what it is told
+Result = TypeVar("Result")
+
+
+class Life:
+    """A broker from its start to its end. Its loop is its own, so that it can be left as a dead process leaves its."""
+
+    def __init__(self, settings: StandaloneSettings, faults: DiskFaults, clock: VirtualClock | None) -> None:
+        self.server = Server(settings, clock=clock)
+        self.faults = faults
+        self._clock = clock
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="danube-broker", daemon=True)
+        self._thread.start()
+        try:
+            self._do(self.server.start())
+        except BaseException:
+            self._end()
+            raise
+        if clock is not None:
+            clock.watch(self._time_moved)
+
+    def stop(self) -> None:
+        self.free_disk()  # or it could not be a clean one
+        self._leave(self.server.stop())
+
+    def crash(self) -> None:
+        self._leave(self._die())
+
+    async def _die(self) -> None:
+        self.faults.crashed = True
+        for doorway in list(self.server._listener.connections):
+            doorway.abort()
+        # So far in one turn: nothing is said or written any more. What follows only tidies this process up.
+        self._loop.set_exception_handler(lambda _loop, _context: None)
+        await self.server._listener.stop()
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.1)
+        await self.faults.clean_up()
+
+    def fill_disk(self) -> None:
+        if not self.faults.full:
+            self.faults.full = True
+            self._fillers = self._do(use_up(self.server._broker._node))
+
+    def free_disk(self) -> None:
+        if self.faults.full:
+            self.faults.full = False
+            self._do(self._remove_fillers())
+
+    async def _remove_fillers(self) -> None:
+        for ledger in self._fillers:
+            await self.server._broker._node.delete(ledger)
+
+    def _leave(self, way: Coroutine[object, object, None]) -> None:
+        if self._clock is not None:
+            self._clock.unwatch(self._time_moved)
+        try:
+            self._do(way)
+        finally:
+            self._end()
+
+    def _do(self, work: Coroutine[object, object, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _time_moved(self) -> None:  # in whatever thread
+        self._loop.call_soon_threadsafe(self.server.time_moved)
+
+
+class BrokerBeside:
+    """A broker under test, told what to do by plain calls. `url` is what clients connect to, whatever befalls it."""
+
+    def __init__(self, data_dir: Path, port: int, clock: VirtualClock | None) -> None:
+        self.data_dir = data_dir
+        self._port = port
+        self._clock = clock
+        self._start()
+        self.url = self._life.server.url
+        self.address = self._life.server.address
+
+    def _start(self) -> None:
+        faults = DiskFaults()
+        settings = StandaloneSettings(self.data_dir, port=self._port, node=NODE, disk=faults.disk)
+        self._life = Life(settings, faults, self._clock)
+        _, self._port = self._life.server.address
+
+    def restart(self) -> None:
+        """A clean stop, and a start. Clients are told, and come back by themselves. The disk has room again."""
+        self._life.stop()
+        self._start()
+
+    def crash(self) -> None:
+        """As `kill -9`, and a start: in one moment nothing more is written or sent, and nobody is told."""
+        self._life.crash()
+        self._start()
+
+    def fill_disk(self) -> None:
+        """No file finds room from now on, and what room the journal has set aside is used up.
+
+        So neither messages nor acks are taken, as on a disk that is full: the error is retriable. Reading goes on.
+        """
+        self._life.fill_disk()
+
+    def free_disk(self) -> None:
+        """There is room again. The broker finds out by itself."""
+        self._life.free_disk()
+
+    def stop(self) -> None:
+        """For good."""
+        self._life.stop()
+
+
+class RunningBroker:
+    """The same for a test with an event loop."""
+
+    def __init__(self, beside: BrokerBeside) -> None:
+        self._beside = beside
+        self.url = beside.url
+        self.address = beside.address
+        self.data_dir = beside.data_dir
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(self._beside.restart)
+
+    async def crash(self) -> None:
+        await asyncio.to_thread(self._beside.crash)
+
+    async def fill_disk(self) -> None:
+        await asyncio.to_thread(self._beside.fill_disk)
+
+    async def free_disk(self) -> None:
+        await asyncio.to_thread(self._beside.free_disk)
+
+
+@contextmanager
+def broker_beside(
+    data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None
+) -> Iterator[BrokerBeside]:
+    """A broker while the block runs.
+
+    By a `VirtualClock` its delays, timeouts and times to live pass when the test says so.
+    """
+    with tempfile.TemporaryDirectory(prefix="danube-") as temporary:
+        beside = BrokerBeside(data_dir or Path(temporary), port, clock)
+        try:
+            yield beside
+        finally:
+            beside.stop()
+
+
+@contextmanager
+def broker_thread(data_dir: Path | None = None, *, clock: VirtualClock | None = None) -> Iterator[str]:
+    """The same for a test that needs no more than the URL."""
+    with broker_beside(data_dir, clock=clock) as beside:
+        yield beside.url
 
 
 @asynccontextmanager
 async def broker(
     data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None
-) -> AsyncIterator[Server]:
-    """A broker while the block runs; `server.url` is what clients connect to.
-
-    By a `VirtualClock` its delays, timeouts and times to live pass when the test says so.
-    """
-    with tempfile.TemporaryDirectory(prefix="danube-") as temporary:
-        server = Server(StandaloneSettings(data_dir or Path(temporary), port=port, node=NODE), clock=clock)
-        await server.start()
-        loop = asyncio.get_running_loop()
-
-        def time_moved() -> None:  # in whatever thread
-            loop.call_soon_threadsafe(server.time_moved)
-
-        if clock is not None:
-            clock.watch(time_moved)
-        try:
-            yield server
-        finally:
-            if clock is not None:
-                clock.unwatch(time_moved)
-            await server.stop()
-
-
-@contextmanager
-def broker_thread(data_dir: Path | None = None, *, clock: VirtualClock | None = None) -> Iterator[str]:
-    """The same beside the test, in a thread; gives the URL."""
-    loop = asyncio.new_event_loop()
-    thread = Thread(target=loop.run_forever, name="danube-broker", daemon=True)
-    thread.start()
-    running = broker(data_dir, clock=clock)
-    server = asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(30)
+) -> AsyncIterator[RunningBroker]:
+    """The same for a test with an event loop, which goes on while the broker starts and stops."""
+    block = broker_beside(data_dir, port=port, clock=clock)
+    running = RunningBroker(await asyncio.to_thread(block.__enter__))
     try:
-        yield server.url
+        yield running
     finally:
-        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        await asyncio.to_thread(block.__exit__, None, None, None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pydanube.testing.broker import broker_thread
+from pydanube.testing.broker import BrokerBeside, broker_beside, broker_thread
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +14,10 @@ def danube_url() -> Iterator[str]:
     """The address of a real broker that lives as long as the test session."""
     with broker_thread() as url:
         yield url
+
+
+@pytest.fixture
+def danube_broker() -> Iterator[BrokerBeside]:
+    """A broker for one test, which may restart it, crash it and fill its disk."""
+    with broker_beside() as beside:
+        yield beside
