@@ -206,11 +206,13 @@ def test_many_small_chunks_are_no_way_around_the_bound() -> None:
     reader = RequestReader()
     reader.feed(get("Transfer-Encoding: chunked"))
     chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
+    for _ in range(HTTP_BODY_BYTES_MAX >> 16):
+        reader.feed(chunk)
+        assert reader.next() is None
+    reader.feed(chunk)
     with pytest.raises(error_table()["http_body_too_large"]):
-        for _ in range(100):
-            reader.feed(chunk)
-            assert reader.next() is None
-            assert reader.held <= HTTP_BODY_BYTES_MAX + len(chunk)
+        reader.next()
+    assert reader.held <= HTTP_BODY_BYTES_MAX + len(chunk)
 
 
 def test_the_largest_of_everything_is_taken() -> None:
@@ -254,8 +256,8 @@ def test_whatever_comes_ends_in_requests_or_a_fault_of_the_table(pieces: list[by
                 assert re.fullmatch(r"[\x21-\x7e]+", request.target)
             reader.wants_continue()
             assert reader.held <= HTTP_HEAD_BYTES_MAX + HTTP_BODY_BYTES_MAX
-    except DanubeError as error:
-        assert error.code in FAULTS
+    except tuple(error_table()[code] for code in FAULTS):
+        pass
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pydanube.api.http.router import Router
 from pydanube.base.errors import DanubeError, HttpBusy, HttpOriginRefused, HttpTooSlow
 from pydanube.base.limits import (
     HTTP_BODIES_BYTES_MAX,
+    HTTP_LINGER_SECONDS,
     HTTP_PIPELINED_BYTES_MAX,
     HTTP_REQUEST_SECONDS,
     HTTP_REQUESTS_MAX,
@@ -59,7 +60,8 @@ class HttpConnection:
         self._held = 0
         self._writable = True
         self._serving: Task[None] | None = None
-        self._timer: TimerHandle | None = None  # runs while a request comes
+        self._timer: TimerHandle | None = None  # runs while a request comes, and at the end
+        self._ended = False  # refused: what still comes is not looked at
 
     @property
     def busy(self) -> bool:
@@ -69,10 +71,9 @@ class HttpConnection:
     # -- the doorway's calls -------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        if self._transport.is_closing():
-            return
-        self._reader.feed(data)
-        self._go_on()
+        if not self._ended and not self._transport.is_closing():
+            self._reader.feed(data)
+            self._go_on()
 
     def pause(self) -> None:
         """It does not read what it was sent: nothing more is answered or read."""
@@ -104,7 +105,7 @@ class HttpConnection:
 
     def _go_on(self) -> None:
         """Serves the next request, if it is there and nothing else is being done."""
-        if self._serving is None and self._writable and not self._transport.is_closing():
+        if self._serving is None and self._writable and not self._ended and not self._transport.is_closing():
             try:
                 request = self._reader.next()
                 self._count_held()
@@ -132,7 +133,11 @@ class HttpConnection:
 
     async def _answer(self, request: Request) -> None:
         answer = await self._web.answer(request)
+        if self._transport.is_closing():
+            return
         self._write(answer, keep_alive=request.keep_alive, body=request.method != "HEAD")
+        if not request.keep_alive:
+            self._transport.close()
 
     def _served(self, done: Task[None]) -> None:
         self._web.serving -= 1
@@ -140,18 +145,24 @@ class HttpConnection:
         self._go_on()
 
     def _write(self, answer: Answer, *, keep_alive: bool, body: bool = True) -> None:
-        if self._transport.is_closing():
-            return
         status, content, content_type, headers = answer
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
-        if not keep_alive:
-            self._transport.close()
 
     def _refuse(self, error: DanubeError) -> None:
-        """Where the next request begins is not known any more."""
-        self.greeted = True
+        """Where the next request begins is not known any more. The connection ends, but not at once.
+
+        The client may still be sending, and a socket that is closed on bytes takes the answer back.
+        """
+        self.greeted = self._ended = True
         self._set_timer(False)
+        if self._transport.is_closing():
+            return
         self._write(problem(error), keep_alive=False)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._web.held -= self._held
+        self._held, self._reader = 0, RequestReader()
+        self._timer = self._loop.call_later(HTTP_LINGER_SECONDS, self._transport.close)
 
     # -- bounds --------------------------------------------------------------------------------------------------------
 

@@ -114,3 +114,7 @@ _BLAMES = {
     "server": "The fault of the broker.",
     "environment": "Nobody's fault: a disk, a network, or the state of things.",
 }
+
+
+if __name__ == "__main__":
+    print(errors_page(), end="")

@@ -1,0 +1,234 @@
+"""HTTP/1.1 against a broker: keep-alive, pipelining, and peers that are slow, greedy or wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from api.http_client import Http, Reply, with_http
+from pydanube.api.http import connection as connection_module
+from pydanube.api.http.problem import status_of
+from pydanube.api.http.rest import make_router
+from pydanube.api.server import Server
+from pydanube.base.errors import error_table
+from pydanube.base.limits import HTTP_PIPELINED_BYTES_MAX, KIB, MIB
+
+ORDERS = "/api/v1/topics/default/orders"
+
+
+def the_http(server: Server) -> connection_module.HttpConnection:
+    [doorway] = server._listener.connections
+    assert doorway._http is not None
+    return doorway._http
+
+
+async def until_reached(server: Server) -> None:
+    """The first bytes are there."""
+    while not any(each._http is not None for each in server._listener.connections):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def test_requests_in_one_write_are_answered_in_their_order(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        http.send("PUT", ORDERS)
+        for each in range(50):
+            http.send("POST", f"{ORDERS}/messages", {"messages": [{"value": str(each)}]})
+        http.send("GET", f"{ORDERS}/messages?limit=50", None, connection="close")
+        http.send("GET", "/healthz")  # behind the end
+        assert (await http.reply()).status == 201
+        for each in range(50):
+            assert (await http.reply()).json["messages"][0]["offset"] == each
+        seen = (await http.reply()).json["messages"]
+        assert [message["value"] for message in seen] == [str(each) for each in range(50)]
+        assert await http.ended()
+
+    with_http(tmp_path, story)
+
+
+def test_a_body_that_waits_to_be_welcome_is_asked_for(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        http.writer.write(
+            f"POST {ORDERS}/messages HTTP/1.1\r\nHost: d\r\nExpect: 100-continue\r\n"
+            "Content-Type: application/octet-stream\r\nContent-Length: 2\r\n\r\n".encode()
+        )
+        assert await http.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        http.writer.write(b"hi")
+        assert (await http.reply()).status == 200
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (
+            b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "http_request_invalid",
+        ),
+        (b"GET /" + b"a" * 10_000, "http_target_too_long"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000, "http_head_too_large"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n", "http_body_too_large"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "http_unsupported"),
+    ],
+)
+def test_a_broken_request_is_answered_and_the_connection_ends(tmp_path: Path, sent: bytes, code: str) -> None:
+    async def story(server: Server, http: Http) -> None:
+        http.writer.write(sent)
+        reply = await http.reply()
+        assert (reply.json["code"], reply.status) == (code, status_of(error_table()[code]))
+        assert reply.headers["connection"] == "close"
+        http.writer.write(b"x" * 1000)  # a client that does not listen gets its answer all the same
+        assert await http.ended()
+        assert server._listener.web.held == 0
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"GET / HT", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nslow", b"PUT / HTTP/1.1\r\n"]
+)
+def test_a_request_that_does_not_come_in_time_is_given_up(tmp_path: Path, sent: bytes) -> None:
+    async def story(server: Server, http: Http) -> None:
+        http.writer.write(sent)
+        await until_reached(server)
+        the_http(server).too_slow()  # as its timer does
+        reply = await http.reply()
+        assert (reply.status, reply.json["code"]) == (408, "http_too_slow")
+        assert await http.ended()
+
+    with_http(tmp_path, story)
+
+
+def test_the_time_of_a_request_begins_with_its_first_byte_and_ends_with_its_last(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("GET", "/healthz")
+        connection = the_http(server)
+        assert connection._timer is None
+        http.writer.write(b"G")
+        while connection._timer is None:  # noqa: ASYNC110 - a byte on its way through this loop
+            await asyncio.sleep(0)
+        timer = connection._timer
+        http.writer.write(b"ET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await http.reply()).status == 200
+        assert timer.cancelled()
+        assert connection._timer is None
+
+    with_http(tmp_path, story)
+
+
+def test_a_slow_first_body_is_no_slow_hello(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        http.writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n")
+        await until_reached(server)
+        assert not server._listener.greeting
+
+    with_http(tmp_path, story)
+
+
+def test_whoever_does_not_read_its_answers_gets_no_more(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("POST", f"{ORDERS}/messages", b"x" * MIB)
+        http.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        [doorway] = server._listener.connections
+        request = f"GET {ORDERS}/messages HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+        largest = 0
+        for _ in range(2000):
+            http.writer.write(request * 10)
+            await asyncio.sleep(0)
+            largest = max(largest, doorway._transport.get_write_buffer_size())
+        assert not the_http(server)._writable
+        assert largest < 9 * MIB
+        assert the_http(server)._reader.held < HTTP_PIPELINED_BYTES_MAX + 512 * KIB
+        http.writer.transport.abort()
+
+    with_http(tmp_path, story)
+
+
+def test_bodies_of_all_connections_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "HTTP_BODIES_BYTES_MAX", MIB)
+
+    async def story(server: Server, http: Http) -> None:
+        others = [await Http.connect(server) for _ in range(3)]
+        for each in others:
+            each.writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n" + bytes(800_000))
+        first = await asyncio.wait(
+            {asyncio.ensure_future(each.reply()) for each in others}, return_when="FIRST_COMPLETED"
+        )
+        [done, *_] = first[0]
+        assert (done.result().status, done.result().json["code"]) == (503, "http_busy")
+        for each in first[1]:
+            each.cancel()
+        await asyncio.gather(*first[1], return_exceptions=True)
+        assert (await http.ask("GET", "/healthz")).status == 200
+        for each in others:
+            each.writer.transport.abort()
+        while len(server._listener.connections) > 1:  # noqa: ASYNC110 - sockets of this loop
+            await asyncio.sleep(0)
+        assert server._listener.web.held == 0
+
+    with_http(tmp_path, story)
+
+
+def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS)
+        other = await Http.connect(server)
+        other.send("GET", f"{ORDERS}/messages?wait=20&offset=latest")
+        while not server._listener.web.serving:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        other.writer.transport.abort()
+        while server._listener.web.serving:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    with_http(tmp_path, story)
+
+
+NAMES = st.one_of(
+    st.sampled_from(["default", "orders", "..", "%2e", "", "%", "a%2Fb"]),
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=5),
+)
+ROUTES = st.sampled_from([route.template for route in make_router().routes])
+PATHS = st.builds(
+    lambda template, names: re.sub(r"\{\w+\}", lambda _: names.pop(), template), ROUTES, st.lists(NAMES, min_size=3)
+)
+BODIES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=10)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.one_of(st.sampled_from(["messages", "policies", "to", "start", "options", "value", "key"]), st.text()),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=10,
+)
+REQUEST = st.tuples(st.sampled_from(["GET", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"]), PATHS, BODIES)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(REQUEST, min_size=10, max_size=40))
+def test_whatever_is_asked_gets_an_answer_of_the_table(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[tuple[str, str, object]]
+) -> None:
+    async def story(server: Server, http: Http) -> None:
+        for method, path, body in requests:
+            try:
+                content = json.dumps(body).encode()
+            except ValueError:
+                continue
+            reply: Reply = await http.ask(method, path, content, content_type="application/json")
+            if reply.status >= 400:
+                assert reply.json["status"] == reply.status
+                assert reply.status < 500, reply
+            if reply.headers["connection"] == "close":
+                await http.close()
+                http.reader, http.writer = await asyncio.open_connection(*server.address)
+
+    with_http(tmp_path_factory.mktemp("noise"), story)

@@ -1,0 +1,427 @@
+"""REST: every verb by its path, messages in and out, and an error of the table for everything that is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import pydanube
+from api.http_client import Http, with_http
+from pydanube.api.http.answer import JSON
+from pydanube.api.http.problem import errors_page, status_of
+from pydanube.api.http.rest import make_router
+from pydanube.api.http.router import RAW
+from pydanube.api.server import Server
+from pydanube.api.verbs import VERBS
+from pydanube.base.errors import error_table
+from pydanube.base.limits import KIB, MIB, PUBLISHED_MESSAGES_MAX
+
+ROOT = Path(__file__).resolve().parents[2]
+ORDERS = "/api/v1/topics/default/orders"
+SUB = f"{ORDERS}/subscriptions/workers"
+
+
+# -- what there is -----------------------------------------------------------------------------------------------------
+
+
+def test_every_verb_that_needs_no_connection_has_a_route() -> None:
+    operations = [route.operation for route in make_router().routes]
+    assert sorted(operations) == sorted(set(operations))
+    assert set(VERBS) - set(operations) == {"topic"}  # which is `lookup` here
+
+
+def test_the_description_names_every_route_and_its_fields(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        described = (await http.ask("GET", "/api/v1/openapi.json")).json
+        assert described["openapi"] == "3.1.0"
+        for route in make_router().routes:
+            operation = described["paths"][route.template][route.method.lower()]
+            assert operation["operationId"] == route.operation
+            assert str(route.status) in operation["responses"]
+            named = {each["name"] for each in operation["parameters"]}
+            assert named == {part[1:-1] for part in route.segments if part.startswith("{")} | set(route.query)
+            if route.body:
+                content = operation["requestBody"]["content"]
+                assert set(content[JSON]["schema"]["properties"]) == set(route.body)
+                assert (RAW in content) is route.raw
+        assert sum(map(len, described["paths"].values())) == len(make_router().routes)
+
+    with_http(tmp_path, story)
+
+
+def test_the_page_of_errors_is_the_table_and_is_served(tmp_path: Path) -> None:
+    page = errors_page()
+    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "run: python -m pydanube.api.http.problem"
+
+    async def story(server: Server, http: Http) -> None:
+        assert (await http.ask("GET", "/errors")).body.decode() == page
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize("code", error_table())
+def test_every_error_has_a_status_that_says_whose_fault_it_is(code: str) -> None:
+    kind = error_table()[code]
+    status = status_of(kind)
+    assert (status < 500 or status == 501) == (kind.blame == "caller")
+    if status in (429, 503):
+        assert kind.retriable
+
+
+# -- administration ----------------------------------------------------------------------------------------------------
+
+
+def test_namespaces_are_made_changed_listed_and_deleted(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        assert (await http.ask("PUT", "/api/v1/namespaces/shop", {"policies": {"topics_max": 3}})).status == 201
+        assert (await http.ask("PUT", "/api/v1/namespaces/shop")).json["code"] == "namespace_exists"
+        found = await http.ask("GET", "/api/v1/namespaces/shop")
+        assert found.json == {"namespace": "shop", "policies": {"topics_max": 3}}
+        changed = await http.ask("PATCH", "/api/v1/namespaces/shop", {"policies": {"topics_max": None}})
+        assert changed.json == {"policies": {}}
+        assert (await http.ask("GET", "/api/v1/namespaces?after=rest&limit=1")).json == {
+            "namespaces": ["shop"],
+            "more": True,
+        }
+        deleted = await http.ask("DELETE", "/api/v1/namespaces/shop")
+        assert (deleted.status, deleted.body) == (204, b"")
+        assert (await http.ask("GET", "/api/v1/namespaces/shop")).json["code"] == "namespace_not_found"
+
+    with_http(tmp_path, story)
+
+
+def test_topics_are_made_described_altered_listed_truncated_and_deleted(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        made = await http.ask("PUT", ORDERS, {"durability": "buffered", "policies": {"ttl_seconds": 60}})
+        assert made.status == 201
+        assert made.json["durability"] == "buffered"
+        for name in ("a", "b"):
+            assert (await http.ask("PUT", f"/api/v1/topics/default/{name}", {"partitions": 2})).status == 201
+        listed = (await http.ask("GET", "/api/v1/topics/default?limit=2")).json
+        assert ([each["topic"] for each in listed["topics"]], listed["more"]) == (["/default/a", "/default/b"], True)
+        assert (await http.ask("PATCH", "/api/v1/topics/default/a", {"partitions": 3})).json["partitions"] == 3
+        await http.ask("POST", f"{ORDERS}/messages", {"messages": [{"value": str(each)} for each in range(5)]})
+        assert (await http.ask("GET", ORDERS)).json["end"] == 5
+        assert (await http.ask("GET", f"{ORDERS}/bounds")).json == {"first": 0, "end": 5}
+        assert (await http.ask("GET", f"{ORDERS}/offset?time=0")).json == {"offset": 0}
+        assert (await http.ask("GET", "/api/v1/lookup/default/a")).json["partitions"] == 3
+        assert (await http.ask("POST", f"{ORDERS}/truncate", {"before": 3})).status == 204
+        assert (await http.ask("GET", f"{ORDERS}/bounds")).json == {"first": 3, "end": 5}
+        assert (await http.ask("DELETE", ORDERS)).status == 204
+        assert (await http.ask("GET", ORDERS)).json["code"] == "topic_not_found"
+
+    with_http(tmp_path, story)
+
+
+def test_subscriptions_are_made_described_altered_sought_skipped_explained_and_deleted(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("POST", f"{ORDERS}/messages", {"messages": [{"value": str(each)} for each in range(5)]})
+        assert (await http.ask("PUT", SUB, {"type": "shared", "start": "earliest"})).status == 201
+        [listed] = (await http.ask("GET", f"{ORDERS}/subscriptions")).json["subscriptions"]
+        assert (listed["subscription"], listed["type"], listed["backlog"]) == ("workers", "shared", 5)
+        altered = await http.ask("PATCH", SUB, {"options": {"failure": {"max_redelivery_count": 2}}})
+        assert altered.json["options"]["failure"]["max_redelivery_count"] == 2
+        assert (await http.ask("POST", f"{SUB}/skip", {"count": 2})).json == {"skipped": 2}
+        assert (await http.ask("GET", SUB)).json["floor"] == 2
+        assert (await http.ask("POST", f"{SUB}/seek", {"to": {"time": 0}})).json["floor"] == 0
+        said = await http.ask("GET", f"{SUB}/explain?offset=0")
+        assert said.json == {"sentence": "No consumer is connected."}
+        assert (await http.ask("DELETE", SUB)).status == 204
+        assert (await http.ask("GET", SUB)).json["code"] == "subscription_not_found"
+
+    with_http(tmp_path, story)
+
+
+def test_the_broker_says_what_it_is_and_what_is_in_force(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        assert (await http.ask("GET", "/api/v1/broker")).json["url"] == server.url
+        assert (await http.ask("GET", "/api/v1/config")).json["data_dir"] == str(tmp_path)
+        assert (await http.ask("GET", "/healthz")).body == b"ok\n"
+        http.send("HEAD", "/readyz")
+        assert (await http.reply(to_head=True)).headers["content-length"] == "6"
+
+    with_http(tmp_path, story)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_published_over_http_is_read_by_a_client_and_the_other_way_round(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        first = {"key": "k", "value": "grüße", "attributes": {"a": "b"}, "event_time": 7}
+        sent = await http.ask("POST", f"{ORDERS}/messages", {"messages": [first, {"value_base64": "/wA="}, {}]})
+        assert sent.json["durability"] == "fsynced"
+        assert [each["offset"] for each in sent.json["messages"]] == [0, 1, 2]
+        assert (await http.ask("POST", f"{ORDERS}/messages?key=raw+key", b"\x00\xff")).json["messages"][0][
+            "offset"
+        ] == 3
+        async with pydanube.connect(server.url) as client:
+            async with client.consumer("/default/orders", subscription="s", start="earliest") as consumer:
+                got = [await consumer.receive() for _ in range(4)]
+            async with client.producer("/default/orders") as producer:
+                await producer.send(b"native", key="n")
+        assert [message.payload for message in got] == ["grüße".encode(), b"\xff\x00", None, b"\x00\xff"]
+        assert (got[0].key, dict(got[0].attributes), got[0].event_time, got[3].key) == ("k", {"a": "b"}, 7, "raw key")
+        seen = (await http.ask("GET", f"{ORDERS}/messages?limit=100")).json
+        assert (seen["next"], seen["first"], seen["end"]) == (5, 0, 5)
+        shown = [(each.get("value"), each.get("value_base64"), each["key"]) for each in seen["messages"]]
+        expected = [("grüße", None, "k"), (None, "/wA=", None), (None, None, None), (None, "AP8=", "raw key")]
+        assert shown == [*expected, ("native", None, "n")]
+
+    with_http(tmp_path, story)
+
+
+def test_keys_go_to_the_partition_where_clients_look_for_them(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS, {"partitions": 4})
+        keys = [f"key-{each}" for each in range(20)]
+        sent = await http.ask("POST", f"{ORDERS}/messages", {"messages": [{"key": key, "value": key} for key in keys]})
+        places = {key: each["topic"] for key, each in zip(keys, sent.json["messages"], strict=True)}
+        async with pydanube.connect(server.url) as client, client.producer("/default/orders") as producer:
+            for key in keys:
+                receipt = await producer.send(b"again", key=key)
+                assert f"/default/orders-part-{receipt.partition}" == places[key]
+        without = [await http.ask("POST", f"{ORDERS}/messages", {"messages": [{"value": "x"}]}) for _ in range(4)]
+        assert len({each.json["messages"][0]["topic"] for each in without}) == 4
+        assert (await http.ask("GET", f"{ORDERS}/messages")).json["code"] == "partition_missing"
+        assert (await http.ask("GET", f"{ORDERS}-part-0/messages")).status == 200
+
+    with_http(tmp_path, story)
+
+
+def test_whoever_waits_for_a_message_gets_it_when_it_comes(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS)
+        http.send("GET", f"{ORDERS}/messages?offset=latest&wait=20")
+        other = await Http.connect(server)
+        while not server._listener.web.serving:  # noqa: ASYNC110 - what is waited for happens in this loop
+            await asyncio.sleep(0)
+        for doorway in list(server._listener.connections):
+            doorway.look()
+            doorway.look()
+            doorway.look()  # it is silent, but waits for us
+        await other.close()
+        other = await Http.connect(server)
+        await other.ask("POST", f"{ORDERS}/messages", {"messages": [{"value": "late"}]})
+        assert [each["value"] for each in (await http.reply()).json["messages"]] == ["late"]
+        await other.close()
+
+    with_http(tmp_path, story)
+
+
+def test_what_is_looked_at_is_bounded(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        async with pydanube.connect(server.url) as client, client.producer("/default/orders") as producer:
+            for _ in range(4):
+                await producer.send(b"x" * 500 * KIB)
+        seen = (await http.ask("GET", f"{ORDERS}/messages?limit=1000")).json
+        assert len(seen["messages"]) == 3  # no more than about a MiB is looked at
+        assert {(len(each["value"]), each["value_cut_from_bytes"]) for each in seen["messages"]} == {
+            (256 * KIB, 500 * KIB)
+        }
+        assert seen["next"] == 3
+
+    with_http(tmp_path, story)
+
+
+def test_a_topic_that_keeps_nothing_gives_no_offsets(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS, {"reliable": False})
+        sent = await http.ask("POST", f"{ORDERS}/messages", {"messages": [{"value": "x"}]})
+        assert sent.json == {"messages": [{"topic": "/default/orders", "offset": None}], "durability": "none"}
+        assert (await http.ask("GET", f"{ORDERS}/messages")).json["code"] == "not_reliable"
+
+    with_http(tmp_path, story)
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------------------
+
+
+def many(count: int) -> dict[str, Any]:
+    return {"messages": [{}] * count}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("GET", "/api/v1/nothing", None, "route_not_found"),
+        ("GET", "/api/v1/topics/default/orders/", None, "route_not_found"),
+        ("GET", "/api/v1/../v1/broker", None, "route_not_found"),
+        ("POST", "/metrics", None, "method_not_allowed"),
+        ("GET", "/api/v1/topics/default/%zz", None, "http_request_invalid"),
+        ("GET", "/api/v1/topics/default/%ff", None, "http_request_invalid"),
+        ("GET", "/api/v1/topics/default/%c0%ae", None, "http_request_invalid"),
+        ("GET", "/api/v1/namespaces?limit=0", None, "request_invalid"),
+        ("GET", "/api/v1/namespaces?limit=ten", None, "request_invalid"),
+        ("GET", "/api/v1/namespaces?limit=" + "9" * 30, None, "request_invalid"),
+        ("GET", "/api/v1/namespaces?limit=1&limit=1", None, "request_invalid"),
+        ("GET", "/api/v1/namespaces?color=red", None, "request_invalid"),
+        ("GET", "/api/v1/namespaces?" + "&" * 100, None, "request_invalid"),
+        ("GET", f"{ORDERS}/offset", None, "request_invalid"),
+        ("GET", f"{ORDERS}/messages?limit=1001", None, "request_invalid"),
+        ("GET", f"{ORDERS}/messages?wait=21", None, "request_invalid"),
+        ("GET", f"{ORDERS}/messages?offset=-1", None, "request_invalid"),
+        ("GET", f"{ORDERS}/messages?offset=soon", None, "request_invalid"),
+        ("GET", f"{SUB}/explain", None, "request_invalid"),
+        ("PUT", ORDERS, {"color": "red"}, "request_invalid"),
+        ("PUT", ORDERS, {"partitions": "two"}, "request_invalid"),
+        ("PUT", ORDERS, {"namespace": "other"}, "request_invalid"),
+        ("PUT", ORDERS, {"durability": "hope"}, "request_invalid"),
+        ("PUT", ORDERS, {"policies": {"no_such": 1}}, "policy_invalid"),
+        ("PUT", ORDERS, ["not", "an", "object"], "request_invalid"),
+        ("PUT", SUB, {"start": "soon"}, "argument_invalid"),
+        ("PATCH", SUB, None, "request_invalid"),
+        ("POST", f"{SUB}/seek", {}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", None, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", many(0), "request_invalid"),
+        ("POST", f"{ORDERS}/messages", many(PUBLISHED_MESSAGES_MAX + 1), "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {"messages": ["text"]}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {"messages": [{"value": 1}]}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {"messages": [{"valeu": "x"}]}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {"messages": [{"value": "x", "value_base64": ""}]}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {"messages": [{"value_base64": "a"}]}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {"messages": [{"value_base64": "ä"}]}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {"messages": [{"attributes": {"a": 1}}]}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages", {"messages": [{"event_time": 1 << 63}]}, "request_invalid"),
+        ("POST", f"{ORDERS}/messages?key=a", {"messages": [{}]}, "request_invalid"),
+        ("PUT", ORDERS, b"bytes", "content_type_unknown"),
+    ],
+)
+def test_a_wrong_request_gets_a_problem_document_and_the_connection_goes_on(
+    tmp_path: Path, method: str, path: str, body: Any, code: str
+) -> None:
+    async def story(server: Server, http: Http) -> None:
+        if (method, path) != ("PUT", ORDERS):
+            await http.ask("PUT", ORDERS)
+            if path != SUB:
+                await http.ask("PUT", SUB)
+        reply = await http.ask(method, path, body)
+        assert reply.headers["content-type"] == "application/problem+json"
+        document = reply.json
+        assert document["code"] == code
+        assert document["type"] == f"/errors#{code}"
+        assert document["status"] == reply.status == status_of(error_table()[code])
+        assert set(document) == {"type", "title", "status", "detail", "code", "blame", "retriable", "help"}
+        assert (await http.ask("GET", "/healthz")).status == 200
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"policies": {}, "policies": {}}',
+        b'{"partitions": NaN}',
+        b'{"partitions": 1e999}',
+        b'{"partitions": ' + b"9" * 5000 + b"}",
+        b'{"policies": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001,
+        b'{"durability": "\\ud800"}',
+        b'{"durability": "\xff"}',
+        b"[" * 60_000,
+        b'{"durability": "' + b"a" * 70_000 + b'"}',
+    ],
+    ids=lambda body: repr(body[:30]),
+)
+def test_a_body_that_is_no_json_we_take_is_refused(tmp_path: Path, body: bytes) -> None:
+    async def story(server: Server, http: Http) -> None:
+        reply = await http.ask("PUT", ORDERS, body, content_type=JSON)
+        assert reply.json["code"] == "request_invalid"
+
+    with_http(tmp_path, story)
+
+
+NAMES = [
+    "..",
+    ".",
+    "%2e%2e",
+    "a%2Fb",
+    "a%2F..%2Fb",
+    "%00",
+    "a%0d%0aX-Evil:%201",
+    quote("\u202eorders"),
+    quote("caf\u00e9"),  # as one character,
+    quote("cafe\u0301"),  # and as two
+    "a" * 256,
+    "a%20b",
+    "%252e%252e",
+    "a:b",
+    "a;b",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_in_a_path_is_a_name_or_is_refused(tmp_path: Path, name: str) -> None:
+    async def story(server: Server, http: Http) -> None:
+        for method, path in (
+            ("PUT", f"/api/v1/topics/default/{name}"),
+            ("PUT", f"/api/v1/topics/{name}/orders"),
+            ("GET", f"/api/v1/topics/default/{name}"),
+            ("POST", f"/api/v1/topics/default/{name}/messages"),
+            ("PUT", f"/api/v1/namespaces/{name}"),
+        ):
+            reply = await http.ask(method, path, {"messages": [{}]} if method == "POST" else None)
+            assert reply.json["code"] == "name_invalid", (method, path)
+            assert "x-evil" not in reply.headers
+
+    with_http(tmp_path, story)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metadata", "node"]
+
+
+def test_subscriptions_are_called_by_any_text_and_twins_stay_apart(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS)
+        names = ["..", "a/b", "caf\u00e9", "cafe\u0301", "%2e", "\U0001f980", "a b+c"]
+        for name in names:
+            assert (await http.ask("PUT", f"{ORDERS}/subscriptions/{quote(name, safe='')}")).status == 201
+            described = await http.ask("GET", f"{ORDERS}/subscriptions/{quote(name, safe='')}")
+            assert described.json["subscription"] == name
+        listed = (await http.ask("GET", f"{ORDERS}/subscriptions")).json["subscriptions"]
+        assert [each["subscription"] for each in listed] == sorted(names)
+        for name in ("\0", "a\r\nb", "x" * 256):
+            refused = await http.ask("PUT", f"{ORDERS}/subscriptions/{quote(name, safe='')}")
+            assert refused.json["code"] == "name_invalid"
+
+    with_http(tmp_path, story)
+
+
+def test_a_page_of_another_site_changes_nothing(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        refused = await http.ask("PUT", ORDERS, None, origin="http://evil.example")
+        assert (refused.status, refused.json["code"]) == (403, "http_origin_refused")
+        assert (await http.ask("PUT", ORDERS, None, origin="http://danube")).status == 201
+        form = await http.ask("POST", f"{ORDERS}/truncate", b"a=b", content_type="application/x-www-form-urlencoded")
+        assert form.json["code"] == "content_type_unknown"
+
+    with_http(tmp_path, story)
+
+
+def test_a_disk_that_is_full_is_not_the_callers_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS)
+
+        def full(*_: object) -> None:
+            raise error_table()["disk_full"]("no space")
+
+        monkeypatch.setattr(server._broker.service, "publish", full)
+        reply = await http.ask("POST", f"{ORDERS}/messages", {"messages": [{}]})
+        assert (reply.status, reply.headers["retry-after"], reply.json["blame"]) == (503, "1", "environment")
+        monkeypatch.setattr(server._broker.service, "publish", lambda *_: 1 / 0)
+        reply = await http.ask("POST", f"{ORDERS}/messages", {"messages": [{}]})
+        assert (reply.status, reply.json["detail"]) == (500, "the broker failed: ZeroDivisionError")
+
+    with_http(tmp_path, story)
+
+
+def test_a_body_of_the_largest_size_is_taken(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        assert (await http.ask("POST", f"{ORDERS}/messages", b"x" * MIB)).status == 200
+        refused = await http.ask("POST", f"{ORDERS}/messages", b"x" * (MIB + 1))
+        assert (refused.status, refused.headers["connection"]) == (413, "close")
+
+    with_http(tmp_path, story)
