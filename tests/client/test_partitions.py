@@ -118,3 +118,19 @@ def test_a_producer_that_is_closed_while_it_grows_leaves_nothing_open(tmp_path: 
         await until(lambda: not any(opened.producers for opened in door.server._broker.service._opened.values()))
 
     with_door(tmp_path, run)
+
+
+def test_a_partition_can_be_used_by_its_name(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, partitions=2)
+        name = f"{TOPIC}-part-1"
+        async with client.producer(name) as producer:
+            receipt = await producer.send(b"x", key="whatever its hash is")
+        assert (receipt.partition, receipt.offset) == (1, 0)
+        async with client.consumer(name, subscription="s", start="earliest") as consumer:
+            assert (await consumer.receive(5)).payload == b"x"
+        [message] = await client.admin.peek(TOPIC, partition=1)
+        assert message.payload == b"x"
+        assert await client.bounds(f"{TOPIC}-part-0") == (0, 0)
+
+    with_client(tmp_path, run)

@@ -47,7 +47,7 @@ def _read_all(files: Sequence[str], queue: Queue[list[bytes] | Exception | None]
         try:
             for name in files:
                 if name == "-":
-                    for lines in _split(sys.stdin.buffer):
+                    for lines in _split(_stdin()):
                         put(lines)
                 else:
                     with Path(name).open("rb") as file:
@@ -58,6 +58,14 @@ def _read_all(files: Sequence[str], queue: Queue[list[bytes] | Exception | None]
             put(error)
     except Exception:  # the loop has ended: nobody is there to be told
         return
+
+
+def _stdin() -> IO[bytes]:
+    """Without a buffer of its own: the lock of one, held by a blocked thread, would abort the interpreter's end."""
+    try:
+        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+    except OSError:  # it is no file
+        return sys.stdin.buffer
 
 
 def _split(file: IO[bytes]) -> Iterator[list[bytes]]:

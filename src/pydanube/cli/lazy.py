@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -24,6 +25,10 @@ class Noun(click.Group):
         return list(self.commands)
 
 
+class ReaderGone(Exception):
+    """Whoever read the output has enough. Not an `OSError`, for which click has an ending of its own."""
+
+
 class LazyGroup(click.Group):
     """Its commands come from a table."""
 
@@ -40,6 +45,14 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(import_module(entry.module), entry.attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            ended = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
+        return ended
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

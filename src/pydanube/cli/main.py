@@ -10,7 +10,7 @@ from contextlib import suppress
 import click
 
 from pydanube import __version__
-from pydanube.cli.lazy import Entry, LazyGroup
+from pydanube.cli.lazy import Entry, LazyGroup, ReaderGone
 from pydanube.cli.settings import place_options
 
 COMMANDS = {
@@ -54,9 +54,8 @@ def danube() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
         ended = danube.main(arguments, prog_name="danube", standalone_mode=False)
-        sys.stdout.flush()
         return ended if isinstance(ended, int) else 0
-    except BrokenPipeError:  # whoever read the output has enough
+    except ReaderGone:
         _close_stdout()
         return 0
     except (click.Abort, KeyboardInterrupt):

@@ -39,11 +39,12 @@ class TopicInfo(NamedTuple):
     topic: str
     partitions: int  # 0: not partitioned
     reliable: bool
+    partition: int | None = None  # the name is that of one partition, and has no further ones
 
     def places(self) -> list[tuple[int | None, str]]:
         """Number and name of each partition; a topic without partitions is its only place."""
         if not self.partitions:
-            return [(None, self.topic)]
+            return [(self.partition, self.topic)]
         return [(number, f"{self.topic}-part-{number}") for number in range(self.partitions)]
 
 
@@ -104,7 +105,10 @@ class Client:
         if reliable is not None:
             fields["reliable"] = reliable
         found = await self.ask("topic", fields)
-        return TopicInfo(name, int(found["partitions"]), bool(found["reliable"]))
+        whole, reliable = str(found["topic"]), bool(found["reliable"])
+        if name != whole:
+            return TopicInfo(name, 0, reliable, int(name.removeprefix(f"{whole}-part-")))
+        return TopicInfo(name, int(found["partitions"]), reliable)
 
     async def bounds(self, place: str) -> tuple[int, int]:
         """Of a topic without partitions, or of a partition: the first offset there is, and the next there will be."""

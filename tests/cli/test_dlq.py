@@ -1,0 +1,128 @@
+"""`danube dlq`: what was given up is seen, and goes back once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import pydanube
+from cli.conftest import Danube
+from pydanube.cli import dlq
+
+
+@pytest.fixture
+def dead(danube: Danube, topic: str) -> str:
+    """A dead-letter topic with no letters yet."""
+    danube("topic", "create", f"{topic}-dead")
+    return f"{topic}-dead"
+
+
+def give_up(danube: Danube, url: str, topic: str, dead: str, subscription: str = "work") -> None:
+    """Every message of the topic is refused once, and that is enough."""
+    create = ("subscription", "create", topic, subscription, "--type", "shared", "--from", "earliest")
+    danube(*create, "--dead-letter-topic", dead, "--option", "failure.max_redelivery_count=0")
+
+    async def refuse() -> None:
+        name = f"/default/{topic}"
+        async with (
+            pydanube.connect(url) as client,
+            client.consumer(name, subscription=subscription, type="shared") as consumer,
+        ):
+            left = (await client.admin.describe_subscription(name, subscription))["backlog"]
+            for _ in range(left):
+                message = await consumer.receive(10)
+                consumer.nack(message, reason=f"cannot do {message.payload!r}")
+            while (await client.admin.describe_subscription(name, subscription))["backlog"]:
+                pass  # the broker moves them
+
+    asyncio.run(refuse())
+
+
+def values_of(danube: Danube, topic: str, format: str = "%v") -> list[str]:
+    return danube("consume", topic, "--from", "earliest", "-e", "-f", format).lines
+
+
+def test_peek_shows_where_a_letter_comes_from(danube: Danube, url: str, topic: str, dead: str) -> None:
+    danube("produce", topic, "-k", "key", "-H", "own=1", stdin=b"one\ntwo\n")
+    give_up(danube, url, topic, dead)
+    first, second = danube("dlq", "peek", dead, "-o", "json").json
+    assert first["original_topic"] == f"/default/{topic}"
+    assert (first["original_subscription"], first["original_offset"]) == ("work", "0")
+    assert first["reason"] == "cannot do b'one'"
+    assert first["attributes"] == {"own": "1"}
+    assert second["payload"] == "two"
+    assert "cannot do b'one'" in danube("dlq", "peek", dead, "-n", "1").text
+    [only] = danube("dlq", "peek", dead, "--filter", "reason=two", "-o", "json").json
+    assert only["payload"] == "two"
+
+
+def test_letters_go_back_once_with_key_and_own_attributes(danube: Danube, url: str, topic: str, dead: str) -> None:
+    danube("produce", topic, "-k", "key", "-H", "own=1", stdin=b"one\ntwo\nthree\n")
+    give_up(danube, url, topic, dead)
+
+    tried = danube("dlq", "redrive", dead, "--dry-run")
+    assert tried.text == f"would publish 3 dead letters of /default/{dead} again: 3 to /default/{topic}\n"
+    assert danube("subscription", "list", dead, "-o", "json").json == []
+    assert danube("dlq", "redrive", dead).code == 2
+    assert danube("dlq", "redrive", dead, "--limit", "1", "--yes", "-o", "json").json["redriven"] == 1
+    assert danube("dlq", "redrive", dead, "--dry-run", "-o", "json").json["letters"] == 2
+    assert danube("dlq", "redrive", dead, "--yes").text == f"published 2 dead letters of /default/{dead} again\n"
+    assert danube("dlq", "redrive", dead, "--yes", "-o", "json").json["redriven"] == 0
+    again = ["key one own=1", "key two own=1", "key three own=1"]
+    assert values_of(danube, topic, "%k %v %h") == again * 2
+
+
+def test_what_a_filter_leaves_alone_stays(danube: Danube, url: str, topic: str, dead: str) -> None:
+    danube("produce", topic, stdin=b"red\nblue\nred too\n")
+    give_up(danube, url, topic, dead)
+    filtered = ("dlq", "redrive", dead, "--filter", "reason=red", "--yes", "-o", "json")
+    assert danube(*filtered).json["redriven"] == 2
+    assert danube(*filtered).json["redriven"] == 0
+    assert danube("dlq", "redrive", dead, "--yes", "-o", "json").json["redriven"] == 1
+    assert values_of(danube, topic)[3:] == ["red", "red too", "blue"]
+
+
+def test_a_run_that_broke_off_before_its_acks_publishes_nothing_twice(
+    danube: Danube, url: str, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    danube("produce", topic, "--value", "{n}", "--count", "5")
+    give_up(danube, url, topic, dead)
+
+    def die(self: object, what: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pydanube.client.Consumer.ack", die)
+        assert danube("dlq", "redrive", dead, "--yes").code == 130
+    assert len(values_of(danube, topic)) == 10
+    assert danube("dlq", "redrive", dead, "--yes", "-o", "json").json["redriven"] == 5
+    assert len(values_of(danube, topic)) == 10
+
+
+def test_letters_of_a_partition_go_back_to_it(
+    danube: Danube, url: str, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dlq, "CHUNK", 4)
+    danube("topic", "create", topic, "--partitions", "2")
+    danube("produce", topic, "--value", "{n}", "--key", "k{n}", "--count", "10")
+    before = values_of(danube, topic, "%p %k %v")
+    give_up(danube, url, topic, dead)
+    assert danube("dlq", "redrive", dead, "--yes", "-o", "json").json["redriven"] == 10
+    assert sorted(values_of(danube, topic, "%p %k %v")) == sorted(before * 2)
+
+
+def test_they_may_go_elsewhere(danube: Danube, url: str, topic: str, dead: str) -> None:
+    danube("produce", topic, stdin=b"one\n")
+    danube("topic", "create", f"{topic}-other", "--partitions", "2")
+    give_up(danube, url, topic, dead)
+    assert danube("dlq", "redrive", dead, "--to", f"{topic}-other", "--yes").code == 0
+    assert values_of(danube, f"{topic}-other") == ["one"]
+    assert values_of(danube, topic) == ["one"]
+
+
+def test_a_message_that_is_no_dead_letter_is_refused(danube: Danube, dead: str) -> None:
+    danube("produce", dead, stdin=b"stranger\n")
+    ended = danube("dlq", "redrive", dead, "--yes")
+    assert ended.code == 1
+    assert "does not say where it comes from (Say with --to" in ended.err

@@ -1,0 +1,134 @@
+"""`danube export` and `danube import`: a topic as a file and back, in every format, with every kind of value."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import pydanube
+from cli.conftest import Danube
+
+FORMATS = ["parquet", "jsonl", "csv"]
+MESSAGES: list[dict[str, Any]] = [
+    {"payload": b"plain"},
+    {"payload": b"", "key": ""},
+    {"payload": None, "key": "tombstone"},
+    {"payload": b"\xff\x00\xfe", "key": b"\xff"},
+    {"payload": b'quotes " and, commas\nand lines\r\n', "attributes": {"a": "b,c", "ü": '"'}},
+    {"payload": b"timed", "event_time": 1_700_000_000_123_456},
+]
+
+
+def publish(url: str, topic: str) -> None:
+    async def send() -> None:
+        async with pydanube.connect(url) as client, client.producer(f"/default/{topic}") as producer:
+            for each in MESSAGES:
+                options = {name: value for name, value in each.items() if name != "payload"}
+                await producer.send(each["payload"], **options)
+
+    asyncio.run(send())
+
+
+def contents(url: str, topic: str) -> list[tuple[Any, ...]]:
+    async def read() -> list[tuple[Any, ...]]:
+        async with pydanube.connect(url) as client:
+            found = await client.admin.peek(f"/default/{topic}", 1000)
+            return [(each.payload, each.key_bytes, dict(each.attributes), each.event_time) for each in found]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_topic_survives_the_way_through_a_file(
+    danube: Danube, url: str, topic: str, tmp_path: Path, format: str
+) -> None:
+    publish(url, topic)
+    file = str(tmp_path / f"topic.{format}")
+    assert danube("export", topic, file).err == f"6 messages of /default/{topic} exported\n"
+    assert danube("import", f"{topic}-2", file).err == f"6 messages imported to /default/{topic}-2\n"
+    assert contents(url, f"{topic}-2") == contents(url, topic)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [f"topic.{format}"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_empty_topic_is_an_empty_file(danube: Danube, topic: str, tmp_path: Path, format: str) -> None:
+    danube("topic", "create", topic)
+    file = str(tmp_path / f"topic.{format}")
+    assert danube("export", topic, file).code == 0
+    assert danube("import", topic, file).err == f"0 messages imported to /default/{topic}\n"
+
+
+def test_parquet_has_the_columns_of_the_one_table(danube: Danube, url: str, topic: str, tmp_path: Path) -> None:
+    publish(url, topic)
+    danube("export", topic, str(tmp_path / "topic.parquet"))
+    table = pq.read_table(tmp_path / "topic.parquet")
+    assert table.column_names[:3] == ["offset", "publish_time", "append_time"]
+    assert table.column("payload").to_pylist() == [each["payload"] for each in MESSAGES]
+
+
+def test_partitions_stay_told_apart(danube: Danube, topic: str, tmp_path: Path) -> None:
+    danube("topic", "create", topic, "--partitions", "2")
+    danube("produce", topic, "--value", "{n}", "--key", "{n}", "--count", "100")
+    file = tmp_path / "topic.parquet"
+    danube("export", topic, str(file))
+    rows = pq.read_table(file).select(["partition", "offset"]).to_pylist()
+    assert len({(row["partition"], row["offset"]) for row in rows}) == 100
+    danube("export", topic, str(file), "--partition", "1")
+    assert "partition" not in pq.read_table(file).column_names
+
+
+def test_a_range_goes_to_stdout_and_comes_from_stdin(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "--value", "{n}", "--count", "10")
+    shown = danube("export", topic, "-", "--format", "jsonl", "--from", "3", "--to", "6")
+    assert [json.loads(line)["payload"] for line in shown.lines] == ["4", "5", "6"]
+    assert danube("import", f"{topic}-2", "-", "--format", "jsonl", stdin=shown.out).code == 0
+    assert danube("consume", f"{topic}-2", "--from", "earliest", "-e").lines == ["4", "5", "6"]
+
+
+def test_a_small_file_by_hand_is_enough(danube: Danube, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "hand.csv").write_text("key,value\na,1\nb,2\n,3\n")
+    assert danube("import", topic, str(tmp_path / "hand.csv")).code == 0
+    assert danube("consume", topic, "--from", "earliest", "-e", "-f", "%k=%v").lines == ["a=1", "b=2", "=3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("wrong.jsonl", b'{"payload": "1"}\n\nnope\n', "row 2: a line is no JSON"),
+        ("wrong.jsonl", b'{"payload": "1"}\n[1]\n', "row 2: a line must be a JSON object, not list"),
+        (
+            "wrong.jsonl",
+            b'{"payload": "1"}\n{"payload": "*", "payload_encoding": "base64"}',
+            "marked as base64",
+        ),
+        ("wrong.csv", b"payload,attributes\n1,\n2,nope\n", "row 2: attributes must be a JSON object"),
+        ("wrong.csv", b"payload,event_time\n1,\n2,someday\n", "row 2: 'someday' is no time"),
+    ],
+)
+def test_a_wrong_row_is_named_and_what_was_before_it_is_kept(
+    danube: Danube, topic: str, tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    ended = danube("import", topic, str(tmp_path / name))
+    assert ended.code == 1
+    assert said in ended.err
+    assert "1 message imported" in ended.err
+    assert danube("consume", topic, "--from", "earliest", "-e").lines == ["1"]
+
+
+def test_what_is_no_parquet_is_refused(danube: Danube, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.parquet").write_bytes(b"PAR1 and nothing else")
+    assert danube("import", topic, str(tmp_path / "wrong.parquet")).code == 1
+    assert danube("export", topic, "file.txt").code == 2
+
+
+def test_an_export_that_fails_leaves_no_file(danube: Danube, topic: str, tmp_path: Path) -> None:
+    assert danube("export", topic, str(tmp_path / "topic.jsonl")).code == 3
+    danube("produce", topic, stdin=b"1\n")
+    assert danube("export", topic, str(tmp_path / "no" / "topic.jsonl")).code == 1
+    assert not list(tmp_path.glob("*.jsonl*"))

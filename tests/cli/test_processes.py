@@ -1,0 +1,86 @@
+"""Commands as processes: Ctrl-C, pipes that close, and brokers that go away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Danube
+from pydanube.testing.broker import broker_thread
+
+COMMAND = [sys.executable, "-m", "pydanube.cli.main"]
+
+
+class Started:
+    def __init__(self, *arguments: str, url: str) -> None:
+        pipe = subprocess.PIPE
+        environment = os.environ | {"DANUBE_URL": url, "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen([*COMMAND, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+
+    def line(self) -> bytes:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def interrupt(self) -> tuple[int, bytes]:
+        self.process.send_signal(signal.SIGINT)
+        _, err = self.process.communicate(timeout=20)
+        return self.process.returncode, err
+
+
+@pytest.fixture
+def started() -> Iterator[list[Started]]:
+    all_of_them: list[Started] = []
+    yield all_of_them
+    for each in all_of_them:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.communicate()
+
+
+def test_ctrl_c_ends_a_consumer_quietly_and_a_producer_with_its_count(
+    danube: Danube, url: str, topic: str, started: list[Started]
+) -> None:
+    danube("topic", "create", topic)
+    consumer = Started("consume", topic, "--from", "earliest", url=url)
+    producer = Started("produce", topic, url=url)
+    started += [consumer, producer]
+    producer.write(b"typed by hand\n")
+    assert consumer.line() == b"typed by hand\n"  # at once, not when the input ends
+    assert producer.interrupt() == (130, b"1 message acknowledged\n")
+    assert consumer.interrupt() == (0, b"")
+
+
+def test_a_pipe_that_closes_ends_it_with_nothing_said(danube: Danube, url: str, topic: str) -> None:
+    danube("produce", topic, "--value", "{n} and some more to fill the pipe", "--count", "20000", "-q")
+    command = f"{sys.executable} -m pydanube.cli.main consume {topic} --from earliest; echo ended $? >&2"
+    environment = os.environ | {"DANUBE_URL": url}
+    done = subprocess.run(
+        ["sh", "-c", f"({command}) | head -n 1"], capture_output=True, env=environment, timeout=30, text=True
+    )
+    assert done.stdout == "1 and some more to fill the pipe\n"
+    assert done.stderr == "ended 0\n"
+
+
+def test_watching_and_top_end_with_ctrl_c(danube: Danube, url: str, topic: str, started: list[Started]) -> None:
+    danube("topic", "create", topic)
+    for command in (["subscription", "lag", topic, "--watch", "--every", "10ms"], ["top", "--every", "10ms"]):
+        started.append(Started(*command, url=url))
+        assert started[-1].line()
+        assert started[-1].interrupt() == (0, b"")
+
+
+def test_a_broker_that_goes_away_is_a_connection_lost(tmp_path: Path, run: Danube, topic: str) -> None:
+    with broker_thread(tmp_path / "data") as url:
+        assert run("topic", "create", topic, "--url", url).code == 0
+    assert run("topic", "list", "--url", url).code == 4
