@@ -31,7 +31,8 @@ COMMAND = [sys.executable, "-m", "pydanube.cli.main", "standalone"]
 class Process:
     def __init__(self, directory: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
         self._ready = directory / "ready"
-        command = [*COMMAND, "--listen", "127.0.0.1:0", "--ready-file", str(self._ready), *flags]
+        listen = ["--listen", "127.0.0.1:0", "--admin-listen", ""]
+        command = [*COMMAND, *listen, "--ready-file", str(self._ready), *flags]
         self.process = subprocess.Popen(command, env=os.environ | (environment or {}), stderr=subprocess.PIPE)
 
     def address(self) -> str:
@@ -41,7 +42,7 @@ class Process:
             assert monotonic() < deadline
             sleep(0.01)  # another process writes it
         found = json.loads(self._ready.read_text())
-        assert found == {"listen": found["listen"], "pid": self.process.pid}
+        assert found == {"listen": found["listen"], "admin_listen": None, "pid": self.process.pid}
         return str(found["listen"])
 
     def stop(self) -> tuple[float, bytes]:
@@ -141,8 +142,9 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_ready_file_writes_ipv6_in_brackets(tmp_path: Path) -> None:
-    write_ready_file(tmp_path / "ready", HostPort("::1", 6650))
-    assert json.loads((tmp_path / "ready").read_text()) == {"listen": "[::1]:6650", "pid": os.getpid()}
+    write_ready_file(tmp_path / "ready", HostPort("::1", 6650), HostPort("::1", 50051))
+    ready = {"listen": "[::1]:6650", "admin_listen": "[::1]:50051", "pid": os.getpid()}
+    assert json.loads((tmp_path / "ready").read_text()) == ready
     assert [path.name for path in tmp_path.iterdir()] == ["ready"]
 
 

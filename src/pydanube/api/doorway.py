@@ -19,13 +19,15 @@ from pydanube.base.limits import HELLO_SECONDS, SEND_BUFFER_BYTES_MAX
 from pydanube.wire.commands import Closed
 from pydanube.wire.frames import PREFACE
 from pydanube.wire.http1 import METHODS
+from pydanube.wire.http2.frames import PREFACE as HTTP2_PREFACE
 
 if TYPE_CHECKING:
+    from pydanube.api.grpc.connection import GrpcConnection
     from pydanube.api.listener import Listener
 
 log = logging.getLogger(__name__)
 _HTTP = tuple(f"{method} ".encode() for method in METHODS)
-_KNOWN = (PREFACE, *_HTTP)
+_KNOWN = (PREFACE, HTTP2_PREFACE, *_HTTP)
 _SNIFFED_BYTES = max(map(len, _KNOWN))
 # A look comes once in half a keepalive.
 _ASKED_LOOKS = 2  # in silence, before the peer is asked
@@ -54,7 +56,7 @@ class Doorway(asyncio.Protocol):
         self._transport: Transport
         self._first = b""
         self._receive: Callable[[bytes], None] = self._sniff if listener.certificate is None else self._sniff_tls
-        self._native: NativeConnection | None = None
+        self._native: NativeConnection | GrpcConnection | None = None  # one that carries many calls
         self._http: HttpConnection | None = None
         self._timer: TimerHandle | None = None
         self._securing: Task[None] | None = None
@@ -185,8 +187,12 @@ class Doorway(asyncio.Protocol):
 
     def _sniff(self, data: bytes) -> None:
         first = self._first = self._first + data
-        if first.startswith(PREFACE):
+        if first.startswith(PREFACE) and self._listener.serves_data:
             self._native = NativeConnection(self._listener.service, self._transport, self._listener.welcome)
+            self._receive, self._first = self._native_bytes, b""
+            self._native_bytes(first)
+        elif first.startswith(HTTP2_PREFACE):
+            self._native = self._listener.grpc.connect(self._transport, admin_only=not self._listener.serves_data)
             self._receive, self._first = self._native_bytes, b""
             self._native_bytes(first)
         elif first.startswith(_HTTP):
@@ -194,7 +200,7 @@ class Doorway(asyncio.Protocol):
             self._receive, self._first = self._http_bytes, b""
             self._http_bytes(first)
         elif len(first) >= _SNIFFED_BYTES or not any(known.startswith(first) for known in _KNOWN):
-            self._transport.write(b"Danube speaks its native protocol and HTTP/1 here.\r\n")
+            self._transport.write(b"Danube speaks its native protocol, gRPC and HTTP/1 here.\r\n")
             self._transport.close()
 
     def _native_bytes(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The one listener: the first bytes of a connection tell TLS, the native protocol and HTTP/1 apart.
+"""The one listener: the first bytes of a connection tell TLS, the native protocol, HTTP/2 and HTTP/1 apart.
 
 Owns the socket, its connections, and who of them is still there. Never decides what a peer may do.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from pydanube.api.doorway import Doorway
+from pydanube.api.grpc.entrance import GrpcEntrance
 from pydanube.api.http.connection import Web
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
@@ -39,14 +40,18 @@ class Listener:
         self,
         service: Service,
         web: Web,
+        grpc: GrpcEntrance,
         broker: str,
         *,
+        serves_data: bool = True,
         certificate: Certificate | None = None,
         connections_max: int = CONNECTIONS_MAX,
         keepalive_seconds: int = KEEPALIVE_SECONDS,
     ) -> None:
         self.service = service
         self.web = web
+        self.grpc = grpc
+        self.serves_data = serves_data  # else only what manages the broker
         self.certificate = certificate
         self.connections: dict[Doorway, None] = {}
         self.greeting: dict[Doorway, None] = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydanube import __version__
+from pydanube.api.grpc.entrance import GrpcEntrance
 from pydanube.api.http.connection import Web
 from pydanube.api.http.door import Door
 from pydanube.api.http.rest import make_router
@@ -19,7 +20,7 @@ from pydanube.api.listener import Listener
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.limits import FILES_RESERVED
-from pydanube.broker.config import Config, Loaded, load, nearest, settings
+from pydanube.broker.config import ADMIN_LOOPBACK, Config, Loaded, load, nearest, settings
 from pydanube.broker.metrics import LoopWatch, Metrics, Page
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.ports.clock import Clock
@@ -48,6 +49,7 @@ class Server:
     settings: StandaloneSettings
     address: tuple[str, int] = ("", 0)
     clock: Clock | None = None  # the machine's, unless a test has its own
+    admin_address: tuple[str, int] | None = None
 
     async def start(self) -> tuple[str, int]:
         chosen = self.settings
@@ -57,21 +59,48 @@ class Server:
         self._metrics = Metrics(self._broker.service)
         self._watch = LoopWatch(asyncio.get_running_loop())
         door = Door(self._broker.service, self._broker.clock, self._describe, self._in_force, self._exported)
-        self._listener = Listener(
-            self._broker.service,
-            Web(make_router(), door),
-            f"danube {__version__}",
-            certificate=self._certificate,
-            connections_max=chosen.connections_max,
-            keepalive_seconds=chosen.keepalive_seconds,
-        )
+        web, grpc = Web(make_router(), door), GrpcEntrance(self._broker.service, self._grpc_urls)
+        self._listener = self._make_listener(web, grpc)
+        self._admin = self._make_listener(web, grpc, serves_data=False)
         try:
             self.address = await self._listener.start(HostPort(chosen.host, chosen.port), chosen.advertise)
+            await self._start_admin()
         except BaseException:
             self._watch.stop()
             await self._broker.close()
             raise
         return self.address
+
+    def _make_listener(self, web: Web, grpc: GrpcEntrance, *, serves_data: bool = True) -> Listener:
+        return Listener(
+            self._broker.service,
+            web,
+            grpc,
+            f"danube {__version__}",
+            serves_data=serves_data,
+            certificate=self._certificate,
+            connections_max=self.settings.connections_max,
+            keepalive_seconds=self.settings.keepalive_seconds,
+        )
+
+    async def _start_admin(self) -> None:
+        chosen = self.settings.admin_listen
+        if chosen is None:
+            return
+        try:
+            self.admin_address = await self._admin.start(chosen)
+        except OSError as error:
+            if self.settings.admin_required:
+                await self._listener.stop()
+                raise
+            log.warning("no admin services on %s (%s): choose another admin_listen", chosen, error.strerror)
+
+    def _grpc_urls(self) -> tuple[str, str]:
+        """Where clients reach the broker, and where those do that manage it."""
+        scheme = "https" if self.settings.certificate else "http"
+        here = self._listener.welcome.address
+        admin = here if self.admin_address is None else str(HostPort(*self.admin_address))
+        return f"{scheme}://{here}", f"{scheme}://{admin}"
 
     @property
     def url(self) -> str:
@@ -96,6 +125,7 @@ class Server:
         return {
             "data_dir": str(chosen.data_dir),
             "listen": str(HostPort(*self.address)),
+            "admin_listen": None if self.admin_address is None else str(HostPort(*self.admin_address)),
             "advertise": None if chosen.advertise is None else str(chosen.advertise),
             "auto_create": chosen.auto_create,
             "keepalive_seconds": chosen.keepalive_seconds,
@@ -122,7 +152,7 @@ class Server:
     async def stop(self) -> None:
         """No new work, what was taken becomes durable, everything is closed."""
         self._watch.stop()
-        await self._listener.stop()
+        await asyncio.gather(self._listener.stop(), self._admin.stop())
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._broker.close()
@@ -130,10 +160,12 @@ class Server:
             log.error("the broker did not stop cleanly within %.0f s; the next start recovers", STOP_SECONDS)
 
 
-def write_ready_file(path: Path, address: tuple[str, int]) -> None:
+def write_ready_file(path: Path, address: tuple[str, int], admin_address: tuple[str, int] | None = None) -> None:
     """Atomically, once it serves."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps({"listen": str(HostPort(*address)), "pid": os.getpid()}) + "\n")
+    admin = None if admin_address is None else str(HostPort(*admin_address))
+    ready = {"listen": str(HostPort(*address)), "admin_listen": admin, "pid": os.getpid()}
+    temporary.write_text(json.dumps(ready) + "\n")
     temporary.replace(path)
 
 
@@ -147,7 +179,7 @@ async def serve(config: Config) -> None:
     address = await server.start()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     if config.ready_file is not None:
-        write_ready_file(config.ready_file, address)
+        write_ready_file(config.ready_file, address, server.admin_address)
     log.info("danube %s serves on %s, data in %s", __version__, server.url, config.data_dir)
     await stopped.wait()
     log.info("danube stops")
@@ -182,4 +214,6 @@ def _standalone(config: Config, files: int) -> StandaloneSettings:
         certificate=(tls.certificate, tls.key) if tls.certificate and tls.key else None,
         connections_max=connections_max,
         keepalive_seconds=config.keepalive_seconds,
+        admin_listen=config.admin_listen,
+        admin_required=config.admin_listen is not ADMIN_LOOPBACK,
     )

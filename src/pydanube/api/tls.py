@@ -17,7 +17,9 @@ from pydanube.base.limits import HELLO_SECONDS
 
 log = logging.getLogger(__name__)
 TLS_FIRST = b"\x16"  # a record of a handshake; neither HTTP nor the native protocol begins so
-PROTOCOLS = ["http/1.1"]  # by ALPN; whoever names none is told apart by its first bytes all the same
+# By ALPN; whoever names none is told apart by its first bytes all the same. Who can speak both wants REST: gRPC names
+# only h2.
+PROTOCOLS = ["http/1.1", "h2"]
 
 Seen = tuple[tuple[int, int, int], ...]
 

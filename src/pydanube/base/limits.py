@@ -194,7 +194,7 @@ PEEKED_VALUE_BYTES_MAX = 256 * KIB  # of one message; what is longer is cut, and
 PEEK_WAIT_SECONDS_MAX = 20.0  # less than a proxy between waits
 METRIC_TOPICS_MAX = 500  # topics with samples of their own; the others are summed up under `_other`
 METRIC_SUBSCRIPTIONS_MAX = 1_000  # the same for subscriptions
-METRIC_SLICE = 100  # topics looked at in one turn of the loop, some hundred microseconds
+METRIC_SLICE = 50  # topics looked at in one turn of the loop, some hundred microseconds
 METRIC_READS_MAX = 32  # of storage in one scrape, for the age of backlogs that are not in memory
 
 # -- gRPC face -------------------------------------------------------------------------------------------------------

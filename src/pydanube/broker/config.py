@@ -90,6 +90,8 @@ SWITCH = Kind("true or false", _switch)
 LISTEN = Kind("host:port, port 0 for a free one", lambda text: _address(text, port_min=0))
 LOG_LEVEL = _one_of("debug", "info", "warning", "error")
 LOOPBACK = HostPort("127.0.0.1", 6650)
+ADMIN_LOOPBACK = HostPort("127.0.0.1", 50051)
+ADMIN_LISTEN = Kind(f"{LISTEN.expects}, or nothing for none", lambda text: LISTEN.parse(text) if text else None)
 ADVERTISE = Kind("host:port", lambda text: _address(text, port_min=1))
 
 # -- the tree: of each setting its type, its kind and what it is for ---------------------------------------------------
@@ -129,6 +131,9 @@ class Config:
     data_dir: Annotated[Path, PATH, "where everything is kept; made if it is missing"]
     listen: Annotated[HostPort, LISTEN, "address to bind"] = LOOPBACK
     advertise: Annotated[HostPort | None, ADVERTISE, "address that clients are told; else the one that is bound"] = None
+    admin_listen: Annotated[
+        HostPort | None, ADMIN_LISTEN, "address of the gRPC services that manage the broker, as the Rust broker has it"
+    ] = ADMIN_LOOPBACK
     ready_file: Annotated[Path | None, PATH, "written as JSON once the broker serves"] = None
     auto_create: Annotated[bool, SWITCH, "whether a topic is made by using it"] = True
     allow_unprotected_network: Annotated[
@@ -306,12 +311,13 @@ def _check(config: Config) -> None:
     if (config.tls.certificate is None) != (config.tls.key is None):
         given, missing = ("key", "certificate") if config.tls.certificate is None else ("certificate", "key")
         raise ConfigInvalid(f"tls.{given} is set and tls.{missing} is not: a certificate and its key go together")
-    if not config.listen.is_loopback and not config.allow_unprotected_network:
+    exposed = next((each for each in (config.listen, config.admin_listen) if each and not each.is_loopback), None)
+    if exposed is not None and not config.allow_unprotected_network:
         lacking = (
             "neither TLS nor authentication" if config.tls.certificate is None else "TLS but no authentication yet"
         )
         raise ConfigInvalid(
-            f"{config.listen.host} can be reached from other machines, and there is {lacking}: whoever reaches it may "
+            f"{exposed.host} can be reached from other machines, and there is {lacking}: whoever reaches it may "
             "read and write everything. Listen on 127.0.0.1, or say --allow-unprotected-network"
         )
     if config.listen.is_everywhere and config.advertise is None:

@@ -10,6 +10,8 @@ from pydanube.base.ids import ConsumerId
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
+PRODUCER_ATTRIBUTE = "x-danube-producer"  # name of the producer, where it has no number that the topic knows
+
 
 class Delivery(NamedTuple):
     """The same bytes as published, and the part of them that is meant: offsets `first` to `last`."""
@@ -28,7 +30,18 @@ class Delivery(NamedTuple):
 def keys_of(batch: Batch) -> list[bytes]:
     """By which Key-Shared goes: messages without a key keep the order of their producer."""
     nameless, keys = b"%d" % batch.producer_id, batch.keys()
+    if not batch.producer_id and batch.has_attributes and None in keys:
+        names = _producers_of(batch)
+        return [name or nameless if key is None else key for key, name in zip(keys, names, strict=True)]
     return [nameless if key is None else key for key in keys]
+
+
+def _producers_of(batch: Batch) -> list[bytes]:
+    """Their names, where they are attributes. Nobody has looked at these yet: what cannot be read has none."""
+    try:
+        return [(row or {}).get(PRODUCER_ATTRIBUTE, "").encode() for row in batch.attributes()]
+    except DanubeError:
+        return [b""] * batch.count
 
 
 def columns_of(

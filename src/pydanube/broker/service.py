@@ -61,6 +61,7 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
+QUIET_TURNS = 10  # of housekeeping, after which a topic is looked at although nothing happened in it
 
 
 class Service:
@@ -493,18 +494,21 @@ class Service:
 
     async def _keep_house(self) -> None:
         await self._leftovers.find(self._directory)
+        turn = 0
         while True:
             if self._leftovers:
                 await self._leftovers.sweep()
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._moved.wait()
+            moved, turn = self._moved.is_set(), turn + 1
             self._moved.clear()
             self.intake.turn()
-            for opened in list(self._opened.values()):
+            for number, opened in enumerate(list(self._opened.values())):
+                due = moved or (turn + number) % QUIET_TURNS == 0
                 if self._gone(opened):
                     await self._let_go(opened)
-                elif isinstance(opened.topic, Topic):
+                elif isinstance(opened.topic, Topic) and (opened.topic.stirred() or due):
                     try:
                         await opened.topic.tick()
                         if self._opened.get(opened.name) is opened:

@@ -44,6 +44,8 @@ class StandaloneSettings:
     certificate: tuple[Path, Path] | None = None  # a chain and its key, in PEM: TLS
     connections_max: int = CONNECTIONS_MAX
     keepalive_seconds: int = KEEPALIVE_SECONDS
+    admin_listen: HostPort | None = None  # where the gRPC services that manage a broker are served again
+    admin_required: bool = True  # else a port that is taken is only logged
     disk: Callable[[Path], PosixDisk] = PosixDisk  # a test's fails when told to
 
 

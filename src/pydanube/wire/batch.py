@@ -182,6 +182,10 @@ class Batch:
     def has_delivery_times(self) -> bool:
         return kind_of(self.columns, Column.DELIVERY_TIME) != Kind.ABSENT
 
+    @property
+    def has_attributes(self) -> bool:
+        return kind_of(self.columns, Column.ATTRIBUTES) != Kind.ABSENT
+
     def parts(self) -> tuple[bytes, bytes]:
         """Stamp and content, to be written one after the other without a copy."""
         return self.stamp, self.content

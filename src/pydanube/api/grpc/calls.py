@@ -1,0 +1,132 @@
+"""One call of a client: how it is answered, and how it ends. And which status an error of the one table is.
+
+A call knows its stream and its connection, and nothing of what it is about.
+"""
+
+from __future__ import annotations
+
+from asyncio import Task, TimerHandle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydanube.base.errors import (
+    AckInvalid,
+    ArgumentInvalid,
+    BatchInvalid,
+    BatchTooLarge,
+    ConsumerBusy,
+    ConsumerLimitReached,
+    DanubeError,
+    FilterInvalid,
+    MessageTooLarge,
+    NameInvalid,
+    NamespaceExists,
+    NamespaceNotFound,
+    NotServed,
+    PartitionMissing,
+    PolicyInvalid,
+    ProducerLimitReached,
+    RequestInvalid,
+    SubscriptionExists,
+    SubscriptionLimitReached,
+    SubscriptionNotFound,
+    TooManyConsumers,
+    TopicExclusive,
+    TopicExists,
+    TopicNotFound,
+)
+from pydanube.wire.http2.grpc import HEAD, OK, STATUS_OF, Status, framed, trailers
+
+if TYPE_CHECKING:
+    from pydanube.api.grpc.connection import GrpcConnection
+
+# What the public clients make of a status: UNAVAILABLE and RESOURCE_EXHAUSTED are tried again, the others are final.
+STATUSES: dict[type[DanubeError], Status] = {
+    **STATUS_OF,
+    AckInvalid: Status.INVALID_ARGUMENT,
+    ArgumentInvalid: Status.INVALID_ARGUMENT,
+    BatchInvalid: Status.INVALID_ARGUMENT,
+    BatchTooLarge: Status.INVALID_ARGUMENT,
+    FilterInvalid: Status.INVALID_ARGUMENT,
+    MessageTooLarge: Status.INVALID_ARGUMENT,
+    NameInvalid: Status.INVALID_ARGUMENT,
+    PolicyInvalid: Status.INVALID_ARGUMENT,
+    RequestInvalid: Status.INVALID_ARGUMENT,
+    NamespaceNotFound: Status.NOT_FOUND,
+    SubscriptionNotFound: Status.NOT_FOUND,
+    TopicNotFound: Status.NOT_FOUND,
+    NamespaceExists: Status.ALREADY_EXISTS,
+    PartitionMissing: Status.ALREADY_EXISTS,  # the name is taken, by a topic with partitions or by one without
+    SubscriptionExists: Status.ALREADY_EXISTS,
+    TopicExists: Status.ALREADY_EXISTS,
+    ConsumerBusy: Status.PERMISSION_DENIED,
+    SubscriptionLimitReached: Status.PERMISSION_DENIED,
+    TopicExclusive: Status.PERMISSION_DENIED,
+    ConsumerLimitReached: Status.RESOURCE_EXHAUSTED,
+    ProducerLimitReached: Status.RESOURCE_EXHAUSTED,
+    TooManyConsumers: Status.RESOURCE_EXHAUSTED,
+    NotServed: Status.UNIMPLEMENTED,
+}
+_OTHERS = {"caller": Status.FAILED_PRECONDITION, "environment": Status.UNAVAILABLE, "server": Status.INTERNAL}
+
+
+def status_of(error: DanubeError) -> Status:
+    found = STATUSES.get(type(error))
+    if found is None:
+        found = Status.UNAVAILABLE if error.retriable else _OTHERS[error.blame]
+    return found
+
+
+class Method(NamedTuple):
+    """What serves a path. `run` answers the call itself, or is a coroutine function that returns the answer."""
+
+    request: Any  # the class of the message
+    run: Callable[[Call, Any], Any]
+    waits: bool  # it is a coroutine function
+    streams_in: bool = False  # `run` is called for each message
+
+
+class Call:
+    """One stream of a connection. Whatever is said on it after its end goes nowhere."""
+
+    __slots__ = ("begun", "connection", "ended", "stream", "task", "timer")
+
+    def __init__(self, connection: GrpcConnection, stream: int) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.timer: TimerHandle | None = None  # of its deadline
+        self.task: Task[None] | None = None
+        self.ended: Callable[[bool], None] | None = None  # told when the client is gone; whether it said so itself
+        self.begun = False  # its first headers were sent
+
+    def reply(self, message: bytes) -> None:
+        """The one message of the answer, and the end."""
+        self.connection.core.answer(self.stream, HEAD, framed(message), OK)
+        self.connection.settle(self)
+
+    def fail(self, error: DanubeError) -> None:
+        self.finish(status_of(error), f"{error} ({error.help})" if str(error) else error.help)
+
+    def finish(self, status: Status = Status.OK, message: str = "") -> None:
+        """The end, with nothing more than a status."""
+        if self.begun:
+            self.connection.core.send_trailers(self.stream, trailers(status, message))
+        else:
+            self.connection.refuse_call(self.stream, status, message)
+        self.connection.settle(self)
+
+    def begin(self) -> None:
+        """A stream of messages starts: the client sees that it is there."""
+        if not self.begun:
+            self.begun = True
+            self.connection.core.respond(self.stream, HEAD)
+            self.connection.touch()
+
+    def send(self, data: bytes) -> None:
+        """Framed messages, one or several."""
+        self.connection.core.send_data(self.stream, data)
+        self.connection.touch()
+
+    def room(self) -> int:
+        """How many bytes more may be sent now; after a 0, `connection.woken` has the stream when there is room."""
+        return self.connection.core.room(self.stream)

@@ -1,0 +1,317 @@
+"""One HTTP/2 connection of the listener: the core's events in, calls of services, their answers out.
+
+Decides nothing about a call but when it is over. What it holds for a slow reader is bounded by the core, and for a fast
+writer by the intake: nobody is read from who does not read, or who sends more than is being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Transport
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydanube.api.grpc.calls import Call, Method
+from pydanube.api.grpc.messages import DecodeError
+from pydanube.base.errors import DanubeError, GrpcCallInvalid
+from pydanube.broker.intake import Account
+from pydanube.wire.http2.connection import ServerConnection
+from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
+from pydanube.wire.http2.fields import Head
+from pydanube.wire.http2.grpc import NOT_GRPC, MessageReader, Status, is_call, only_message, refusal, timeout_of
+
+if TYPE_CHECKING:
+    from pydanube.api.grpc.consumers import Acks, GrpcConsumer
+    from pydanube.api.grpc.face import GrpcFace
+    from pydanube.api.grpc.producers import GrpcProducer, Sends
+    from pydanube.broker.subscription import SubscriptionHost
+
+log = logging.getLogger(__name__)
+MICROSECONDS = 1_000_000
+_GRPC = b"application/grpc"
+
+
+class _Incoming:
+    """A call whose body has not come whole, or that has many messages."""
+
+    __slots__ = ("call", "held", "message", "method", "reader")
+
+    def __init__(self, call: Call, method: Method) -> None:
+        self.call = call
+        self.method = method
+        self.reader = MessageReader()
+        self.message: bytes | None = None  # the one of a call that has one
+        self.held = 0  # bytes that the core counts as not done with
+
+
+class GrpcConnection:
+    """Made when the preface has come; `receive` takes all bytes from it on."""
+
+    def __init__(self, face: GrpcFace, methods: Mapping[bytes, Method], transport: Transport) -> None:
+        self.face = face
+        self.core = ServerConnection()
+        self.heard = True  # bytes, since somebody looked
+        self.greeted = True
+        self.writable = True
+        self.closed = False
+        self.sends: dict[int, Sends] = {}  # by producer, of one read
+        self.acks: dict[SubscriptionHost, Acks] = {}  # likewise
+        self.producers: dict[int, GrpcProducer] = {}  # made or used on it
+        self.consumers: dict[int, GrpcConsumer] = {}  # that receive on it, or have subscribed to
+        self.woken: dict[int, Callable[[], None]] = {}  # by stream: who waits for room
+        self._methods = methods
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
+        self._incoming: dict[int, _Incoming] = {}
+        self._account = Account(face.service.intake)  # of what it publishes and is not confirmed yet
+        self._reading = False  # within `receive`, which flushes at its end
+        self._flushing = False
+        self._behind: list[Callable[[], None]] = []
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        self.heard = self._reading = True
+        for event in self.core.receive(data, int(self._loop.time() * MICROSECONDS)):
+            self._take(event)
+        if self._behind:
+            behind, self._behind = self._behind, []
+            for work in behind:
+                work()
+        self._reading = False
+        self._flush()
+
+    def _take(self, event: Event) -> None:
+        if type(event) is RequestReceived:
+            self._begin(event)
+        elif type(event) is DataReceived:
+            incoming = self._incoming.get(event.stream)
+            if incoming is not None:
+                self._feed(incoming, event.data, event.ended)
+        elif type(event) is StreamReset:
+            self._incoming.pop(event.stream, None)
+            self._give_up(event.stream, left=True)
+        elif type(event) is ConnectionEnded:
+            log.info("an HTTP/2 connection ends: %s", event.error)
+
+    def behind(self, work: Callable[[], None]) -> None:
+        """Does it when all that came with this call was looked at: others may have the same to do."""
+        if self._reading:
+            self._behind.append(work)
+        else:
+            self._loop.call_soon(work)
+
+    def touch(self) -> None:
+        """There is something to write: with everything else of this turn."""
+        if not self._reading and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._flushing = False
+        self._flush()
+
+    def _flush(self) -> None:
+        core = self.core
+        output = core.take_output()
+        while output and not self._transport.is_closing():
+            self._transport.writelines(output)
+            self._wake()
+            output = core.take_output()
+        if (core.ended or core.drained) and not self._transport.is_closing():
+            self._transport.close()
+
+    def _wake(self) -> None:
+        """Streams that found no room and have some again."""
+        for stream in self.core.take_woken():
+            wanted = self.woken.pop(stream, None)
+            if wanted is not None:
+                wanted()
+
+    # -- the doorway's calls -------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        self.writable = False
+        self.core.pause()
+        self._read_or_not()
+
+    def resume(self) -> None:
+        self.writable = True
+        self.core.resume()
+        self._read_or_not()
+        self._wake()
+        self._flush()
+
+    def ask(self) -> None:
+        """Are you there?"""
+        if self.writable:
+            self.core.ping()
+            self._flush()
+
+    def refuse(self, error: DanubeError) -> None:
+        """Says goodbye, ends what is open so that the client asks again, and closes."""
+        if self.closed:
+            return
+        self.core.drain()
+        for call in list(self._calls.values()):
+            call.finish(Status.UNAVAILABLE, str(error))
+        self._flush()
+        self._transport.close()
+
+    def lost(self) -> None:
+        """The socket is gone, and with it whoever was behind it."""
+        self.closed = True
+        for stream in list(self._calls):
+            self._give_up(stream, left=False)
+        self.face.forget(self)
+
+    # -- what it publishes ---------------------------------------------------------------------------------------------
+
+    @property
+    def choked(self) -> bool:
+        """So much of it is not written that no more is read."""
+        return self._account.full
+
+    def await_written(self, written: Future[None], size: int) -> None:
+        """What comes faster than the journal takes it stays in the socket."""
+        if not written.done():
+            written.add_done_callback(partial(self._written, size))
+            if self._account.add(size):
+                self._read_or_not()
+
+    def _written(self, size: int, written: Future[None]) -> None:
+        if self._account.remove(size):
+            self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self.writable and not self.choked:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self, event: RequestReceived) -> None:
+        stream, head, data, ended = event
+        if head.fields.get(b"content-type") != _GRPC and not is_call(head):
+            self.core.respond(stream, NOT_GRPC, end=True)
+            return
+        method = self._methods.get(head.path)
+        if method is None:
+            path = head.path[:200].decode("ascii", "replace")
+            self.refuse_call(stream, Status.UNIMPLEMENTED, f"There is no method {path} here.")
+            return
+        call = Call(self, stream)
+        try:
+            if b"grpc-timeout" in head.fields:
+                self._limit(call, head)
+            if ended and not method.streams_in:
+                self._run(call, method, only_message(data))
+            else:
+                incoming = self._incoming[stream] = _Incoming(call, method)
+                self._feed(incoming, data, ended)
+        except DanubeError as error:
+            call.fail(error)
+
+    def _feed(self, incoming: _Incoming, data: bytes, ended: bool) -> None:
+        call, reader = incoming.call, incoming.reader
+        try:
+            incoming.held += len(data)
+            for message in reader.feed(data):
+                if incoming.method.streams_in:
+                    self._run(call, incoming.method, message)
+                elif incoming.message is not None:
+                    raise GrpcCallInvalid("the body has more than one message")
+                else:
+                    incoming.message = message
+            if ended:
+                del self._incoming[call.stream]
+                reader.end()
+                self._end_of_body(incoming)
+            elif reader.missing:
+                self.core.expect(call.stream, reader.missing)
+            elif incoming.method.streams_in:
+                self.core.data_consumed(call.stream, incoming.held)
+                incoming.held = 0
+        except DanubeError as error:
+            self._incoming.pop(call.stream, None)
+            call.fail(error)
+
+    def _end_of_body(self, incoming: _Incoming) -> None:
+        if incoming.method.streams_in:
+            incoming.call.finish()
+        elif incoming.message is None:
+            raise GrpcCallInvalid("the body has no message")
+        else:
+            self._run(incoming.call, incoming.method, incoming.message)
+
+    def _run(self, call: Call, method: Method, body: bytes) -> None:
+        try:
+            request = method.request.FromString(body)
+        except DecodeError:
+            raise GrpcCallInvalid(f"the message is no {method.request.DESCRIPTOR.full_name}") from None
+        if method.waits:
+            self.spawn(call, self._reply(call, method.run(call, request)))
+        else:
+            method.run(call, request)
+
+    async def _reply(self, call: Call, answer: Awaitable[Any]) -> None:
+        call.reply((await answer).SerializeToString())
+
+    def spawn(self, call: Call, work: Awaitable[None]) -> None:
+        """Work that a call has to wait for; a failure is its answer."""
+        self._calls[call.stream] = call
+        call.task = self._loop.create_task(self._guard(call, work))
+
+    async def _guard(self, call: Call, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except DanubeError as error:
+            call.fail(error)
+        except Exception as error:
+            log.error("a call failed: %s", error, exc_info=error)
+            call.finish(Status.INTERNAL, f"The broker failed: {type(error).__name__}.")
+
+    def _limit(self, call: Call, head: Head) -> None:
+        timeout = timeout_of(head)
+        if timeout is not None:
+            self._calls[call.stream] = call
+            call.timer = self._loop.call_later(timeout / MICROSECONDS, self._too_late, call)
+
+    def _too_late(self, call: Call) -> None:
+        self._give_up(call.stream, left=True)
+        self._incoming.pop(call.stream, None)
+        call.finish(Status.DEADLINE_EXCEEDED, "The time that the client gave the call is over.")
+
+    def keep(self, call: Call, ended: Callable[[bool], None]) -> None:
+        """A call that goes on: `ended` is told when its client gives it up, is too late, or is gone."""
+        self._calls[call.stream] = call
+        call.ended = ended
+
+    def settle(self, call: Call) -> None:
+        """It was answered."""
+        if self._calls.pop(call.stream, None) is not None and call.timer is not None:
+            call.timer.cancel()
+        self.woken.pop(call.stream, None)
+        self.touch()
+
+    def _give_up(self, stream: int, *, left: bool) -> None:
+        self.woken.pop(stream, None)
+        call = self._calls.pop(stream, None)
+        if call is None:
+            return
+        if call.timer is not None:
+            call.timer.cancel()
+        if call.task is not None:
+            call.task.cancel()
+        if call.ended is not None:
+            call.ended(left)
+
+    def refuse_call(self, stream: int, status: Status, message: str) -> None:
+        self.core.respond(stream, refusal(status, message), end=True)
+        self.touch()

@@ -1,0 +1,338 @@
+"""`danube.ConsumerService`: subscribing, the stream of messages, acks and nacks.
+
+A consumer is its name: whoever subscribes under it again takes over. It is in the subscription from then until its
+stream or its connection ends, so another one is promoted, or gets its messages, at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future
+from typing import TYPE_CHECKING, Any
+
+from pydanube.api.grpc.calls import Call
+from pydanube.api.grpc.encoding import Encoder
+from pydanube.api.grpc.memory import KnownConsumer, Memory
+from pydanube.api.grpc.messages import Messages
+from pydanube.base.errors import (
+    ConsumerNotFound,
+    DanubeError,
+    LimitReached,
+    PartitionMissing,
+    ProducerUnknown,
+    RequestInvalid,
+    SubscriptionNotFound,
+    TopicClosed,
+    TopicNotFound,
+)
+from pydanube.base.limits import (
+    CHANNELS_MAX,
+    GRPC_CLOSE_SECONDS,
+    GRPC_REFUSAL_SECONDS,
+    HTTP2_STREAM_QUEUE_BYTES_MAX,
+    POLICY_MICROSECONDS_MAX,
+    REASON_CHARACTERS_MAX,
+)
+from pydanube.base.names import parse_topic
+from pydanube.base.ranges import ranges_of
+from pydanube.broker.best_effort_topic import BestEffortSubscription
+from pydanube.broker.delivery import Delivery
+from pydanube.broker.holds import ANONYMOUS, AnySubscription, ConsumerHold
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.topic import Topic
+from pydanube.dispatch.explain import Cause
+from pydanube.ledger.state_records import SubscriptionKind, name_bytes
+from pydanube.wire.http2.grpc import Status
+
+if TYPE_CHECKING:
+    from pydanube.api.grpc.connection import GrpcConnection
+    from pydanube.api.grpc.face import GrpcFace
+
+log = logging.getLogger(__name__)
+MILLISECOND = 1_000  # microseconds
+PERMITS_AT_FIRST = 100  # before the size of the messages is known
+PERMITS_AT_ONCE_MAX = 2_000
+danube = Messages("danube")
+KINDS = {
+    0: SubscriptionKind.EXCLUSIVE,
+    1: SubscriptionKind.SHARED,
+    2: SubscriptionKind.FAILOVER,
+    3: SubscriptionKind.KEY_SHARED,
+}
+NUMBERS = {kind: number for number, kind in KINDS.items()}
+
+
+class GrpcConsumer:
+    """A sink. It is given more only while its stream takes it."""
+
+    def __init__(self, service: ConsumerService, known: KnownConsumer, connection: GrpcConnection) -> None:
+        self.known = known
+        self.hold: ConsumerHold | None = None  # set once the subscription has it
+        self.connection = connection
+        self.call: Call | None = None  # its stream
+        self._service = service
+        self._encoder: Encoder
+        self._ahead = 0  # permits passed on, for which nothing came yet
+        self._message_bytes = HTTP2_STREAM_QUEUE_BYTES_MAX // PERMITS_AT_FIRST
+
+    def begin(self, hold: ConsumerHold, broker_url: str) -> None:
+        self.hold = hold
+        topic = hold.open.topic
+        names = topic.state.producers if isinstance(topic, Topic) else None
+
+        def name_of(producer: int) -> str:
+            try:
+                return names.get(producer).name if names is not None and producer else ""
+            except ProducerUnknown:
+                return ""
+
+        self._encoder = Encoder(self.known.topic, broker_url, isinstance(topic, Topic), name_of)
+
+    def stream(self, call: Call) -> None:
+        """Its messages go there from now on."""
+        self.call = call
+        call.task = None
+        call.begin()
+        call.connection.keep(call, self._left)
+        self._top_up()
+
+    def _left(self, said_so: bool) -> None:
+        """The client ended its stream, or went away without a word."""
+        self.call = None
+        self._service.detach(self, crashed=not said_so)
+
+    def end(self) -> None:
+        """Another one takes over."""
+        call, self.call = self.call, None
+        if call is not None:
+            call.finish()
+
+    # -- the sink ------------------------------------------------------------------------------------------------------
+
+    def deliver(self, delivery: Delivery) -> None:
+        batch, first, last, _, generation = delivery
+        call, hold = self.call, self.hold
+        self._ahead -= last - first + 1
+        if call is None or hold is None:
+            return
+        try:
+            data = self._encoder.encode(batch, first, last)
+        except DanubeError as error:  # a native producer may send what only a reader finds to be no message
+            hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {error}")
+            return
+        self._message_bytes = max(1, len(data) // (last - first + 1))
+        call.send(data)
+        self._top_up()
+
+    def reset(self, generation: int) -> None:
+        """What was delivered cannot be called back here; its acks count only if it is in flight again (§14)."""
+
+    def closed(self, error: DanubeError) -> None:
+        """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again."""
+        self.hold = None
+        self._service.detach(self, crashed=False)
+        call, self.call = self.call, None
+        if call is not None:
+            asyncio.get_running_loop().call_later(GRPC_CLOSE_SECONDS, call.finish)
+
+    def _top_up(self) -> None:
+        call, hold = self.call, self.hold
+        if call is None or hold is None:
+            return
+        room = call.room()
+        if not room:
+            if isinstance(hold.host, SubscriptionHost):
+                self._ahead -= hold.host.withdraw(hold.consumer.id)
+            call.connection.woken[call.stream] = self._top_up
+            return
+        most = min(PERMITS_AT_ONCE_MAX, max(1, room // self._message_bytes))
+        if 2 * self._ahead <= most:
+            more = most - self._ahead
+            self._ahead += more
+            hold.host.grant(hold.consumer.id, more)
+
+
+class Acks:
+    """Acks of one subscription that came in one read."""
+
+    __slots__ = ("calls", "connection", "host", "offsets")
+
+    def __init__(self, host: SubscriptionHost, connection: GrpcConnection) -> None:
+        self.host = host
+        self.connection = connection
+        self.calls: list[tuple[Call, int]] = []  # with the number of the request
+        self.offsets: list[int] = []
+
+    def log(self) -> None:
+        del self.connection.acks[self.host]
+        generation = self.host.known.cursor.generation
+        try:
+            done = self.host.ack(generation, ranges_of(sorted(set(self.offsets))))
+        except DanubeError as error:
+            for call, _ in self.calls:
+                call.fail(error)
+            return
+        done.add_done_callback(self._logged)
+
+    def _logged(self, done: Future[None]) -> None:
+        error = TopicClosed("the broker is stopping") if done.cancelled() else done.exception()
+        for call, request_id in self.calls:
+            if error is None:
+                call.reply(danube.AckResponse(request_id=request_id).SerializeToString())
+            else:
+                call.fail(error if isinstance(error, DanubeError) else DanubeError("the broker failed"))
+
+
+class ConsumerService:
+    name = "danube.ConsumerService"
+
+    def __init__(self, face: GrpcFace) -> None:
+        self.consumers: dict[int, GrpcConsumer] = {}  # that are in their subscriptions
+        self._face = face
+        self._memory = Memory(face.service.notes)
+
+    # -- consumers -----------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, call: Call, request: Any) -> Any:
+        parse_topic(request.topic_name)
+        name_bytes(request.subscription)
+        name_bytes(request.consumer_name)
+        kind = KINDS.get(request.subscription_type)
+        if kind is None:
+            raise RequestInvalid(f"there is no subscription type {request.subscription_type}")
+        known = KnownConsumer(
+            request.topic_name, request.subscription, request.consumer_name, kind, tuple(request.key_filters)
+        )
+        await self._attach(known, call.connection, create=True)
+        await self._memory.remember(known)
+        return danube.ConsumerResponse(request_id=request.request_id, consumer_id=known.id, consumer_name=known.name)
+
+    async def _attach(self, known: KnownConsumer, connection: GrpcConnection, *, create: bool) -> GrpcConsumer:
+        """Puts it into its subscription, in the place of another one of its name."""
+        service = self._face.service
+        try:
+            opened = await service.open(ANONYMOUS, known.topic)
+        except PartitionMissing as error:
+            raise TopicNotFound(f"topic {known.topic}") from error
+        host = service.subscription(ANONYMOUS, known.topic, known.subscription)
+        if host is None and not create and opened.record.reliable:
+            raise SubscriptionNotFound(f"{known.topic} has no subscription {known.subscription!r}")
+        kind = known.kind if host is None else _kind(host)
+        if len(connection.consumers) >= CHANNELS_MAX:
+            raise LimitReached(f"{CHANNELS_MAX} consumers on one connection")
+        before = self.consumers.get(known.id)
+        if before is not None:
+            before.end()
+            self.detach(before, crashed=False)
+        consumer = GrpcConsumer(self, known, connection)
+        hold = await service.open_consumer(
+            ANONYMOUS,
+            known.topic,
+            known.subscription,
+            kind,
+            consumer,
+            name=known.name,
+            filters=[text.encode() for text in known.filters] if kind is SubscriptionKind.KEY_SHARED else (),
+            create=False,
+            options=self._face.pending.get(known.topic, known.subscription) if opened.record.reliable else None,
+        )
+        consumer.begin(hold, self._face.url)
+        quicker = self.consumers.get(known.id)
+        if quicker is not None:
+            quicker.end()
+            self.detach(quicker, crashed=False)
+        self.consumers[known.id] = connection.consumers[known.id] = consumer
+        if connection.closed:
+            self.detach(consumer, crashed=True)
+        if host is None:
+            await self._face.pending.forget(known.topic, known.subscription)
+        return consumer
+
+    def detach(self, consumer: GrpcConsumer, *, crashed: bool) -> None:
+        """Takes it out of its subscription: what it had is due again."""
+        for consumers in (self.consumers, consumer.connection.consumers):
+            if consumers.get(consumer.known.id) is consumer:
+                del consumers[consumer.known.id]
+        hold, consumer.hold = consumer.hold, None
+        if hold is not None:
+            self._face.service.close_consumer(hold, crashed=crashed)
+
+    def receive_messages(self, call: Call, request: Any) -> None:
+        consumer = self.consumers.get(request.consumer_id)
+        if consumer is not None and consumer.call is None and consumer.connection is call.connection:
+            consumer.stream(call)
+        else:
+            call.connection.spawn(call, self._go_on(call, request.consumer_id))
+
+    async def _go_on(self, call: Call, number: int) -> None:
+        """With a stream instead of another one, or after a restart."""
+        known = self._memory.find(number)
+        try:
+            if known is None:
+                raise ConsumerNotFound(f"consumer {number}")
+            consumer = await self._attach(known, call.connection, create=False)
+        except DanubeError as error:
+            if known is not None and isinstance(error, SubscriptionNotFound | TopicNotFound):
+                await self._memory.forget(number)
+            await asyncio.sleep(GRPC_REFUSAL_SECONDS)
+            call.finish(Status.UNAVAILABLE, f"{error}: subscribe again.")
+            return
+        consumer.stream(call)
+
+    # -- acks ----------------------------------------------------------------------------------------------------------
+
+    def ack(self, call: Call, request: Any) -> None:
+        host = self._served(request)
+        if host is None:
+            call.connection.spawn(call, self._ack_later(call, request))
+        else:
+            self._ack(call, request, host)
+
+    async def _ack_later(self, call: Call, request: Any) -> None:
+        self._ack(call, request, await self._host(request))
+
+    def _ack(self, call: Call, request: Any, host: AnySubscription) -> None:
+        offset = request.msg_id.topic_offset
+        cause = host.explain(offset).cause if isinstance(host, SubscriptionHost) else None
+        if not isinstance(host, SubscriptionHost) or cause not in (Cause.IN_FLIGHT, Cause.ACKED):
+            call.reply(danube.AckResponse(request_id=request.request_id).SerializeToString())
+            return
+        connection = call.connection
+        acks = connection.acks.get(host)
+        if acks is None:
+            acks = connection.acks[host] = Acks(host, connection)
+            connection.behind(acks.log)
+        acks.calls.append((call, request.request_id))
+        if cause is Cause.IN_FLIGHT:
+            acks.offsets.append(offset)
+
+    async def nack(self, call: Call, request: Any) -> Any:
+        host = self._served(request) or await self._host(request)
+        offset = request.msg_id.topic_offset
+        if isinstance(host, SubscriptionHost):
+            found = host.explain(offset)
+            if found.cause is Cause.IN_FLIGHT and found.consumer is not None:
+                delay = min(request.delay_ms * MILLISECOND, POLICY_MICROSECONDS_MAX)
+                reason = request.reason[:REASON_CHARACTERS_MAX]
+                generation = host.known.cursor.generation
+                host.nack(found.consumer, generation, [(offset, offset)], delay, reason)
+        return danube.NackResponse(request_id=request.request_id)
+
+    def _served(self, request: Any) -> AnySubscription | None:
+        if not request.HasField("msg_id"):
+            raise RequestInvalid("an ack or nack without msg_id")
+        return self._face.service.subscription(ANONYMOUS, request.msg_id.topic_name, request.subscription_name)
+
+    async def _host(self, request: Any) -> AnySubscription:
+        """Of a topic that nobody has opened since the broker started."""
+        service, topic, name = self._face.service, request.msg_id.topic_name, request.subscription_name
+        await service.open(ANONYMOUS, topic)
+        host = service.subscription(ANONYMOUS, topic, name)
+        if host is None:
+            raise SubscriptionNotFound(f"{topic} has no subscription {name!r}")
+        return host
+
+
+def _kind(host: AnySubscription) -> SubscriptionKind:
+    return host.kind if isinstance(host, BestEffortSubscription) else host.known.kind

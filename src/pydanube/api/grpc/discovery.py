@@ -1,0 +1,47 @@
+"""`danube.Discovery`: where a topic is served, and what its partitions are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydanube.api.grpc.calls import Call
+from pydanube.api.grpc.messages import Messages
+from pydanube.base.errors import TopicNotFound
+from pydanube.base.names import parse_topic
+from pydanube.broker.holds import ANONYMOUS
+
+if TYPE_CHECKING:
+    from pydanube.api.grpc.face import GrpcFace
+
+danube = Messages("danube")
+CONNECT = 1
+
+
+class DiscoveryService:
+    name = "danube.Discovery"
+
+    def __init__(self, face: GrpcFace) -> None:
+        self._face = face
+
+    async def topic_lookup(self, call: Call, request: Any) -> Any:
+        """Always here; `TopicNotFound` if it is nowhere, which clients take for "create it there"."""
+        if not await self._names(request.topic):
+            raise TopicNotFound(f"topic {request.topic}")
+        url = self._face.url
+        return danube.TopicLookupResponse(
+            request_id=request.request_id, response_type=CONNECT, connect_url=url, broker_url=url
+        )
+
+    async def topic_partitions(self, call: Call, request: Any) -> Any:
+        """Exactly those of the topic, in their order; none if there is no such topic."""
+        names = await self._names(request.topic)
+        return danube.TopicPartitionsResponse(request_id=request.request_id, partitions=names)
+
+    async def _names(self, topic: str) -> list[str]:
+        parsed = parse_topic(topic)
+        try:
+            record = await self._face.service.topic(ANONYMOUS, topic)
+        except TopicNotFound:
+            return []
+        names = [str(place) for place in record.places()]
+        return names if parsed.partition is None else [name for name in names if name == topic]

@@ -1,0 +1,98 @@
+"""Batches into the `StreamMessage`s of one consumer. Owns no connection; raises what a damaged batch raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from pydanube.api.grpc.ids import producer_id
+from pydanube.api.grpc.messages import Messages
+from pydanube.broker.delivery import PRODUCER_ATTRIBUTE
+from pydanube.wire.batch import Batch
+
+MILLISECOND = 1_000  # microseconds
+_PREFIX = Struct(">BI").pack  # of a message in gRPC: not compressed, and its length
+danube = Messages("danube")
+
+
+class _Columns:
+    """One batch, decoded: lists with a value for each message, or None where no message has one."""
+
+    __slots__ = ("attributes", "batch", "keys", "names", "payloads", "schemas", "times")
+
+    def __init__(self, batch: Batch, name_of: Callable[[int], str]) -> None:
+        self.batch = batch
+        self.payloads = batch.payloads()
+        self.times = batch.publish_times()
+        keys, ids, versions = batch.keys(), batch.schema_ids(), batch.schema_versions()
+        self.keys = keys if keys.count(None) < batch.count else None
+        schemas = list(zip(ids, versions, strict=True))
+        self.schemas = schemas if schemas.count((None, None)) < batch.count else None
+        name, rows = name_of(batch.producer_id), batch.attributes()
+        self.names = [name if row is None else row.pop(PRODUCER_ATTRIBUTE, name) for row in rows]
+        self.attributes = rows if any(rows) else None
+
+
+class Encoder:
+    """For one consumer: its messages have much in common, which is set once."""
+
+    def __init__(self, topic: str, broker_url: str, reliable: bool, name_of: Callable[[int], str]) -> None:
+        self._topic = topic
+        self._reliable = reliable
+        self._name_of = name_of
+        self._columns: _Columns | None = None  # of the batch that was delivered in part last
+        self._message = danube.StreamMessage()
+        self._identity = self._message.msg_id
+        self._identity.topic_name = topic
+        self._identity.broker_addr = broker_url
+
+    def encode(self, batch: Batch, first: int, last: int) -> bytes:
+        """The messages with these offsets, each framed for gRPC."""
+        columns = self._columns
+        if columns is None or columns.batch is not batch:
+            columns = _Columns(batch, self._name_of)
+        self._columns = columns if last < batch.last_offset else None
+        message, identity, reliable = self._message, self._identity, self._reliable
+        name, base = None, batch.base_offset
+        parts: list[bytes] = []
+        for row in range(first - base, last - base + 1):
+            if columns.names[row] != name:
+                name = columns.names[row]
+                self._sent_by(batch, name)
+            if reliable:
+                identity.topic_offset = base + row
+            message.payload = columns.payloads[row] or b""
+            message.publish_time = columns.times[row] // MILLISECOND
+            if columns.keys is not None:
+                self._set_key(columns.keys[row])
+            if columns.attributes is not None or columns.schemas is not None:
+                self._set_rest(columns, row)
+            data = message.SerializeToString()
+            parts += _PREFIX(0, len(data)), data
+        for field in ("routing_key", "attributes", "schema_id", "schema_version"):
+            message.ClearField(field)
+        return b"".join(parts)
+
+    def _sent_by(self, batch: Batch, name: str) -> None:
+        self._message.producer_name = name
+        self._identity.producer_id = batch.producer_id or producer_id(self._topic, name)
+
+    def _set_key(self, key: bytes | None) -> None:
+        if key is None:
+            self._message.ClearField("routing_key")
+        else:
+            self._message.routing_key = key.decode("utf-8", "backslashreplace")
+
+    def _set_rest(self, columns: _Columns, row: int) -> None:
+        message = self._message
+        for field in ("attributes", "schema_id", "schema_version"):
+            message.ClearField(field)
+        attributes = None if columns.attributes is None else columns.attributes[row]
+        if attributes:
+            message.attributes.update(attributes)
+        if columns.schemas is not None:
+            schema_id, schema_version = columns.schemas[row]
+            if schema_id is not None:
+                message.schema_id = schema_id
+            if schema_version is not None:
+                message.schema_version = schema_version

@@ -1,0 +1,29 @@
+"""Where HTTP/2 connections come in. Loads the gRPC face, and protobuf with it, when the first one does."""
+
+from __future__ import annotations
+
+from asyncio import Transport
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pydanube.broker.service import Service
+
+if TYPE_CHECKING:
+    from pydanube.api.grpc.connection import GrpcConnection
+    from pydanube.api.grpc.face import GrpcFace
+
+
+class GrpcEntrance:
+    """One for a broker, whatever it listens on. `urls` are the clients' and the operators', known once it listens."""
+
+    def __init__(self, service: Service, urls: Callable[[], tuple[str, str]]) -> None:
+        self._service = service
+        self._urls = urls
+        self._face: GrpcFace | None = None
+
+    def connect(self, transport: Transport, *, admin_only: bool) -> GrpcConnection:
+        if self._face is None:
+            from pydanube.api.grpc.face import GrpcFace
+
+            self._face = GrpcFace(self._service, *self._urls())
+        return self._face.connect(transport, admin_only=admin_only)

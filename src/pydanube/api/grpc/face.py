@@ -1,0 +1,80 @@
+"""What all gRPC connections of a broker share: its services, and who produces and consumes through them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from asyncio import Transport
+from typing import Any
+
+from pydanube.api.grpc.admin import BrokerAdmin, ClusterAdmin, NamespaceAdmin, TopicAdmin
+from pydanube.api.grpc.calls import Call, Method
+from pydanube.api.grpc.connection import GrpcConnection
+from pydanube.api.grpc.consumers import ConsumerService
+from pydanube.api.grpc.discovery import DiscoveryService
+from pydanube.api.grpc.health import HealthCheckService, HealthService
+from pydanube.api.grpc.messages import ServiceDescriptor, message_class, service
+from pydanube.api.grpc.pending import PendingOptions
+from pydanube.api.grpc.producers import ProducerService
+from pydanube.api.grpc.reflection import ReflectionService
+from pydanube.api.grpc.storage import StorageService
+from pydanube.base.errors import NotServed
+from pydanube.broker.service import Service
+
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+_ABSENT = {  # declared, so that a client that asks is told
+    "danube_schema.SchemaRegistry": "the schema registry is not served yet",
+    "danube_admin.SecurityAdmin": "roles and bindings are not served yet",
+}
+
+
+class GrpcFace:
+    """One for a broker, made with its first HTTP/2 connection."""
+
+    def __init__(self, door: Service, url: str, admin_url: str) -> None:
+        self.service = door
+        self.url = url  # where clients reach the broker, as they want it: with a scheme
+        self.admin_url = admin_url
+        self.pending = PendingOptions(door.notes)
+        self.producers = ProducerService(self)
+        self.consumers = ConsumerService(self)
+        tools = [HealthService(self), ReflectionService(self, "v1"), ReflectionService(self, "v1alpha")]
+        admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self)]
+        data = [self.producers, self.consumers, DiscoveryService(self), HealthCheckService(self), StorageService(self)]
+        self.services = [each.name for each in (*data, *admin, *tools)] + list(_ABSENT)  # type: ignore[attr-defined]
+        self._admin_methods = _methods([*admin, *tools])
+        self._methods = _methods([*data, *admin, *tools])
+
+    def connect(self, transport: Transport, *, admin_only: bool) -> GrpcConnection:
+        return GrpcConnection(self, self._admin_methods if admin_only else self._methods, transport)
+
+    def forget(self, connection: GrpcConnection) -> None:
+        """It is gone: its consumers crashed, and producers that nobody else uses are closed."""
+        for consumer in list(connection.consumers.values()):
+            self.consumers.detach(consumer, crashed=True)
+        for producer in list(connection.producers.values()):
+            self.producers.forget(producer, connection)
+
+
+def _methods(services: list[Any]) -> dict[bytes, Method]:
+    """By path. What a service declares and does not have is answered with a sentence."""
+    methods: dict[bytes, Method] = {}
+    for each in services:
+        _add(methods, service(each.name), each, f"{each.name} does not have it on one node")
+    for name, sentence in _ABSENT.items():
+        _add(methods, service(name), None, sentence)
+    return methods
+
+
+def _add(methods: dict[bytes, Method], described: ServiceDescriptor, served: object, sentence: str) -> None:
+    def refuse(call: Call, request: object) -> None:
+        raise NotServed(sentence)
+
+    for method in described.methods:
+        run = getattr(served, _WORD.sub("_", method.name).lower(), refuse)
+        methods[f"/{described.full_name}/{method.name}".encode()] = Method(
+            message_class(method.input_type.full_name),
+            run,
+            waits=inspect.iscoroutinefunction(run),
+            streams_in=method.client_streaming,
+        )

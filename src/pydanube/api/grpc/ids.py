@@ -1,0 +1,28 @@
+"""Ids that outlive a restart: each derives from the names of what it stands for, so a client's old id stays right.
+
+Clients keep an id for as long as they live, and some never ask for a new one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+
+
+@lru_cache(maxsize=4096)
+def producer_id(topic: str, name: str, *, exclusive: bool = False) -> int:
+    return _number("exclusive producer" if exclusive else "producer", topic, name)
+
+
+def consumer_id(topic: str, subscription: str, name: str) -> int:
+    return _number("consumer", topic, subscription, name)
+
+
+def options_id(topic: str, subscription: str) -> int:
+    return _number("options", topic, subscription)
+
+
+def _number(*names: str) -> int:
+    """Of 64 bits, and not 0. Names have no zero bytes, so no two lists of them look alike."""
+    digest = blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1

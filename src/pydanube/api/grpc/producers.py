@@ -1,0 +1,289 @@
+"""`danube.ProducerService`: producers by name, and their messages, which become batches.
+
+The messages of one producer that came in one read of the socket are one batch: they share its cost, and its receipt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future, Task
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydanube.api.grpc.calls import Call
+from pydanube.api.grpc.ids import producer_id
+from pydanube.api.grpc.messages import Messages
+from pydanube.base.errors import (
+    DanubeError,
+    LimitReached,
+    NamespaceNotFound,
+    NotServed,
+    PolicyInvalid,
+    RequestInvalid,
+    TopicClosed,
+    TopicExists,
+    TopicNotFound,
+)
+from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES
+from pydanube.base.names import parse_topic
+from pydanube.broker.delivery import PRODUCER_ATTRIBUTE
+from pydanube.broker.holds import ANONYMOUS, Producer
+from pydanube.broker.topic import Receipt
+from pydanube.ledger.state_records import name_bytes
+from pydanube.wire.batch import Batch, build
+from pydanube.wire.http2.grpc import Status
+
+if TYPE_CHECKING:
+    from pydanube.api.grpc.connection import GrpcConnection
+    from pydanube.api.grpc.face import GrpcFace
+
+MILLISECOND = 1_000  # microseconds
+danube = Messages("danube")
+
+
+class GrpcProducer:
+    """A name on a topic. Whoever opens it again gets the same; it goes when the last connection that used it does."""
+
+    __slots__ = ("connections", "exclusive", "hold", "id", "name", "topic")
+
+    def __init__(self, number: int, topic: str, name: str, exclusive: bool, hold: Producer) -> None:
+        self.id = number
+        self.topic = topic
+        self.name = name
+        self.exclusive = exclusive
+        self.hold = hold
+        self.connections: dict[GrpcConnection, None] = {}
+
+
+class Sends:
+    """Messages of one producer that came in one read, and the calls that wait for them."""
+
+    __slots__ = ("bytes", "calls", "connection", "messages", "producer", "service")
+
+    def __init__(self, service: ProducerService, producer: GrpcProducer, connection: GrpcConnection) -> None:
+        self.service = service
+        self.producer = producer
+        self.connection = connection
+        self.calls: list[Call] = []
+        self.messages: list[Any] = []
+        self.bytes = 0
+
+    def add(self, call: Call, message: Any) -> None:
+        self.calls.append(call)
+        self.messages.append(message)
+        self.bytes += len(message.payload)
+
+    @property
+    def full(self) -> bool:
+        return self.bytes >= GRPC_COALESCED_BYTES or len(self.calls) >= GRPC_COALESCED_MESSAGES
+
+    def publish(self) -> None:
+        if self.connection.sends.get(self.producer.id) is self:
+            del self.connection.sends[self.producer.id]
+        try:
+            receipt = self.service.publish(self.producer, self.messages)
+        except DanubeError as error:
+            self._split(error)
+            return
+        self.connection.await_written(receipt.written or receipt.confirmed, self.bytes)
+        if receipt.confirmed.done():
+            self._confirmed(receipt.confirmed)
+        else:
+            receipt.confirmed.add_done_callback(self._confirmed)
+
+    def _split(self, error: DanubeError) -> None:
+        """One message may be at fault: each gets its own answer."""
+        if len(self.calls) == 1:
+            self.calls[0].fail(error)
+            return
+        for call, message in zip(self.calls, self.messages, strict=True):
+            alone = Sends(self.service, self.producer, self.connection)
+            alone.add(call, message)
+            alone.publish()
+
+    def _confirmed(self, confirmed: Future[None]) -> None:
+        error = TopicClosed("the broker is stopping") if confirmed.cancelled() else confirmed.exception()
+        if error is None:
+            for call, message in zip(self.calls, self.messages, strict=True):
+                call.reply(_response(message.request_id))
+            return
+        if not isinstance(error, DanubeError):
+            error = DanubeError(f"the broker failed: {type(error).__name__}")
+        for call in self.calls:
+            call.fail(error)
+
+
+class ProducerService:
+    name = "danube.ProducerService"
+
+    def __init__(self, face: GrpcFace) -> None:
+        self.producers: dict[int, GrpcProducer] = {}
+        self._face = face
+        self._attaching: dict[int, Task[GrpcProducer]] = {}
+
+    # -- producers -----------------------------------------------------------------------------------------------------
+
+    async def create_producer(self, call: Call, request: Any) -> Any:
+        topic, name = request.topic_name, request.producer_name
+        parse_topic(topic)
+        name_bytes(name)
+        if request.dispatch_strategy not in (0, 1) or request.producer_access_mode not in (0, 1):
+            raise RequestInvalid("a dispatch strategy or an access mode that is not known")
+        if request.schema_ref.subject:
+            raise NotServed("producers with a schema: the schema registry is not served yet")
+        reliable, exclusive = request.dispatch_strategy == 1, request.producer_access_mode == 1
+        await self._topic(topic, reliable)
+        producer = await self._attach(topic, name, exclusive)
+        self._use(producer, call.connection)
+        return danube.ProducerResponse(
+            request_id=request.request_id, producer_id=producer.id, producer_name=producer.name
+        )
+
+    async def _topic(self, name: str, reliable: bool) -> None:
+        """Is there, made if it may be: a partition by making its topic, or by giving it more partitions."""
+        service, parsed = self._face.service, parse_topic(name)
+        whole, partitions = str(parsed.whole), 0 if parsed.partition is None else parsed.partition + 1
+        while True:
+            try:
+                record = await service.topic(ANONYMOUS, name, reliable=reliable)
+            except TopicNotFound:
+                if not service.auto_create:
+                    raise
+                try:
+                    record = await service.create_topic(ANONYMOUS, whole, reliable=reliable, partitions=partitions)
+                except TopicExists:
+                    continue  # somebody else was quicker
+                except NamespaceNotFound as error:
+                    raise TopicClosed(f"{error} is not there") from error
+            if partitions <= record.partitions or not record.partitions or not service.auto_create:
+                return
+            try:
+                await service.alter_topic(ANONYMOUS, whole, partitions=partitions, policies={})
+            except PolicyInvalid:
+                continue  # somebody else added more
+
+    async def _attach(self, topic: str, name: str, exclusive: bool) -> GrpcProducer:
+        number = producer_id(topic, name, exclusive=exclusive)
+        known = self.producers.get(number)
+        if known is not None:
+            return known
+        attaching = self._attaching.get(number)
+        if attaching is None:
+            attaching = asyncio.ensure_future(self._open(number, topic, name, exclusive))
+            self._attaching[number] = attaching
+            attaching.add_done_callback(partial(self._attached, number))
+        return await asyncio.shield(attaching)
+
+    def _attached(self, number: int, attaching: Task[GrpcProducer]) -> None:
+        del self._attaching[number]
+        if not attaching.cancelled():
+            attaching.exception()  # whoever asked has it
+
+    async def _open(self, number: int, topic: str, name: str, exclusive: bool) -> GrpcProducer:
+        service = self._face.service
+        record = await service.topic(ANONYMOUS, topic)
+        ended = partial(self._ended, number)
+        hold = await service.open_producer(
+            ANONYMOUS, topic, ended, reliable=record.reliable, create=False, exclusive=exclusive
+        )
+        producer = self.producers[number] = GrpcProducer(number, topic, name, exclusive, hold)
+        return producer
+
+    def _ended(self, number: int, error: DanubeError) -> None:
+        """The topic is not there for it any more."""
+        producer = self.producers.pop(number, None)
+        for connection in () if producer is None else producer.connections:
+            connection.producers.pop(number, None)
+
+    def _use(self, producer: GrpcProducer, connection: GrpcConnection) -> None:
+        if connection.closed:
+            self.forget(producer, connection)
+        elif producer.id not in connection.producers:
+            if len(connection.producers) >= CHANNELS_MAX:
+                raise LimitReached(f"{CHANNELS_MAX} producers on one connection")
+            connection.producers[producer.id] = producer
+            producer.connections[connection] = None
+
+    def forget(self, producer: GrpcProducer, connection: GrpcConnection) -> None:
+        """The connection is gone."""
+        producer.connections.pop(connection, None)
+        if not producer.connections and self.producers.get(producer.id) is producer:
+            del self.producers[producer.id]
+            self._face.service.close_producer(producer.hold)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def send_message(self, call: Call, request: Any) -> None:
+        identity = request.msg_id
+        producer = self.producers.get(identity.producer_id)
+        if producer is None or producer.topic != identity.topic_name:
+            self._send_to_unknown(call, request)
+            return
+        connection = call.connection
+        if producer.id not in connection.producers:
+            self._use(producer, connection)
+        self._send(call, request, producer)
+
+    def _send(self, call: Call, request: Any, producer: GrpcProducer) -> None:
+        connection = call.connection
+        sends = connection.sends.get(producer.id)
+        if sends is None or sends.full:
+            sends = connection.sends[producer.id] = Sends(self, producer, connection)
+            connection.behind(sends.publish)
+        sends.add(call, request)
+
+    def _send_to_unknown(self, call: Call, request: Any) -> None:
+        """After a restart of the broker, or of the connection, a producer goes on: its id tells that it was made."""
+        identity, name = request.msg_id, request.producer_name
+        if not request.HasField("msg_id"):
+            raise RequestInvalid("a message without msg_id")
+        topic, number = identity.topic_name, identity.producer_id
+        for exclusive in (False, True):
+            if number == producer_id(topic, name, exclusive=exclusive):
+                call.connection.spawn(call, self._reattach(call, request, exclusive))
+                return
+        call.finish(Status.UNAVAILABLE, f"There is no producer {number} of {topic[:300]} here; create it again.")
+
+    async def _reattach(self, call: Call, request: Any, exclusive: bool) -> None:
+        producer = await self._attach(request.msg_id.topic_name, request.producer_name, exclusive)
+        self._use(producer, call.connection)
+        self._send(call, request, producer)
+
+    def publish(self, producer: GrpcProducer, messages: list[Any]) -> Receipt:
+        now = self._face.service.clock.wall()
+        return self._face.service.publish(producer.hold, _batch_of(messages, producer.name, now))
+
+
+def _batch_of(messages: list[Any], name: str, now: int) -> Batch:
+    """As a native producer would build it; the producer's name travels as an attribute."""
+    times = [message.publish_time * MILLISECOND or now for message in messages]
+    alone = {PRODUCER_ATTRIBUTE: name}
+    return build(
+        [message.payload for message in messages],
+        publish_time=times[0],
+        publish_times=times,
+        keys=_present(messages, "routing_key"),
+        attributes=[
+            {**message.attributes, PRODUCER_ATTRIBUTE: name} if message.attributes else alone for message in messages
+        ],
+        schema_ids=_present(messages, "schema_id"),
+        schema_versions=_present(messages, "schema_version"),
+    )
+
+
+def _present(messages: list[Any], field: str) -> list[Any] | None:
+    """The values of an optional field; None if no message has it."""
+    values = [getattr(message, field) if message.HasField(field) else None for message in messages]
+    return values if values.count(None) < len(values) else None
+
+
+def _response(request_id: int) -> bytes:
+    """A `MessageResponse`."""
+    if not request_id:
+        return b""
+    encoded = bytearray(b"\x08")
+    while request_id > 0x7F:
+        encoded.append(request_id & 0x7F | 0x80)
+        request_id >>= 7
+    encoded.append(request_id)
+    return bytes(encoded)

@@ -1,0 +1,59 @@
+"""`grpc.reflection`, both versions: common tools ask a server what it serves, and get the compiled `.proto` files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydanube.api.grpc.calls import Call
+from pydanube.api.grpc.messages import FILES, POOL, Messages
+from pydanube.wire.http2.grpc import Status, framed
+
+if TYPE_CHECKING:
+    from pydanube.api.grpc.face import GrpcFace
+
+_BY_NAME = {file.name: file for file in FILES}
+
+
+class ReflectionService:
+    """Each request is answered on its own; no file of ours imports another."""
+
+    def __init__(self, face: GrpcFace, version: str) -> None:
+        self.name = f"grpc.reflection.{version}.ServerReflection"
+        self._face = face
+        self._messages = Messages(f"grpc.reflection.{version}")
+
+    def server_reflection_info(self, call: Call, request: Any) -> None:
+        answer = self._messages.ServerReflectionResponse(valid_host=request.host, original_request=request)
+        asked = request.WhichOneof("message_request")
+        if asked == "list_services":
+            for name in sorted(self._face.services):
+                answer.list_services_response.service.add(name=name)
+        elif asked == "file_by_filename":
+            self._add_file(answer, request.file_by_filename)
+        elif asked == "file_containing_symbol":
+            self._add_file(answer, _file_of(request.file_containing_symbol))
+        elif asked == "all_extension_numbers_of_type":
+            answer.all_extension_numbers_response.base_type_name = request.all_extension_numbers_of_type
+        else:
+            _refuse(answer, "There are no extensions here.")
+        call.begin()
+        call.send(framed(answer.SerializeToString()))
+
+    def _add_file(self, answer: Any, name: str | None) -> None:
+        file = None if name is None else _BY_NAME.get(name)
+        if file is None:
+            _refuse(answer, "There is no such file or symbol here.")
+        else:
+            answer.file_descriptor_response.file_descriptor_proto.append(file.SerializeToString())
+
+
+def _file_of(symbol: str) -> str | None:
+    try:
+        return str(POOL.FindFileContainingSymbol(symbol).name)
+    except KeyError:
+        return None
+
+
+def _refuse(answer: Any, sentence: str) -> None:
+    answer.error_response.error_code = int(Status.NOT_FOUND)
+    answer.error_response.error_message = sentence

@@ -1,0 +1,39 @@
+"""`danube.StorageService`: the closed parts of a topic's log, as far as they are kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydanube.api.grpc.calls import Call
+from pydanube.api.grpc.messages import Messages
+from pydanube.broker.holds import ANONYMOUS
+
+if TYPE_CHECKING:
+    from pydanube.api.grpc.face import GrpcFace
+
+SECOND = 1_000_000  # microseconds
+danube = Messages("danube")
+
+
+class StorageService:
+    name = "danube.StorageService"
+
+    def __init__(self, face: GrpcFace) -> None:
+        self._face = face
+
+    async def list_segment_descriptors(self, call: Call, request: Any) -> Any:
+        """Those that start behind `after_offset`; 0 is from the beginning, with the first one too."""
+        name = request.topic if request.topic.startswith("/") else f"/{request.topic}"
+        service = self._face.service
+        topic = service.reliable(await service.open(ANONYMOUS, name))
+        answer = danube.ListSegmentDescriptorsResponse()
+        for ledger in topic.ledger.stream.sealed:
+            if ledger.last >= ledger.first and (ledger.first > request.after_offset or not request.after_offset):
+                answer.segments.add(
+                    segment_id=f"ledger-{ledger.id}",
+                    start_offset=ledger.first,
+                    end_offset=ledger.last,
+                    size=ledger.bytes,
+                    created_at=ledger.newest // SECOND,
+                )
+        return answer
