@@ -23,6 +23,7 @@ from pydanube.testing.faults import DiskFaults, use_up
 # Small files: a test writes little, and must not fill the disk. And it waits not long for a disk that has room again.
 NODE = NodeSettings(file_bytes=4 * MIB, retry_seconds=0.02)
 PATIENCE_SECONDS = 30.0  # for the broker to do what it is told
+CANCELLATIONS_MAX = 20  # of the tasks of a dead broker: one that ends may begin another
 Result = TypeVar("Result")
 
 
@@ -58,7 +59,10 @@ class Life:
         # So far in one turn: nothing is said or written any more. What follows only tidies this process up.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         await self.server._listener.stop()
-        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for _ in range(CANCELLATIONS_MAX):
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            if not tasks:
+                break
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.1)
