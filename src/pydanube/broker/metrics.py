@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from pydanube.base.counting import Histogram
@@ -168,17 +169,25 @@ class _Sums:
     def add_age(self, place: Place, seconds: float) -> None:
         self.ages[place] = max(seconds, self.ages.get(place, 0.0))
 
-    def write(self, page: Page) -> None:
-        for topic, values in self.topics.items():
-            for name, value in zip(_OF_TOPICS, values, strict=True):
-                page.add(name, value, topic)
-        for place, values in self.subscriptions.items():
-            for name, value in zip(_OF_SUBSCRIPTIONS, values, strict=True):
-                page.add(name, value, *place)
-        for labels, count in self.drops.items():
-            page.add("danube_drops_total", count, *labels)
-        for place, age in self.ages.items():
-            page.add("danube_backlog_seconds", age, *place)
+    async def write(self, page: Page) -> None:
+        samples = chain(
+            (
+                (name, value, (topic,))
+                for topic, values in self.topics.items()
+                for name, value in zip(_OF_TOPICS, values, strict=True)
+            ),
+            (
+                (name, value, place)
+                for place, values in self.subscriptions.items()
+                for name, value in zip(_OF_SUBSCRIPTIONS, values, strict=True)
+            ),
+            (("danube_drops_total", count, labels) for labels, count in self.drops.items()),
+            (("danube_backlog_seconds", age, place) for place, age in self.ages.items()),
+        )
+        for number, (name, value, labels) in enumerate(samples, 1):
+            page.add(name, value, *labels)
+            if not number % (8 * METRIC_SLICE):
+                await asyncio.sleep(0)
 
 
 def _add(sums: dict[Key, list[int]], at: Key, values: list[int]) -> None:
@@ -210,7 +219,7 @@ class Metrics:
             if not number % METRIC_SLICE:
                 await asyncio.sleep(0)  # the others of the loop first
         self._oldest = oldest
-        sums.write(page)
+        await sums.write(page)
         for code, count in service.rejected.items():
             page.add("danube_publishes_rejected_total", count, code)
         page.add("danube_topics", len(opened))
