@@ -65,7 +65,7 @@ def test_it_compacts_trims_what_is_old_and_a_restart_reads_the_same(world: Topic
         record, _ = await world.catalog.load("/default/t#state")
         assert record.ledgers[0].first > 0, "the oldest state was trimmed"
         assert len(record.ledgers) <= 3
-        assert topic._log._bytes < 12 * KIB
+        assert topic._log.bytes < 12 * KIB
         end = topic.ledger.confirmed_end
         return image(topic.state, end), end
 

@@ -90,7 +90,7 @@ class StateLog:
         self._broken: DanubeError | None = None
         self._mending: Task[None] | None = None
         self._trimming: Task[None] | None = None
-        self._bytes = 0  # written since the last snapshot
+        self.bytes = 0  # written since the last snapshot
         self._snapshot_bytes = 0
         self._data_bytes = 0  # of messages since the last snapshot
         self._wanted = False  # a snapshot, whatever was written since the last one
@@ -103,7 +103,7 @@ class StateLog:
                 for payload in batch.payloads():
                     self._state.replay(decode(payload or b""))
                 offset = batch.last_offset + 1
-                self._bytes += batch.size
+                self.bytes += batch.size
         self._state.recovered()
 
     def check(self) -> None:
@@ -200,7 +200,7 @@ class StateLog:
         while payloads:
             part = _first_part(payloads)
             stamped, last = self._stream.append(build(payloads[:part], publish_time=0))
-            self._bytes += stamped.size
+            self.bytes += stamped.size
             if group.snapshot is not None:
                 self._snapshot_bytes += stamped.size
             del payloads[:part], group.records[:part]  # what is left is tried again if the stream is busy
@@ -236,7 +236,7 @@ class StateLog:
 
     @property
     def _compaction_due(self) -> bool:
-        if self._wanted or self._bytes >= max(STATE_COMPACT_BYTES, 3 * self._snapshot_bytes):
+        if self._wanted or self.bytes >= max(STATE_COMPACT_BYTES, 3 * self._snapshot_bytes):
             return True
         return self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers) > 0
 
@@ -254,11 +254,11 @@ class StateLog:
         try:
             self._write(group)
         except NodeBusy:  # what was written of it has no end, so it counts for nothing
-            self._bytes = 3 * self._snapshot_bytes + STATE_COMPACT_BYTES
+            self.bytes = 3 * self._snapshot_bytes + STATE_COMPACT_BYTES
             self._schedule(RETRY_SECONDS)
 
     def _snapshot(self, data_offset: int) -> _Group:
-        self._bytes = self._snapshot_bytes = self._data_bytes = 0
+        self.bytes = self._snapshot_bytes = self._data_bytes = 0
         self._wanted = False
         floors = {known.id: (known.cursor.generation, known.cursor.floor) for known in self._state}
         records, deleted = self._state.snapshot(data_offset), self._state.deleted()

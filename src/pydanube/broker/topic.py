@@ -109,6 +109,7 @@ class Topic:
         self._consumers = 0  # ids given so far
         clock = surroundings.clock
         self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * 1_000_000))
+        self._seen = (0, 0)  # when housekeeping looked last
         self._closed: DanubeError | None = None  # why it is
 
     @classmethod
@@ -454,6 +455,11 @@ class Topic:
         return host
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    def stirred(self) -> bool:
+        """Whether anything was published or acknowledged since this was asked last."""
+        before, self._seen = self._seen, (self.ledger.confirmed_end, self._log.bytes)
+        return before != self._seen
 
     async def tick(self) -> None:
         """To be called every second or so: messages expire, ledgers roll by age, and what nobody needs goes."""
