@@ -100,6 +100,7 @@ def test_the_version_is_the_package_s(run: Danube) -> None:
         (["topic", "list", "--context", "not-there"], 3, "there is no context 'not-there'"),
         (["topic", "list", "--url", "danube://127.0.0.1:1"], 4, "Connection refused"),
         (["topic", "create", "t", "--policy", "flavour=3"], 1, "flavour"),
+        (["produce", "t", "-H", "a=\udcff"], 2, "an attribute must be UTF-8"),
         (["topic", "create", "t", "--policy", "ttl_seconds"], 2, "a policy is written name=value"),
     ],
 )
@@ -111,6 +112,13 @@ def test_a_failure_is_one_line_and_a_stable_code(danube: Danube, arguments: list
     assert ended.err.startswith("danube: ")
     assert ended.err.count("\n") == 1
     assert ended.err.endswith(")\n")
+
+
+@pytest.mark.parametrize("words", [[], ["topic"]], ids=str)
+def test_a_noun_alone_shows_what_could_follow(run: Danube, words: list[str]) -> None:
+    ended = run(*words)
+    assert ended.code == 2
+    assert "Commands:\n" in ended.err
 
 
 def test_debug_shows_where_an_error_arose() -> None:

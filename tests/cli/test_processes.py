@@ -61,6 +61,19 @@ def test_ctrl_c_ends_a_consumer_quietly_and_a_producer_with_its_count(
     assert consumer.interrupt() == (0, b"")
 
 
+def test_a_topic_that_keeps_nothing_is_listened_to(
+    danube: Danube, url: str, topic: str, started: list[Started]
+) -> None:
+    danube("topic", "create", topic, "--no-reliable")
+    started.append(Started("consume", topic, "-n", "1", url=url))
+    while not danube("subscription", "list", topic, "-o", "json").json:
+        pass  # until it listens
+    danube("produce", topic, stdin=b"heard\n")
+    assert started[0].line() == b"heard\n"
+    assert started[0].process.wait(20) == 0
+    assert danube("subscription", "list", topic, "-o", "json").json == []  # it went with the command
+
+
 def test_a_pipe_that_closes_ends_it_with_nothing_said(danube: Danube, url: str, topic: str) -> None:
     danube("produce", topic, "--value", "{n} and some more to fill the pipe", "--count", "20000", "-q")
     command = f"{sys.executable} -m pydanube.cli.main consume {topic} --from earliest; echo ended $? >&2"

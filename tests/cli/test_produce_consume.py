@@ -86,9 +86,10 @@ def test_count_ends_reading(danube: Danube, topic: str) -> None:
     assert danube("produce", topic, "-n", "2", stdin=b"1\n2\n3\n").err == "2 messages acknowledged\n"
 
 
-def test_a_topic_of_the_other_kind_is_refused(danube: Danube, topic: str) -> None:
+def test_a_topic_is_taken_as_what_it_is_unless_the_other_kind_is_asked_for(danube: Danube, topic: str) -> None:
     danube("topic", "create", topic, "--no-reliable")
-    ended = danube("produce", topic, stdin=b"x\n")
+    assert danube("produce", topic, stdin=b"x\n").err == "1 message acknowledged\n"
+    ended = danube("produce", topic, "--reliable", stdin=b"x\n")
     assert ended.code == 1
     assert "0 messages acknowledged" in ended.err
 

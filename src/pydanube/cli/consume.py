@@ -6,6 +6,7 @@ A message of a subscription is acknowledged when it has been written and flushed
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from typing import Any
 
@@ -64,13 +65,15 @@ async def consume(
     printer = Printer(writer_of(output, format), count)
     if output == "table" and format is None:
         printer.write_header()
+    place = topic if partition is None else f"{topic}-part-{partition}"
     try:
-        if subscription is None:
-            await _read(client, topic, begin, partition, exit_at_end, printer)
-        else:
-            place = topic if partition is None else f"{topic}-part-{partition}"
+        if subscription is not None:
             async with client.consumer(place, subscription=subscription, type=kind, start=begin) as consumer:
                 await _consume(consumer, place, exit_at_end, printer)
+        elif (await client.topic(topic)).reliable:
+            await _read(client, topic, begin, partition, exit_at_end, printer)
+        else:
+            await _listen(client, place, exit_at_end, printer)
     except asyncio.CancelledError:  # Ctrl-C is how it ends
         return
 
@@ -115,6 +118,16 @@ async def _read(
             printer.write(now)
         if not printer.wanted:
             return
+
+
+async def _listen(client: Client, place: str, exit_at_end: bool, printer: Printer) -> None:
+    """A topic that keeps nothing can only be listened to, by a subscription that goes with the command."""
+    name = f"danube-consume-{os.urandom(8).hex()}"
+    async with client.consumer(place, subscription=name) as consumer:
+        try:
+            await _consume(consumer, place, exit_at_end, printer)
+        finally:
+            await client.admin.delete_subscription(place, name)
 
 
 async def _consume(consumer: Consumer, place: str, exit_at_end: bool, printer: Printer) -> None:

@@ -38,7 +38,7 @@ MEANING = {
     Exit.USAGE: "the command was not understood, a value is wrong, or nobody was there to confirm it",
     Exit.NOT_FOUND: "the topic, partition, subscription, namespace or context is not there",
     Exit.UNREACHABLE: "no broker was reached, or its certificate is not trusted",
-    Exit.INTERRUPTED: "Ctrl-C, before it was done",
+    Exit.INTERRUPTED: "Ctrl-C, or a No to the question, before it was done",
 }
 _KINDS: dict[type[DanubeError], Exit] = {
     AddressInvalid: Exit.USAGE,
@@ -81,6 +81,9 @@ def printable(text: str) -> str:
 def fail(error: Exception) -> int:
     """Says what went wrong; returns the exit code."""
     match error:
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.format_message(), err=True)
+            return Exit.USAGE
         case click.NoSuchOption():
             close = f"; the nearest is {error.possibilities[0]}" if error.possibilities else ""
             say(f"there is no {error.option_name}{close}", _help_of(error.ctx))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -16,6 +14,7 @@ from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.cli import values
 from pydanube.cli.export import format_of, format_option
 from pydanube.cli.failures import Failure
+from pydanube.cli.intake import in_thread, opened
 from pydanube.cli.messages import Draft, draft_of, draft_of_line
 from pydanube.cli.output import need, progress
 from pydanube.cli.running import connected
@@ -49,15 +48,30 @@ async def import_(client: Client, topic: str, file: str, given: str | None, comp
     try:
         with progress(f"importing {file}", None) as advance:
             async with client.producer(topic, compression=compression, on_error=lose) as producer:
-                for payload, key, attributes, event_time in _drafts(file, kind):
-                    if producer.busy:
-                        await producer.ready()
-                    producer.send(payload, key=key, attributes=attributes, event_time=event_time)
-                    sent += 1
-                    if not sent % READ_ROWS:
-                        advance(READ_ROWS)
+                async for drafts in in_thread(lambda: _some(_drafts(file, kind))):
+                    for payload, key, attributes, event_time in drafts:
+                        if producer.busy:
+                            await producer.ready()
+                        producer.send(payload, key=key, attributes=attributes, event_time=event_time)
+                        sent += 1
+                    advance(len(drafts))
     finally:
         click.echo(f"{many(sent - lost)} imported to {topic}", err=True)
+
+
+def _some(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
+    """Many at a time; when a wrong row comes, those before it first."""
+    held: list[Draft] = []
+    try:
+        for draft in drafts:
+            held.append(draft)
+            if len(held) == READ_ROWS:
+                yield held
+                held = []
+    except Failure:
+        yield held
+        raise
+    yield held
 
 
 def _drafts(file: str, kind: str) -> Iterator[Draft]:
@@ -73,7 +87,7 @@ def _drafts(file: str, kind: str) -> Iterator[Draft]:
 
 
 def _json_lines(file: str) -> Iterator[Draft]:
-    with _opened(file) as source:
+    with opened(file) as source:
         while line := source.readline(BATCH_BYTES_MAX * 2):
             if not line.endswith(b"\n") and len(line) >= BATCH_BYTES_MAX * 2:
                 raise click.UsageError("a line is longer than any message")
@@ -83,7 +97,7 @@ def _json_lines(file: str) -> Iterator[Draft]:
 
 def _csv(file: str) -> Iterator[Draft]:
     csv.field_size_limit(BATCH_BYTES_MAX * 2)
-    with _opened(file) as source:
+    with opened(file) as source:
         rows = csv.DictReader(line.decode("utf-8", "surrogatepass") for line in source)
         for row in rows:
             yield draft_of(_of_csv(row))
@@ -140,10 +154,6 @@ def _of_arrow(row: dict[str, Any]) -> Draft:
     if isinstance(row.get("attributes"), list):  # a map comes as pairs
         row["attributes"] = dict(row["attributes"])
     return draft_of(row)
-
-
-def _opened(file: str) -> IO[bytes]:
-    return sys.stdin.buffer if file == "-" else Path(file).open("rb")
 
 
 _READERS = {"parquet": _parquet, "jsonl": _json_lines, "csv": _csv}

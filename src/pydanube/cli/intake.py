@@ -10,11 +10,12 @@ import re
 import sys
 import time
 import uuid
-from asyncio import AbstractEventLoop, Queue
+from asyncio import Queue
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import IO
+from threading import Semaphore, Thread
+from typing import IO, TypeVar
 
 import click
 
@@ -23,47 +24,57 @@ from pydanube.cli.values import shown_time
 
 READ_BYTES = 256 * 1024
 READS_AHEAD = 4
+Item = TypeVar("Item")
 _MARK = re.compile(r"\{(n|uuid|now)\}")
 
 
-async def lines_of(files: Sequence[str]) -> AsyncIterator[list[bytes]]:
-    """Lines as they come, many at a time where there are many; `-` is stdin."""
-    queue: Queue[list[bytes] | Exception | None] = Queue(READS_AHEAD)
+async def in_thread(make: Callable[[], Iterator[Item]]) -> AsyncIterator[Item]:
+    """What an iterator yields that blocks while it reads. It goes a few steps ahead, and never further."""
+    queue: Queue[tuple[Item] | Exception | None] = Queue()
+    room = Semaphore(READS_AHEAD)
     loop = asyncio.get_running_loop()
-    Thread(target=_read_all, args=(files, queue, loop), name="danube-input", daemon=True).start()
+
+    def put(found: tuple[Item] | Exception | None) -> None:
+        room.acquire()
+        loop.call_soon_threadsafe(queue.put_nowait, found)
+
+    def read() -> None:
+        last: Exception | None = None
+        try:
+            for item in make():
+                put((item,))
+        except Exception as error:
+            last = error
+        with suppress(RuntimeError):  # the loop has ended: nobody is there to be told
+            put(last)
+
+    Thread(target=read, name="danube-input", daemon=True).start()
     while (found := await queue.get()) is not None:
+        room.release()
         if isinstance(found, Exception):
             raise found
-        yield found
+        yield found[0]
 
 
-def _read_all(files: Sequence[str], queue: Queue[list[bytes] | Exception | None], loop: AbstractEventLoop) -> None:
-    """In the thread. Each put waits for room, so that a large file is never in memory as a whole."""
+def lines_of(files: Sequence[str]) -> AsyncIterator[list[bytes]]:
+    """Lines as they come, many at a time where there are many; `-` is stdin."""
 
-    def put(found: list[bytes] | Exception | None) -> None:
-        asyncio.run_coroutine_threadsafe(queue.put(found), loop).result()
+    def lines() -> Iterator[list[bytes]]:
+        for name in files:
+            with opened(name) as file:
+                yield from _split(file)
 
-    try:
-        try:
-            for name in files:
-                if name == "-":
-                    for lines in _split(_stdin()):
-                        put(lines)
-                else:
-                    with Path(name).open("rb") as file:
-                        for lines in _split(file):
-                            put(lines)
-            put(None)
-        except (OSError, click.UsageError) as error:
-            put(error)
-    except Exception:  # the loop has ended: nobody is there to be told
-        return
+    return in_thread(lines)
+
+
+def opened(name: str) -> IO[bytes]:
+    return _stdin() if name == "-" else Path(name).open("rb")
 
 
 def _stdin() -> IO[bytes]:
-    """Without a buffer of its own: the lock of one, held by a blocked thread, would abort the interpreter's end."""
+    """Not Python's own: its lock, held by a blocked thread, would abort the end of the interpreter."""
     try:
-        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+        return open(sys.stdin.fileno(), "rb", closefd=False)
     except OSError:  # it is no file
         return sys.stdin.buffer
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.cli import values
 from pydanube.cli.failures import Exit
 from pydanube.cli.intake import fill, lines_of
@@ -60,7 +60,7 @@ class Shape(NamedTuple):
 @click.option("--key-separator", "-K", metavar="TEXT", help="A line is its key, this, and its value.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Attribute of each message.")
 @click.option("--json", "as_json", is_flag=True, help='A line is {"key": …, "payload": …, "attributes": …}.')
-@click.option("--reliable/--no-reliable", default=True, show_default=True, help="Kind of the topic, if it is new.")
+@click.option("--reliable/--no-reliable", default=None, help="Kind of the topic, if it is new.  [default: reliable]")
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @click.option("--quiet", "-q", is_flag=True, help="Do not say how many were acknowledged.")
 @connected
@@ -75,7 +75,7 @@ async def produce(
     key_separator: str | None,
     headers: tuple[str, ...],
     as_json: bool,
-    reliable: bool,
+    reliable: bool | None,
     compression: str,
     quiet: bool,
 ) -> int:
@@ -88,6 +88,8 @@ async def produce(
         raise click.UsageError("say either --value or files")
     separator = None if key_separator is None else key_separator.encode()
     shape = Shape(as_json, key, separator, pairs(headers, "an attribute"))
+    if reliable is None:
+        reliable = await _is_reliable(client, topic)
     source = _generated(value, count or 1) if value is not None else lines_of(files or ("-",))
     sending = Sending(client, topic, shape, rate, count, reliable=reliable, compression=compression)
     try:
@@ -95,6 +97,14 @@ async def produce(
     finally:
         if not quiet:
             click.echo(f"{many(sending.acknowledged)} acknowledged", err=True)
+
+
+async def _is_reliable(client: Client, topic: str) -> bool:
+    """As the topic is; one that is new will be."""
+    try:
+        return (await client.topic(topic)).reliable
+    except TopicNotFound:
+        return True
 
 
 async def _generated(template: str, count: int) -> AsyncIterator[list[bytes]]:

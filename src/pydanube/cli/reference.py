@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 
+from pydanube.api.server import settings
 from pydanube.cli.failures import MEANING
 from pydanube.cli.main import danube
 
@@ -76,12 +77,13 @@ def _text(command: click.Command) -> str:
 
 def _options(context: click.Context) -> str:
     options = [each for each in context.command.params if isinstance(each, click.Option)]
-    rows = [record for each in options if (record := each.get_help_record(context)) is not None]
-    own = [(left, right) for left, right in rows if left.split()[0] not in _SHARED]
-    if not own:
-        return ""
-    lines = "".join(f"| `{_cell(left)}` | {_cell(right)} |\n" for left, right in own)
-    return f"| option | |\n|---|---|\n{lines}"
+    hidden, end = _SHARED, ""
+    if "config" in (each.name for each in options):
+        hidden = _SHARED | {setting.flag for setting in settings().values()}
+        end = "\nEvery setting of [configuration.md](configuration.md) is a flag.\n"
+    records = [each.get_help_record(context) for each in options if each.opts[0] not in hidden]
+    lines = [f"| `{_cell(record[0])}` | {_cell(record[1])} |\n" for record in records if record is not None]
+    return "".join(["| option | |\n|---|---|\n" if lines else "", *lines, end])
 
 
 _SHARED = frozenset({"--url", "--context", "--ca-file", "--debug"})  # explained once, above

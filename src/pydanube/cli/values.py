@@ -6,13 +6,14 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
 _UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION = re.compile(r"(?:\d{1,12}(?:\.\d{1,6})?(?:ms|[smhdw]))+")
 _STEP = re.compile(r"([\d.]+)(ms|[smhdw])")
 _SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?i?B?)", re.IGNORECASE)
@@ -47,7 +48,7 @@ def moment(text: str, others: str = "") -> dict[str, int]:
     if _DURATION.fullmatch(text):
         return {"time": time.time_ns() // 1000 - duration(text)}
     try:
-        return {"time": round(datetime.fromisoformat(text).timestamp() * 1_000_000)}
+        return {"time": _microseconds(text)}
     except ValueError:
         known = f"{others}10m (ago) or a time such as 2026-01-31T10:00"
         raise click.BadParameter(f"{text!r} is none of {known}") from None
@@ -56,14 +57,22 @@ def moment(text: str, others: str = "") -> dict[str, int]:
 PLACES = "Earliest, latest, an offset, a duration ago (10m) or a time (2026-01-31T10:00)."
 
 
+def _microseconds(text: str) -> int:
+    """Exactly; raises `ValueError`, as for a time that is before the calendar."""
+    found = datetime.fromisoformat(text)
+    try:
+        return (found.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+    except OverflowError:
+        raise ValueError("out of the calendar") from None
+
+
 def shown_time(microseconds: int | None) -> str | None:
     """In UTC, as every other program reads it."""
     if microseconds is None:
         return None
-    seconds, rest = divmod(microseconds, 1_000_000)
     try:
-        return datetime.fromtimestamp(seconds, UTC).strftime(f"%Y-%m-%dT%H:%M:%S.{rest:06}Z")
-    except (ValueError, OverflowError, OSError):  # no calendar reaches that far
+        return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")[:-6] + "Z"
+    except OverflowError:  # no calendar reaches that far
         return str(microseconds)
 
 
@@ -77,7 +86,7 @@ def read_time(value: Any) -> int | None:
         if _WHOLE.fullmatch(value):
             return int(value)
         try:
-            return round(datetime.fromisoformat(value).timestamp() * 1_000_000)
+            return _microseconds(value)
         except ValueError:
             pass
     raise click.UsageError(f"{value!r} is no time")
@@ -90,8 +99,15 @@ def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.UsageError(f"{what} is written name=value, not {text!r}")
+        if not _is_text(text):
+            raise click.UsageError(f"{what} must be UTF-8, not {text!r}")
         found[name] = value
     return found
+
+
+def _is_text(text: str) -> bool:
+    """Bytes of a command line that are no UTF-8 come as surrogates, which cannot be sent."""
+    return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def policies_of(texts: Sequence[str]) -> dict[str, Any]:
