@@ -1,0 +1,282 @@
+"""Metrics: what a scrape says after this and that, its bounds; dashboard, alerts and docs name what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+import pydanube
+from api.http_client import Http, with_http
+from pydanube.api.server import Server
+from pydanube.base.counting import Histogram
+from pydanube.broker import metrics as metrics_module
+from pydanube.broker.metrics import FAMILIES, LoopWatch, Page
+
+ROOT = Path(__file__).resolve().parents[2]
+ORDERS = "/api/v1/topics/default/orders"
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+def parsed(text: str) -> Samples:
+    samples: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            at = (sample.name, tuple(sample.labels.values()))
+            assert at not in samples
+            samples[at] = sample.value
+    return samples
+
+
+async def scrape(http: Http) -> Samples:
+    reply = await http.ask("GET", "/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return parsed(reply.body.decode())
+
+
+async def publish(http: Http, topic: str, count: int) -> None:
+    body = {"messages": [{"value": "x"}] * count}
+    assert (await http.ask("POST", f"/api/v1/topics/default/{topic}/messages", body)).status == 200
+
+
+def test_a_scrape_says_what_came_in_went_out_and_waits(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS)
+        await http.ask("PUT", f"{ORDERS}/subscriptions/s", {"type": "shared"})
+        await publish(http, "orders", 10)
+        async with (
+            pydanube.connect(server.url) as client,
+            client.consumer("/default/orders", subscription="s", type="shared") as consumer,
+        ):
+            for _ in range(4):
+                await consumer.ack(await consumer.receive())
+            samples = await scrape(http)
+        here = ("/default/orders", "s")
+        assert samples["danube_consumers", here] == 1
+        assert samples["danube_unacked_messages", here] == 6
+        assert samples["danube_messages_in_total", here[:1]] == 10
+        assert samples["danube_messages_out_total", here] == 10
+        assert samples["danube_acks_total", here] == 4
+        assert samples["danube_backlog_messages", here] == 6
+        assert samples["danube_backlog_seconds", here] > 0
+        assert samples["danube_redeliveries_total", here] == 0
+        stored, taken = samples["danube_stored_bytes", here[:1]], samples["danube_bytes_in_total", here[:1]]
+        assert stored == taken == samples["danube_tail_cache_bytes", ()] == samples["danube_bytes_out_total", here]
+        assert samples["danube_topics", ()] == 1
+        assert samples["danube_connections", ()] == 2
+        assert samples["danube_disk_free_bytes", ()] > 0
+        assert samples["danube_group_commit_seconds_count", ()] > 0
+        assert samples["danube_group_commit_seconds_sum", ()] > 0
+        assert samples["danube_build_info", (pydanube.__version__,)] == 1
+
+    with_http(tmp_path, story)
+
+
+def test_what_is_refused_skipped_and_missed_is_counted(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS, {"policies": {"message_bytes_max": 10}})
+        await http.ask("PUT", f"{ORDERS}/subscriptions/s")
+        await publish(http, "orders", 3)
+        assert (await http.ask("POST", f"{ORDERS}/messages", b"x" * 11)).json["code"] == "message_too_large"
+        await http.ask("POST", f"{ORDERS}/subscriptions/s/skip", {"count": 2})
+        await http.ask("PUT", "/api/v1/topics/default/live", {"reliable": False})
+        await publish(http, "live", 2)
+        await http.ask("PUT", "/api/v1/topics/default/live/subscriptions/l")
+        await publish(http, "live", 5)
+        samples = await scrape(http)
+        assert samples["danube_publishes_rejected_total", ("message_too_large",)] == 1
+        assert samples["danube_drops_total", ("/default/orders", "s", "skipped")] == 2
+        assert samples["danube_drops_total", ("/default/live", "l", "missed")] == 5
+        assert samples["danube_drops_total", ("/default/live", "", "unheard")] == 2
+        assert samples["danube_backlog_messages", ("/default/orders", "s")] == 1
+
+    with_http(tmp_path, story)
+
+
+def test_a_message_handed_out_again_is_a_redelivery(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await publish(http, "orders", 1)
+        async with pydanube.connect(server.url) as client:
+            options = {"failure": {"base_delay": 0, "max_delay": 0}}
+            await http.ask(
+                "PUT", f"{ORDERS}/subscriptions/s", {"type": "shared", "start": "earliest", "options": options}
+            )
+            async with client.consumer("/default/orders", subscription="s", type="shared") as consumer:
+                consumer.nack(await consumer.receive())
+                await consumer.ack(await consumer.receive())
+        samples = await scrape(http)
+        assert samples["danube_redeliveries_total", ("/default/orders", "s")] == 1
+        assert samples["danube_messages_out_total", ("/default/orders", "s")] == 2
+
+    with_http(tmp_path, story)
+
+
+def test_the_age_of_a_backlog_is_read_where_it_is_in_no_memory_and_remembered(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", f"{ORDERS}", {})
+        await http.ask("PUT", f"{ORDERS}/subscriptions/s")
+        await publish(http, "orders", 3)
+        server._metrics._oldest = {}
+        server._broker.service.opened()[0].topic.ledger._tail.clear()  # type: ignore[union-attr]
+        assert (await scrape(http))["danube_backlog_seconds", ("/default/orders", "s")] > 0
+        [(place, (floor, time))] = server._metrics._oldest.items()
+        assert (place, floor) == (("/default/orders", "s"), 0)
+        server._metrics._oldest[place] = (0, time - 5_000_000)
+        assert (await scrape(http))["danube_backlog_seconds", ("/default/orders", "s")] > 5
+        await http.ask("POST", f"{ORDERS}/subscriptions/s/skip", {"count": 3})
+        assert (await scrape(http))["danube_backlog_seconds", ("/default/orders", "s")] == 0
+
+    with_http(tmp_path, story)
+
+
+def test_beyond_their_bounds_topics_and_subscriptions_are_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_module, "METRIC_TOPICS_MAX", 2)
+    monkeypatch.setattr(metrics_module, "METRIC_SUBSCRIPTIONS_MAX", 3)
+
+    async def story(server: Server, http: Http) -> None:
+        for topic in range(5):
+            await http.ask("PUT", f"/api/v1/topics/default/t{topic}")
+            for subscription in range(2):
+                path = f"/api/v1/topics/default/t{topic}/subscriptions/s{subscription}"
+                assert (await http.ask("PUT", path)).status == 201
+            await publish(http, f"t{topic}", topic + 1)
+        samples = await scrape(http)
+        topics = {labels[0]: value for (name, labels), value in samples.items() if name == "danube_messages_in_total"}
+        assert topics == {"/default/t0": 1, "/default/t1": 2, "_other": 12}
+        behind = {labels: value for (name, labels), value in samples.items() if name == "danube_backlog_messages"}
+        assert behind == {
+            ("/default/t0", "s0"): 1,
+            ("/default/t0", "s1"): 1,
+            ("/default/t1", "s0"): 2,
+            ("/default/t1", "_other"): 2,
+            ("_other", "_other"): 24,
+        }
+        assert samples["danube_topics", ()] == 5
+
+    with_http(tmp_path, story)
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS)
+        await http.ask("PUT", f"{ORDERS}/subscriptions/%5C%22%7D%20n%C3%A4me")
+        assert ("danube_consumers", ("/default/orders", '\\"} näme')) in await scrape(http)
+
+    with_http(tmp_path, story)
+
+
+def test_many_topics_are_looked_at_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "METRIC_SLICE", 5)
+
+    async def story(server: Server, http: Http) -> None:
+        for topic in range(20):
+            await http.ask("PUT", f"/api/v1/topics/default/t{topic}")
+            await http.ask("GET", f"/api/v1/topics/default/t{topic}")
+        turns = 0
+        collecting = asyncio.ensure_future(server._metrics.collect(Page()))
+        while not collecting.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 4
+
+    with_http(tmp_path, story)
+
+
+def test_a_histogram_counts_what_is_at_most_each_bound() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 9.0):
+        histogram.observe(value)
+    page = Page()
+    page.add_histogram("danube_group_commit_seconds", histogram)
+    samples = parsed(asyncio.run(page.text()))
+    buckets = [samples["danube_group_commit_seconds_bucket", (bound,)] for bound in ("1.0", "2.0", "+Inf")]
+    assert buckets == [2, 3, 4]
+    assert samples["danube_group_commit_seconds_sum", ()] == 12
+
+
+def test_the_longest_turn_is_remembered_for_a_while() -> None:
+    class Loop:
+        now = 0.0
+
+        def time(self) -> float:
+            return self.now
+
+        def call_at(self, when: float, call: Any) -> None:
+            self.when, self.call = when, call
+
+        def ring(self, late: float = 0.0) -> None:
+            self.now = self.when + late
+            self.call()
+
+    loop = Loop()
+    watch = LoopWatch(loop)  # type: ignore[arg-type]
+    loop.ring(0.25)
+    loop.ring()
+    assert watch.longest_seconds == pytest.approx(0.25)
+    while loop.now < 31:
+        loop.ring()
+    assert watch.longest_seconds == pytest.approx(0.25)  # of the window before
+    while loop.now < 62:
+        loop.ring()
+    assert watch.longest_seconds == pytest.approx(0)
+
+
+# -- what others say about them ----------------------------------------------------------------------------------------
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"\bdanube_[a-z_]+\b", text))
+
+
+def exported() -> set[str]:
+    histograms = [name for name, family in FAMILIES.items() if family.kind == "histogram"]
+    return set(FAMILIES) | {f"{name}_{end}" for name in histograms for end in ("bucket", "sum", "count")}
+
+
+def labels_in(expression: str) -> Iterator[tuple[str, str]]:
+    """Metric and label of each selector in braces."""
+    for name, selector in re.findall(r"\b(danube_[a-z_]+)\{([^}]*)\}", expression):
+        yield from ((name, label) for label in re.findall(r"(\w+)=~?", selector))
+
+
+def test_the_dashboard_shows_every_metric_and_no_other() -> None:
+    dashboard = json.loads((ROOT / "deploy/grafana/danube.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [each["query"] for each in dashboard["templating"]["list"]]
+    shown = names_in("\n".join(queries))
+    assert shown <= exported()
+    assert {name.removesuffix("_bucket") for name in shown} == set(FAMILIES)
+    for query in queries:
+        for name, label in labels_in(query):
+            assert label in ("instance", *FAMILIES[name.removesuffix("_bucket")].labels)
+
+
+def test_alerts_are_about_metrics_that_there_are_and_each_is_explained() -> None:
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    explained = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    for alert in alerts:
+        assert names_in(alert["expr"]) <= exported()
+        assert alert["alert"] == "DanubeDown" or names_in(alert["expr"])
+        assert f"| `{alert['alert']}` |" in explained
+        assert {"summary"} == set(alert["annotations"])
+        assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    assert len(re.findall(r"^\| `Danube\w+` \|", explained, re.MULTILINE)) == len(alerts)
+
+
+def test_the_docs_have_the_table_of_what_is_exported() -> None:
+    rows = re.findall(r"^\| `(danube_\w+)` \| (\w+) \| ?([\w, ]*?) ?\| (.*) \|$", _docs(), re.MULTILINE)
+    assert rows == [(name, each.kind, ", ".join(each.labels), each.help) for name, each in FAMILIES.items()]
+
+
+def _docs() -> str:
+    return (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
