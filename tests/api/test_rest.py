@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -414,6 +415,27 @@ def test_a_disk_that_is_full_is_not_the_callers_fault(tmp_path: Path, monkeypatc
         monkeypatch.setattr(server._broker.service, "publish", lambda *_: 1 / 0)
         reply = await http.ask("POST", f"{ORDERS}/messages", {"messages": [{}]})
         assert (reply.status, reply.json["detail"]) == (500, "the broker failed: ZeroDivisionError")
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize("small", ["[]", "{}", '""', "1", '{"a":1}'])
+def test_many_small_things_are_refused_before_they_are_made(tmp_path: Path, small: str) -> None:
+    async def story(server: Server, http: Http) -> None:
+        body = f'{{"messages":[{",".join([small] * 50_000)}]}}'.encode()
+        reply = await http.ask("POST", f"{ORDERS}/messages", body, content_type=JSON)
+        assert reply.json["code"] == "request_invalid"
+        assert "values" in reply.json["detail"]
+
+    with_http(tmp_path, story)
+
+
+def test_a_thousand_messages_of_json_are_taken(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        value = json.dumps({"items": [{"a": 1, "b": "c"}] * 8})
+        messages = [{"key": str(each), "value": value, "attributes": {"a": "b"}} for each in range(1000)]
+        assert (await http.ask("POST", f"{ORDERS}/messages", {"messages": messages})).status == 200
+        assert (await http.ask("GET", f"{ORDERS}/messages?offset=999")).json["messages"][0]["value"] == value
 
     with_http(tmp_path, story)
 

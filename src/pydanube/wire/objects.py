@@ -51,19 +51,20 @@ _DECODER = json.JSONDecoder(
     object_pairs_hook=_members, parse_int=_whole, parse_float=_fraction, parse_constant=_constant
 )
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)  # a string, closed or not, is skipped in one step
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # closed or not, in one step
+_BRACKET = re.compile(r"[\[\]{}]")
 _SURROGATE = re.compile(r"\\u[dD]")
 
 
-def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX) -> Object:
-    """The one object that these bytes are."""
+def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX, values_max: int | None = None) -> Object:
+    """The one object that these bytes are. With `values_max` it has about as many values at most, however small."""
     if len(body) > bytes_max:
         raise Unfit(f"{len(body)} bytes of JSON, at most {bytes_max}")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
         raise Unfit("the text is not UTF-8") from None
-    _check_depth(text)
+    _check_shape(text, values_max)
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -84,21 +85,24 @@ def write_object(value: Object) -> bytes:
         raise Unfit(f"cannot be JSON: {error}") from None
     if len(body) > CONTROL_BYTES_MAX:
         raise Unfit(f"{len(body)} bytes of JSON, at most {CONTROL_BYTES_MAX}")
-    _check_depth(text)
+    _check_shape(text)
     return body
 
 
-def _check_depth(text: str) -> None:
-    if text.count("[") + text.count("{") <= JSON_DEPTH_MAX:
+def _check_shape(text: str, values_max: int | None = None) -> None:
+    """What the decoder would make many small things of, or a deep stack, is refused before."""
+    if values_max is None and text.count("[") + text.count("{") <= JSON_DEPTH_MAX:
         return
+    if values_max is not None and text.count('"') - text.count('\\"') > 4 * values_max:
+        raise Unfit(f"JSON with more than about {values_max} values")
+    bare = _STRING.sub("", text)
+    if values_max is not None and bare.count(",") > values_max:
+        raise Unfit(f"JSON with more than {values_max} values")
     depth = 0
-    for token in _TOKENS.findall(text):
-        if token in "[{":
-            depth += 1
-            if depth > JSON_DEPTH_MAX:
-                raise Unfit(f"JSON nested more than {JSON_DEPTH_MAX} deep")
-        elif token in "]}":
-            depth -= 1
+    for bracket in _BRACKET.finditer(bare):
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth > JSON_DEPTH_MAX:
+            raise Unfit(f"JSON nested more than {JSON_DEPTH_MAX} deep")
 
 
 def _check_text(value: Object) -> None:

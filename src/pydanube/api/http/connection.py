@@ -57,7 +57,8 @@ class HttpConnection:
         self._transport = transport
         self._reader = RequestReader()
         self._loop = asyncio.get_running_loop()
-        self._held = 0
+        self._held = 0  # bytes that it has in memory: not looked at yet,
+        self._served_bytes = 0  # and being served
         self._writable = True
         self._serving: Task[None] | None = None
         self._timer: TimerHandle | None = None  # runs while a request comes, and at the end
@@ -127,6 +128,8 @@ class HttpConnection:
         web = self._web
         if web.serving >= HTTP_REQUESTS_MAX:
             raise HttpBusy(f"{HTTP_REQUESTS_MAX} requests are being served")
+        self._served_bytes = len(request.body)
+        web.held += self._served_bytes
         web.serving += 1
         self._serving = self._loop.create_task(self._answer(request))
         self._serving.add_done_callback(self._served)
@@ -141,6 +144,7 @@ class HttpConnection:
 
     def _served(self, done: Task[None]) -> None:
         self._web.serving -= 1
+        self._web.held -= self._served_bytes
         self._serving = None
         self._go_on()
 

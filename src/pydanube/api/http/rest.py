@@ -14,7 +14,7 @@ from pydanube.api.http.openapi import describe
 from pydanube.api.http.problem import ERRORS_PATH, errors_page
 from pydanube.api.http.router import Field, Route, Router
 from pydanube.api.verbs import VERBS
-from pydanube.base.limits import HTTP_BODY_BYTES_MAX
+from pydanube.base.limits import HTTP_JSON_BYTES_MAX
 from pydanube.wire.objects import Object
 
 MARKDOWN = "text/markdown; charset=utf-8"
@@ -165,7 +165,7 @@ _OF_TOPICS = [
         query={"key": Field("text", "of the one message, where the body is its bytes")},
         body={"messages": Field("list", "objects with key, value or value_base64, attributes, event_time", True)},
         raw=True,
-        body_bytes_max=HTTP_BODY_BYTES_MAX,
+        body_bytes_max=HTTP_JSON_BYTES_MAX,
     ),
     Route(
         "GET",

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from pydanube.api.http.answer import JSON, Answer
 from pydanube.base.errors import ContentTypeUnknown, HttpRequestInvalid, MethodNotAllowed, RequestInvalid, RouteNotFound
-from pydanube.base.limits import CONTROL_BYTES_MAX, HTTP_QUERY_FIELDS_MAX
+from pydanube.base.limits import CONTROL_BYTES_MAX, HTTP_JSON_VALUES_MAX, HTTP_QUERY_FIELDS_MAX
 from pydanube.wire.http1 import Request
 from pydanube.wire.objects import Object, Unfit, read_object
 
@@ -140,7 +140,7 @@ def _body_of(route: Route, request: Request) -> Object:
         _check_all(route.body, {})
         return {}
     try:
-        found = read_object(request.body, route.body_bytes_max)
+        found = read_object(request.body, route.body_bytes_max, HTTP_JSON_VALUES_MAX)
     except Unfit as error:
         raise RequestInvalid(f"the body: {error}") from None
     for name in found:
