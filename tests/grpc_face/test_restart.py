@@ -1,0 +1,125 @@
+"""The public client across `kill -9` and restarts of the broker: it goes on by itself, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import grpc
+import pytest
+
+from grpc_face.rig import (
+    SECONDS,
+    Broker,
+    Consumers,
+    Health,
+    Producers,
+    api,
+    channel,
+    connect,
+    consumer,
+    message,
+    producer,
+    refused,
+)
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared", "failover", "key_shared"])
+def test_producer_and_consumer_go_on_after_a_kill(own_broker: Broker, topic: str, kind: str) -> None:
+    broker = own_broker
+
+    async def run() -> None:
+        client = await connect(broker.url)
+        sender = await producer(client, topic)
+        async with consumer(client, topic, kind) as receiver:
+            for number in range(20):
+                await sender.send_with_key(b"%d" % number, None, f"k{number % 3}")
+            acked = {int(each.payload) for each in await receiver.take_all(10)}
+            broker.kill()
+            sending = asyncio.create_task(sender.send_with_key(b"20", None, "k0"))
+            await asyncio.sleep(0.1)
+            broker.start()
+            async with asyncio.timeout(SECONDS):
+                await sending
+            seen: set[int] = set()
+            while seen | acked != set(range(21)):
+                [each] = await receiver.take_all(1)
+                seen.add(int(each.payload))
+            buffered = 10  # what came before the kill and waited in the client may be handed out once more
+            assert len(seen & acked) <= buffered
+
+    asyncio.run(run())
+
+
+def test_an_acknowledged_message_does_not_come_back_after_a_kill(own_broker: Broker, topic: str) -> None:
+    broker = own_broker
+
+    async def run() -> None:
+        client = await connect(broker.url)
+        sender = await producer(client, topic)
+        async with consumer(client, topic) as receiver:
+            for number in range(30):
+                await sender.send(b"%d" % number)
+            await receiver.take_all(12)
+        broker.kill()
+        broker.start()
+        client = await connect(broker.url)
+        async with consumer(client, topic) as receiver:  # no new message is needed to get the old ones
+            assert [int(each.payload) for each in await receiver.take_all(18)] == list(range(12, 30))
+
+    asyncio.run(run())
+
+
+def test_old_ids_are_good_after_a_restart_and_unknown_ones_are_told_to_look_again(
+    own_broker: Broker, topic: str
+) -> None:
+    broker = own_broker
+
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            made = await Producers(opened).CreateProducer(
+                api.ProducerRequest(request_id=1, producer_name="p", topic_name=topic, dispatch_strategy=1)
+            )
+            subscribed = await Consumers(opened).Subscribe(
+                api.ConsumerRequest(request_id=2, topic_name=topic, consumer_name="c", subscription="s")
+            )
+            await Producers(opened).SendMessage(message(topic, b"before", made.producer_id))
+        broker.end(signal.SIGTERM)
+        broker.start()
+        async with channel(broker.target) as opened:
+            await Producers(opened).SendMessage(message(topic, b"after", made.producer_id))
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=subscribed.consumer_id))
+            payloads = [(await stream.read()).payload for _ in range(2)]
+            assert payloads == [b"before", b"after"]
+            checked = api.HealthCheckRequest(client=1, id=subscribed.consumer_id)
+            assert (await Health(opened).HealthCheck(checked)).status == api.HealthCheckResponse.OK
+            status, details = await refused(Producers(opened).SendMessage(message(topic, b"x", made.producer_id ^ 1)))
+            assert status is grpc.StatusCode.UNAVAILABLE
+            assert "create it again" in details
+            lost = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=subscribed.consumer_id ^ 1))
+            assert (await refused(lost.read()))[0] is grpc.StatusCode.UNAVAILABLE
+            stream.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_stop_ends_streams_so_that_clients_ask_again(own_broker: Broker, topic: str) -> None:
+    broker = own_broker
+
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            await Producers(opened).CreateProducer(
+                api.ProducerRequest(producer_name="p", topic_name=topic, dispatch_strategy=1)
+            )
+            subscribed = await Consumers(opened).Subscribe(
+                api.ConsumerRequest(topic_name=topic, consumer_name="c", subscription="s")
+            )
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=subscribed.consumer_id))
+            await stream.initial_metadata()
+            broker.end(signal.SIGTERM)
+            status, details = await refused(stream.read())
+            assert status is grpc.StatusCode.UNAVAILABLE
+            assert "stops" in details
+        broker.start()
+
+    asyncio.run(run())
