@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import IO, Any, Protocol
 import click
 
 from pydanube.cli import values
-from pydanube.cli.messages import described, json_line
+from pydanube.cli.messages import described, json_line, to_json
 from pydanube.cli.output import need, progress
 from pydanube.cli.reading import bounded_places, how_many, stored
 from pydanube.cli.running import connected
@@ -127,18 +126,19 @@ class Csv:
     def __init__(self, target: IO[bytes], schema: Any, partitioned: bool) -> None:
         self._target = target
         self._text = io.StringIO()
-        self._rows = csv.DictWriter(self._text, CSV_COLUMNS, extrasaction="ignore")
-        self._rows.writeheader()
+        self._rows = csv.writer(self._text)
+        self._rows.writerow(CSV_COLUMNS)
 
     def write(self, batch: MessageBatch) -> None:
         self._rows.writerows(map(self._row, map(described, batch)))
         self._hand_over()
 
-    def _row(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _row(self, found: dict[str, Any]) -> list[Any]:
         for name in ("key", "payload"):
             if found[name] is not None:
                 found.setdefault(f"{name}_encoding", "text")
-        return {**found, "attributes": json.dumps(found["attributes"], ensure_ascii=False)}
+        found["attributes"] = to_json(found["attributes"])
+        return [found.get(name) for name in CSV_COLUMNS]
 
     def _hand_over(self) -> None:
         self._target.write(self._text.getvalue().encode("utf-8", "surrogatepass"))

@@ -14,6 +14,7 @@ from pydanube.cli.values import read_time, shown_time
 from pydanube.client import Message
 
 BASE64 = "base64"
+to_json = json.JSONEncoder(ensure_ascii=False).encode  # made once, not for each message
 
 
 class Draft(NamedTuple):
@@ -57,7 +58,7 @@ def peeked(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def json_line(message: Message) -> bytes:
-    return json.dumps(described(message), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+    return to_json(described(message)).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def draft_of_line(line: bytes) -> Draft:
@@ -97,4 +98,4 @@ def _data(found: Mapping[str, Any], name: str) -> bytes | None:
 
 def text_of(value: Any) -> str:
     """A text as it is, anything else as JSON: `{"payload": {"id": 1}}` publishes the inner object."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else to_json(value)

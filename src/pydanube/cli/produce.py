@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
@@ -88,6 +89,8 @@ async def produce(
         raise click.UsageError("say either --value or files")
     separator = None if key_separator is None else key_separator.encode()
     shape = Shape(as_json, key, separator, pairs(headers, "an attribute"))
+    if value is None and not files and sys.stdin.isatty() and not quiet:
+        click.echo("every line is a message; Ctrl-D ends", err=True)
     if reliable is None:
         reliable = await _is_reliable(client, topic)
     source = _generated(value, count or 1) if value is not None else lines_of(files or ("-",))

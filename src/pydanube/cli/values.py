@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import click
@@ -66,6 +67,7 @@ def _microseconds(text: str) -> int:
         raise ValueError("out of the calendar") from None
 
 
+@lru_cache(256)  # messages of one batch mostly have the same times
 def shown_time(microseconds: int | None) -> str | None:
     """In UTC, as every other program reads it."""
     if microseconds is None:
