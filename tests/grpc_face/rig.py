@@ -145,7 +145,8 @@ Health = DanubeApi_pb2_grpc.HealthCheckStub
 
 @asynccontextmanager
 async def channel(target: str) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(target) as opened:
+    """A connection of its own; channels of one process share theirs unless they are told not to."""
+    async with grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as opened:
         yield opened
 
 

@@ -206,8 +206,7 @@ class Service:
                 await self.topic(principal, name, reliable=reliable)
             return found
         record = await self.topic(principal, name, create=create, reliable=reliable)
-        inside = parsed.partition is not None and parsed.partition < record.partitions
-        if inside == (not record.partitions):
+        if parsed not in record.places():
             raise PartitionMissing(f"{parsed}: {record.name} has {record.partitions} partitions")
         opening = self._opening.get(parsed)
         if opening is None:

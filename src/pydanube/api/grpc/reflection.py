@@ -48,10 +48,13 @@ class ReflectionService:
 
 
 def _file_of(symbol: str) -> str | None:
-    try:
-        return str(POOL.FindFileContainingSymbol(symbol).name)
-    except KeyError:
-        return None
+    """Of a message, an enum or a service; or of one of its fields, values or methods."""
+    for name in (symbol, symbol.rpartition(".")[0]):
+        try:
+            return str(POOL.FindFileContainingSymbol(name).name)
+        except KeyError:
+            continue
+    return None
 
 
 def _refuse(answer: Any, sentence: str) -> None:

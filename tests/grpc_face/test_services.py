@@ -1,0 +1,238 @@
+"""Producers, consumers, discovery and health through plain stubs: every status that a client acts upon."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+import pydanube
+from grpc_face.rig import SECONDS, Broker, Consumers, Discovery, Health, Producers, api, ask, channel, message, refused
+from grpc_face.test_calls import made, subscribed
+
+EXCLUSIVE = api.ProducerAccessMode.Exclusive
+
+
+async def status_of(work: Any) -> grpc.StatusCode:
+    return (await refused(work))[0]
+
+
+# -- producers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_one_producer_whoever_opens_it(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as one, channel(broker.target) as two:
+            assert await made(one, topic) == await made(two, topic)
+            assert await made(one, topic) != await made(one, topic, "other")
+
+    asyncio.run(run())
+
+
+def test_a_producer_of_the_other_kind_is_refused(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            await made(opened, topic, reliable=True)
+            assert await status_of(made(opened, topic, reliable=False)) is grpc.StatusCode.FAILED_PRECONDITION
+
+    asyncio.run(run())
+
+
+def test_partitions_and_plain_topics_do_not_share_a_name(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            await made(opened, f"{topic}-part-1")
+            assert await status_of(made(opened, topic)) is grpc.StatusCode.ALREADY_EXISTS
+            await made(opened, f"{topic}x")
+            assert await status_of(made(opened, f"{topic}x-part-0")) is grpc.StatusCode.ALREADY_EXISTS
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_created_says_why(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            assert await status_of(made(opened, "/nowhere/x")) is grpc.StatusCode.UNAVAILABLE
+            assert await status_of(made(opened, topic, "")) is grpc.StatusCode.INVALID_ARGUMENT
+            wrong = api.ProducerRequest(producer_name="p", topic_name=topic, dispatch_strategy=5)
+            assert await status_of(Producers(opened).CreateProducer(wrong)) is grpc.StatusCode.INVALID_ARGUMENT
+            schema = api.SchemaReference(subject="orders", use_latest=True)
+            wrong = api.ProducerRequest(producer_name="p", topic_name=topic, schema_ref=schema)
+            assert await status_of(Producers(opened).CreateProducer(wrong)) is grpc.StatusCode.UNIMPLEMENTED
+
+    asyncio.run(run())
+
+
+def test_an_exclusive_producer_is_alone_until_it_leaves(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        def request(name: str, mode: int = EXCLUSIVE) -> Any:
+            return api.ProducerRequest(
+                producer_name=name, topic_name=topic, dispatch_strategy=1, producer_access_mode=mode
+            )
+
+        async with channel(broker.target) as one, channel(broker.target) as two:
+            first = await Producers(one).CreateProducer(request("first"))
+            assert await status_of(made(two, topic, "second")) is grpc.StatusCode.PERMISSION_DENIED
+            assert (
+                await status_of(Producers(two).CreateProducer(request("second"))) is grpc.StatusCode.PERMISSION_DENIED
+            )
+            async with pydanube.connect(f"danube://{broker.target}") as native:
+                with pytest.raises(pydanube.DanubeError, match="producers already"):
+                    async with native.producer(topic):
+                        pass
+            again = await Producers(two).CreateProducer(request("first"))  # it is its name
+            assert again.producer_id == first.producer_id
+            await Producers(one).SendMessage(message(topic, b"x", first.producer_id, "first"))
+        async with channel(broker.target) as three, asyncio.timeout(SECONDS):
+            while True:  # until the broker has seen that the others are gone
+                try:
+                    await made(three, topic, "second")
+                    break
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert (
+                await status_of(Producers(three).CreateProducer(request("first"))) is grpc.StatusCode.PERMISSION_DENIED
+            )
+
+    asyncio.run(run())
+
+
+def test_a_message_that_breaks_a_rule_fails_alone(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            number = await made(opened, topic)
+            reader = await subscribed(opened, topic)
+            good = [Producers(opened).SendMessage(message(topic, b"%d" % each, number)) for each in range(20)]
+            bad = Producers(opened).SendMessage(message(topic, b"bad", number, schema_id=(1 << 64) - 1))
+            answers = await asyncio.gather(*good, bad, return_exceptions=True)
+            assert all(answer.request_id == 7 for answer in answers[:-1])
+            assert answers[-1].code() is grpc.StatusCode.INVALID_ARGUMENT
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=reader))
+            assert {(await stream.read()).payload for _ in range(20)} == {b"%d" % each for each in range(20)}
+            stream.cancel()
+            missing = Producers(opened).SendMessage(api.StreamMessage(payload=b"x"))
+            assert await status_of(missing) is grpc.StatusCode.INVALID_ARGUMENT
+
+    asyncio.run(run())
+
+
+# -- consumers ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_subscribed_to_says_why(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            assert await status_of(subscribed(opened, topic)) is grpc.StatusCode.NOT_FOUND
+            await made(opened, topic)
+            for fields in ({"subscription": ""}, {"consumer_name": ""}, {"subscription_type": 9}):
+                assert await status_of(subscribed(opened, topic, **fields)) is grpc.StatusCode.INVALID_ARGUMENT
+            await made(opened, f"{topic}p-part-0")
+            assert await status_of(subscribed(opened, f"{topic}p")) is grpc.StatusCode.NOT_FOUND
+
+    asyncio.run(run())
+
+
+def test_the_first_consumer_chooses_the_type_for_all(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            await made(opened, topic)
+            await subscribed(opened, topic, subscription_type=1)
+            await subscribed(opened, topic, subscription_type=0, consumer_name="two")  # joins, as it always did
+            found = await ask(
+                opened, "danube_admin.TopicAdmin/GetSubscriptionFailurePolicy", topic=topic, subscription="s"
+            )
+            assert found.subscription_type == 1
+
+    asyncio.run(run())
+
+
+def test_acks_of_what_is_not_in_flight_are_answered_and_do_nothing(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            number, reader = await made(opened, topic), await subscribed(opened, topic)
+
+            def identity(offset: int) -> Any:
+                return api.MsgID(topic_name=topic, topic_offset=offset)
+
+            await Producers(opened).SendMessage(message(topic, b"x", number))
+            for offset in (0, 1, 1 << 63):
+                acked = await Consumers(opened).Ack(
+                    api.AckRequest(request_id=3, msg_id=identity(offset), subscription_name="s")
+                )
+                assert acked.request_id == 3
+                await Consumers(opened).Nack(
+                    api.NackRequest(request_id=4, msg_id=identity(offset), subscription_name="s", delay_ms=1 << 63)
+                )
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=reader))
+            assert (await stream.read()).payload == b"x"
+            stream.cancel()
+            nowhere = api.AckRequest(msg_id=identity(0), subscription_name="nobody")
+            assert await status_of(Consumers(opened).Ack(nowhere)) is grpc.StatusCode.NOT_FOUND
+            assert await status_of(Consumers(opened).Ack(api.AckRequest())) is grpc.StatusCode.INVALID_ARGUMENT
+            assert await status_of(Consumers(opened).Nack(api.NackRequest())) is grpc.StatusCode.INVALID_ARGUMENT
+
+    asyncio.run(run())
+
+
+def test_a_deleted_topic_says_close_before_its_streams_end(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            number, reader = await made(opened, topic), await subscribed(opened, topic)
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=reader))
+            await stream.initial_metadata()
+            producer_check = api.HealthCheckRequest(client=0, id=number)
+            consumer_check = api.HealthCheckRequest(client=1, id=reader)
+            for check in (producer_check, consumer_check):
+                assert (await Health(opened).HealthCheck(check)).status == api.HealthCheckResponse.OK
+            await ask(opened, "danube_admin.TopicAdmin/DeleteTopic", name=topic)
+            for check in (producer_check, consumer_check):
+                assert (await Health(opened).HealthCheck(check)).status == api.HealthCheckResponse.CLOSE
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(ended := asyncio.ensure_future(stream.read())), 5.2)
+            assert await asyncio.wait_for(ended, 2) is grpc.aio.EOF
+            assert await stream.code() is grpc.StatusCode.OK
+            assert (
+                await status_of(Producers(opened).SendMessage(message(topic, b"x", number)))
+                is grpc.StatusCode.NOT_FOUND
+            )
+
+    asyncio.run(run())
+
+
+# -- discovery ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lookup_says_where_with_a_scheme(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            asked = api.TopicLookupRequest(request_id=5, topic=topic)
+            assert await status_of(Discovery(opened).TopicLookup(asked)) is grpc.StatusCode.NOT_FOUND
+            await made(opened, topic)
+            found = await Discovery(opened).TopicLookup(asked)
+            assert (found.request_id, found.response_type) == (5, api.TopicLookupResponse.Connect)
+            assert (found.connect_url, found.broker_url, found.proxy) == (broker.url, broker.url, False)
+
+    asyncio.run(run())
+
+
+def test_partitions_are_found_by_the_exact_name_and_in_order(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+
+            async def partitions(name: str) -> list[str]:
+                found = await Discovery(opened).TopicPartitions(api.TopicLookupRequest(topic=name))
+                return list(found.partitions)
+
+            assert await partitions(topic) == []
+            await made(opened, f"{topic}bar")
+            assert await partitions(topic) == []
+            await made(opened, f"{topic}-part-11")
+            await made(opened, f"{topic}-part-2")
+            assert await partitions(topic) == [f"{topic}-part-{number}" for number in range(12)]
+            assert await partitions(f"{topic}-part-3") == [f"{topic}-part-3"]
+            assert await partitions(f"{topic}-part-12") == []
+            assert await partitions(f"{topic}bar") == [f"{topic}bar"]
+
+    asyncio.run(run())
