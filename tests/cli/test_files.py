@@ -99,8 +99,8 @@ def test_a_small_file_by_hand_is_enough(danube: Danube, topic: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("wrong.jsonl", b'{"payload": "1"}\n\nnope\n', "row 2: a line is no JSON"),
-        ("wrong.jsonl", b'{"payload": "1"}\n[1]\n', "row 2: a line must be a JSON object, not list"),
+        ("wrong.jsonl", b'{"payload": "1"}\n\nnope\n', "row 2: it is no JSON"),
+        ("wrong.jsonl", b'{"payload": "1"}\n[1]\n', "row 2: it must be a JSON object, not list"),
         (
             "wrong.jsonl",
             b'{"payload": "1"}\n{"payload": "*", "payload_encoding": "base64"}',

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.conftest import Danube
+from pydanube.cli.formats import by_format
 from pydanube.cli.intake import fill
 from pydanube.cli.messages import Draft, draft_of, text_or_base64
 from pydanube.cli.values import read_time
@@ -72,7 +75,7 @@ def test_lines_of_json_say_key_payload_and_attributes(danube: Danube, topic: str
 def test_what_comes_before_a_wrong_line_is_published_and_counted(danube: Danube, topic: str) -> None:
     ended = danube("produce", topic, "--json", stdin=b'{"payload": "good"}\nnot json\n')
     assert ended.code == 2
-    assert ended.err.startswith("1 message acknowledged\ndanube: a line is no JSON")
+    assert ended.err.startswith("1 message acknowledged\ndanube: line 2: it is no JSON")
     assert values_of(danube, topic) == ["good"]
 
 
@@ -168,3 +171,27 @@ def test_a_reader_that_went_away_ends_it_quietly(danube: Danube, topic: str, mon
 def test_any_bytes_survive_json(payload: bytes | None, key: bytes | None) -> None:
     shown = json.loads(json.dumps({**text_or_base64("payload", payload), **text_or_base64("key", key)}))
     assert draft_of(shown) == Draft(payload, key)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = st.sampled_from(["key", "payload", "value", "attributes", "event_time", "payload_encoding", "key_encoding"])
+
+
+@given(st.dictionaries(NAMES, JSON | st.just("base64")))
+def test_a_line_of_json_is_a_message_or_a_sentence(found: dict[str, Any]) -> None:
+    try:
+        draft = draft_of(json.loads(json.dumps(found)))
+    except click.UsageError:
+        return
+    for name, text in (draft.attributes or {}).items():
+        assert (name + text).encode() is not None
+
+
+@given(st.text(st.characters(exclude_characters="%\\", exclude_categories=["Cs"])))
+def test_what_is_no_field_of_a_format_is_printed_as_it_is(text: str) -> None:
+    nobody: Any = None
+    assert by_format(text)(nobody) == text.encode() + b"\n"

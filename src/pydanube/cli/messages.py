@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from pydanube.cli.values import read_time, shown_time
+from pydanube.cli.values import is_text, read_time, shown_time
 from pydanube.client import Message
 
 BASE64 = "base64"
@@ -65,9 +65,9 @@ def draft_of_line(line: bytes) -> Draft:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise click.UsageError(f"a line is no JSON: {error}") from None
+        raise click.UsageError(f"it is no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise click.UsageError(f"a line must be a JSON object, not {type(found).__name__}")
+        raise click.UsageError(f"it must be a JSON object, not {type(found).__name__}")
     return draft_of(found)
 
 
@@ -77,6 +77,8 @@ def draft_of(found: Mapping[str, Any]) -> Draft:
     if attributes is not None and not isinstance(attributes, Mapping):
         raise click.UsageError("attributes must be texts by name")
     named = {str(name): text_of(value) for name, value in (attributes or {}).items()} or None
+    if named is not None and not all(map(is_text, [*named, *named.values()])):
+        raise click.UsageError("attributes must be texts that UTF-8 can write")
     payload = "value" if "value" in found and "payload" not in found else "payload"
     return Draft(_data(found, payload), _data(found, "key"), named, read_time(found.get("event_time")))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "yaml")
 _WIDE = 10_000  # columns of what is no terminal: whoever reads it wants it whole
+_CELL_CHARACTERS_MAX = 500  # of one payload, say; JSON and YAML have all of it
 Row = Mapping[str, Any]
 
 
@@ -144,7 +145,8 @@ def _cell(value: Any) -> str:
             return ", ".join(map(_cell, value))
         case dict():
             return ", ".join(f"{name}={_cell(each)}" for name, each in value.items())
-    return printable(str(value))
+    text = printable(str(value)[:_CELL_CHARACTERS_MAX])
+    return f"{text}…" if len(str(value)) > _CELL_CHARACTERS_MAX else text
 
 
 def _flat(record: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -174,7 +174,10 @@ class Sending:
     async def _send_each(self, lines: list[bytes], began: float) -> None:
         loop = asyncio.get_running_loop()
         for line in lines:
-            draft = self._shape.draft(line, self._sent + 1)
+            try:
+                draft = self._shape.draft(line, self._sent + 1)
+            except click.UsageError as error:
+                raise click.UsageError(f"line {self._sent + 1}: {error.message}") from None
             if self._rate is not None and (early := began + self._sent / self._rate - loop.time()) > 0:
                 await asyncio.sleep(early)
             if self._producer.busy:

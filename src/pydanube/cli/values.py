@@ -101,13 +101,13 @@ def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.UsageError(f"{what} is written name=value, not {text!r}")
-        if not _is_text(text):
+        if not is_text(text):
             raise click.UsageError(f"{what} must be UTF-8, not {text!r}")
         found[name] = value
     return found
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """Bytes of a command line that are no UTF-8 come as surrogates, which cannot be sent."""
     return not any("\ud800" <= each <= "\udfff" for each in text)
 
