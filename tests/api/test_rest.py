@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -54,9 +55,15 @@ def test_the_description_names_every_route_and_its_fields(tmp_path: Path) -> Non
     with_http(tmp_path, story)
 
 
+def test_the_docs_have_the_table_of_routes() -> None:
+    text = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z]+) \| `(.*)` \| (.*) \|$", text, re.MULTILINE)
+    assert rows == [(route.method, route.template, route.summary) for route in make_router().routes]
+
+
 def test_the_page_of_errors_is_the_table_and_is_served(tmp_path: Path) -> None:
     page = errors_page()
-    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "run: python -m pydanube.api.http.problem"
+    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "write `python -m pydanube.api.http.problem` to it"
 
     async def story(server: Server, http: Http) -> None:
         assert (await http.ask("GET", "/errors")).body.decode() == page

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydanube.broker.holds import ANONYMOUS, Principal
+from pydanube.broker.intake import Account
 from pydanube.broker.service import Service
 from pydanube.ports.clock import Clock
 from pydanube.wire.objects import Object
@@ -21,4 +22,8 @@ class Door:
     config: Callable[[], Object]  # what is in force
     metrics: Callable[[], Awaitable[str]]
     principal: Principal = ANONYMOUS
+    account: Account = field(init=False)  # of what is published over HTTP: all of it together is one publisher
     turn: int = 0  # requests with messages that have no key, so far: each goes to the next partition
+
+    def __post_init__(self) -> None:
+        self.account = Account(self.service.intake)

@@ -61,6 +61,8 @@ async def _publish(door: Door, topic: str, batch: Batch, *, reliable: bool) -> t
     producer = await service.open_producer(door.principal, topic, _ended, reliable=reliable)
     try:
         receipt = service.publish(producer, batch)
+        door.account.add(batch.size)
+        (receipt.written or receipt.confirmed).add_done_callback(lambda _: door.account.remove(batch.size))
         await receipt.confirmed
         return receipt.offset, producer.open.topic.receipt
     finally:
