@@ -13,6 +13,8 @@ import pytest
 from cli.conftest import Danube
 from pydanube.cli import doctor
 from pydanube.cli.contexts import Contexts, contexts_file
+from pydanube.testing.broker import broker_thread
+from pydanube.testing.clock import VirtualClock
 
 
 def test_a_saved_context_says_where(run: Danube, url: str) -> None:
@@ -101,6 +103,7 @@ def test_doctor_finds_a_sound_machine_sound(danube: Danube, tmp_path: Path) -> N
     assert code == 0
     assert {"python", "uvloop", "pyarrow", "open files", "clock", "disk space", "disk sync"} <= set(found)
     assert found["broker"] == "ok"
+    assert "broker clock" not in found
     assert list(tmp_path.glob("not-made-yet")) == []
 
 
@@ -126,12 +129,17 @@ def test_doctor_says_what_is_wrong_and_what_to_do(run: Danube, tmp_path: Path, m
         "disk sync": "warn",
         "broker": "warn",
     }
-    assert all(row["advice"].endswith((".", "data")) for row in rows.values() if row["result"] != "ok")
+    assert all(row["advice"].endswith(".") for row in rows.values() if row["result"] != "ok")
 
 
 def test_doctor_tells_a_broker_of_another_version(danube: Danube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "__version__", "9.9")
     assert findings(danube)[1]["broker version"] == "warn"
+
+
+def test_doctor_compares_the_broker_s_clock_with_its_own(run: Danube) -> None:
+    with broker_thread(clock=VirtualClock(wall=1_800_000_000_000_000)) as url:
+        assert findings(run, "--url", url)[1]["broker clock"] == "warn"
 
 
 def test_doctor_finds_a_stranger_at_the_port(run: Danube) -> None:

@@ -364,6 +364,7 @@ BAD_FIELDS: list[tuple[Kind, dict[str, object], dict[str, object], str]] = [
     (Kind.WELCOME, WELCOME, {"frame_bytes_max": 1000}, "'frame_bytes_max' is 1000"),
     (Kind.WELCOME, WELCOME, {"frame_bytes_max": 1 << 32}, "'frame_bytes_max' is"),
     (Kind.WELCOME, WELCOME, {"keepalive_seconds": 0}, "'keepalive_seconds' is 0"),
+    (Kind.WELCOME, WELCOME, {"time": -1}, "'time' is -1"),
     (Kind.WELCOME, WELCOME, {"keepalive_seconds": "1"}, "'keepalive_seconds' is not a whole number"),
     (Kind.REQUEST, {"verb": "x"}, {"verb": None}, "'verb' is not a text"),
     (Kind.REQUEST, {"verb": "x"}, {"verb": ""}, "'verb' is empty"),
@@ -394,6 +395,12 @@ def test_a_field_that_breaks_a_rule_is_refused_with_a_sentence(
 def test_a_field_that_is_missing_is_named(kind: Kind, name: str) -> None:
     with pytest.raises(ProtocolError, match=f"'{name}' is missing"):
         decode(control(kind, {key: value for key, value in SAMPLES[kind].items() if key != name}))
+
+
+def test_a_broker_may_say_its_time_and_address() -> None:
+    said = Welcome("b", 1 << 20, 30, address="broker.example:6650", time=1_800_000_000_000_000)
+    [frame] = FrameReader(Side.CLIENT).feed(b"".join(said.encode()))
+    assert decode(frame) == said
 
 
 def test_newer_sides_may_say_more() -> None:

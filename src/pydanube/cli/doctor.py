@@ -138,25 +138,26 @@ async def _broker(ctx: click.Context) -> list[Finding]:
     where = f"{broker.url} ({broker.origin})"
     try:
         async with client_of(ctx) as client:
-            connection = await client.connection()
-            assert connection.welcome is not None
-            named = connection.welcome.broker
+            now = time.time_ns() // 1000
+            welcome = (await client.connection()).welcome
+            assert welcome is not None
             began = time.perf_counter()
             await client.admin.namespaces()
             took = time.perf_counter() - began
     except DanubeError as error:
-        return (
-            [Finding("broker", FAIL, f"{where}: {error}", error.help)]
-            if _is_taken(broker.url)
-            else [
-                Finding("broker", WARN, f"nothing listens at {where}", "Start one: danube standalone --data-dir ./data")
-            ]
-        )
-    found = [Finding("broker", OK, f"{named} answers at {where} in {took * 1000:.1f} ms")]
-    if named.removeprefix("danube ") != __version__:
-        found.append(
-            Finding("broker version", WARN, f"{named}, and this is {__version__}", "Use the same version for both.")
-        )
+        if _is_taken(broker.url):
+            return [Finding("broker", FAIL, f"{where}: {error}", error.help)]
+        return [
+            Finding("broker", WARN, f"nothing listens at {where}", "Start one: danube standalone --data-dir ./data")
+        ]
+    found = [Finding("broker", OK, f"{welcome.broker} answers at {where} in {took * 1000:.1f} ms")]
+    apart = abs(welcome.time - now) / 1_000_000
+    if welcome.time and apart > SKEW_SECONDS_MAX:
+        advice = "Keep both clocks by NTP: seek by time and retention go by the broker's."
+        found.append(Finding("broker clock", WARN, f"{apart:,.1f} seconds from this machine's", advice))
+    if welcome.broker.removeprefix("danube ") != __version__:
+        advice = "Use the same version for both."
+        found.append(Finding("broker version", WARN, f"{welcome.broker}, and this is {__version__}", advice))
     return found
 
 

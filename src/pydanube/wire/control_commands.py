@@ -25,6 +25,7 @@ from pydanube.wire.objects import Object, Unfit, flag_in, number_in, read_object
 
 VERSION = 1
 _U32_MAX = (1 << 32) - 1
+_TIME_MAX = (1 << 63) - 1
 _CODE_BYTES_MAX = 64
 _BLAMES = ("caller", "server", "environment")
 
@@ -57,6 +58,7 @@ class Welcome(NamedTuple):
     features: tuple[str, ...] = ()
     version: int = VERSION
     address: str = ""  # host:port where clients should reach this broker; not every broker says it
+    time: int = 0  # of the broker's clock, in microseconds; 0: not said
 
     def encode(self) -> list[Buffer]:
         body: Object = {
@@ -68,6 +70,8 @@ class Welcome(NamedTuple):
         }
         if self.address:
             body["address"] = self.address
+        if self.time:
+            body["time"] = self.time
         return _control(Kind.WELCOME, 0, 0, body)
 
     @classmethod
@@ -82,6 +86,7 @@ class Welcome(NamedTuple):
             _features_in(found),
             version,
             text_in(found, "address", ADDRESS_BYTES_MAX) if "address" in found else "",
+            number_in(found, "time", 0, _TIME_MAX) if "time" in found else 0,
         )
 
 

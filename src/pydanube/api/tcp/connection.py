@@ -187,7 +187,7 @@ class NativeConnection:
     def _hello(self, hello: Hello) -> None:
         self._greeted = True
         self._reader.welcome()
-        self.send(self._welcome.encode())
+        self.send(self._welcome._replace(time=max(0, self.service.clock.wall())).encode())
 
     def _ping(self, ping: Ping) -> None:
         self.send(Pong(ping.request).encode())
