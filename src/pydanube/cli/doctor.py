@@ -147,9 +147,7 @@ async def _broker(ctx: click.Context) -> list[Finding]:
     except DanubeError as error:
         if _is_taken(broker.url):
             return [Finding("broker", FAIL, f"{where}: {error}", error.help)]
-        return [
-            Finding("broker", WARN, f"nothing listens at {where}", "Start one: danube standalone --data-dir ./data")
-        ]
+        return [Finding("broker", WARN, f"nothing listens at {where}", "Start one with `danube standalone`.")]
     found = [Finding("broker", OK, f"{welcome.broker} answers at {where} in {took * 1000:.1f} ms")]
     apart = abs(welcome.time - now) / 1_000_000
     if welcome.time and apart > SKEW_SECONDS_MAX:
