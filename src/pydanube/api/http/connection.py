@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Task, TimerHandle, Transport
 from dataclasses import dataclass
+from email.utils import formatdate
 
 from pydanube.api.http.answer import Answer
 from pydanube.api.http.door import Door
@@ -150,6 +151,7 @@ class HttpConnection:
 
     def _write(self, answer: Answer, *, keep_alive: bool, body: bool = True) -> None:
         status, content, content_type, headers = answer
+        headers = {"Date": formatdate(self._web.door.clock.wall() / 1_000_000, usegmt=True), **headers}
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
 
     def _refuse(self, error: DanubeError) -> None:
