@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import click
 import pytest
 
 import pydanube
@@ -23,6 +24,9 @@ from pydanube.api.server import Server
 from pydanube.api.verbs import VERBS
 from pydanube.base.errors import error_table
 from pydanube.base.limits import KIB, MIB, PUBLISHED_MESSAGES_MAX
+from pydanube.cli.namespace import namespace
+from pydanube.cli.subscription import subscription
+from pydanube.cli.topic import topic
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDERS = "/api/v1/topics/default/orders"
@@ -36,6 +40,22 @@ def test_every_verb_that_needs_no_connection_has_a_route() -> None:
     operations = [route.operation for route in make_router().routes]
     assert sorted(operations) == sorted(set(operations))
     assert set(VERBS) - set(operations) == {"topic"}  # which is `lookup` here
+
+
+OTHERWISE_CALLED = {
+    "topic.peek": "peek",
+    "subscription.explain": "explain",
+    "subscription.lag": "subscription.list",
+    "namespace.alter": "namespace.policies",
+}
+
+
+@pytest.mark.parametrize("noun", [topic, subscription, namespace], ids=lambda noun: noun.name)
+def test_what_the_command_line_manages_has_a_route(noun: click.Group) -> None:
+    operations = [route.operation for route in make_router().routes]
+    named = [f"{noun.name}.{verb}" for verb in noun.list_commands(click.Context(noun))]
+    assert len(named) >= 5
+    assert [name for name in named if OTHERWISE_CALLED.get(name, name) not in operations] == []
 
 
 def test_the_description_names_every_route_and_its_fields(tmp_path: Path) -> None:
@@ -65,9 +85,7 @@ def test_the_docs_have_the_table_of_routes() -> None:
 
 def test_the_page_of_errors_is_the_table_and_is_served(tmp_path: Path) -> None:
     page = errors_page()
-    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, (
-        "python -m pydanube.api.http.problem"
-    )
+    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "python -m pydanube.api.http.problem"
 
     async def story(server: Server, http: Http) -> None:
         assert (await http.ask("GET", "/errors")).body.decode() == page
