@@ -196,6 +196,21 @@ SOURCES = sorted((SOURCE / PACKAGE).rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in SOURCES}
 
 
+def test_faces_know_the_door_and_nothing_behind_it() -> None:
+    """I10: what a face cannot name it cannot call. Only the process that puts all together may."""
+    behind = {"Directory", "StateLog", "ManagedLedger", "Stream", "LocalMetadata", "DiskNode"}
+    for path, tree in TREES.items():
+        if not module_name(path).startswith("pydanube.api.") or path.name == "server.py":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith(("pydanube.storage", "pydanube.ledger.topic_state")), path
+                assert not behind & {alias.name for alias in node.names}, path
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute | ast.Name):
+                owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id
+                assert owner not in ("service", "_service") or not node.attr.startswith("_"), (path, node.attr)
+
+
 def test_imports_point_in_one_direction() -> None:
     complaints = [
         complaint
