@@ -115,10 +115,13 @@ def test_letters_of_a_partition_go_back_to_it(
 def test_they_may_go_elsewhere(danube: Danube, url: str, topic: str, dead: str) -> None:
     danube("produce", topic, stdin=b"one\n")
     danube("topic", "create", f"{topic}-other", "--partitions", "2")
+    danube("topic", "create", f"{topic}-passing", "--no-reliable")
     give_up(danube, url, topic, dead)
     assert danube("dlq", "redrive", dead, "--to", f"{topic}-other", "--yes").code == 0
     assert values_of(danube, f"{topic}-other") == ["one"]
     assert values_of(danube, topic) == ["one"]
+    danube("subscription", "seek", dead, "danube-redrive", "--to", "earliest", "--yes")  # as if it had not been
+    assert danube("dlq", "redrive", dead, "--to", f"{topic}-passing", "--yes", "-o", "json").json["redriven"] == 1
 
 
 def test_a_message_that_is_no_dead_letter_is_refused(danube: Danube, dead: str) -> None:
@@ -126,3 +129,12 @@ def test_a_message_that_is_no_dead_letter_is_refused(danube: Danube, dead: str) 
     ended = danube("dlq", "redrive", dead, "--yes")
     assert ended.code == 1
     assert "does not say where it comes from (Say with --to" in ended.err
+
+
+def test_what_comes_back_at_once_is_not_redriven_again_and_again(
+    danube: Danube, url: str, topic: str, dead: str
+) -> None:
+    danube("produce", topic, "--value", "{n}", "--count", "20")
+    give_up(danube, url, topic, dead)
+    assert danube("dlq", "redrive", dead, "--to", dead, "--yes", "-o", "json").json["redriven"] == 20
+    assert danube("dlq", "redrive", dead, "--dry-run", "--to", topic, "-o", "json").json["letters"] == 20

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
+from certificates import Authority
 from cli.conftest import Danube
 from pydanube.testing.broker import broker_thread
 
@@ -97,3 +100,30 @@ def test_a_broker_that_goes_away_is_a_connection_lost(tmp_path: Path, run: Danub
     with broker_thread(tmp_path / "data") as url:
         assert run("topic", "create", topic, "--url", url).code == 0
     assert run("topic", "list", "--url", url).code == 4
+
+
+def ready(file: Path, broker: Started) -> str:
+    """Where it listens, once it does."""
+    deadline = monotonic() + 20
+    while not file.exists():
+        assert broker.process.poll() is None
+        assert monotonic() < deadline
+        sleep(0.01)  # another process writes it
+    return str(json.loads(file.read_text())["listen"])
+
+
+def test_a_broker_with_tls_is_reached_by_its_authority(tmp_path: Path, run: Danube, started: list[Started]) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    certificate, key = map(str, authority.sign())
+    place = ("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--journal-file-bytes", "4194304")
+    tls = ("--tls-certificate", certificate, "--tls-key", key, "--ready-file", str(tmp_path / "ready"))
+    started.append(Started("standalone", *place, *tls, url=""))
+    address = ready(tmp_path / "ready", started[0])
+
+    url = f"danubes://{address}"
+    assert run("namespace", "list", "--url", url, "--ca-file", str(authority.file)).code == 0
+    refused = run("namespace", "list", "--url", url, "--ca-file", str(other.file))
+    assert (refused.code, refused.err.count("\n")) == (4, 1)
+    assert run("namespace", "list", "--url", f"danube://{address}").code == 4
+    run("context", "add", "safe", "--url", url, "--ca-file", str(authority.file))
+    assert run("namespace", "list").code == 0

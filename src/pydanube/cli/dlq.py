@@ -150,7 +150,7 @@ async def redrive(
     await client.admin.create_subscription(topic, SUBSCRIPTION, type="shared", start="earliest", options=OPTIONS)
     with progress(f"redriving {topic}", most) as advance:
         async with client.consumer(topic, subscription=SUBSCRIPTION, type="shared") as consumer:
-            async for chunk in _letters(consumer, topic, wanted, limit):
+            async for chunk in _letters(consumer, topic, wanted, limit, await _backlog(client, topic)):
                 await _publish(client, consumer, chunk, target)
                 done += len(chunk)
                 advance(len(chunk))
@@ -170,7 +170,7 @@ async def _counted(client: Client, topic: str, wanted: Filter, limit: int | None
     found: dict[str, int] = {}
     if SUBSCRIPTION in [each["subscription"] for each in await client.admin.subscriptions(topic)]:
         async with client.consumer(topic, subscription=SUBSCRIPTION, type="shared") as consumer:
-            async for chunk in _letters(consumer, topic, wanted, limit):
+            async for chunk in _letters(consumer, topic, wanted, limit, await _backlog(client, topic)):
                 _add(found, chunk, target)
         return found
     async for batch in stored(client, await bounded_places(client, topic, "earliest", None)):
@@ -185,11 +185,16 @@ def _add(found: dict[str, int], letters: list[Message], target: str | None) -> N
         found[place] = found.get(place, 0) + 1
 
 
-async def _letters(consumer: Consumer, topic: str, wanted: Filter, limit: int | None) -> AsyncIterator[list[Message]]:
-    """Those that were not redriven yet, in chunks that are the same whenever nothing was acknowledged in between."""
+async def _letters(
+    consumer: Consumer, topic: str, wanted: Filter, limit: int | None, backlog: int
+) -> AsyncIterator[list[Message]]:
+    """Those that were not redriven yet, in chunks that are the same whenever nothing was acknowledged in between.
+
+    No more are looked at than there were: what is published again may fail again at once, and come back as a letter.
+    """
     chunk: list[Message] = []
     given = 0
-    while limit is None or given + len(chunk) < limit:
+    while backlog and (limit is None or given + len(chunk) < limit):
         try:
             letter = await consumer.receive(SILENCE_SECONDS)
         except NothingReceived:
@@ -197,6 +202,7 @@ async def _letters(consumer: Consumer, topic: str, wanted: Filter, limit: int | 
             if found["backlog"] > found["in_flight"] < UNACKED_MAX:
                 continue
             break
+        backlog -= 1
         if wanted.has(letter):
             chunk.append(letter)
         if len(chunk) == CHUNK:
@@ -213,19 +219,21 @@ async def _publish(client: Client, consumer: Consumer, chunk: list[Message], tar
     for letter in chunk:
         ways.setdefault(target or _origin(letter), []).append(letter)
     for place, letters in ways.items():
-        await _publish_to(client, place, letters, numbered=target is None)
+        await _publish_to(client, place, letters)
     for acks in dict.fromkeys(consumer.ack(letter) for letter in chunk):
         await acks
 
 
-async def _publish_to(client: Client, place: str, letters: list[Message], *, numbered: bool) -> None:
+async def _publish_to(client: Client, place: str, letters: list[Message]) -> None:
     """The producer's name stands for exactly these letters, so that the same ones are known when they come again.
 
-    A partition of another topic is found by its key, and has its own numbers: those are not known again.
+    But for topics with partitions, which `--to` may name: there the key says which one, and each has its own numbers.
     """
+    found = await client.topic(place)
+    numbered = found.reliable and not found.partitions
     offsets = " ".join(f"{letter.partition}:{letter.offset}" for letter in letters)
     name = f"redrive-{sha256(f'{letters[0].topic} {offsets}'.encode()).hexdigest()[:32]}" if numbered else None
-    async with client.producer(place, name=name, create=False) as producer:
+    async with client.producer(place, name=name, reliable=found.reliable, create=False) as producer:
         sent = []
         for number, letter in enumerate(letters):
             own = {name: text for name, text in letter.attributes.items() if name not in OWN}

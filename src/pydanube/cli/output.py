@@ -45,7 +45,7 @@ class Output:
     def done(self, sentence: str, /, **fields: Any) -> None:
         """What was done, in a sentence or as fields."""
         if self.format == "table":
-            click.echo(sentence)
+            click.echo(printable(sentence))
         else:
             self._dump(fields)
 
@@ -99,7 +99,7 @@ class Agreement:
         if not self._yes:
             if not somebody_is_there():
                 raise click.UsageError(f"this would {deed}; say --yes, for nobody is there to be asked")
-            click.confirm(f"This will {deed}. Go on?", abort=True, err=True)
+            click.confirm(printable(f"This will {deed}. Go on?"), abort=True, err=True)
         return True
 
 
@@ -169,7 +169,7 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
