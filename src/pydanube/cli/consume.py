@@ -15,7 +15,7 @@ import click
 from pydanube.base.errors import NothingReceived
 from pydanube.cli import values
 from pydanube.cli.formats import FIELDS, TABLE_HEADER, Writer, writer_of
-from pydanube.cli.reading import bounded_places, stored
+from pydanube.cli.reading import bounded_places, nothing_left, stored
 from pydanube.cli.running import connected
 from pydanube.cli.subscription import TYPES
 from pydanube.cli.values import PLACES
@@ -135,16 +135,10 @@ async def _consume(consumer: Consumer, place: str, exit_at_end: bool, printer: P
         try:
             messages = [await consumer.receive(SILENCE_SECONDS if exit_at_end else None)]
         except NothingReceived:
-            if await _is_done(consumer, place):
+            if await nothing_left(consumer, place):
                 return
             continue
         messages += consumer.arrived(printer.wanted - 1)
         printer.write(messages)
         for acks in dict.fromkeys(consumer.ack(message) for message in messages):  # one for each partition
             await acks
-
-
-async def _is_done(consumer: Consumer, place: str) -> bool:
-    """Nothing is left but what others have been given."""
-    found = await consumer.client.admin.describe_subscription(place, consumer.subscription)
-    return bool(found["backlog"] <= found["in_flight"])

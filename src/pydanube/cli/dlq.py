@@ -19,7 +19,7 @@ from pydanube.cli.failures import Failure
 from pydanube.cli.lazy import Noun
 from pydanube.cli.messages import described
 from pydanube.cli.output import Agreement, Output, destructive, printed, progress
-from pydanube.cli.reading import bounded_places, how_many, stored
+from pydanube.cli.reading import bounded_places, how_many, nothing_left, stored
 from pydanube.cli.running import connected
 from pydanube.cli.values import many, pairs
 from pydanube.client import Client, Consumer, Message
@@ -193,21 +193,22 @@ async def _letters(
     No more are looked at than there were: what is published again may fail again at once, and come back as a letter.
     """
     chunk: list[Message] = []
-    given = 0
+    given = held = 0
     while backlog and (limit is None or given + len(chunk) < limit):
         try:
             letter = await consumer.receive(SILENCE_SECONDS)
         except NothingReceived:
-            found = await consumer.client.admin.describe_subscription(topic, SUBSCRIPTION)
-            if found["backlog"] > found["in_flight"] < UNACKED_MAX:
-                continue
-            break
+            if held >= UNACKED_MAX or await nothing_left(consumer, topic, held):
+                break
+            continue
         backlog -= 1
+        held += 1
         if wanted.has(letter):
             chunk.append(letter)
         if len(chunk) == CHUNK:
             yield chunk
             given += CHUNK
+            held -= CHUNK
             chunk = []
     if chunk:
         yield chunk

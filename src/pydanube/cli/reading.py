@@ -1,11 +1,11 @@
-"""What is stored in a topic now, read without a subscription and without leaving anything behind."""
+"""What is stored in a topic now, and whether a subscription has come to the end of it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pydanube.client import Client, MessageBatch
+from pydanube.client import Client, Consumer, MessageBatch
 from pydanube.client.reader import Place, places_of
 
 
@@ -32,3 +32,13 @@ async def bounded_places(
 def how_many(places: list[tuple[Place, int]]) -> int:
     """About: offsets may have gaps."""
     return sum(max(0, end - place.offset) for place, end in places)
+
+
+async def nothing_left(consumer: Consumer, place: str, held: int = 0) -> bool:
+    """Whether all that is not done has been given out: to others, or as the `held` messages that this one has received.
+
+    What is in flight and was not received is on its way, unless there are others who may have it.
+    """
+    found = await consumer.client.admin.describe_subscription(place, consumer.subscription)
+    alone = found["consumers"] <= len(consumer.partitions)
+    return found["backlog"] <= found["in_flight"] and (not alone or found["in_flight"] <= held)
