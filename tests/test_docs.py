@@ -1,4 +1,4 @@
-"""The documents keep their word: Python snippets run, `make` commands exist, relative links resolve."""
+"""The documents keep their word: snippets run, commands answer as shown, `make` commands exist, links resolve."""
 
 from __future__ import annotations
 
@@ -53,12 +53,19 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def file_of(fence: Fence) -> str | None:
+    """The name in the first line of a program that the reader is to save: such run when a command says so."""
+    named = re.match(r"# (\w+\.py)\n", fence.text)
+    return named[1] if named and fence.info == "python" else None
+
+
 SNIPPETS = [
     pytest.param(path, fence, id=f"{name_of(path)}:{fence.line}")
     for path in DOCUMENTS
     for fence in fences(path.read_text(encoding="utf-8"))
-    if re.match(r"py(thon|con)?\b", fence.info)
+    if re.match(r"py(thon|con)?\b", fence.info) and file_of(fence) is None
 ]
+WALKS = [path for path in DOCUMENTS if "```console\n" in path.read_text(encoding="utf-8")]
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +90,42 @@ def test_a_snippet_runs(path: Path, fence: Fence, tmp_path: Path, url: str) -> N
         env=os.environ | {"DANUBE_URL": url},
     )
     assert done.returncode == 0, done.stderr
+
+
+def typed(console: str) -> list[tuple[str, str]]:
+    """The commands of a `console` block, each with what is shown below it; nothing shown, nothing compared."""
+    parts = re.split(r"^\$ ", console.replace("\\\n", " "), flags=re.MULTILINE)
+    assert parts[0] == "", "a console block begins with a command"
+    return [(command, shown.strip("\n")) for command, _, shown in (part.partition("\n") for part in parts[1:])]
+
+
+def as_shown(shown: str, said: str) -> bool:
+    """`…` stands for whatever there is."""
+    pattern = ".*".join(map(re.escape, shown.split("…")))
+    lines = [line.rstrip() for line in said.splitlines()]
+    return not shown or re.fullmatch(pattern, "\n".join(lines), re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("path", WALKS, ids=name_of)
+def test_a_walk_through_a_page_goes_as_shown(path: Path, tmp_path: Path) -> None:
+    """From its first block to the last, in one directory, with a broker of its own."""
+    with broker_thread(tmp_path / "data") as url:
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        around = {"DANUBE_URL": url, "PATH": programs, "HOME": str(tmp_path)}
+        for fence in fences(path.read_text(encoding="utf-8")):
+            if name := file_of(fence):
+                (tmp_path / name).write_text(fence.text, encoding="utf-8")
+            for command, shown in typed(fence.text) if fence.info == "console" else ():
+                done = subprocess.run(
+                    ["bash", "-c", f"exec 2>&1; {command}"],
+                    cwd=tmp_path,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    timeout=SNIPPET_SECONDS_MAX,
+                    env=os.environ | around,
+                )
+                assert done.returncode == 0, f"{name_of(path)}:{fence.line}: {command}\n{done.stdout}"
+                assert as_shown(shown, done.stdout), f"{name_of(path)}:{fence.line}: {command}\n{done.stdout}"
 
 
 def make_targets(makefile: str) -> set[str]:
@@ -141,4 +184,8 @@ def test_the_checks_find_planted_mistakes(tmp_path: Path) -> None:
     assert [(fence.info, fence.line) for fence in fences(text)] == [("sh", 8), ("python no-run", 12)]
     assert mentioned_targets(text) == {"fly", "sim", "run", "test"}
     assert broken_links(document) == ["gone.md", "#two"]
+    assert typed("$ danube x \\\n  -y\ndone\n$ true\n") == [("danube x    -y", "done"), ("true", "")]
+    assert as_shown("offset …, 3 bytes", "offset 12, 3 bytes \n")
+    assert as_shown("", "anything")
+    assert not as_shown("done", "done\nand more")
     assert make_targets("run: x ## go\nbench-core:\n\techo\nX := 1\n") == {"run", "bench-core"}
