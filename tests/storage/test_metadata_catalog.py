@@ -72,6 +72,12 @@ def test_a_field_of_another_type_is_refused() -> None:
     assert decode_stream("s", json.dumps(good).encode()) == record
 
 
+def test_a_record_from_before_truncation_was_known_is_read() -> None:
+    older = json.loads(encode_stream(StreamRecord(next_offset=7)))
+    del older["kept_from"]
+    assert decode_stream("s", json.dumps(older).encode()) == StreamRecord(next_offset=7)
+
+
 def test_of_two_that_store_one_wins() -> None:
     async def scenario() -> None:
         catalog: Catalog = MetadataCatalog(MemoryMetadata())

@@ -21,7 +21,7 @@ from pydanube.api.listener import Listener
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.limits import FILES_RESERVED
-from pydanube.broker.config import ADMIN_LOOPBACK, Config, Loaded, load, nearest, settings
+from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, load, nearest, settings
 from pydanube.broker.metrics import LoopWatch, Metrics, Page
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.ports.clock import Clock
@@ -40,6 +40,7 @@ __all__ = [
     "write_ready_file",
 ]
 log = logging.getLogger(__name__)
+CONNECTIONS_FEW = 5_000  # below it, that the system allows no more is worth a warning
 STOP_SECONDS = 4.0  # a clean stop takes no longer; what is not durable by then was never promised
 
 
@@ -206,7 +207,9 @@ def _standalone(config: Config, files: int) -> StandaloneSettings:
     connections_max = config.limits.connections_max
     room = max(1, files - FILES_RESERVED)
     if room < connections_max and files != resource.RLIM_INFINITY:
-        log.warning("%d connections at most: the system lets this process open %d files", room, files)
+        asked = connections_max != Limits().connections_max
+        level = logging.WARNING if asked or room < CONNECTIONS_FEW else logging.DEBUG
+        log.log(level, "%d connections at most: the system lets this process open %d files", room, files)
         connections_max = room
     tls = config.tls
     return StandaloneSettings(

@@ -125,7 +125,7 @@ def _ledger_fields(ledger: LedgerRecord) -> dict[str, Any]:
 
 
 def decode_stream(stream: str, value: bytes) -> StreamRecord:
-    """Only what `encode_stream` could have made; anything else is `MetadataDamaged`."""
+    """Only what `encode_stream` makes or once made; anything else is `MetadataDamaged`."""
     try:
         fields = _Fields(json.loads(value))
         return StreamRecord(
@@ -134,7 +134,7 @@ def decode_stream(stream: str, value: bytes) -> StreamRecord:
             fields.number("next_offset"),
             fields.number("newest"),
             tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers")),
-            fields.number("kept_from"),
+            fields.number("kept_from", older=0),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MetadataDamaged(f"the record of stream {stream!r} cannot be read: {error!r}") from None
@@ -169,8 +169,9 @@ class _Fields:
             raise TypeError(f"an object was expected, not {type(found).__name__}")
         self._found = found
 
-    def number(self, name: str) -> int:
-        value = self._found[name]
+    def number(self, name: str, older: int | None = None) -> int:
+        """`older` is what a record means that was written before the field was known."""
+        value = self._found[name] if older is None else self._found.get(name, older)
         if type(value) is not int:
             raise TypeError(f"{name} is {value!r}")
         return value
