@@ -24,6 +24,7 @@ from pydanube.api.server import Server
 from pydanube.api.verbs import VERBS
 from pydanube.base.errors import error_table
 from pydanube.base.limits import KIB, MIB, PUBLISHED_MESSAGES_MAX
+from pydanube.cli.dlq import dlq
 from pydanube.cli.namespace import namespace
 from pydanube.cli.subscription import subscription
 from pydanube.cli.topic import topic
@@ -44,17 +45,18 @@ def test_every_verb_that_needs_no_connection_has_a_route() -> None:
 
 OTHERWISE_CALLED = {
     "topic.peek": "peek",
+    "dlq.peek": "peek",
     "subscription.explain": "explain",
     "subscription.lag": "subscription.list",
     "namespace.alter": "namespace.policies",
 }
 
 
-@pytest.mark.parametrize("noun", [topic, subscription, namespace], ids=lambda noun: noun.name)
+@pytest.mark.parametrize("noun", [topic, subscription, namespace, dlq], ids=lambda noun: noun.name)
 def test_what_the_command_line_manages_has_a_route(noun: click.Group) -> None:
     operations = [route.operation for route in make_router().routes]
     named = [f"{noun.name}.{verb}" for verb in noun.list_commands(click.Context(noun))]
-    assert len(named) >= 5
+    assert len(named) >= 2
     assert [name for name in named if OTHERWISE_CALLED.get(name, name) not in operations] == []
 
 
@@ -175,6 +177,40 @@ def test_the_broker_says_what_it_is_and_what_is_in_force(tmp_path: Path) -> None
         assert abs(parsedate_to_datetime(healthy.headers["date"]).timestamp() - time.time()) < 60
         http.send("HEAD", "/readyz")
         assert (await http.reply(to_head=True)).headers["content-length"] == "6"
+
+    with_http(tmp_path, story)
+
+
+def test_dead_letters_are_published_again_once_to_where_they_come_from(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        failure = {"max_redelivery_count": 0, "poison": "dead_letter", "dead_letter_topic": "/default/dead"}
+        await http.ask("PUT", ORDERS)
+        await http.ask("PUT", SUB, {"type": "shared", "options": {"failure": failure}})
+        messages = [{"key": f"k{each}", "value": str(each), "attributes": {"mine": "x"}} for each in range(5)]
+        await http.ask("POST", f"{ORDERS}/messages", {"messages": messages})
+        await http.ask("PUT", "/api/v1/topics/default/dead")
+        dead = "/api/v1/topics/default/dead"
+        async with (
+            pydanube.connect(server.url) as client,
+            client.consumer("/default/orders", subscription="workers", type="shared") as consumer,
+        ):
+            for _ in range(5):
+                consumer.nack(await consumer.receive())
+            assert (await http.ask("GET", f"{dead}/messages?offset=4&wait=20")).json["end"] == 5
+
+        async def again(limit: int) -> int:
+            return int((await http.ask("POST", f"{dead}/redrive", {"limit": limit})).json["redriven"])
+
+        assert [await again(2), await again(500), await again(500)] == [2, 3, 0]
+        found = (await http.ask("GET", f"{ORDERS}/messages?offset=5")).json["messages"]
+        assert sorted((each["key"], each["value"]) for each in found) == [(f"k{each}", str(each)) for each in range(5)]
+        assert [each["attributes"] for each in found] == [{"mine": "x"}] * 5
+        await http.ask("POST", f"{dead}/subscriptions/danube-redrive/seek", {"to": "earliest"})
+        assert [await again(2), await again(500)] == [2, 3]  # as after a crash: the same letters, in the same groups
+        assert (await http.ask("GET", f"{ORDERS}/bounds")).json["end"] == 10
+        await http.ask("POST", f"{dead}/messages", {"messages": [{"value": "no letter"}]})
+        refused = await http.ask("POST", f"{dead}/redrive")
+        assert "does not say where it comes from" in refused.json["detail"]
 
     with_http(tmp_path, story)
 

@@ -244,6 +244,11 @@ async def delete_subscription(caller: Caller, fields: Object) -> Object:
     return {}
 
 
+@verb("dlq.redrive")
+async def redrive(caller: Caller, fields: Object) -> Object:
+    return {"redriven": await caller.service.admin.redrive(caller.principal, text(fields, "topic"), _limit(fields))}
+
+
 @verb("explain")
 async def explain(caller: Caller, fields: Object) -> Object:
     sentence = await caller.service.explain(

@@ -18,6 +18,7 @@ from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import AnySubscription, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.redrive import redrive
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import LATEST, Topic
 from pydanube.ledger.state_records import Cause, SubscriptionKind
@@ -151,6 +152,13 @@ class Admin:
             raise RequestInvalid("skip a number of messages, or to an offset")
         opened, _ = _only(await self._find(principal, topic, subscription), "what is skipped")
         return await self._service.reliable(opened).skip(subscription, count=count, to=to)
+
+    async def redrive(self, principal: Principal, topic: str, limit: int) -> int:
+        """Publishes dead letters again to where they come from; says how many, 0 when all were."""
+        done = 0
+        for each in await self._places(principal, topic):
+            done += await redrive(self._service, principal, each, limit - done)
+        return done
 
     # -- places --------------------------------------------------------------------------------------------------------
 

@@ -148,6 +148,13 @@ _OF_TOPICS = [
         status=204,
         body={"before": Field("number", "the first offset to keep")},
     ),
+    _route(
+        "POST",
+        f"{TOPIC}/redrive",
+        "dlq.redrive",
+        "Publish dead letters of this topic to where they come from, once more",
+        body={"limit": Field("number", "how many at most, 1 to 500")},
+    ),
     _route("GET", f"{TOPIC}/bounds", "bounds", "The first offset, and the one behind the last"),
     _route(
         "GET",
