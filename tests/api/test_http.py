@@ -175,6 +175,36 @@ def test_bodies_of_all_connections_share_one_bound(tmp_path: Path, monkeypatch: 
     with_http(tmp_path, story)
 
 
+def test_too_many_requests_at_a_time_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "HTTP_REQUESTS_MAX", 1)
+
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS)
+        http.send("GET", f"{ORDERS}/messages?wait=20&offset=latest")
+        while not server._listener.web.serving:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        other = await Http.connect(server)
+        busy = await other.ask("GET", "/healthz")
+        assert (busy.status, busy.json["code"], busy.headers["retry-after"]) == (503, "http_busy", "1")
+        await other.close()
+
+    with_http(tmp_path, story)
+
+
+def test_a_broker_that_stops_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await http.ask("PUT", ORDERS)
+        http.send("GET", f"{ORDERS}/messages?wait=20&offset=latest")
+        while not server._listener.web.serving:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await server._listener.stop()
+        assert await http.ended()
+        assert (server._listener.web.serving, server._listener.web.held) == (0, 0)
+
+    with_http(tmp_path, story)
+
+
 def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         await http.ask("PUT", ORDERS)

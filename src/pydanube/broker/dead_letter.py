@@ -6,12 +6,23 @@ from pydanube.base.errors import BatchTooLarge
 from pydanube.dispatch.events import Poisoned
 from pydanube.wire.batch import Batch, Message, build
 
+ORIGIN = "x-original-topic"
+ADDED = (  # attributes; what is published again goes without them
+    ORIGIN,
+    "x-original-subscription",
+    "x-original-topic-offset",
+    "x-original-producer-id",
+    "x-poison-policy",
+    "x-delivery-attempt",
+    "x-failure-reason",
+)
+
 
 def dead_letter_of(message: Batch, poisoned: Poisoned, topic: str, subscription: str) -> Batch:
     """`message` is a batch of one. Payload, key, event time and schema are kept; the attributes are added to."""
     [original] = message.messages()
     origin = {
-        "x-original-topic": topic,
+        ORIGIN: topic,
         "x-original-subscription": subscription,
         "x-original-topic-offset": str(original.offset),
         "x-original-producer-id": str(original.producer),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pydanube.base.errors import RequestInvalid
 from pydanube.base.limits import READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.base.ranges import Ranges
+from pydanube.broker.dead_letter import ADDED, ORIGIN
 from pydanube.broker.holds import Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.subscription import SubscriptionHost
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from pydanube.broker.service import Service
 
 SUBSCRIPTION = "danube-redrive"
-ORIGIN = "x-original-topic"
-ADDED = (  # by `dead_letter_of`; what is published again has its own attributes only
-    ORIGIN,
-    "x-original-subscription",
-    "x-original-topic-offset",
-    "x-original-producer-id",
-    "x-poison-policy",
-    "x-delivery-attempt",
-    "x-failure-reason",
-)
 _OPTIONS = SubscriptionOptions(
     FailurePolicy(ack_timeout=None, max_redelivery_count=REDELIVERIES_MAX), DispatchSettings(unacked_max=UNACKED_MAX)
 )
