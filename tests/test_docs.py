@@ -173,6 +173,19 @@ def test_relative_links_resolve(path: Path) -> None:
     assert broken_links(path) == []
 
 
+def test_the_operators_page_knows_every_alert() -> None:
+    rules = (ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8")
+    page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\bDanube[A-Z]\w+", page)) == set(re.findall(r"- alert: (\w+)", rules))
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs/README.md"
+    named = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text("utf-8"))}
+    pages = {path for path in ROOT.glob("docs/**/*.md") if path.parent.name != "decisions" and path != index}
+    assert {name_of(path) for path in pages - named} == set()
+
+
 def test_the_checks_find_planted_mistakes(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     document.write_text(
