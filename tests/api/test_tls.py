@@ -70,6 +70,19 @@ def test_large_and_many_messages_pass_through_tls(tmp_path: Path, run: Run) -> N
 
 
 @LOOPS
+def test_a_client_that_was_closed_leaves_no_socket_to_a_loop_that_ends(tmp_path: Path, run: Run) -> None:
+    authority = Authority(tmp_path)
+
+    async def story() -> None:
+        async with broker(tmp_path, authority.sign()) as server:
+            async with pydanube.connect(server.url, ca_file=str(authority.file)) as client:
+                connection = await client.connection()
+            assert connection._gone.done()
+
+    run(story())
+
+
+@LOOPS
 def test_a_hello_in_single_bytes_is_a_handshake_too(tmp_path: Path, run: Run) -> None:
     authority = Authority(tmp_path)
 

@@ -233,11 +233,14 @@ class Client:
             self._closed = True
             if self._reconnecting is not None:
                 self._reconnecting.cancel()
-            if self._connection is not None:
-                self._connection.end(ClientClosed("the client was closed"))
+            connection = self._connection
+            if connection is not None:
+                connection.end(ClientClosed("the client was closed"))
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+        if connection is not None:
+            await connection.gone()
         if failure is not None:
             raise failure
 

@@ -34,6 +34,7 @@ from pydanube.wire.commands import (
 from pydanube.wire.frames import PREFACE, FrameReader, Side
 
 HELLO_SECONDS = 5.0
+GONE_SECONDS = 1.0  # a peer that does not take part in the end of TLS is left
 Answer = Reply | Batches
 
 
@@ -76,6 +77,7 @@ class Connection:
         self._link: Link | None = None
         self._reader = FrameReader(Side.CLIENT)
         self._greeted: Future[None] = loop.create_future()
+        self._gone: Future[None] = loop.create_future()
         self._requests: dict[int, Future[Answer]] = {}
         self._turns = asyncio.Semaphore(CLIENT_REQUESTS_AT_ONCE)
         self._channels: dict[int, Channel] = {}
@@ -223,7 +225,19 @@ class Connection:
 
     # -- its end -------------------------------------------------------------------------------------------------------
 
+    async def gone(self) -> None:
+        """After `end`, until the socket is closed: a loop that ends before tears a TLS connection apart, loudly."""
+        if self._link is None:
+            return
+        try:
+            async with asyncio.timeout(GONE_SECONDS):
+                await self._gone
+        except TimeoutError:
+            self._link.abort()
+
     def lost(self, error: Exception | None) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
         self.end(ConnectionLost("the broker closed the connection" if error is None else f"the connection: {error}"))
 
     def end(self, error: DanubeError) -> None:
