@@ -24,7 +24,7 @@ from pydanube.ledger.state_records import Cause
 
 OTHER = "_other"
 SECOND = 1_000_000  # microseconds
-WATCH_SECONDS = 0.01  # between two looks at the loop
+WATCH_SECONDS = 0.02  # between two looks at the loop
 WATCH_WINDOW_SECONDS = 30.0  # the longest turn is that of this window and the one before
 
 
