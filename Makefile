@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test lint format sim sim-ci bench-core bench-broker venv lock clean
+.PHONY: help run demo test lint format sim sim-ci bench-core bench-broker bench-grpc proto venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -14,6 +14,7 @@ DATA_DIR ?= .danube
 
 BIN := .venv/bin
 STAMP := .venv/.built
+PROTO := src/pydanube/api/grpc/proto
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +48,13 @@ bench-core: $(STAMP) ## measure batches, the journal, engines, cursors and topic
 
 bench-broker: $(STAMP) ## measure a broker and the Python client in two processes
 	$(BIN)/python bench/broker.py
+
+bench-grpc: $(STAMP) ## measure the gRPC face with a raw socket, and grpcio.aio beside it
+	$(BIN)/python bench/grpc.py
+
+proto: $(STAMP) ## compile the .proto files of the gRPC face (needs grpcio-tools in .venv/)
+	@$(BIN)/python -c 'import grpc_tools' 2>/dev/null || { echo "make proto needs grpcio-tools: $(BIN)/pip install grpcio-tools." >&2; exit 1; }
+	$(BIN)/python -m grpc_tools.protoc -I$(PROTO) --descriptor_set_out=$(PROTO)/descriptors.binpb $(PROTO)/*.proto
 
 venv: $(STAMP) ## build .venv/ and nothing else
 

@@ -9,17 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 import danube
-import grpc
 from danube.client import DanubeClientBuilder
 from danube.proto import DanubeApi_pb2, DanubeApi_pb2_grpc
 
+import grpc
 from pydanube.api.grpc.messages import message_class, service
 
 SECONDS = 20.0  # for anything that should happen at once
@@ -171,6 +171,18 @@ async def refused(work: Any) -> tuple[grpc.StatusCode, str]:
     except grpc.aio.AioRpcError as error:
         return error.code(), error.details() or ""
     raise AssertionError("the call was answered")
+
+
+async def until_allowed(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """What it gives once the broker has seen that somebody else is gone."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                return await attempt()
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.PERMISSION_DENIED:
+                    raise
+                await asyncio.sleep(0.01)
 
 
 def message(topic: str, payload: bytes, producer_id: int, name: str = "p", **fields: Any) -> Any:

@@ -84,17 +84,19 @@ def test_one_subscription_is_served_to_both_kinds_of_clients(broker: Broker, top
     async def run() -> None:
         client = await connect(broker.url)
         sender = await producer(client, topic)
-        async with pydanube.connect(f"danube://{broker.target}") as native:
-            async with native.consumer(topic, subscription="s", type="shared") as one:
-                async with consumer(client, topic, "shared") as two:
-                    for number in range(40):
-                        await sender.send(b"%d" % number)
-                    seen = set()
-                    while len(seen) < 40:
-                        for taken in (native_take(one), public_take(two)):
-                            payload = await taken
-                            if payload is not None:
-                                seen.add(payload)
+        async with (
+            pydanube.connect(f"danube://{broker.target}") as native,
+            native.consumer(topic, subscription="s", type="shared") as one,
+            consumer(client, topic, "shared") as two,
+        ):
+            for number in range(40):
+                await sender.send(b"%d" % number)
+            seen = set()
+            while len(seen) < 40:
+                for taken in (native_take(one), public_take(two)):
+                    payload = await taken
+                    if payload is not None:
+                        seen.add(payload)
         assert seen == {b"%d" % number for number in range(40)}
 
     asyncio.run(run())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-import grpc
 import pytest
 
+import grpc
 from grpc_face.rig import Broker, Consumer, ask, channel, connect, consumer, producer, refused
 
 
@@ -60,12 +60,15 @@ def test_a_shared_subscription_gives_each_message_to_one_of_its_consumers(broker
         sender = await producer(client, topic)
         counts: Counter[str] = Counter()
         payloads: list[bytes] = []
+        all_came = asyncio.Event()
 
         async def take(name: str, receiver: Consumer) -> None:
             while True:
                 [message] = await receiver.take_all(1)
                 counts[name] += 1
                 payloads.append(message.payload)
+                if len(payloads) == 60:
+                    all_came.set()
 
         async with (
             consumer(client, topic, "shared", "one") as one,
@@ -74,9 +77,7 @@ def test_a_shared_subscription_gives_each_message_to_one_of_its_consumers(broker
             taking = [asyncio.create_task(take("one", one)), asyncio.create_task(take("two", two))]
             for number in range(60):
                 await sender.send(b"%d" % number)
-            async with asyncio.timeout(20):
-                while len(payloads) < 60:
-                    await asyncio.sleep(0.01)
+            await asyncio.wait_for(all_came.wait(), 20)
             for task in taking:
                 task.cancel()
         assert sorted(map(int, payloads)) == list(range(60))
@@ -89,15 +90,17 @@ def test_a_standby_is_promoted_when_the_active_consumer_leaves(broker: Broker, t
     async def run() -> None:
         client, other = await connect(broker.url), await connect(broker.url)
         sender = await producer(client, topic)
-        async with consumer(other, topic, "failover", "standby") as active:
-            async with consumer(client, topic, "failover", "second") as standby:
-                for number in range(5):
-                    await sender.send(b"%d" % number)
-                assert len(await active.take_all(5)) == 5
-                assert standby.queue.empty()
-                await active.consumer.close()
-                await sender.send(b"after")
-                assert [message.payload for message in await standby.take_all(1)] == [b"after"]
+        async with (
+            consumer(other, topic, "failover", "active") as active,
+            consumer(client, topic, "failover", "standby") as standby,
+        ):
+            for number in range(5):
+                await sender.send(b"%d" % number)
+            assert len(await active.take_all(5)) == 5
+            assert standby.queue.empty()
+            await active.consumer.close()
+            await sender.send(b"after")
+            assert [message.payload for message in await standby.take_all(1)] == [b"after"]
 
     asyncio.run(run())
 

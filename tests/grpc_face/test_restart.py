@@ -1,13 +1,13 @@
-"""The public client across `kill -9` and restarts of the broker: it goes on by itself, and nothing acknowledged is lost."""
+"""The public client across `kill -9` and restarts of the broker: it goes on, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 
-import grpc
 import pytest
 
+import grpc
 from grpc_face.rig import (
     SECONDS,
     Broker,
@@ -70,9 +70,7 @@ def test_an_acknowledged_message_does_not_come_back_after_a_kill(own_broker: Bro
     asyncio.run(run())
 
 
-def test_old_ids_are_good_after_a_restart_and_unknown_ones_are_told_to_look_again(
-    own_broker: Broker, topic: str
-) -> None:
+def test_old_ids_are_good_after_a_restart_and_others_are_to_look_again(own_broker: Broker, topic: str) -> None:
     broker = own_broker
 
     async def run() -> None:

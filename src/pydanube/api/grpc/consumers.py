@@ -74,6 +74,7 @@ class GrpcConsumer:
         self._service = service
         self._encoder: Encoder
         self._ahead = 0  # permits passed on, for which nothing came yet
+        self._early = b""  # came before the stream was there; only of topics that would not send it again
         self._message_bytes = HTTP2_STREAM_QUEUE_BYTES_MAX // PERMITS_AT_FIRST
 
     def begin(self, hold: ConsumerHold, broker_url: str) -> None:
@@ -88,6 +89,9 @@ class GrpcConsumer:
                 return ""
 
         self._encoder = Encoder(self.known.topic, broker_url, isinstance(topic, Topic), name_of)
+        if isinstance(hold.host, BestEffortSubscription):
+            self._ahead = PERMITS_AT_FIRST
+            hold.host.grant(hold.consumer.id, PERMITS_AT_FIRST)
 
     def stream(self, call: Call) -> None:
         """Its messages go there from now on."""
@@ -95,6 +99,9 @@ class GrpcConsumer:
         call.task = None
         call.begin()
         call.connection.keep(call, self._left)
+        if self._early:
+            call.send(self._early)
+            self._early = b""
         self._top_up()
 
     def _left(self, said_so: bool) -> None:
@@ -114,7 +121,7 @@ class GrpcConsumer:
         batch, first, last, _, generation = delivery
         call, hold = self.call, self.hold
         self._ahead -= last - first + 1
-        if call is None or hold is None:
+        if hold is None or len(self._early) >= HTTP2_STREAM_QUEUE_BYTES_MAX:
             return
         try:
             data = self._encoder.encode(batch, first, last)
@@ -122,6 +129,9 @@ class GrpcConsumer:
             hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {error}")
             return
         self._message_bytes = max(1, len(data) // (last - first + 1))
+        if call is None:
+            self._early += data
+            return
         call.send(data)
         self._top_up()
 
