@@ -34,7 +34,6 @@ __all__ = [
     "Server",
     "StandaloneSettings",
     "load",
-    "nearest",
     "serve",
     "settings",
     "write_ready_file",
