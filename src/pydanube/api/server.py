@@ -21,7 +21,7 @@ from pydanube.api.listener import Listener
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.limits import FILES_RESERVED
-from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, load, nearest, settings
+from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, load, settings
 from pydanube.broker.metrics import LoopWatch, Metrics, Page
 from pydanube.broker.standalone import Broker, StandaloneSettings
 from pydanube.ports.clock import Clock
