@@ -1,0 +1,250 @@
+"""The admin services: namespaces, topics, subscriptions and their options, and what takes effect at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grpc
+from grpc_face.rig import Broker, Consumers, Producers, api, ask, channel, message, refused
+from grpc_face.test_calls import made, subscribed
+from pydanube.api.server import Server
+from pydanube.base.addresses import HostPort
+from pydanube.broker.standalone import StandaloneSettings
+
+TOPICS = "danube_admin.TopicAdmin"
+NAMESPACES = "danube_admin.NamespaceAdmin"
+BROKERS = "danube_admin.BrokerAdmin"
+POLICY = {
+    "max_redelivery_count": 3,
+    "ack_timeout_ms": 5_000,
+    "base_redelivery_delay_ms": 100,
+    "max_redelivery_delay_ms": 2_000,
+    "backoff_strategy": 0,
+    "poison_policy": 2,
+}
+
+
+async def status_of(work: Any) -> grpc.StatusCode:
+    return (await refused(work))[0]
+
+
+def test_namespaces_come_and_go(broker: Broker) -> None:
+    async def run() -> None:
+        async with channel(broker.admin_target) as opened:
+            assert (await ask(opened, f"{NAMESPACES}/CreateNamespace", name="shop")).success
+            assert await status_of(ask(opened, f"{NAMESPACES}/CreateNamespace", name="shop")) is EXISTS
+            assert {"default", "system", "shop"} <= set((await ask(opened, f"{BROKERS}/ListNamespaces")).namespaces)
+            policies = json.loads((await ask(opened, f"{NAMESPACES}/GetNamespacePolicies", name="shop")).policies)
+            assert len(policies) == 7
+            await ask(opened, f"{TOPICS}/CreatePartitionedTopic", base_name="/shop/x", partitions=2)
+            topics = (await ask(opened, f"{NAMESPACES}/GetNamespaceTopics", name="shop")).topics
+            assert list(topics) == ["shop/x-part-0", "shop/x-part-1"]
+            full = ask(opened, f"{NAMESPACES}/DeleteNamespace", name="shop")
+            assert await status_of(full) is grpc.StatusCode.FAILED_PRECONDITION
+            await ask(opened, f"{TOPICS}/DeleteTopic", name="/shop/x")
+            assert (await ask(opened, f"{NAMESPACES}/DeleteNamespace", name="shop")).success
+            assert await status_of(ask(opened, f"{NAMESPACES}/GetNamespacePolicies", name="shop")) is MISSING
+
+    asyncio.run(run())
+
+
+EXISTS, MISSING = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_topics_are_made_described_listed_and_deleted(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.admin_target) as opened, channel(broker.target) as data:
+            assert (await ask(opened, f"{TOPICS}/CreateTopic", name=topic, dispatch_strategy=1)).success
+            assert await status_of(ask(opened, f"{TOPICS}/CreateTopic", name=topic)) is EXISTS
+            assert await status_of(ask(opened, f"{TOPICS}/CreateTopic", name="bad")) is INVALID
+            assert (
+                await status_of(ask(opened, f"{TOPICS}/CreateTopic", name=f"{topic}2", dispatch_strategy=7)) is INVALID
+            )
+            await subscribed(data, topic)
+            found = await ask(opened, f"{TOPICS}/DescribeTopic", name=topic)
+            assert (found.name, list(found.subscriptions), found.delivery) == (topic, ["s"], "Reliable")
+            listed = (await ask(opened, f"{TOPICS}/ListNamespaceTopics", name="default")).topics
+            assert topic in {each.name for each in listed}
+            [alone] = (await ask(opened, f"{BROKERS}/ListBrokers")).brokers
+            assert (alone.broker_addr, alone.admin_addr) == (broker.url, f"http://{broker.admin_target}")
+            served = (await ask(opened, f"{TOPICS}/ListBrokerTopics", broker_id=alone.broker_id)).topics
+            assert topic in {each.name for each in served}
+            assert not (await ask(opened, f"{TOPICS}/ListBrokerTopics", broker_id="none")).topics
+            await ask(opened, f"{TOPICS}/DeleteTopic", name=topic)
+            assert await status_of(ask(opened, f"{TOPICS}/DescribeTopic", name=topic)) is MISSING
+
+    asyncio.run(run())
+
+
+def test_a_subscription_is_deleted_when_nobody_uses_it(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            await made(opened, topic)
+            async with channel(broker.target) as other:
+                await subscribed(other, topic)
+                used = ask(opened, f"{TOPICS}/Unsubscribe", topic=topic, subscription="s")
+                assert await status_of(used) is grpc.StatusCode.PERMISSION_DENIED
+            for _ in range(1_000):  # until the broker has seen that it left
+                try:
+                    await ask(opened, f"{TOPICS}/Unsubscribe", topic=topic, subscription="s")
+                    break
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.01)
+            assert not (await ask(opened, f"{TOPICS}/ListSubscriptions", name=topic)).subscriptions
+
+    asyncio.run(run())
+
+
+def test_a_window_holds_for_a_running_subscription(broker: Broker, topic: str) -> None:
+    name = {"topic": topic, "subscription": "s"}
+
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            sender, number = await made(opened, topic), await subscribed(opened, topic, subscription_type=1)
+            found = await ask(opened, f"{TOPICS}/GetSubscriptionDispatchConfig", **name)
+            assert found.dispatch_config.max_unacked_messages == 100
+            setting = {"dispatch_config": {"max_unacked_messages": 3}}
+            await ask(opened, f"{TOPICS}/SetSubscriptionDispatchConfig", **name, **setting)
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=number))
+            for each in range(5):
+                await Producers(opened).SendMessage(message(topic, b"%d" % each, sender))
+            three = [await stream.read() for _ in range(3)]
+            reading = asyncio.ensure_future(stream.read())
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(reading), 0.3)
+            await Consumers(opened).Ack(api.AckRequest(msg_id=three[0].msg_id, subscription_name="s"))
+            assert (await reading).payload == b"3"
+            setting = {"dispatch_config": {"max_unacked_messages": 0}}
+            assert await status_of(ask(opened, f"{TOPICS}/SetSubscriptionDispatchConfig", **name, **setting)) is INVALID
+            stream.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_failure_policy_reaches_a_running_subscription(broker: Broker, topic: str) -> None:
+    name = {"topic": topic, "subscription": "s"}
+
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            sender, number = await made(opened, topic), await subscribed(opened, topic, subscription_type=1)
+            policy = POLICY | {"max_redelivery_count": 0}  # dropped at the first failure
+            await ask(opened, f"{TOPICS}/SetSubscriptionFailurePolicy", **name, failure_policy=policy)
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=number))
+            for payload in (b"bad", b"good"):
+                await Producers(opened).SendMessage(message(topic, payload, sender))
+            bad = await stream.read()
+            await Consumers(opened).Nack(api.NackRequest(msg_id=bad.msg_id, subscription_name="s"))
+            assert (await stream.read()).payload == b"good"
+            found = await ask(opened, f"{TOPICS}/GetSubscriptionFailurePolicy", **name)
+            assert found.failure_policy.poison_policy == 2
+            assert found.failure_policy.ack_timeout_ms == 5_000
+            assert found.subscription_type == 1
+            for wrong in (
+                POLICY | {"poison_policy": 0},  # a dead letter topic is missing
+                POLICY | {"base_redelivery_delay_ms": 10_000},
+                POLICY | {"backoff_strategy": 9},
+            ):
+                refusal = ask(opened, f"{TOPICS}/SetSubscriptionFailurePolicy", **name, failure_policy=wrong)
+                assert await status_of(refusal) is INVALID
+            stream.cancel()
+
+    asyncio.run(run())
+
+
+def test_options_may_be_set_before_the_subscription_is_made(own_broker: Broker, topic: str) -> None:
+    name = {"topic": topic, "subscription": "s"}
+
+    async def run() -> None:
+        async with channel(own_broker.target) as opened:
+            await made(opened, topic)
+            empty = await ask(opened, f"{TOPICS}/GetSubscriptionFailurePolicy", **name)
+            assert not empty.HasField("failure_policy")
+            await ask(opened, f"{TOPICS}/SetSubscriptionFailurePolicy", **name, failure_policy=POLICY)
+            setting = {"dispatch_config": {"max_unacked_messages": 7}}
+            await ask(opened, f"{TOPICS}/SetSubscriptionDispatchConfig", **name, **setting)
+        own_broker.kill()
+        own_broker.start()
+        async with channel(own_broker.target) as opened:
+            await subscribed(opened, topic)
+            found = await ask(opened, f"{TOPICS}/GetSubscriptionFailurePolicy", **name)
+            assert found.failure_policy.max_redelivery_count == 3
+            window = await ask(opened, f"{TOPICS}/GetSubscriptionDispatchConfig", **name)
+            assert window.dispatch_config.max_unacked_messages == 7
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_keeps_nothing_has_no_failure_policy(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            await made(opened, topic, reliable=False)
+            name = {"topic": topic, "subscription": "s"}
+            refusal = ask(opened, f"{TOPICS}/SetSubscriptionFailurePolicy", **name, failure_policy=POLICY)
+            assert await status_of(refusal) is grpc.StatusCode.FAILED_PRECONDITION
+            nowhere = {"topic": f"{topic}2", "subscription": "s"}
+            assert await status_of(ask(opened, f"{TOPICS}/GetSubscriptionFailurePolicy", **nowhere)) is MISSING
+
+    asyncio.run(run())
+
+
+def test_segments_are_listed_from_the_first_one_on(own_broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        path = "danube.StorageService/ListSegmentDescriptors"
+        for number in range(2):  # each start of a broker opens another ledger
+            async with channel(own_broker.target) as opened:
+                sender = await made(opened, topic)
+                for each in range(5):
+                    await Producers(opened).SendMessage(message(topic, b"%d" % each, sender))
+            own_broker.kill()
+            own_broker.start()
+        async with channel(own_broker.target) as opened:
+            segments = (await ask(opened, path, topic=topic.removeprefix("/"))).segments
+            assert [(each.start_offset, each.end_offset) for each in segments] == [(0, 4), (5, 9)]
+            later = (await ask(opened, path, topic=topic, after_offset=4)).segments
+            assert [each.start_offset for each in later] == [5]
+            assert await status_of(ask(opened, path, topic="/default/none")) is MISSING
+
+    asyncio.run(run())
+
+
+# -- the second address ------------------------------------------------------------------------------------------------
+
+
+def test_the_admin_address_serves_no_messages(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.admin_target) as opened:
+            assert await status_of(made(opened, topic)) is grpc.StatusCode.UNIMPLEMENTED
+            assert (await ask(opened, "grpc.health.v1.Health/Check")).status == 1
+        host, _, port = broker.admin_target.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"DANUBE1\n" + bytes(64))
+        assert b"gRPC" in await reader.read()
+        writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_default_admin_address_that_is_taken_is_done_without_and_a_chosen_one_is_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(port: int) -> None:
+        chosen = {"port": 0, "admin_listen": HostPort("127.0.0.1", port)}
+        server = Server(StandaloneSettings(tmp_path / "one", **chosen, admin_required=False))  # type: ignore[arg-type]
+        await server.start()
+        assert server.admin_address is None
+        assert "admin_listen" in caplog.text
+        await server.stop()
+        with pytest.raises(OSError, match=str(port)):
+            await Server(StandaloneSettings(tmp_path / "two", **chosen)).start()  # type: ignore[arg-type]
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        asyncio.run(run(taken.getsockname()[1]))
