@@ -197,7 +197,7 @@ def test_a_topic_that_keeps_nothing_has_no_failure_policy(broker: Broker, topic:
 def test_segments_are_listed_from_the_first_one_on(own_broker: Broker, topic: str) -> None:
     async def run() -> None:
         path = "danube.StorageService/ListSegmentDescriptors"
-        for number in range(2):  # each start of a broker opens another ledger
+        for _ in range(2):  # each start of a broker opens another ledger
             async with channel(own_broker.target) as opened:
                 sender = await made(opened, topic)
                 for each in range(5):

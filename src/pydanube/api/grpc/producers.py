@@ -105,7 +105,7 @@ class Sends:
         error = TopicClosed("the broker is stopping") if confirmed.cancelled() else confirmed.exception()
         if error is None:
             for call, message in zip(self.calls, self.messages, strict=True):
-                call.reply(_response(message.request_id))
+                call.reply(response(message.request_id))
             return
         if not isinstance(error, DanubeError):
             error = DanubeError(f"the broker failed: {type(error).__name__}")
@@ -251,10 +251,10 @@ class ProducerService:
 
     def publish(self, producer: GrpcProducer, messages: list[Any]) -> Receipt:
         now = self._face.service.clock.wall()
-        return self._face.service.publish(producer.hold, _batch_of(messages, producer.name, now))
+        return self._face.service.publish(producer.hold, batch_of(messages, producer.name, now))
 
 
-def _batch_of(messages: list[Any], name: str, now: int) -> Batch:
+def batch_of(messages: list[Any], name: str, now: int) -> Batch:
     """As a native producer would build it; the producer's name travels as an attribute."""
     times = [message.publish_time * MILLISECOND or now for message in messages]
     alone = {PRODUCER_ATTRIBUTE: name}
@@ -277,7 +277,7 @@ def _present(messages: list[Any], field: str) -> list[Any] | None:
     return values if values.count(None) < len(values) else None
 
 
-def _response(request_id: int) -> bytes:
+def response(request_id: int) -> bytes:
     """A `MessageResponse`."""
     if not request_id:
         return b""

@@ -1,0 +1,168 @@
+"""Messages on their way through a batch, and what is remembered of consumers: without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydanube.api.grpc import memory as memory_module
+from pydanube.api.grpc.encoding import Encoder
+from pydanube.api.grpc.ids import consumer_id, producer_id
+from pydanube.api.grpc.memory import KnownConsumer, Memory
+from pydanube.api.grpc.messages import message_class
+from pydanube.api.grpc.pending import DEFAULT, PendingOptions
+from pydanube.api.grpc.producers import batch_of, response
+from pydanube.base.errors import BatchInvalid, LimitReached
+from pydanube.broker.delivery import PRODUCER_ATTRIBUTE, keys_of
+from pydanube.broker.notes import Notes
+from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.storage.metadata_store import MemoryMetadata
+from pydanube.wire.batch import Batch, build
+
+TOPIC = "/default/orders"
+StreamMessage = message_class("danube.StreamMessage")
+texts = st.text(max_size=8)
+
+
+@st.composite
+def stream_messages(draw: st.DrawFn) -> object:
+    message = StreamMessage(
+        request_id=draw(st.integers(0, 2**64 - 1)),
+        payload=draw(st.binary(max_size=20)),
+        publish_time=draw(st.integers(1, 2**50)),
+        producer_name="p",
+        attributes=draw(st.dictionaries(texts.filter(lambda name: name != PRODUCER_ATTRIBUTE), texts, max_size=2)),
+    )
+    for field, values in (
+        ("routing_key", texts),
+        ("schema_id", st.integers(0, 2**63 - 1)),
+        ("schema_version", st.integers(0, 2**31 - 1)),
+    ):
+        value = draw(st.none() | values)
+        if value is not None:
+            setattr(message, field, value)
+    return message
+
+
+def cut(stream: bytes) -> list[bytes]:
+    found = []
+    while stream:
+        assert stream[0] == 0
+        size = int.from_bytes(stream[1:5], "big")
+        found.append(stream[5 : 5 + size])
+        stream = stream[5 + size :]
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(stream_messages(), min_size=1, max_size=8), st.data())
+def test_a_message_comes_out_as_it_went_in(sent: list[object], data: st.DataObject) -> None:
+    batch = batch_of(sent, "p", now=5).stamped(100, 1, 1)
+    encoder = Encoder(TOPIC, "http://here", True, lambda producer: "nobody")
+    middle = data.draw(st.integers(1, len(sent)))
+    parts = [(100, 99 + middle), (100 + middle, 99 + len(sent))]
+    got = [one for first, last in parts if first <= last for one in cut(encoder.encode(batch, first, last))]
+    for number, (before, after) in enumerate(zip(sent, map(StreamMessage.FromString, got), strict=True)):
+        assert after.msg_id.topic_offset == 100 + number
+        assert (after.msg_id.topic_name, after.msg_id.broker_addr) == (TOPIC, "http://here")
+        assert after.msg_id.producer_id == producer_id(TOPIC, "p")
+        after.ClearField("msg_id")
+        before.ClearField("request_id")  # type: ignore[attr-defined]
+        assert after == before
+
+
+def test_a_message_without_a_time_has_the_brokers() -> None:
+    assert batch_of([StreamMessage(payload=b"x")], "p", now=1_234_000).publish_times() == [1_234_000]
+
+
+def test_numbers_that_no_batch_can_hold_are_refused() -> None:
+    for field in ({"schema_id": 2**63}, {"schema_version": 2**31}, {"publish_time": 2**64 - 1}):
+        with pytest.raises(BatchInvalid):
+            batch_of([StreamMessage(payload=b"x", **field)], "p", now=5)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_an_answer_repeats_the_number_of_its_request(number: int) -> None:
+    assert message_class("danube.MessageResponse").FromString(response(number)).request_id == number
+
+
+def test_keys_of_messages_without_one_are_their_producers_names() -> None:
+    batch = batch_of([StreamMessage(payload=b"x"), StreamMessage(payload=b"y", routing_key="k")], "p", now=5)
+    assert keys_of(batch) == [b"p", b"k"]
+
+
+def test_attributes_that_cannot_be_read_name_no_producer() -> None:
+    good = build([b"x"], publish_time=1, attributes=[{PRODUCER_ATTRIBUTE: "name"}])
+    content = good.content.replace(b"name", b"na\xffe")
+    damaged = Batch(good.stamp, content, good._header)
+    assert keys_of(damaged) == [b"0"]
+
+
+def test_ids_have_64_bits_and_differ_by_every_name() -> None:
+    ids = [
+        consumer_id("/a/b", "s", "c"),
+        consumer_id("/a/b", "sc", ""),
+        producer_id("/a/b", "s"),
+        producer_id("/a/b", "s", exclusive=True),
+    ]
+    assert len(set(ids)) == 4
+    assert all(0 < number < 2**64 for number in ids)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def known(number: int) -> KnownConsumer:
+    return KnownConsumer(TOPIC, "s", f"c{number}", SubscriptionKind.KEY_SHARED, ("a*", "ä?"))
+
+
+def test_consumers_are_known_again_and_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "GRPC_CONSUMERS_REMEMBERED_MAX", 3)
+
+    async def run() -> None:
+        notes = Notes(MemoryMetadata())
+        memory = Memory(notes)
+        for number in (0, 1, 2, 0, 3):
+            await memory.remember(known(number))
+        for found in (memory, Memory(notes)):
+            assert [found.find(known(number).id) is None for number in range(4)] == [False, True, False, False]
+            assert found.find(known(3).id) == known(3)
+        await memory.forget(known(3).id)
+        assert Memory(notes).find(known(3).id) is None
+
+    asyncio.run(run())
+
+
+def test_options_wait_for_their_subscription_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pydanube.api.grpc.pending.GRPC_OPTIONS_PENDING_MAX", 1)
+
+    async def run() -> None:
+        pending = PendingOptions(Notes(MemoryMetadata()))
+        assert pending.get(TOPIC, "s") == DEFAULT
+        await pending.change(TOPIC, "s", {"dispatch": {"unacked_max": 7}})
+        await pending.change(TOPIC, "s", {"failure": {"max_redelivery_count": 1}})
+        options = pending.get(TOPIC, "s")
+        assert (options.dispatch.unacked_max, options.failure.max_redelivery_count) == (7, 1)
+        assert pending.get(f"{TOPIC}-part-3", "s") == options  # all partitions have them
+        with pytest.raises(LimitReached):
+            await pending.change(TOPIC, "other", {})
+        await pending.forget(f"{TOPIC}-part-3", "s")
+        assert pending.find(TOPIC, "s") == options
+        await pending.forget(TOPIC, "s")
+        assert pending.find(TOPIC, "s") is None
+
+    asyncio.run(run())
+
+
+def test_notes_are_json_that_a_person_can_read() -> None:
+    async def run() -> None:
+        notes = Notes(MemoryMetadata())
+        await Memory(notes).remember(known(0))
+        [text] = notes.all("grpc/consumers/").values()
+        assert json.loads(text)["subscription"] == "s"
+
+    asyncio.run(run())
