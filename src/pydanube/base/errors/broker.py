@@ -262,9 +262,9 @@ class Http2ConnectionError(DanubeError):
     blame = "caller"
     help = "Use a client that speaks HTTP/2, and check that the port is the broker's."
 
-    def __init__(self, error_code: int, reason: str) -> None:
+    def __init__(self, reason: str, error_code: int = 1) -> None:
         super().__init__(reason)
-        self.error_code = error_code  # as RFC 9113 numbers them
+        self.error_code = error_code  # as RFC 9113 numbers them; 1 is any breach of the protocol
         self.reason = reason
 
 
@@ -275,9 +275,9 @@ class Http2StreamError(DanubeError):
     blame = "caller"
     help = "Send a request that HTTP/2 allows, with fewer or smaller headers."
 
-    def __init__(self, error_code: int, reason: str) -> None:
+    def __init__(self, reason: str, error_code: int = 1) -> None:
         super().__init__(reason)
-        self.error_code = error_code  # as RFC 9113 numbers them
+        self.error_code = error_code  # as RFC 9113 numbers them; 1 is any breach of the protocol
         self.reason = reason
 
 

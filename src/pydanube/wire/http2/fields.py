@@ -93,14 +93,14 @@ class HeadDecoder:
         """The fields, and whether the same bytes would mean the same again: the table is as it was."""
         resized = 0x20 <= (block[0] if block else 0) < 0x40
         if resized and _RESIZES_TOO_MANY.match(block):
-            raise Http2ConnectionError(ErrorCode.COMPRESSION_ERROR, "the header table is resized again and again")
+            raise Http2ConnectionError("the header table is resized again and again", ErrorCode.COMPRESSION_ERROR)
         self._table.changed = resized
         try:
             fields: list[Field] = list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:
-            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "far too many headers") from error
+            raise Http2ConnectionError("far too many headers", ErrorCode.ENHANCE_YOUR_CALM) from error
         except HPACKError as error:
-            raise Http2ConnectionError(ErrorCode.COMPRESSION_ERROR, "a header block that cannot be read") from error
+            raise Http2ConnectionError("a header block that cannot be read", ErrorCode.COMPRESSION_ERROR) from error
         if self._table.changed:
             self._memo.clear()  # an index may mean something else from here on
         return fields, not self._table.changed
@@ -109,7 +109,7 @@ class HeadDecoder:
 def head_of(fields: list[Field]) -> Head:
     """The request that the fields make, or `Http2StreamError` if it is malformed (RFC 9113, 8.1.1)."""
     if sum(len(name) + len(value) + _FIELD_OVERHEAD_BYTES for name, value in fields) > HTTP2_HEADER_LIST_BYTES_MAX:
-        raise Http2StreamError(ErrorCode.ENHANCE_YOUR_CALM, "too many headers")
+        raise Http2StreamError("too many headers", ErrorCode.ENHANCE_YOUR_CALM)
     pseudo: dict[bytes, bytes] = {}
     plain: dict[bytes, bytes] = {}
     for name, value in fields:
@@ -159,7 +159,7 @@ def _length(plain: dict[bytes, bytes]) -> int:
 
 
 def _malformed(reason: str) -> Http2StreamError:
-    return Http2StreamError(ErrorCode.PROTOCOL_ERROR, reason)
+    return Http2StreamError(reason, ErrorCode.PROTOCOL_ERROR)
 
 
 # -- our own headers -------------------------------------------------------------------------------------------------

@@ -114,10 +114,10 @@ def content_of(flags: int, payload: bytes) -> bytes:
     padded = flags & PADDED
     start = (1 if padded else 0) + (5 if flags & PRIORITISED else 0)
     if start > len(payload):
-        raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "the frame is shorter than its fields")
+        raise Http2ConnectionError("the frame is shorter than its fields", ErrorCode.FRAME_SIZE_ERROR)
     stop = len(payload) - payload[0] if padded else len(payload)
     if start > stop:
-        raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the frame is shorter than its padding")
+        raise Http2ConnectionError("the frame is shorter than its padding", ErrorCode.PROTOCOL_ERROR)
     return payload[start:stop]
 
 

@@ -88,7 +88,7 @@ class FrameReader:
             word, flags, number = HEADER.unpack_from(data, at)
             stop = at + HEADER_BYTES + (word >> 8)
             if word >> 8 > FRAME_BYTES:
-                raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {word >> 8} bytes")
+                raise Http2ConnectionError(f"a frame of {word >> 8} bytes", ErrorCode.FRAME_SIZE_ERROR)
             if stop > size:
                 break
             kind = word & 0xFF
@@ -104,7 +104,7 @@ class FrameReader:
     def _after_preface(self, data: bytes) -> bytes:
         size = min(len(data), len(self._preface))
         if data[:size] != self._preface[:size]:
-            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
+            raise Http2ConnectionError("this is not HTTP/2", ErrorCode.PROTOCOL_ERROR)
         self._preface = self._preface[size:]
         return data[size:]
 
@@ -134,7 +134,7 @@ class FrameReader:
         self._continuations += 1
         size = len(self._block) + len(payload)
         if self._continuations > HTTP2_CONTINUATIONS_MAX or size > HTTP2_HEADER_BLOCK_BYTES_MAX:
-            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block goes on and on")
+            raise Http2ConnectionError("a header block goes on and on", ErrorCode.ENHANCE_YOUR_CALM)
         self._block += payload
         if flags & END_HEADERS:
             block, self._block, self._block_stream = self._block, b"", 0
@@ -167,7 +167,7 @@ class FrameReader:
         stream = self._table.open.get(number)
         if stream is None and number not in self._table.forgotten:
             if number & 1 and not self._skipped:
-                raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, "headers of a stream that is closed")
+                raise Http2ConnectionError("headers of a stream that is closed", ErrorCode.STREAM_CLOSED)
             raise _fault("headers of a stream that cannot be opened")
         malformed = not flags & END_STREAM
         try:
@@ -246,7 +246,7 @@ class FrameReader:
         if number:
             raise _fault("SETTINGS of a stream")
         if len(payload) % 6 or (flags & ACK and payload):
-            raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+            raise Http2ConnectionError("SETTINGS of a wrong size", ErrorCode.FRAME_SIZE_ERROR)
         self._count_idle()
         if flags & ACK:
             return
@@ -319,7 +319,7 @@ class FrameReader:
         if number:
             raise _fault("GOAWAY of a stream")
         if len(payload) < 8:
-            raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
+            raise Http2ConnectionError("GOAWAY of a wrong size", ErrorCode.FRAME_SIZE_ERROR)
         self._count_idle()
 
     def _on_priority(self, flags: int, number: int, payload: bytes) -> None:
@@ -345,25 +345,25 @@ class FrameReader:
 
     def _count_reset(self) -> None:
         if not self._resets.take(self._now):
-            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
+            raise Http2ConnectionError("too many streams are reset", ErrorCode.ENHANCE_YOUR_CALM)
 
     def _count_idle(self) -> None:
         if not self._idle.take(self._now):
-            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
+            raise Http2ConnectionError("too many frames that carry nothing", ErrorCode.ENHANCE_YOUR_CALM)
 
 
 def _fault(reason: str) -> Http2ConnectionError:
-    return Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, reason)
+    return Http2ConnectionError(reason, ErrorCode.PROTOCOL_ERROR)
 
 
 def _check_size(payload: bytes, size: int) -> None:
     if len(payload) != size:
-        raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a payload of {len(payload)} bytes in place of {size}")
+        raise Http2ConnectionError(f"a payload of {len(payload)} bytes in place of {size}", ErrorCode.FRAME_SIZE_ERROR)
 
 
 def _check_window(size: int) -> None:
     if size > NUMBER_MAX:
-        raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "a window of 2 GiB and more")
+        raise Http2ConnectionError("a window of 2 GiB and more", ErrorCode.FLOW_CONTROL_ERROR)
 
 
 # By kind; functions of the class and not of an object, so that no connection refers to itself.
