@@ -123,12 +123,12 @@ def test_the_age_of_a_backlog_is_read_where_it_is_in_no_memory_and_remembered(tm
         await http.ask("PUT", f"{ORDERS}", {})
         await http.ask("PUT", f"{ORDERS}/subscriptions/s")
         await publish(http, "orders", 3)
-        server._metrics._oldest = {}
-        server._broker.service.opened()[0].topic.ledger._tail.clear()  # type: ignore[union-attr]
+        [opened] = server._broker.service.opened()
+        opened.topic.ledger._tail.clear()  # type: ignore[union-attr]
         assert (await scrape(http))["danube_backlog_seconds", ("/default/orders", "s")] > 0
-        [(place, (floor, time))] = server._metrics._oldest.items()
-        assert (place, floor) == (("/default/orders", "s"), 0)
-        server._metrics._oldest[place] = (0, time - 5_000_000)
+        host: Any = opened.topic.subscriptions["s"]
+        assert host.oldest[0] == 0
+        host.oldest = (0, host.oldest[1] - 5_000_000)
         assert (await scrape(http))["danube_backlog_seconds", ("/default/orders", "s")] > 5
         await http.ask("POST", f"{ORDERS}/subscriptions/s/skip", {"count": 3})
         assert (await scrape(http))["danube_backlog_seconds", ("/default/orders", "s")] == 0

@@ -59,6 +59,7 @@ def test_a_dry_run_says_numbers_and_does_nothing(danube: Danube, topic: str, ver
     danube("produce", topic, stdin=b"1\n2\n3\n")
     danube("subscription", "create", topic, "s", "--from", "earliest")
     before = danube("subscription", "describe", topic, "s", "-o", "json").json
+    del before["backlog_seconds"]  # which grows by itself
     command = [topic if word == "T" else word for word in verb]
     said = said.replace("/T", f"/{topic}")
 
@@ -69,10 +70,10 @@ def test_a_dry_run_says_numbers_and_does_nothing(danube: Danube, topic: str, ver
     assert tried.code == 0
     assert said in tried.text
     assert danube(*command, "--dry-run", "-o", "json").json["dry_run"] is True
-    assert danube("subscription", "describe", topic, "s", "-o", "json").json == before
+    assert danube("subscription", "describe", topic, "s", "-o", "json").json.items() >= before.items()
     assert danube(*command, "--yes").code == 0
     after = danube("subscription", "describe", topic, "s", "-o", "json")
-    assert after.code == 3 or after.json != before
+    assert after.code == 3 or not after.json.items() >= before.items()
 
 
 def test_somebody_at_a_terminal_is_asked(danube: Danube, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,7 @@ def _listed(stats: SubscriptionStats) -> Object:
         "end": stats.ends[0] if only else None,
         "generation": stats.generations[0] if only else None,
         "backlog": stats.backlog,
+        "backlog_seconds": stats.backlog_seconds,
         "in_flight": stats.in_flight,
         "consumers": stats.consumers,
     }

@@ -198,6 +198,7 @@ METRIC_TOPICS_MAX = 500  # topics with samples of their own; the others are summ
 METRIC_SUBSCRIPTIONS_MAX = 1_000  # the same for subscriptions
 METRIC_SLICE = 50  # topics looked at in one turn of the loop, some hundred microseconds
 METRIC_READS_MAX = 32  # of storage in one scrape, for the age of backlogs that are not in memory
+AGE_READS_MAX = 100  # the same, in one answer about subscriptions: some ten milliseconds
 
 # -- gRPC face -------------------------------------------------------------------------------------------------------
 GRPC_COALESCED_BYTES = 1 * MIB  # of messages that came in one read and become one batch

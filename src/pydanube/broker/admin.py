@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
+from pydanube.base.limits import AGE_READS_MAX
 from pydanube.base.names import parse_topic
+from pydanube.broker.ages import Ages
 from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import AnySubscription, Opened, Principal
@@ -58,6 +60,9 @@ class SubscriptionStats:
     in_flight: int
     consumers: int
     counts: dict[str, int]  # messages done or passed over, by cause
+    backlog_seconds: float | None = (
+        None  # age of the oldest message that is not done; None if not known in all partitions
+    )
 
 
 class Admin:
@@ -118,10 +123,16 @@ class Admin:
         """The next `limit` of them in the order of their names, and whether there are more."""
         places = await self._places(principal, topic)
         names = sorted({name for each in places for name in each.topic.subscriptions if name > after})
-        return [_stats(name, places) for name in names[:limit]], len(names) > limit
+        found = [_stats(name, places) for name in names[:limit]]  # before the first await: some may be deleted then
+        ages = self._ages()
+        return [await _aged(stats, places, ages) for stats in found], len(names) > limit
 
     async def describe_subscription(self, principal: Principal, topic: str, subscription: str) -> SubscriptionStats:
-        return _stats(subscription, await self._places(principal, topic))
+        places = await self._places(principal, topic)
+        return await _aged(_stats(subscription, places), places, self._ages())
+
+    def _ages(self) -> Ages:
+        return Ages(self._service.surroundings.clock.wall(), AGE_READS_MAX)
 
     async def alter_subscription(
         self, principal: Principal, topic: str, subscription: str, changes: Mapping[str, Any]
@@ -236,3 +247,16 @@ def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
         sum(len(host.consumers) for host in there),
         {cause.name.lower(): sum(each.counts[cause] for each in known) for cause in Cause},
     )
+
+
+async def _aged(stats: SubscriptionStats, places: Sequence[Opened], ages: Ages) -> SubscriptionStats:
+    """With the age of the oldest message of all partitions."""
+    oldest = 0.0
+    for topic in [each.topic for each in places if isinstance(each.topic, Topic)]:
+        if (host := topic.subscriptions.get(stats.name)) is None:
+            continue
+        seconds = await ages.seconds(topic, host)
+        if seconds is None:
+            return stats
+        oldest = max(oldest, seconds)
+    return replace(stats, backlog_seconds=oldest)

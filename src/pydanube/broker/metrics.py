@@ -13,8 +13,8 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from pydanube.base.counting import Histogram
-from pydanube.base.errors import DanubeError
 from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIPTIONS_MAX, METRIC_TOPICS_MAX
+from pydanube.broker.ages import Ages
 from pydanube.broker.best_effort_topic import BestEffortTopic
 from pydanube.broker.holds import AnySubscription, Opened
 from pydanube.broker.service import Service
@@ -23,7 +23,6 @@ from pydanube.broker.topic import Topic
 from pydanube.ledger.state_records import Cause
 
 OTHER = "_other"
-SECOND = 1_000_000  # microseconds
 WATCH_SECONDS = 0.02  # between two looks at the loop
 WATCH_WINDOW_SECONDS = 30.0  # the longest turn is that of this window and the one before
 
@@ -196,16 +195,14 @@ def _add(sums: dict[Key, list[int]], at: Key, values: list[int]) -> None:
 
 
 class Metrics:
-    """Of one service. What it remembers between scrapes is when the oldest messages of backlogs were appended."""
+    """Of one service."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._oldest: dict[Place, tuple[int, int]] = {}  # where a cursor stood, and the append time there
 
     async def collect(self, page: Page) -> None:
         service, sums = self._service, _Sums()
-        self._reads_left = METRIC_READS_MAX
-        oldest: dict[Place, tuple[int, int]] = {}
+        ages = Ages(service.surroundings.clock.wall(), METRIC_READS_MAX)
         opened = service.opened()
         for number, each in enumerate(opened):
             label = str(each.name) if number < METRIC_TOPICS_MAX else OTHER
@@ -215,42 +212,16 @@ class Metrics:
             for name, host in hosts:
                 place = sums.add_subscription(label, name, host, end)
                 if isinstance(each.topic, Topic) and isinstance(host, SubscriptionHost):
-                    await self._add_age(sums, place, each.topic, host, oldest)
+                    age = await ages.seconds(each.topic, host, may_read=place[1] != OTHER)
+                    if age is not None:
+                        sums.add_age(place, age)
             if not number % METRIC_SLICE:
                 await asyncio.sleep(0)  # the others of the loop first
-        self._oldest = oldest
         await sums.write(page)
         for code, count in service.rejected.items():
             page.add("danube_publishes_rejected_total", count, code)
         page.add("danube_topics", len(opened))
         page.add("danube_tail_cache_bytes", service.surroundings.cache.bytes)
-
-    async def _add_age(
-        self, sums: _Sums, place: Place, topic: Topic, host: SubscriptionHost, oldest: dict[Place, tuple[int, int]]
-    ) -> None:
-        """Found in memory, remembered from the last scrape, or read, as far as that goes; else not known."""
-        ledger, floor = topic.ledger, host.known.cursor.floor
-        if floor >= ledger.confirmed_end:
-            sums.add_age(place, 0.0)
-            return
-        cached, known = ledger.find(floor), self._oldest.get(place)
-        if cached is not None:
-            time = cached.append_time
-        elif place[1] == OTHER:
-            return
-        elif known is not None and known[0] == floor:
-            time = known[1]
-        elif self._reads_left:
-            self._reads_left -= 1
-            try:
-                time = (await ledger.read(max(floor, ledger.first), 1))[0].append_time
-            except DanubeError:
-                return
-        else:
-            return
-        if place[1] != OTHER:
-            oldest[place] = (floor, time)
-        sums.add_age(place, max(0, self._service.surroundings.clock.wall() - time) / SECOND)
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------

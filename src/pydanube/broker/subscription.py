@@ -62,6 +62,7 @@ class SubscriptionHost:
         self.given = Traffic()  # handed to consumers, again included
         self.redelivered = 0  # messages of these that had failed before
         self.expiry_from = 0  # where the next look for expired messages goes on
+        self.oldest: tuple[int, int] | None = None  # where the cursor stood at a look, and the append time there
         self._ledger = ledger
         self._log = state
         self._clock = clock
