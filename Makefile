@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test lint format sim sim-ci bench-core bench-broker bench-grpc proto venv lock clean
+.PHONY: help run demo test test-clients lint format sim sim-ci bench-core bench-broker bench-grpc proto venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -27,6 +27,9 @@ demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and what w
 
 test: $(STAMP) ## run the whole test suite
 	$(BIN)/python -m pytest -q
+
+test-clients: $(STAMP) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
+	TEST_CLIENTS=1 $(BIN)/python -m pytest -q tests/grpc_face/test_other_clients.py
 
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/python -m ruff check .

@@ -215,8 +215,8 @@ class GrpcConnection:
             else:
                 incoming = self._incoming[stream] = _Incoming(call, method)
                 self._feed(incoming, data, ended)
-        except DanubeError as error:
-            call.fail(error)
+        except Exception as error:
+            self._failed(call, error)
 
     def _feed(self, incoming: _Incoming, data: bytes, ended: bool) -> None:
         call, reader = incoming.call, incoming.reader
@@ -238,9 +238,9 @@ class GrpcConnection:
             elif incoming.method.streams_in:
                 self.core.data_consumed(call.stream, incoming.held)
                 incoming.held = 0
-        except DanubeError as error:
+        except Exception as error:
             self._incoming.pop(call.stream, None)
-            call.fail(error)
+            self._failed(call, error)
 
     def _end_of_body(self, incoming: _Incoming) -> None:
         if incoming.method.streams_in:
@@ -271,9 +271,13 @@ class GrpcConnection:
     async def _guard(self, call: Call, work: Awaitable[None]) -> None:
         try:
             await work
-        except DanubeError as error:
-            call.fail(error)
         except Exception as error:
+            self._failed(call, error)
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        if isinstance(error, DanubeError):
+            call.fail(error)
+        else:
             log.error("a call failed: %s", error, exc_info=error)
             call.finish(Status.INTERNAL, f"The broker failed: {type(error).__name__}.")
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pydanube.api.grpc.face import GrpcFace
 
 MILLISECOND = 1_000  # microseconds
+UNUSED_SECONDS = 1.0  # after a producer was opened, for whoever asked to take it
 danube = Messages("danube")
 
 
@@ -176,8 +177,14 @@ class ProducerService:
 
     def _attached(self, number: int, attaching: Task[GrpcProducer]) -> None:
         del self._attaching[number]
-        if not attaching.cancelled():
-            attaching.exception()  # whoever asked has it
+        if not attaching.cancelled() and attaching.exception() is None:  # of an error, whoever asked has it
+            asyncio.get_running_loop().call_later(UNUSED_SECONDS, self._drop_unused, attaching.result())
+
+    def _drop_unused(self, producer: GrpcProducer) -> None:
+        """Whoever asked may have given up meanwhile."""
+        if not producer.connections and self.producers.get(producer.id) is producer:
+            del self.producers[producer.id]
+            self._face.service.close_producer(producer.hold)
 
     async def _open(self, number: int, topic: str, name: str, exclusive: bool) -> GrpcProducer:
         service = self._face.service
@@ -207,9 +214,7 @@ class ProducerService:
     def forget(self, producer: GrpcProducer, connection: GrpcConnection) -> None:
         """The connection is gone."""
         producer.connections.pop(connection, None)
-        if not producer.connections and self.producers.get(producer.id) is producer:
-            del self.producers[producer.id]
-            self._face.service.close_producer(producer.hold)
+        self._drop_unused(producer)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,77 @@
+"""The public Rust and Go clients: `make test-clients` builds and runs them; what cannot be had is skipped, and why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from grpc_face.rig import Broker
+
+SOURCES = Path(__file__).parent.parent / "clients"
+BUILD_SECONDS = 1_500  # a first build of the Rust client takes minutes
+RUN_SECONDS = 120
+ENDS = {"stop": signal.SIGTERM, "kill": signal.SIGKILL}
+WANTED = pytest.mark.skipif(
+    "TEST_CLIENTS" not in os.environ, reason="builds clients in other languages; run make test-clients"
+)
+
+
+def build(command: list[str], folder: Path, language: str) -> None:
+    """Or skip, if the client cannot be had here."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed, so the {language} client is not tested")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS)
+    if done.returncode and "Could not find `protoc`" in done.stderr:
+        pytest.skip(f"protoc is not installed, which the {language} client is built with")
+    unreachable = ("Forbidden", "not available", "no such host", "failed to download", "failed to get", "timeout")
+    if done.returncode and any(word in done.stderr for word in unreachable):
+        pytest.skip(f"the {language} client cannot be downloaded: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr[-3_000:]
+
+
+def run(program: Path, broker: Broker) -> None:
+    """To its end; where it says so, the broker ends and comes back."""
+    process = subprocess.Popen([str(program), broker.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    alarm = Timer(RUN_SECONDS, process.kill)
+    alarm.start()
+    said = []
+    with process.stdin, process.stdout:
+        for line in process.stdout:
+            said.append(line.strip())
+            if said[-1] in ENDS:
+                broker.end(ENDS[said[-1]])
+                broker.start()
+                process.stdin.write("\n")
+                process.stdin.flush()
+    alarm.cancel()
+    assert process.wait() == 0, said
+    assert said[-1] == "done"
+
+
+@WANTED
+@pytest.mark.timeout(BUILD_SECONDS + RUN_SECONDS)
+def test_the_rust_client(own_broker: Broker, tmp_path: Path) -> None:
+    source = tmp_path / "rust"
+    shutil.copytree(SOURCES / "rust", source, ignore=shutil.ignore_patterns("target"))
+    target = Path(os.environ.get("CARGO_TARGET_DIR", source / "target"))
+    build(["cargo", "build", "--quiet"], source, "Rust")
+    run(target / "debug" / "danube-scenario", own_broker)
+
+
+@WANTED
+@pytest.mark.timeout(BUILD_SECONDS + RUN_SECONDS)
+def test_the_go_client(own_broker: Broker, tmp_path: Path) -> None:
+    source = tmp_path / "go"
+    shutil.copytree(SOURCES / "go", source)
+    build(["go", "mod", "init", "scenario"], source, "Go")
+    build(["go", "get", "github.com/danube-messaging/danube-go@latest"], source, "Go")
+    build(["go", "build", "-o", "scenario", "."], source, "Go")
+    run(source / "scenario", own_broker)
