@@ -21,6 +21,7 @@ MESSAGES: list[dict[str, Any]] = [
     {"payload": b"\xff\x00\xfe", "key": b"\xff"},
     {"payload": b'quotes " and, commas\nand lines\r\n', "attributes": {"a": "b,c", "ü": '"'}},
     {"payload": b"timed", "event_time": 1_700_000_000_123_456},
+    {"payload": b"delayed", "delivery_time": 4_000_000_000_654_321},
 ]
 
 
@@ -38,7 +39,10 @@ def contents(url: str, topic: str) -> list[tuple[Any, ...]]:
     async def read() -> list[tuple[Any, ...]]:
         async with pydanube.connect(url) as client:
             found = await client.admin.peek(f"/default/{topic}", 1000)
-            return [(each.payload, each.key_bytes, dict(each.attributes), each.event_time) for each in found]
+            return [
+                (each.payload, each.key_bytes, dict(each.attributes), each.event_time, each.delivery_time)
+                for each in found
+            ]
 
     return asyncio.run(read())
 
@@ -49,9 +53,10 @@ def test_a_topic_survives_the_way_through_a_file(
 ) -> None:
     publish(url, topic)
     file = str(tmp_path / f"topic.{format}")
-    assert danube("export", topic, file).err == f"6 messages of /default/{topic} exported\n"
-    assert danube("import", f"{topic}-2", file).err == f"6 messages imported to /default/{topic}-2\n"
+    assert danube("export", topic, file).err == f"7 messages of /default/{topic} exported\n"
+    assert danube("import", f"{topic}-2", file).err == f"7 messages imported to /default/{topic}-2\n"
     assert contents(url, f"{topic}-2") == contents(url, topic)
+    assert contents(url, topic)[-1] == (b"delayed", None, {}, None, 4_000_000_000_654_321)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [f"topic.{format}"]
 
 

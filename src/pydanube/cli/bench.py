@@ -11,7 +11,7 @@ import click
 
 from pydanube.cli import values
 from pydanube.cli.lazy import Noun
-from pydanube.cli.output import Output, printed, progress
+from pydanube.cli.output import Output, pace, printed, progress
 from pydanube.cli.running import connected
 from pydanube.client import Client
 
@@ -108,13 +108,7 @@ async def consume(client: Client, output: Output, topic: str, count: int) -> Non
 
 
 def _rates(count: int, size: int, seconds: float) -> dict[str, Any]:
-    seconds = max(seconds, 1e-9)
-    return {
-        "messages": count,
-        "seconds": round(seconds, 3),
-        "messages_per_second": round(count / seconds),
-        "megabytes_per_second": round(size / seconds / 1e6, 2),
-    }
+    return {**pace(count, seconds), "megabytes_per_second": round(size / max(seconds, 1e-9) / 1e6, 2)}
 
 
 def _percentiles(latencies: list[float]) -> dict[str, float]:

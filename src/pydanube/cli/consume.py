@@ -37,7 +37,7 @@ FORMAT_HELP = "Print each by this: " + "; ".join(f"%{name} {what}" for name, (wh
 @click.option("--count", "-n", type=values.Whole(min=1), help="End after so many messages.")
 @click.option("--exit-at-end", "-e", is_flag=True, help="End when all that there is has been printed.")
 @click.option("--format", "-f", "format", metavar="FORMAT", help=FORMAT_HELP)
-@click.option("-o", "--output", type=click.Choice(["raw", "json", "table"]), default="raw", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["raw", "json", "yaml", "table"]), default="raw", show_default=True)
 @connected
 async def consume(
     client: Client,

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import perf_counter
 from typing import IO, Any, Protocol
 
 import click
 
 from pydanube.cli import values
 from pydanube.cli.messages import described, json_line, to_json
-from pydanube.cli.output import need, progress
+from pydanube.cli.output import Output, need, pace, printed, progress
 from pydanube.cli.reading import bounded_places, how_many, stored
 from pydanube.cli.running import connected
 from pydanube.cli.values import PLACES, many
@@ -30,6 +31,7 @@ CSV_COLUMNS = (
     "publish_time",
     "append_time",
     "event_time",
+    "delivery_time",
     "key",
     "key_encoding",
     "payload",
@@ -65,9 +67,17 @@ format_option = click.option(
 @click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
 @click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Up to there, exclusive.")
 @click.option("--partition", type=values.Whole(min=0), help="Only this one.")
+@printed
 @connected
 async def export(
-    client: Client, topic: str, file: str, given: str | None, start: Any, end: Any, partition: int | None
+    client: Client,
+    output: Output,
+    topic: str,
+    file: str,
+    given: str | None,
+    start: Any,
+    end: Any,
+    partition: int | None,
 ) -> None:
     """Write a topic to a file: Parquet, JSON lines or CSV.
 
@@ -80,7 +90,7 @@ async def export(
     if kind == "parquet":
         need("pyarrow.parquet", "Parquet")
         schema = (await client.read_arrow(topic, "latest", partition=partition)).schema
-    written = 0
+    written, began = 0, perf_counter()
     with _target(file) as target, progress(f"exporting {topic}", how_many(places)) as advance:
         sink = SINKS[kind](target, schema, len(places) > 1)
         async for batch in stored(client, places):
@@ -88,7 +98,8 @@ async def export(
             written += len(batch)
             advance(len(batch))
         sink.close()
-    click.echo(f"{many(written)} of {topic} exported", err=True)
+    fields = {"topic": topic, "file": file, **pace(written, perf_counter() - began)}
+    output.summary(f"{many(written)} of {topic} exported", beside=file == "-", **fields)
 
 
 @contextmanager

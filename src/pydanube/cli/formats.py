@@ -1,4 +1,4 @@
-r"""How a consumed message is printed: raw, JSON, a line of a table, or by a format such as '%k %v'.
+r"""How a consumed message is printed: raw, JSON, YAML, a line of a table, or by a format such as '%k %v'.
 
 A format is taken apart once. Each `%` letter is one field, `\n`, `\t`, `\0` and `\\` are what they are in C.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import click
 
 from pydanube.cli.failures import printable
-from pydanube.cli.messages import json_line
+from pydanube.cli.messages import json_line, yaml_document
 from pydanube.cli.values import shown_time
 from pydanube.client import Message
 
@@ -88,4 +88,4 @@ def _cell(text: str) -> str:
 def writer_of(output: str, format: str | None) -> Writer:
     if format is not None:
         return by_format(format)
-    return {"raw": raw, "json": json_line, "table": table_line}[output]
+    return {"raw": raw, "json": json_line, "yaml": yaml_document, "table": table_line}[output]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator
+from time import perf_counter
 from typing import Any
 
 import click
@@ -16,12 +17,13 @@ from pydanube.cli.export import format_of, format_option
 from pydanube.cli.failures import Failure
 from pydanube.cli.intake import in_thread, opened
 from pydanube.cli.messages import Draft, draft_of, draft_of_line
-from pydanube.cli.output import need, progress
+from pydanube.cli.output import Output, need, pace, printed, progress
 from pydanube.cli.running import connected
 from pydanube.cli.values import many
 from pydanube.client import Client
 
 READ_ROWS = 1000
+TIMES = ("event_time", "delivery_time")
 
 
 @click.command("import", epilog="Example: danube import orders orders.parquet")
@@ -29,17 +31,19 @@ READ_ROWS = 1000
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @format_option
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
+@printed
 @connected
-async def import_(client: Client, topic: str, file: str, given: str | None, compression: str) -> None:
+async def import_(client: Client, output: Output, topic: str, file: str, given: str | None, compression: str) -> None:
     """Publish what a file has: Parquet, JSON lines or CSV.
 
-    Of each row payload (or value), key, attributes and event_time are published; what else there is belongs to the
-    place it comes from. `-` is stdin, for JSON lines and CSV.
+    Of each row payload (or value), key, attributes, event_time and delivery_time are published; what else there is
+    belongs to the place it comes from. `-` is stdin, for JSON lines and CSV.
     """
     kind = format_of(file, given)
     if kind == "parquet":
         need("pyarrow.parquet", "Parquet")
     sent = lost = 0
+    began = perf_counter()
 
     def lose(error: DanubeError, count: int) -> None:
         nonlocal lost
@@ -49,14 +53,15 @@ async def import_(client: Client, topic: str, file: str, given: str | None, comp
         with progress(f"importing {file}", None) as advance:
             async with client.producer(topic, compression=compression, on_error=lose) as producer:
                 async for drafts in in_thread(lambda: _some(_drafts(file, kind))):
-                    for payload, key, attributes, event_time in drafts:
+                    for draft in drafts:
                         if producer.busy:
                             await producer.ready()
-                        producer.send(payload, key=key, attributes=attributes, event_time=event_time)
+                        producer.send(draft.payload, **draft.options)
                         sent += 1
                     advance(len(drafts))
     finally:
-        click.echo(f"{many(sent - lost)} imported to {topic}", err=True)
+        fields = {"topic": topic, "file": file, **pace(sent - lost, perf_counter() - began)}
+        output.summary(f"{many(sent - lost)} imported to {topic}", **fields)
 
 
 def _some(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:
@@ -128,11 +133,8 @@ def _parquet(file: str) -> Iterator[Draft]:
     except pa.ArrowInvalid as error:
         raise click.UsageError(str(error)) from None
     with source:
-        known = [
-            name
-            for name in ("key", "payload", "value", "attributes", "event_time")
-            if name in source.schema_arrow.names
-        ]
+        names = ("key", "payload", "value", "attributes", *TIMES)
+        known = [name for name in names if name in source.schema_arrow.names]
         for batch in source.iter_batches(READ_ROWS, columns=known):
             yield from map(_of_arrow, _columns(batch))
 
@@ -140,12 +142,10 @@ def _parquet(file: str) -> Iterator[Draft]:
 def _columns(batch: Any) -> Iterable[dict[str, Any]]:
     import pyarrow as pa
 
-    if "event_time" in batch.schema.names:
-        at = batch.schema.names.index("event_time")
+    for at, name in enumerate(batch.schema.names):
         times = batch.column(at)
-        if pa.types.is_timestamp(times.type):
-            times = times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64())
-        batch = batch.set_column(at, "event_time", times)
+        if name in TIMES and pa.types.is_timestamp(times.type):
+            batch = batch.set_column(at, name, times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64()))
     rows: list[dict[str, Any]] = batch.to_pylist()
     return rows
 

@@ -24,6 +24,17 @@ class Draft(NamedTuple):
     key: bytes | None = None
     attributes: dict[str, str] | None = None
     event_time: int | None = None
+    delivery_time: int | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of the producer's `send`."""
+        return {
+            "key": self.key,
+            "attributes": self.attributes,
+            "event_time": self.event_time,
+            "delivery_time": self.delivery_time,
+        }
 
 
 def text_or_base64(name: str, data: bytes | None) -> dict[str, Any]:
@@ -45,6 +56,7 @@ def described(message: Message) -> dict[str, Any]:
         "publish_time": shown_time(message.publish_time),
         "append_time": shown_time(message.append_time),
         "event_time": shown_time(message.event_time),
+        "delivery_time": shown_time(message.delivery_time),
         **text_or_base64("key", message.key_bytes),
         **text_or_base64("payload", message.payload),
         "attributes": dict(message.attributes),
@@ -59,6 +71,13 @@ def peeked(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 def json_line(message: Message) -> bytes:
     return to_json(described(message)).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def yaml_document(message: Message) -> bytes:
+    import yaml
+
+    text = yaml.safe_dump(described(message), sort_keys=False, allow_unicode=True, explicit_start=True)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def draft_of_line(line: bytes) -> Draft:
@@ -80,7 +99,8 @@ def draft_of(found: Mapping[str, Any]) -> Draft:
     if named is not None and not all(map(is_text, [*named, *named.values()])):
         raise click.UsageError("attributes must be texts that UTF-8 can write")
     payload = "value" if "value" in found and "payload" not in found else "payload"
-    return Draft(_data(found, payload), _data(found, "key"), named, read_time(found.get("event_time")))
+    times = [read_time(found.get(name)) for name in ("event_time", "delivery_time")]
+    return Draft(_data(found, payload), _data(found, "key"), named, *times)
 
 
 def _data(found: Mapping[str, Any], name: str) -> bytes | None:

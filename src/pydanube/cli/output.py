@@ -49,13 +49,44 @@ class Output:
         else:
             self._dump(fields)
 
-    def _dump(self, value: Any) -> None:
+    def summary(self, sentence: str, /, *, beside: bool = False, **fields: Any) -> None:
+        """What long work came to. The sentence goes to stderr, and so do the fields if stdout has the work itself."""
+        if self.format == "table":
+            click.echo(printable(sentence), err=True)
+        else:
+            self._dump(fields, err=beside)
+
+    @contextmanager
+    def live(self, columns: Sequence[str]) -> Iterator[Callable[[Sequence[Row]], None]]:
+        """Gives a function to call with all rows, again and again.
+
+        A terminal's table is drawn anew. Elsewhere tables, lines of JSON or documents of YAML follow each other.
+        """
+        if self.format == "table" and sys.stdout.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            with Live(console=Console(), auto_refresh=False, screen=False) as view:
+                yield lambda rows: view.update(table_of(rows, columns), refresh=True)
+        else:
+            yield lambda rows: self._page(rows, columns)
+
+    def _page(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+        if self.format == "table":
+            _print_table(table_of(rows, columns))
+            click.echo()
+        else:
+            self._dump(list(rows), paged=True)
+        sys.stdout.flush()
+
+    def _dump(self, value: Any, *, err: bool = False, paged: bool = False) -> None:
         if self.format == "json":
-            click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+            click.echo(json.dumps(value, indent=None if paged else 2, ensure_ascii=False), err=err)
         else:
             import yaml
 
-            click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+            text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, explicit_start=paged)
+            click.echo(text, nl=False, err=err)
 
 
 def printed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,26 +206,10 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
-def live() -> Any:
-    """A view that is drawn anew, for `with`: `update` takes a table. What is no terminal gets one after the other."""
-    from rich.console import Console
-    from rich.live import Live
-
-    if not sys.stdout.isatty():
-        return _Pages()
-    return Live(console=Console(), auto_refresh=False, screen=False)
-
-
-class _Pages:
-    def __enter__(self) -> _Pages:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def update(self, table: Table, *, refresh: bool = True) -> None:
-        _print_table(table)
-        click.echo()
-        sys.stdout.flush()
+def pace(messages: int, seconds: float) -> dict[str, Any]:
+    """How many there were, and how fast."""
+    rate = round(messages / max(seconds, 1e-9))
+    return {"messages": messages, "seconds": round(seconds, 3), "messages_per_second": rate}
 
 
 def need(module: str, purpose: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import click
@@ -14,6 +15,7 @@ from pydanube.cli import values
 from pydanube.cli.failures import Exit
 from pydanube.cli.intake import fill, lines_of
 from pydanube.cli.messages import Draft, draft_of_line
+from pydanube.cli.output import Output, pace, printed
 from pydanube.cli.running import connected
 from pydanube.cli.values import many, pairs
 from pydanube.client import Client
@@ -64,9 +66,11 @@ class Shape(NamedTuple):
 @click.option("--reliable/--no-reliable", default=None, help="Kind of the topic, if it is new.  [default: reliable]")
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @click.option("--quiet", "-q", is_flag=True, help="Do not say how many were acknowledged.")
+@printed
 @connected
 async def produce(
     client: Client,
+    output: Output,
     topic: str,
     files: tuple[str, ...],
     value: str | None,
@@ -95,11 +99,13 @@ async def produce(
         reliable = await _is_reliable(client, topic)
     source = _generated(value, count or 1) if value is not None else lines_of(files or ("-",))
     sending = Sending(client, topic, shape, rate, count, reliable=reliable, compression=compression)
+    began = perf_counter()
     try:
         return await sending.run(source)
     finally:
         if not quiet:
-            click.echo(f"{many(sending.acknowledged)} acknowledged", err=True)
+            fields = {"topic": topic, **pace(sending.acknowledged, perf_counter() - began)}
+            output.summary(f"{many(sending.acknowledged)} acknowledged", **fields)
 
 
 async def _is_reliable(client: Client, topic: str) -> bool:
@@ -182,6 +188,5 @@ class Sending:
                 await asyncio.sleep(early)
             if self._producer.busy:
                 await self._producer.ready()
-            payload, key, attributes, event_time = draft
-            self._producer.send(payload, key=key, attributes=attributes, event_time=event_time)
+            self._producer.send(draft.payload, **draft.options)
             self._sent += 1

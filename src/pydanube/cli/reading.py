@@ -24,7 +24,8 @@ async def bounded_places(
     found: list[tuple[Place, int]] = []
     stops = {} if end == "latest" else {p.name: p.offset for p in await places_of(client, topic, end, partition)}
     for place in await places_of(client, topic, start, partition):
-        _, now = await client.bounds(place.name)
+        first, now = await client.bounds(place.name)
+        place.offset = max(place.offset, first)
         found.append((place, min(now, stops.get(place.name, now))))
     return found
 

@@ -10,13 +10,14 @@ import click
 from pydanube.base.errors import TopicNotFound
 from pydanube.cli import values
 from pydanube.cli.lazy import Noun
-from pydanube.cli.output import Agreement, Output, destructive, live, printed, table_of
+from pydanube.cli.output import Agreement, Output, destructive, printed
+from pydanube.cli.reading import bounded_places, how_many
 from pydanube.cli.running import connected
 from pydanube.cli.values import PLACES, many, options_of, shown_time
 from pydanube.client import Client
 
 TYPES = ("exclusive", "shared", "failover", "key_shared")
-COLUMNS = ("subscription", "type", "backlog", "in_flight", "consumers", "floor", "end")
+COLUMNS = ("subscription", "type", "backlog", "backlog_seconds", "in_flight", "consumers", "floor", "end")
 option_option = click.option(
     "--option",
     "options",
@@ -106,10 +107,11 @@ async def seek(client: Client, output: Output, agreement: Agreement, topic: str,
     """Let it go on from another place; what it had received and not acknowledged counts no more."""
     before = await client.admin.describe_subscription(topic, name)
     target = shown_time(to["time"]) if isinstance(to, dict) else to
+    left = how_many(await bounded_places(client, topic, to, None))
     deed = f"move {name} of {topic}, now at {_floors(before)} with {many(before['backlog'])} to do, to {target}"
-    if isinstance(to, int):
-        deed += f", which leaves {many(max(0, sum(before['ends']) - to))} to do"
-    if agreement.given(output, deed, topic=topic, subscription=name, backlog=before["backlog"], to=target):
+    deed += f", which leaves {many(left)} to do"
+    fields = {"topic": topic, "subscription": name, "backlog": before["backlog"], "to": target, "leaves": left}
+    if agreement.given(output, deed, **fields):
         after = await client.admin.seek_subscription(topic, name, to)
         sentence = f"{name} of {topic} is at {_floors(after)}, with {many(after['backlog'])} to do"
         output.done(sentence, **after)
@@ -170,17 +172,19 @@ async def explain(
 async def lag(
     client: Client, output: Output, topic: str | None, namespace: str, watch: bool, every: int, rounds: int | None
 ) -> None:
-    """How far subscriptions are behind; those that are the farthest come first."""
-    columns = ("topic", "subscription", "type", "backlog", "in_flight", "consumers", "acked_per_second")
+    """How far subscriptions are behind; those that are the farthest come first.
+
+    In messages, and in seconds, which is the age of the oldest one that is not acknowledged. With --watch, each look is
+    a line of JSON, or a document of YAML.
+    """
+    columns = ("topic", "subscription", "type", "backlog", "backlog_seconds", "in_flight", "consumers")
     rows = await _lags(client, topic, namespace)
     if not watch:
-        output.rows(rows, columns[:-1])
+        output.rows(rows, columns)
         return
-    if output.format != "table":
-        raise click.UsageError("--watch draws a table: leave -o out")
     try:
-        with live() as view:
-            view.update(table_of(rows, columns), refresh=True)
+        with output.live((*columns, "acked_per_second")) as show:
+            show(rows)
             shown = 1
             while shown != rounds:
                 await asyncio.sleep(every / 1_000_000)
@@ -189,7 +193,7 @@ async def lag(
                 for each in rows:
                     done = each["done"] - before.get((each["topic"], each["subscription"]), each["done"])
                     each["acked_per_second"] = done * 1_000_000 / every
-                view.update(table_of(rows, columns), refresh=True)
+                show(rows)
                 shown += 1
     except asyncio.CancelledError:  # Ctrl-C is how it ends
         return

@@ -9,7 +9,7 @@ import click
 
 from pydanube.base.errors import NamespaceNotFound, TopicNotFound
 from pydanube.cli import values
-from pydanube.cli.output import live, table_of
+from pydanube.cli.output import Output, printed
 from pydanube.cli.running import connected
 from pydanube.client import Client
 
@@ -25,25 +25,29 @@ SORTS = {"rate": "messages_per_second", "bytes": "bytes", "messages": "messages"
 @click.option("--sort", type=click.Choice(list(SORTS)), default="rate", show_default=True)
 @click.option("--lines", type=values.Whole(1, TOPICS_MAX), default=20, show_default=True, help="How many are shown.")
 @click.option("--count", "rounds", type=values.Whole(min=1), help="End after so many rounds.")
+@printed
 @connected
-async def top(client: Client, namespace: str | None, every: int, sort: str, lines: int, rounds: int | None) -> None:
+async def top(
+    client: Client, output: Output, namespace: str | None, every: int, sort: str, lines: int, rounds: int | None
+) -> None:
     """Topics by how much is published to them, again and again.
 
-    Until Ctrl-C. The first round has no rates: they are measured from one to the next.
+    Until Ctrl-C. The first round has no rates: they are measured from one to the next. As JSON each round is a line, as
+    YAML a document.
     """
     loop = asyncio.get_running_loop()
     before: dict[str, dict[str, Any]] = {}
     looked = loop.time()
     shown = 0
     try:
-        with live() as view:
+        with output.live(COLUMNS) as show:
             while True:
                 rows = await _looked(client, namespace)
                 elapsed, looked = loop.time() - looked, loop.time()
                 for row in rows:
                     _measure(row, before.get(row["topic"]), elapsed)
                 before = {row["topic"]: row for row in rows}
-                view.update(table_of(_sorted(rows, SORTS[sort])[:lines], COLUMNS), refresh=True)
+                show(_sorted(rows, SORTS[sort])[:lines])
                 shown += 1
                 if shown == rounds:
                     return

@@ -58,10 +58,10 @@ async def create(
 @printed
 @connected
 async def list_topics(client: Client, output: Output, namespace: str, everywhere: bool) -> None:
-    """All topics of a namespace, by name."""
+    """All topics of a namespace, by name, and what they are."""
     names = await client.admin.namespaces() if everywhere else [namespace]
-    rows = [{"topic": each} for name in names for each in await client.admin.topics(name)]
-    output.rows(rows, ("topic",))
+    rows = [each for name in names for each in await client.admin.topic_records(name)]
+    output.rows(rows, ("topic", "reliable", "partitions", "durability"))
 
 
 @topic.command("describe", epilog="Example: danube topic describe orders -o json")

@@ -66,10 +66,15 @@ class Admin:
         return await self._ask("topic.create", topic=topic, **fields)
 
     async def topics(self, namespace: str = "default") -> list[str]:
+        return [each["topic"] for each in await self.topic_records(namespace)]
+
+    async def topic_records(self, namespace: str = "default") -> list[Reply]:
+        """What each is, by name: reliable or not, its partitions, durability and policies."""
+
         def name_of(each: Reply) -> str:
             return str(each["topic"]).rpartition("/")[2]
 
-        return [each["topic"] for each in await self._pages("topic.list", "topics", name_of, namespace=namespace)]
+        return await self._pages("topic.list", "topics", name_of, namespace=namespace)
 
     async def describe_topic(self, topic: str) -> Reply:
         """What it is, and how it stands: offsets, bytes, producers, consumers, subscriptions."""

@@ -67,6 +67,12 @@ class Message(NamedTuple):
         return self.batch.content.append_time
 
     @property
+    def delivery_time(self) -> int | None:
+        """Before which it was not to be delivered; None if there is no such time."""
+        times = self.batch.delivery_times
+        return None if times is None else times[self.offset - self.batch.first]
+
+    @property
     def producer(self) -> int:
         """The producer's number in its topic (partition); 0 if it has none."""
         return self.batch.content.producer_id
@@ -86,7 +92,7 @@ _MESSAGE_OF: Callable[[tuple[Any, ...]], Message] = partial(tuple.__new__, Messa
 class MessageBatch:
     """Messages first..last of a batch, as one delivery brought them. `content` is the whole batch."""
 
-    __slots__ = ("_payloads", "content", "first", "generation", "last", "redelivery_count", "source")
+    __slots__ = ("_delivery_times", "_payloads", "content", "first", "generation", "last", "redelivery_count", "source")
 
     def __init__(self, source: Source, content: Batch, first: int, last: int, attempt: int, generation: int) -> None:
         self.source = source
@@ -96,6 +102,7 @@ class MessageBatch:
         self.redelivery_count = attempt
         self.generation = generation
         self._payloads: list[bytes | None] | None = None
+        self._delivery_times: list[int | None] | None = None
 
     @property
     def topic(self) -> str:
@@ -114,6 +121,13 @@ class MessageBatch:
         if self._payloads is None:
             self._payloads = self._rows(self.content.payloads())
         return self._payloads
+
+    @property
+    def delivery_times(self) -> list[int | None] | None:
+        """None if no message of the batch has one."""
+        if self._delivery_times is None and self.content.has_delivery_times:
+            self._delivery_times = self._rows(self.content.delivery_times())
+        return self._delivery_times
 
     @property
     def values(self) -> list[Any]:
