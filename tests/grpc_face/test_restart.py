@@ -101,6 +101,37 @@ def test_old_ids_are_good_after_a_restart_and_others_are_to_look_again(own_broke
     asyncio.run(run())
 
 
+def test_what_was_answered_while_the_broker_stopped_is_there_afterwards(own_broker: Broker, topic: str) -> None:
+    broker = own_broker
+
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            made = await Producers(opened).CreateProducer(
+                api.ProducerRequest(producer_name="p", topic_name=topic, dispatch_strategy=1)
+            )
+            reader = await Consumers(opened).Subscribe(
+                api.ConsumerRequest(topic_name=topic, consumer_name="c", subscription="s")
+            )
+            bodies = [message(topic, b"%d" % number, made.producer_id) for number in range(90)]
+            sends = [Producers(opened).SendMessage(body) for body in bodies]
+            answers = asyncio.gather(*sends, return_exceptions=True)
+            await sends[0]
+            broker.end(signal.SIGTERM)
+            failed = [answer for answer in await answers if isinstance(answer, grpc.aio.AioRpcError)]
+            assert {error.code() for error in failed} <= {grpc.StatusCode.UNAVAILABLE}
+            safe = {number for number, answer in enumerate(await answers) if not isinstance(answer, BaseException)}
+        broker.start()
+        async with channel(broker.target) as opened:
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=reader.consumer_id))
+            seen: set[int] = set()
+            while not safe <= seen:
+                got = await asyncio.wait_for(stream.read(), SECONDS)
+                seen.add(int(got.payload))
+            stream.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_stop_ends_streams_so_that_clients_ask_again(own_broker: Broker, topic: str) -> None:
     broker = own_broker
 

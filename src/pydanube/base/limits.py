@@ -206,6 +206,7 @@ GRPC_COALESCED_MESSAGES = 1_000  # of them
 GRPC_UNACKED_DEFAULT = 100  # window of a subscription made here: what its clients queue before anybody looks at it
 GRPC_CONSUMERS_REMEMBERED_MAX = 10_000  # of one broker, so that they go on after a restart; the oldest are forgotten
 GRPC_REFUSAL_SECONDS = 0.2  # before a consumer that is not known hears so: some ask again at once, for ever
+GRPC_GOODBYE_SECONDS = 0.4  # for calls that are being answered when the connection is to end
 GRPC_CLOSE_SECONDS = 6.0  # between CLOSE in answer to health checks, which come every 5 s, and the end of a stream
 GRPC_OPTIONS_PENDING_MAX = 1_000  # of subscriptions that nobody has made yet
 NOTE_BYTES_MAX = 16 * KIB  # of what a face keeps with the metadata under one name

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.messages import DecodeError
 from pydanube.base.errors import DanubeError, GrpcCallInvalid
+from pydanube.base.limits import GRPC_GOODBYE_SECONDS
 from pydanube.broker.intake import Account
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
@@ -152,14 +153,15 @@ class GrpcConnection:
             self._flush()
 
     def refuse(self, error: DanubeError) -> None:
-        """Says goodbye, ends what is open so that the client asks again, and closes."""
+        """Says goodbye and ends its streams, so that the client asks again; what is being answered has a moment."""
         if self.closed:
             return
         self.core.drain()
         for call in list(self._calls.values()):
-            call.finish(Status.UNAVAILABLE, str(error))
+            if call.begun:
+                call.finish(Status.UNAVAILABLE, str(error))
         self._flush()
-        self._transport.close()
+        self._loop.call_later(GRPC_GOODBYE_SECONDS, self._transport.close)
 
     def lost(self) -> None:
         """The socket is gone, and with it whoever was behind it."""
