@@ -74,6 +74,7 @@ def test_publish_and_consume(url: str) -> None:
             assert reader.receive(5).payload == b"two"
         assert client.read_arrow(TOPIC).num_rows == 2003
         assert client.admin.topics() == [TOPIC]
+        assert [record["partitions"] for record in client.admin.topic_records()] == [0]
         with pytest.raises(TopicNotFound):
             client.admin.describe_topic("/default/nothing")
     with pytest.raises(ClientClosed):

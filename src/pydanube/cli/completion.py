@@ -12,6 +12,7 @@ from click.shell_completion import get_completion_class
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes commands in a shell.
 
+    Names of topics and of saved contexts are completed too; for topics the broker is asked, if it answers within a second.
     For bash and zsh put the line of the example into your ~/.bashrc or ~/.zshrc; for fish save the script as
     ~/.config/fish/completions/danube.fish.
     """

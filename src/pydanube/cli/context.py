@@ -10,7 +10,7 @@ from pydanube.cli.contexts import CONTEXTS_MAX, Contexts, Saved, contexts_file
 from pydanube.cli.failures import Failure
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed
-from pydanube.cli.settings import broker_of, place_options
+from pydanube.cli.settings import broker_of, place_options, saved_names
 
 NAME_CHARACTERS_MAX = 100
 
@@ -44,7 +44,7 @@ def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
 
 
 @context.command("use", epilog="Example: danube context use staging")
-@click.argument("name")
+@click.argument("name", shell_complete=saved_names)
 @printed
 def use(output: Output, name: str) -> None:
     """Make it the one that is used when nothing else says where."""
@@ -77,7 +77,7 @@ def show(ctx: click.Context, output: Output) -> None:
 
 
 @context.command("delete", epilog="Example: danube context delete staging --yes")
-@click.argument("name")
+@click.argument("name", shell_complete=saved_names)
 @printed
 @destructive
 def delete(output: Output, agreement: Agreement, name: str) -> None:

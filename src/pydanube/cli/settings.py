@@ -20,6 +20,13 @@ class Broker(NamedTuple):
     origin: str
 
 
+def saved_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For a shell, behind the name of a context that is not whole yet."""
+    from pydanube.cli.offers import contexts
+
+    return contexts(incomplete)
+
+
 def place_options(function: Decorated) -> Decorated:
     """What is given to the inner command goes before what is given to `danube`."""
 
@@ -33,7 +40,7 @@ def place_options(function: Decorated) -> Decorated:
 
     option("--debug", is_flag=True, help="Show where in the program an error arose.")
     option("--ca-file", metavar="FILE", help="Trust the certificates of this authority.")
-    option("--context", metavar="NAME", help="Use the broker saved under this name.")
+    option("--context", metavar="NAME", shell_complete=saved_names, help="Use the broker saved under this name.")
     option("--url", metavar="URL", help="Address of the broker: danube://host:port, danubes://host:port for TLS.")
     return function
 

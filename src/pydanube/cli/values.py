@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 _UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -25,9 +26,21 @@ class Whole(click.IntRange):
     name = "n"
 
 
-def topic(text: str) -> str:
+class Topic(click.ParamType):  # type: ignore[type-arg]  # which older releases of click do not know
     """`orders` is short for `/default/orders`."""
-    return text if "/" in text else f"/default/{text}"
+
+    name = "topic"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if "/" in value else f"/default/{value}"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from pydanube.cli.offers import topics
+
+        return [CompletionItem(name) for name in topics(ctx, incomplete)]
+
+
+topic = Topic()
 
 
 def duration(text: str) -> int:
