@@ -47,6 +47,7 @@ def test_namespaces_come_and_go(broker: Broker) -> None:
             assert list(topics) == ["shop/x-part-0", "shop/x-part-1"]
             full = ask(opened, f"{NAMESPACES}/DeleteNamespace", name="shop")
             assert await status_of(full) is grpc.StatusCode.FAILED_PRECONDITION
+            assert await status_of(ask(opened, f"{TOPICS}/DeleteTopic", name="/shop/x-part-1")) is INVALID
             await ask(opened, f"{TOPICS}/DeleteTopic", name="/shop/x")
             assert (await ask(opened, f"{NAMESPACES}/DeleteNamespace", name="shop")).success
             assert await status_of(ask(opened, f"{NAMESPACES}/GetNamespacePolicies", name="shop")) is MISSING

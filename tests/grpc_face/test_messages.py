@@ -58,7 +58,7 @@ def cut(stream: bytes) -> list[bytes]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(stream_messages(), min_size=1, max_size=8), st.data())
 def test_a_message_comes_out_as_it_went_in(sent: list[object], data: st.DataObject) -> None:
     batch = batch_of(sent, "p", now=5).stamped(100, 1, 1)

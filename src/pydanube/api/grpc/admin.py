@@ -20,6 +20,7 @@ from pydanube.base.errors import (
     SubscriptionNotFound,
 )
 from pydanube.base.limits import LISTED_MAX
+from pydanube.base.names import parse_topic
 from pydanube.broker.admin import SubscriptionStats
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import ANONYMOUS
@@ -132,6 +133,8 @@ class TopicAdmin:
 
     async def delete_topic(self, call: Call, request: Any) -> Any:
         """All its partitions with it; one of them alone cannot go."""
+        if parse_topic(request.name).partition is not None:
+            raise RequestInvalid(f"{request.name} is a partition; delete its topic")
         await self._face.service.delete_topic(ANONYMOUS, request.name)
         return admin.TopicResponse(success=True)
 

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MILLISECOND = 1_000  # microseconds
-PERMITS_AT_FIRST = 100  # before the size of the messages is known
+PERMITS_AT_FIRST = 16  # before the size of the messages is known
+PERMITS_EARLY = 100  # before there is a stream, of a topic that would not send again what nobody takes
 PERMITS_AT_ONCE_MAX = 2_000
 danube = Messages("danube")
 KINDS = {
@@ -90,8 +91,8 @@ class GrpcConsumer:
 
         self._encoder = Encoder(self.known.topic, broker_url, isinstance(topic, Topic), name_of)
         if isinstance(hold.host, BestEffortSubscription):
-            self._ahead = PERMITS_AT_FIRST
-            hold.host.grant(hold.consumer.id, PERMITS_AT_FIRST)
+            self._ahead = PERMITS_EARLY
+            hold.host.grant(hold.consumer.id, PERMITS_EARLY)
 
     def stream(self, call: Call) -> None:
         """Its messages go there from now on."""
@@ -128,7 +129,9 @@ class GrpcConsumer:
         except DanubeError as error:  # a native producer may send what only a reader finds to be no message
             hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {error}")
             return
-        self._message_bytes = max(1, len(data) // (last - first + 1))
+        self._message_bytes = max(
+            len(data) // (last - first + 1), self._message_bytes * 7 // 8
+        )  # large ones count long
         if call is None:
             self._early += data
             return
