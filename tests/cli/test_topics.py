@@ -26,6 +26,12 @@ def test_a_topic_is_created_described_altered_and_deleted(danube: Danube, topic:
     assert danube("topic", "describe", topic).code == 3
 
 
+def test_a_topic_that_keeps_nothing_is_listed_as_such(danube: Danube, topic: str) -> None:
+    danube("topic", "create", topic, "--no-reliable")
+    [row] = [line.split() for line in danube("topic", "list").lines if line.startswith(f"/default/{topic} ")]
+    assert row[1:] == ["no", "0", "-"]
+
+
 def test_truncating_and_peeking(danube: Danube, topic: str) -> None:
     danube("produce", topic, "--value", "{n}", "--count", "10", "--key", "k", "-H", "a=b")
     assert (
@@ -49,6 +55,10 @@ def test_truncating_and_peeking(danube: Danube, topic: str) -> None:
             "now at 0 with 3 messages to do, to latest",
         ),
         (["subscription", "seek", "T", "s", "--to", "1"], "to 1, which leaves 2 messages to do"),
+        (
+            ["subscription", "seek", "T", "s", "--to", "2100-01-01T00:00:00Z"],
+            "to 2100-01-01T00:00:00Z, which leaves 0 messages to do",
+        ),
         (
             ["subscription", "skip", "T", "s", "--count", "2"],
             "the next 2 messages of s, which has 3 messages to do",

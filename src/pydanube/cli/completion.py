@@ -12,9 +12,9 @@ from click.shell_completion import get_completion_class
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes commands in a shell.
 
-    Names of topics and of saved contexts are completed too; for topics the broker is asked, if it answers within a second.
     For bash and zsh put the line of the example into your ~/.bashrc or ~/.zshrc; for fish save the script as
-    ~/.config/fish/completions/danube.fish.
+    ~/.config/fish/completions/danube.fish. Names of topics and of saved contexts are completed too: topics by asking
+    the broker, if it answers within a second.
     """
     kind = get_completion_class(shell)
     assert kind is not None

@@ -108,7 +108,7 @@ async def seek(client: Client, output: Output, agreement: Agreement, topic: str,
     before = await client.admin.describe_subscription(topic, name)
     target = shown_time(to["time"]) if isinstance(to, dict) else to
     left = how_many(await bounded_places(client, topic, to, None))
-    deed = f"move {name} of {topic}, now at {_floors(before)} with {many(before['backlog'])} to do, to {target}"
+    deed = f"move {name} of {topic}, now at {_floors(before)} with {many(before['backlog'])} to do, to {_short(target)}"
     deed += f", which leaves {many(left)} to do"
     fields = {"topic": topic, "subscription": name, "backlog": before["backlog"], "to": target, "leaves": left}
     if agreement.given(output, deed, **fields):
@@ -177,7 +177,7 @@ async def lag(
     In messages, and in seconds, which is the age of the oldest one that is not acknowledged. With --watch, each look is
     a line of JSON, or a document of YAML.
     """
-    columns = ("topic", "subscription", "type", "backlog", "backlog_seconds", "in_flight", "consumers")
+    columns = ("topic", "subscription", "backlog", "backlog_seconds", "in_flight", "consumers")
     rows = await _lags(client, topic, namespace)
     if not watch:
         output.rows(rows, columns)
@@ -227,6 +227,11 @@ async def delete(client: Client, output: Output, agreement: Agreement, topic: st
     if agreement.given(output, deed, **fields):
         await client.admin.delete_subscription(topic, name)
         output.done(f"deleted {name} of {topic}", **fields)
+
+
+def _short(place: Any) -> str:
+    """A time without a fraction of a second that it does not have."""
+    return str(place).replace(".000000Z", "Z")
 
 
 def _floors(described: dict[str, Any]) -> str:

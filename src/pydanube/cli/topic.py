@@ -61,6 +61,9 @@ async def list_topics(client: Client, output: Output, namespace: str, everywhere
     """All topics of a namespace, by name, and what they are."""
     names = await client.admin.namespaces() if everywhere else [namespace]
     rows = [each for name in names for each in await client.admin.topic_records(name)]
+    for each in rows:
+        if not each["reliable"]:
+            each["durability"] = None  # it keeps nothing
     output.rows(rows, ("topic", "reliable", "partitions", "durability"))
 
 
