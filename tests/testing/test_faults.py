@@ -145,6 +145,7 @@ def test_faults_in_a_test_without_a_loop(danube_broker: BrokerBeside) -> None:
     with pydanube.sync.connect(danube_broker.url) as client, client.producer(TOPIC) as producer:
         for way in (danube_broker.restart, danube_broker.crash, danube_broker.fill_disk, danube_broker.free_disk):
             way()
+            client.admin.namespaces()  # answered, so it is connected again
         producer.send(b"x").result()
         assert [message.payload for message in client.admin.peek(TOPIC, 9)] == [b"x"]
 

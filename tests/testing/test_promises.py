@@ -40,5 +40,6 @@ def test_what_was_sent_is_there_and_what_was_acked_never_comes_again(actions: li
                     waiting.result()
                 elif action != "ack":
                     getattr(beside, action)()
+                    client.admin.namespaces()  # answered, so it is connected again
         assert [message.payload for message in client.admin.peek(TOPIC, 100)] == sent
         assert client.admin.subscriptions(TOPIC)[0]["backlog"] == len(sent) - len(acked)

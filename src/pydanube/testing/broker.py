@@ -23,6 +23,7 @@ from pydanube.testing.faults import DiskFaults, use_up
 # Small files: a test writes little, and must not fill the disk. And it waits not long for a disk that has room again.
 NODE = NodeSettings(file_bytes=4 * MIB, retry_seconds=0.02)
 PATIENCE_SECONDS = 30.0  # for the broker to do what it is told
+ACCEPTING_TURNS = 5  # of the loop; from a socket that was accepted to a connection it takes fewer
 CANCELLATIONS_MAX = 20  # of the tasks of a dead broker: one that ends may begin another
 Result = TypeVar("Result")
 
@@ -47,7 +48,11 @@ class Life:
 
     def stop(self) -> None:
         self.free_disk()  # or it could not be a clean one
-        self._leave(self.server.stop())
+        self._leave(self._stop())
+
+    async def _stop(self) -> None:
+        await self.server.stop()
+        await self._hang_up()
 
     def crash(self) -> None:
         self._leave(self._die())
@@ -59,6 +64,7 @@ class Life:
         # So far in one turn: nothing is said or written any more. What follows only tidies this process up.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         await self.server._listener.stop()
+        await self._hang_up()
         for _ in range(CANCELLATIONS_MAX):
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             if not tasks:
@@ -67,6 +73,15 @@ class Life:
                 task.cancel()
             await asyncio.wait(tasks, timeout=0.1)
         await self.faults.clean_up()
+
+    async def _hang_up(self) -> None:
+        """On those who came in while the door was being shut. Elsewhere the end of the process does it."""
+        for _ in range(ACCEPTING_TURNS):
+            await asyncio.sleep(0)
+        for doorway in list(self.server._listener.connections):
+            doorway.abort()
+        for _ in range(ACCEPTING_TURNS):
+            await asyncio.sleep(0)
 
     def fill_disk(self) -> None:
         if not self.faults.full:
