@@ -129,9 +129,8 @@ class GrpcConsumer:
         except DanubeError as error:  # a native producer may send what only a reader finds to be no message
             hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {error}")
             return
-        self._message_bytes = max(
-            len(data) // (last - first + 1), self._message_bytes * 7 // 8
-        )  # large ones count long
+        # Large ones count for a while: permits that small ones got must not let many of them in.
+        self._message_bytes = max(len(data) // (last - first + 1), self._message_bytes * 7 // 8)
         if call is None:
             self._early += data
             return
