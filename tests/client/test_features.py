@@ -83,6 +83,18 @@ def test_a_table_has_every_column_under_the_name_and_type_it_always_has(tmp_path
     with_client(tmp_path, run)
 
 
+def test_a_message_says_before_which_time_it_was_not_to_be_delivered(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        times = [None, 5_000_000, None, 6_000_000]
+        async with client.producer(TOPIC) as producer:
+            for time in times:
+                producer.send(b"", delivery_time=time)
+        assert [message.delivery_time for message in await client.admin.peek(TOPIC, 4)] == times
+        assert [message.delivery_time for message in await client.admin.peek(TOPIC, 4, start=1)] == times[1:]
+
+    with_client(tmp_path, run)
+
+
 def test_a_table_is_read_by_time_and_over_partitions(tmp_path: Path) -> None:
     async def run(client: Client, clock: VirtualClock) -> None:
         await client.admin.create_topic(TOPIC, partitions=2)

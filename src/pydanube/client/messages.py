@@ -69,8 +69,7 @@ class Message(NamedTuple):
     @property
     def delivery_time(self) -> int | None:
         """Before which it was not to be delivered; None if there is no such time."""
-        times = self.batch.delivery_times
-        return None if times is None else times[self.offset - self.batch.first]
+        return self.batch.delivery_times[self.offset - self.batch.first]
 
     @property
     def producer(self) -> int:
@@ -123,9 +122,8 @@ class MessageBatch:
         return self._payloads
 
     @property
-    def delivery_times(self) -> list[int | None] | None:
-        """None if no message of the batch has one."""
-        if self._delivery_times is None and self.content.has_delivery_times:
+    def delivery_times(self) -> list[int | None]:
+        if self._delivery_times is None:
             self._delivery_times = self._rows(self.content.delivery_times())
         return self._delivery_times
 
