@@ -106,9 +106,9 @@ class GrpcConsumer:
         self._top_up()
 
     def _left(self, said_so: bool) -> None:
-        """The client ended its stream, or went away without a word."""
+        """The client ended its stream, or went away without a word: neither says anything of the messages."""
         self.call = None
-        self._service.detach(self, crashed=not said_so)
+        self._service.detach(self)
 
     def end(self) -> None:
         """Another one takes over."""
@@ -143,7 +143,7 @@ class GrpcConsumer:
     def closed(self, error: DanubeError) -> None:
         """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again."""
         self.hold = None
-        self._service.detach(self, crashed=False)
+        self._service.detach(self)
         call, self.call = self.call, None
         if call is not None:
             asyncio.get_running_loop().call_later(GRPC_CLOSE_SECONDS, call.finish)
@@ -236,7 +236,7 @@ class ConsumerService:
         before = self.consumers.get(known.id)
         if before is not None:
             before.end()
-            self.detach(before, crashed=False)
+            self.detach(before)
         consumer = GrpcConsumer(self, known, connection)
         hold = await service.open_consumer(
             ANONYMOUS,
@@ -253,22 +253,22 @@ class ConsumerService:
         quicker = self.consumers.get(known.id)
         if quicker is not None:
             quicker.end()
-            self.detach(quicker, crashed=False)
+            self.detach(quicker)
         self.consumers[known.id] = connection.consumers[known.id] = consumer
         if connection.closed:
-            self.detach(consumer, crashed=True)
+            self.detach(consumer)
         if host is None:
             await self._face.pending.forget(known.topic, known.subscription)
         return consumer
 
-    def detach(self, consumer: GrpcConsumer, *, crashed: bool) -> None:
+    def detach(self, consumer: GrpcConsumer) -> None:
         """Takes it out of its subscription: what it had is due again."""
         for consumers in (self.consumers, consumer.connection.consumers):
             if consumers.get(consumer.known.id) is consumer:
                 del consumers[consumer.known.id]
         hold, consumer.hold = consumer.hold, None
         if hold is not None:
-            self._face.service.close_consumer(hold, crashed=crashed)
+            self._face.service.close_consumer(hold, crashed=False)
 
     def receive_messages(self, call: Call, request: Any) -> None:
         consumer = self.consumers.get(request.consumer_id)

@@ -49,9 +49,9 @@ class GrpcFace:
         return GrpcConnection(self, self._admin_methods if admin_only else self._methods, transport)
 
     def forget(self, connection: GrpcConnection) -> None:
-        """It is gone: its consumers crashed, and producers that nobody else uses are closed."""
+        """It is gone, its consumers too, and producers that nobody else uses are closed."""
         for consumer in list(connection.consumers.values()):
-            self.consumers.detach(consumer, crashed=True)
+            self.consumers.detach(consumer)
         for producer in list(connection.producers.values()):
             self.producers.forget(producer, connection)
 

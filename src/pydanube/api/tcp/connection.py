@@ -174,12 +174,12 @@ class NativeConnection:
             self._transport.pause_reading()
 
     def lost(self) -> None:
-        """The socket is gone: its consumers crashed, unless they were closed before."""
+        """The socket is gone. A broken network says nothing of the messages, so none of them counts as failed."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
         for channel in self.channels.values():
-            channel.close(crashed=True)
+            channel.close(crashed=False)
         self.channels.clear()
 
     # -- commands ------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class NativeConnection:
     def add(self, channel: AnyChannel) -> None:
         """It is open, unless it was closed while it was being opened, or the connection is gone."""
         if self._closed or not self._opening[channel.number]:
-            channel.close(crashed=self._closed)
+            channel.close(crashed=False)
             raise ChannelInvalid(f"channel {channel.number} was closed while it was opened")
         self.channels[channel.number] = channel
 
