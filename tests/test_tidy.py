@@ -32,7 +32,7 @@ CORES = frozenset({"wire", "raft", "metadata", "ledger", "dispatch", "schema", "
 BELOW_HOSTS = CORES | {"base", "ports"}
 EVERYTHING = BELOW_HOSTS | {"adapters", "storage", "broker", "api", "client", "spark", "connect", "cli"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "": frozenset({"base", "client", "ports", "adapters"}),  # `connect` and names, when asked for: see tests/client
+    "": frozenset({"base", "errors", "client", "ports", "adapters"}),  # `connect` and names, when asked for
     "base": frozenset(),
     **{core: CORES | {"base"} for core in CORES},
     "ports": CORES | {"base"},
@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "api": BELOW_HOSTS | {"storage", "adapters", "broker"},
     "client": frozenset({"base", "wire", "ports"}),
     "sync": frozenset({"base", "client"}),
+    "errors": frozenset({"base"}),
     "spark": frozenset({"base", "client"}),
     "connect": frozenset({"base", "client"}),
     "cli": frozenset({"base", "client", "api"}),  # `danube standalone` is the broker; all else is a client

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pydanube.base import errors
+    from pydanube import errors
     from pydanube.base.errors import DanubeError
     from pydanube.client import Client, ClientEvent, Consumer, Message, MessageBatch, Producer, Reader, Receipt
     from pydanube.client.transport import Dialer
@@ -37,7 +37,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The names of `__all__`, loaded when they are first asked for."""
     if name == "errors":
-        return import_module("pydanube.base.errors")
+        return import_module("pydanube.errors")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("pydanube.base.errors" if name == "DanubeError" else "pydanube.client"), name)

@@ -3,12 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import pydanube
 from client.broker import TOPIC, Door, running, until
+from pydanube.client.transport import Address, Link, Receiver, SocketDialer
+from pydanube.wire.commands import Welcome
+
+
+class Fickle(SocketDialer):
+    """The first broker it finds says welcome and is gone in the same moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dialed = 0
+
+    async def dial(self, address: Address, receiver: Receiver) -> Link:
+        self.dialed += 1
+        if self.dialed > 1:
+            return await super().dial(address, receiver)
+        loop = asyncio.get_running_loop()
+        welcome = b"".join(map(bytes, Welcome("danube", 1 << 20, 30).encode()))
+        loop.call_soon(receiver.received, welcome)
+        loop.call_soon(receiver.lost, None)
+        return Nowhere()
+
+
+class Nowhere:
+    def write(self, parts: Sequence[bytes | memoryview]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def test_a_broker_that_goes_right_after_its_welcome_is_looked_for_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        dialer = Fickle()
+        async with asyncio.timeout(20), running(tmp_path) as server:
+            async with pydanube.connect(server.url, dialer=dialer) as client:
+                assert await client.admin.topics() == []
+            assert dialer.dialed == 2
+
+    asyncio.run(scenario())
+
 
 BREAKS = 8  # more than the deliveries after which a message is given up
 

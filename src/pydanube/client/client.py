@@ -156,6 +156,8 @@ class Client:
             connection = Connection(self.loop, self._lost)
             try:
                 await connection.open(self._dialer, address)
+                if connection.error is not None:  # it ended right behind its WELCOME, when nobody listened yet
+                    raise fresh(connection.error)
             except DanubeError as error:
                 self._reason = error
             else:
