@@ -53,7 +53,7 @@ bench-broker: $(STAMP) ## measure a broker and the Python client in two processe
 	$(BIN)/python bench/broker.py
 
 bench-grpc: $(STAMP) ## measure the gRPC face with a raw socket, and grpcio.aio beside it
-	$(BIN)/python bench/grpc.py
+	$(BIN)/python bench/grpc_face.py
 
 proto: $(STAMP) ## compile the .proto files of the gRPC face (needs grpcio-tools in .venv/)
 	@$(BIN)/python -c 'import grpc_tools' 2>/dev/null || { echo "make proto needs grpcio-tools: $(BIN)/pip install grpcio-tools." >&2; exit 1; }

@@ -13,8 +13,9 @@ import pytest
 import grpc
 from grpc_face.rig import Broker, Consumers, Producers, api, ask, channel, message, refused
 from grpc_face.test_calls import made, subscribed
-from pydanube.api.server import Server
+from pydanube.api.server import Server, load
 from pydanube.base.addresses import HostPort
+from pydanube.base.errors import ConfigInvalid
 from pydanube.broker.standalone import StandaloneSettings
 
 TOPICS = "danube_admin.TopicAdmin"
@@ -230,6 +231,14 @@ def test_the_admin_address_serves_no_messages(broker: Broker, topic: str) -> Non
         writer.close()
 
     asyncio.run(run())
+
+
+def test_an_admin_address_beyond_loopback_must_be_allowed(tmp_path: Path) -> None:
+    flags = {"data_dir": str(tmp_path), "admin_listen": "0.0.0.0:50051"}
+    with pytest.raises(ConfigInvalid, match=r"0\.0\.0\.0 can be reached"):
+        load(None, {}, flags)
+    assert load(None, {}, flags | {"allow_unprotected_network": "true"}).config.admin_listen is not None
+    assert load(None, {}, flags | {"admin_listen": ""}).config.admin_listen is None
 
 
 def test_a_default_admin_address_that_is_taken_is_done_without_and_a_chosen_one_is_an_error(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-import grpc
+import pydanube
 from grpc_face.rig import (
     SECONDS,
     Broker,
@@ -22,6 +24,9 @@ from grpc_face.rig import (
     until_allowed,
 )
 from pydanube.api.grpc.messages import message_class
+from pydanube.api.server import Server
+from pydanube.base.limits import HTTP2_STREAM_QUEUE_BYTES_MAX
+from pydanube.broker.standalone import StandaloneSettings
 
 LOOKUP = "/danube.Discovery/TopicLookup"
 
@@ -153,6 +158,33 @@ def test_a_slow_reader_holds_little_and_stalls_nobody(broker: Broker, topic: str
                 await Consumers(opened).Ack(api.AckRequest(request_id=each, msg_id=got.msg_id, subscription_name="s"))
             slow.cancel()
             quick.cancel()
+
+    asyncio.run(run())
+
+
+def test_what_waits_for_a_reader_that_never_reads_is_bounded(tmp_path: Path) -> None:
+    topic, size, count = "/default/x", 10_000, 2_000
+
+    async def run() -> None:
+        server = Server(StandaloneSettings(tmp_path, port=0))
+        host, port = await server.start()
+        async with channel(f"{host}:{port}") as opened, pydanube.connect(server.url) as native:
+            await made(opened, topic)
+            number = await subscribed(opened, topic)
+            wide = {"topic": topic, "subscription": "s", "dispatch_config": {"max_unacked_messages": 50_000}}
+            await ask(opened, "danube_admin.TopicAdmin/SetSubscriptionDispatchConfig", **wide)
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=number))
+            await stream.initial_metadata()
+            async with native.producer(topic) as sender:
+                await sender.send_many([bytes(size)] * count)
+            assert (await ask(opened, "grpc.health.v1.Health/Check")).status == 1  # others are served
+            stats = await native.admin.describe_subscription(topic, "s")
+            taken = 4 << 20  # by the client's own windows, at most
+            assert 0 < stats["in_flight"] * size < 4 * HTTP2_STREAM_QUEUE_BYTES_MAX + taken
+            for _ in range(count):
+                assert len((await stream.read()).payload) == size
+            stream.cancel()
+        await server.stop()
 
     asyncio.run(run())
 
