@@ -34,6 +34,10 @@ _ASKED_LOOKS = 2  # in silence, before the peer is asked
 _GONE_LOOKS = 4  # before it is taken for gone
 
 
+def _ignore(data: bytes) -> None:
+    """From a connection that is gone."""
+
+
 class Doorway(asyncio.Protocol):
     """Made by the loop for each connection."""
 
@@ -86,6 +90,8 @@ class Doorway(asyncio.Protocol):
             self._native.lost()
         if self._http is not None:
             self._http.lost()
+        self._native = self._http = None
+        self._receive, self._first = _ignore, b""  # nothing refers to itself: what it held is free at once
 
     def pause_writing(self) -> None:
         """It does not read what it was sent, so nothing more is read from it: what it asks for would be answered."""

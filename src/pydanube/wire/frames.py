@@ -160,7 +160,7 @@ class FrameReader:
         Raises `ProtocolError` at the first byte that cannot be right, and ever after.
         """
         if self._fault is not None:
-            raise self._fault
+            raise type(self._fault)(*self._fault.args)
         frames: list[Frame] = []
         try:
             at = self._skip_preface(data) if self._preface else 0
@@ -168,7 +168,7 @@ class FrameReader:
                 at = self._resume(data, at, frames)
             self._cut(data, at, frames)
         except ProtocolError as fault:
-            self._fault = fault
+            self._fault = type(fault)(*fault.args)  # a raised one knows its frames, and by them this reader
             self.before_fault = frames
             self._begun, self._body = b"", None
             raise

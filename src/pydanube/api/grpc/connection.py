@@ -169,6 +169,9 @@ class GrpcConnection:
         for stream in list(self._calls):
             self._give_up(stream, left=False)
         self.face.forget(self)
+        self._incoming.clear()
+        self.sends.clear()
+        self.acks.clear()
 
     # -- what it publishes ---------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class ProducerChannel:
         self.durability = (_DURABILITIES.get(kind, Durability.REPLICATED), int(copies or (kind != "none")))
 
     def closed(self, error: DanubeError) -> None:
+        self._producer = None
         self._connection.end(self, error)
 
     def publish(self, batch: Batch) -> Receipt:
@@ -46,6 +47,7 @@ class ProducerChannel:
     def close(self, *, crashed: bool) -> None:
         if self._producer is not None:
             self._connection.service.close_producer(self._producer)
+            self._producer = None
 
 
 class ConsumerChannel:
@@ -118,3 +120,4 @@ class ConsumerChannel:
     def close(self, *, crashed: bool) -> None:
         if self.hold is not None:
             self._connection.service.close_consumer(self.hold, crashed=crashed)
+            self.hold = None

@@ -78,16 +78,6 @@ class NativeConnection:
         self._account = Account(service.intake)  # of what it publishes and is not confirmed yet
         self._greeted = False
         self._closed = False
-        self._handlers: dict[type[Command], Callable[..., None]] = {
-            Publish: self._publish,
-            Ack: self._ack,
-            Grant: self._grant,
-            Nack: self._nack,
-            Request: self._request,
-            Ping: self._ping,
-            Pong: self._pong,
-            Hello: self._hello,
-        }
 
     @property
     def greeted(self) -> bool:
@@ -113,7 +103,7 @@ class NativeConnection:
                 return
             try:
                 command = decode(frame)
-                self._handlers[type(command)](command)
+                _HANDLERS[type(command)](self, command)
             except ProtocolError as error:
                 self.refuse(error)
                 return
@@ -181,6 +171,7 @@ class NativeConnection:
         for channel in self.channels.values():
             channel.close(crashed=False)
         self.channels.clear()
+        self._out.clear()
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -345,3 +336,15 @@ class NativeConnection:
         channel.ended = True
         if self.channels.pop(channel.number, None) is not None and not self._closed:
             self.send(Closed.of(error, channel.number).encode())
+
+
+_HANDLERS: dict[type[Command], Callable[..., None]] = {  # not of an object: a closed connection must not hold itself
+    Publish: NativeConnection._publish,
+    Ack: NativeConnection._ack,
+    Grant: NativeConnection._grant,
+    Nack: NativeConnection._nack,
+    Request: NativeConnection._request,
+    Ping: NativeConnection._ping,
+    Pong: NativeConnection._pong,
+    Hello: NativeConnection._hello,
+}
