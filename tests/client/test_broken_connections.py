@@ -15,7 +15,7 @@ from pydanube.wire.commands import Welcome
 
 
 class Fickle(SocketDialer):
-    """The first broker it finds says welcome and is gone in the same moment."""
+    """The second broker it finds says welcome and is gone in the same moment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Fickle(SocketDialer):
 
     async def dial(self, address: Address, receiver: Receiver) -> Link:
         self.dialed += 1
-        if self.dialed > 1:
+        if self.dialed != 2:
             return await super().dial(address, receiver)
         loop = asyncio.get_running_loop()
         welcome = b"".join(map(bytes, Welcome("danube", 1 << 20, 30).encode()))
@@ -44,9 +44,13 @@ def test_a_broker_that_goes_right_after_its_welcome_is_looked_for_again(tmp_path
     async def scenario() -> None:
         dialer = Fickle()
         async with asyncio.timeout(20), running(tmp_path) as server:
-            async with pydanube.connect(server.url, dialer=dialer) as client:
+            door = Door(server)
+            await door.start()
+            async with pydanube.connect(door.url, dialer=dialer) as client:
+                door.cut()
+                await until(lambda: dialer.dialed == 3)
                 assert await client.admin.topics() == []
-            assert dialer.dialed == 2
+            await door.stop()
 
     asyncio.run(scenario())
 
