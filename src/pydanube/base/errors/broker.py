@@ -208,6 +208,29 @@ class ConnectionLost(DanubeError):
     help = "Check that the broker runs and that the network reaches it; the client connects again by itself."
 
 
+class NotAnswered(ConnectionLost):
+    """The broker did not answer in time, though it is connected. What was asked may or may not have happened."""
+
+    code = "not_answered"
+    help = "Check that the broker is not stopped or overloaded, or allow it more time."
+
+
+class AlreadyOpened(DanubeError):
+    """A client, producer or consumer is opened once."""
+
+    code = "already_opened"
+    blame = "caller"
+    help = "Use the one that is open, or make a new one."
+
+
+class BatchUnreadable(DanubeError):
+    """Messages of a topic whose columns are not what their batch says. Whoever published them made the batch wrong."""
+
+    code = "batch_unreadable"
+    blame = "caller"
+    help = "Go on behind the offsets that the message names (`reader.seek`), and mend the program that published them."
+
+
 class ClientClosed(DanubeError):
     """This client, or this producer, consumer or reader of it, was closed by its own program."""
 
