@@ -89,7 +89,7 @@ class Method(NamedTuple):
 class Call:
     """One stream of a connection. Whatever is said on it after its end goes nowhere."""
 
-    __slots__ = ("begun", "connection", "ended", "stream", "task", "timer")
+    __slots__ = ("begun", "connection", "ended", "kept", "stream", "task", "timer")
 
     def __init__(self, connection: GrpcConnection, stream: int) -> None:
         self.connection = connection
@@ -98,11 +98,16 @@ class Call:
         self.task: Task[None] | None = None
         self.ended: Callable[[bool], None] | None = None  # told when the client is gone; whether it said so itself
         self.begun = False  # its first headers were sent
+        self.kept = False  # its connection knows it, as it has a deadline, a task or a stream of answers
 
     def reply(self, message: bytes) -> None:
         """The one message of the answer, and the end."""
-        self.connection.core.answer(self.stream, HEAD, framed(message), OK)
-        self.connection.settle(self)
+        connection = self.connection
+        connection.core.answer(self.stream, HEAD, framed(message), OK)
+        if self.kept:
+            connection.settle(self)
+        else:
+            connection.touch()
 
     def fail(self, error: DanubeError) -> None:
         self.finish(status_of(error), f"{error} ({error.help})" if str(error) else error.help)

@@ -270,7 +270,7 @@ class GrpcConnection:
 
     def spawn(self, call: Call, work: Awaitable[None]) -> None:
         """Work that a call has to wait for; a failure is its answer."""
-        self._calls[call.stream] = call
+        self._keep(call)
         call.task = self._loop.create_task(self._guard(call, work))
 
     async def _guard(self, call: Call, work: Awaitable[None]) -> None:
@@ -289,7 +289,7 @@ class GrpcConnection:
     def _limit(self, call: Call, head: Head) -> None:
         timeout = timeout_of(head)
         if timeout is not None:
-            self._calls[call.stream] = call
+            self._keep(call)
             call.timer = self._loop.call_later(timeout / MICROSECONDS, self._too_late, call)
 
     def _too_late(self, call: Call) -> None:
@@ -297,9 +297,13 @@ class GrpcConnection:
         self._incoming.pop(call.stream, None)
         call.finish(Status.DEADLINE_EXCEEDED, "The time that the client gave the call is over.")
 
+    def _keep(self, call: Call) -> None:
+        call.kept = True
+        self._calls[call.stream] = call
+
     def keep(self, call: Call, ended: Callable[[bool], None]) -> None:
         """A call that goes on: `ended` is told when its client gives it up, is too late, or is gone."""
-        self._calls[call.stream] = call
+        self._keep(call)
         call.ended = ended
 
     def settle(self, call: Call) -> None:

@@ -177,7 +177,7 @@ class Acks:
         self.offsets: list[int] = []
 
     def log(self) -> None:
-        del self.connection.acks[self.host]
+        self.connection.acks.pop(self.host, None)
         generation = self.host.known.cursor.generation
         try:
             done = self.host.ack(generation, ranges_of(sorted(set(self.offsets))))

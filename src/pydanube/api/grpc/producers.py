@@ -59,7 +59,7 @@ class GrpcProducer:
 class Sends:
     """Messages of one producer that came in one read, and the calls that wait for them."""
 
-    __slots__ = ("bytes", "calls", "connection", "messages", "producer", "service")
+    __slots__ = ("bytes", "calls", "connection", "full", "messages", "producer", "service")
 
     def __init__(self, service: ProducerService, producer: GrpcProducer, connection: GrpcConnection) -> None:
         self.service = service
@@ -68,15 +68,14 @@ class Sends:
         self.calls: list[Call] = []
         self.messages: list[Any] = []
         self.bytes = 0
+        self.full = False
 
     def add(self, call: Call, message: Any) -> None:
         self.calls.append(call)
         self.messages.append(message)
         self.bytes += len(message.payload)
-
-    @property
-    def full(self) -> bool:
-        return self.bytes >= GRPC_COALESCED_BYTES or len(self.calls) >= GRPC_COALESCED_MESSAGES
+        if self.bytes >= GRPC_COALESCED_BYTES or len(self.calls) >= GRPC_COALESCED_MESSAGES:
+            self.full = True
 
     def publish(self) -> None:
         if self.connection.sends.get(self.producer.id) is self:
