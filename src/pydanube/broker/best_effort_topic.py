@@ -151,7 +151,7 @@ class BestEffortTopic:
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
         """Hands it to whoever has asked, now. It always succeeds; what nobody takes is counted."""
         self._check_open()
-        batch.check_plain()
+        batch.check_published()
         if batch.producer_id:
             raise NotReliable(f"{self.name} has no producers with sequences; send without a producer id")
         if batch.has_delivery_times:

@@ -207,7 +207,7 @@ class Topic:
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
         """Appends a batch, once: a batch that came before is answered with the offset it has (§13)."""
         self._check_certain()
-        batch.check_plain()
+        batch.check_published()
         producer = batch.producer_id
         if not producer:
             return self._append(batch)

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge
 from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, OFFSET_MAX
-from pydanube.wire.columns import WIDTHS, Column, Kind, Section, kind_of
+from pydanube.wire.columns import WIDTHS, Column, Kind, Section, kind_of, packed_bytes_min
 from pydanube.wire.content import content_check, seal
 from pydanube.wire.cut import Rows, cut_section
 from pydanube.wire.decode import decode_attributes, decode_bytes, decode_fixed
@@ -34,7 +34,7 @@ from pydanube.wire.header import (
     read_header,
     stamp_check,
 )
-from pydanube.wire.packing import unpack
+from pydanube.wire.packing import FRAME_HEAD_BYTES_MAX, check_claims, unpack
 
 __all__ = ["PREFIX_BYTES", "STAMP_BYTES", "Batch", "Codec", "Message", "build", "length_of"]
 
@@ -208,13 +208,24 @@ class Batch:
     # -- columns -----------------------------------------------------------------------------------------------------
 
     def check_plain(self) -> None:
-        """Raises unless the uncompressed columns (keys, times, schemas) hold. Remembered; cheap enough for a broker."""
+        """Raises unless the uncompressed columns (keys, times, schemas) hold. Remembered."""
         self.plain_section().check()
 
     def check(self) -> None:
         """Raises unless all columns hold; unpacks a compressed section. Remembered, and implied by every reader."""
         self.check_plain()
         self.packed_section().check()
+
+    def check_published(self) -> None:
+        """Raises unless all holds that a broker can tell in a moment, without unpacking anything."""
+        self.check_plain()
+        if self.codec == Codec.NONE:
+            self.packed_section().check_briefly()
+            return
+        if self.raw_bytes < packed_bytes_min(self.columns, self.count):
+            raise BatchInvalid(f"a section of {self.raw_bytes} bytes is too short for {self.count} messages")
+        start = HEADER_BYTES + self.plain_bytes
+        check_claims(self.content[start : start + FRAME_HEAD_BYTES_MAX], self.codec, self.raw_bytes)
 
     def plain_section(self) -> Section:
         """Where the uncompressed columns lie: within the bytes, but `Section.check` is still to be asked."""

@@ -11,7 +11,7 @@ from struct import unpack_from
 from typing import NamedTuple
 
 from pydanube.base.errors import BatchInvalid, BatchTooLarge
-from pydanube.base.limits import BATCH_ATTRIBUTES_MAX
+from pydanube.base.limits import ATTRIBUTES_CHECKED_BYTES_MAX, BATCH_ATTRIBUTES_MAX
 from pydanube.wire.lanes import rising
 
 
@@ -96,6 +96,16 @@ def padded(size: int) -> int:
     return size + 7 & ~7
 
 
+def packed_bytes_min(columns: int, count: int) -> int:
+    """The least that payloads and attributes of so many messages take before they are compressed."""
+    least = 0
+    for column in PACKED_COLUMNS:
+        kind = kind_of(columns, column)
+        if kind:
+            least += padded(4 * (count + 1)) + (padded((count + 7) // 8) if kind == Kind.NULLABLE else 0)
+    return least
+
+
 class Section:
     """One section of a batch: its bytes, and where the buffers of each column lie in them.
 
@@ -140,6 +150,17 @@ class Section:
             self._check_text(self.entries.names)
             self._check_text(self.entries.texts)
         self.ordered = True
+
+    def check_briefly(self) -> None:
+        """As `check`, but attributes that would take long are left to whoever reads them."""
+        entries = self.entries
+        if (
+            entries is None
+            or entries.texts.data + entries.texts.data_bytes - entries.offsets <= ATTRIBUTES_CHECKED_BYTES_MAX
+        ):
+            self.check()
+        elif self.variable is not None:
+            self._check_offsets(self.variable.offsets, self.count)
 
     def _check_offsets(self, at: int, rows: int) -> None:
         if not rising(self.buffer, at, rows + 1):

@@ -10,6 +10,7 @@ from pydanube.base.limits import BATCH_RAW_BYTES_MAX
 from pydanube.wire.header import Codec
 
 ZSTD_LEVEL = 3
+FRAME_HEAD_BYTES_MAX = 18  # of a zstd frame: what `check_claims` looks at
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW_BYTES_MAX = 1 << BATCH_RAW_BYTES_MAX.bit_length()  # zstd's own windows are powers of two
 
@@ -23,6 +24,20 @@ def pack(raw: bytes, codec: Codec) -> tuple[Codec, bytes]:
     else:
         packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)  # one a call: they may not be shared
     return (codec, packed) if len(packed) < len(raw) else (Codec.NONE, raw)
+
+
+def check_claims(packed: bytes, codec: Codec, raw_bytes: int) -> None:
+    """Raises if a section cannot unpack to so much, by what it says itself. Nothing is unpacked; lz4 says nothing."""
+    if codec != Codec.ZSTD:
+        return
+    if not packed.startswith(_ZSTD_MAGIC):
+        raise BatchInvalid("a section is not one zstd frame")
+    try:
+        frame = zstandard.get_frame_parameters(packed)
+    except zstandard.ZstdError as error:
+        raise BatchInvalid("a section is not one zstd frame") from error
+    if frame.content_size != raw_bytes or frame.dict_id or frame.window_size > _ZSTD_WINDOW_BYTES_MAX:
+        raise BatchInvalid("a zstd frame does not say what its header says")
 
 
 def unpack(packed: bytes, codec: Codec, raw_bytes: int) -> bytes:
@@ -42,12 +57,8 @@ def _unpack_lz4(packed: bytes, raw_bytes: int) -> bytes:
 
 
 def _unpack_zstd(packed: bytes, raw_bytes: int) -> bytes:
-    if not packed.startswith(_ZSTD_MAGIC):
-        raise BatchInvalid("a section is not one zstd frame")
+    check_claims(packed, Codec.ZSTD, raw_bytes)
     try:
-        frame = zstandard.get_frame_parameters(packed)
-        if frame.content_size != raw_bytes or frame.dict_id or frame.window_size > _ZSTD_WINDOW_BYTES_MAX:
-            raise BatchInvalid("a zstd frame does not say what its header says")
         return zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX).decompress(
             packed, max_output_size=raw_bytes, allow_extra_data=False
         )
