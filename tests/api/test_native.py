@@ -150,7 +150,7 @@ def test_topics_that_are_not_reliable_keep_nothing(tmp_path: Path) -> None:
         ("close", {"channel": 9}, "channel_invalid"),
         ("dance", {}, "verb_unknown"),
         ("bounds", {"topic": "/default/none"}, "topic_not_found"),
-        ("namespace.delete", {"namespace": "default"}, "name_invalid"),
+        ("namespace.delete", {"namespace": "default"}, "request_invalid"),
         ("topic.create", {"topic": TOPIC, "policies": {"nonsense": 1}}, "policy_invalid"),
     ],
 )

@@ -44,6 +44,12 @@ def verb(name: str) -> Callable[[Verb], Verb]:
     return register
 
 
+def _dry_run(fields: Object) -> bool:
+    """Whether the answer is wanted and the change is not: refused as the change would be."""
+    wanted: bool = flag(fields, "dry_run", False)
+    return wanted
+
+
 # -- namespaces and topics ------------------------------------------------------------------------------------------
 
 
@@ -53,7 +59,7 @@ def _described(record: TopicRecord) -> Object:
         "id": record.id,
         "reliable": record.reliable,
         "partitions": record.partitions,
-        "durability": record.durability.value,
+        "durability": record.durability.value if record.reliable else "none",
         "policies": record.policies.to_json(),
     }
 
@@ -94,7 +100,7 @@ async def namespace_policies(caller: Caller, fields: Object) -> Object:
 
 @verb("namespace.delete")
 async def delete_namespace(caller: Caller, fields: Object) -> Object:
-    await caller.service.delete_namespace(caller.principal, text(fields, "namespace"))
+    await caller.service.delete_namespace(caller.principal, text(fields, "namespace"), dry_run=_dry_run(fields))
     return {}
 
 
@@ -136,7 +142,7 @@ async def alter_topic(caller: Caller, fields: Object) -> Object:
 
 @verb("topic.delete")
 async def delete_topic(caller: Caller, fields: Object) -> Object:
-    await caller.service.delete_topic(caller.principal, text(fields, "topic"))
+    await caller.service.delete_topic(caller.principal, text(fields, "topic"), dry_run=_dry_run(fields))
     return {}
 
 
@@ -159,9 +165,9 @@ async def describe_topic(caller: Caller, fields: Object) -> Object:
 
 @verb("topic.truncate")
 async def truncate_topic(caller: Caller, fields: Object) -> Object:
-    before = number(fields, "before", None)
-    await caller.service.admin.truncate(caller.principal, text(fields, "topic"), before)
-    return {}
+    admin, before = caller.service.admin, number(fields, "before", None)
+    messages = await admin.truncate(caller.principal, text(fields, "topic"), before, dry_run=_dry_run(fields))
+    return {"messages": messages}
 
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------
@@ -179,6 +185,7 @@ def _listed(stats: SubscriptionStats) -> Object:
         "backlog_seconds": stats.backlog_seconds,
         "in_flight": stats.in_flight,
         "consumers": stats.consumers,
+        "paused": stats.paused,
     }
 
 
@@ -228,20 +235,22 @@ async def alter_subscription(caller: Caller, fields: Object) -> Object:
 @verb("subscription.seek")
 async def seek_subscription(caller: Caller, fields: Object) -> Object:
     admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
-    return _in_full(await admin.seek(caller.principal, *named, place(fields, "to", None)))
+    to = place(fields, "to", None)
+    return _in_full(await admin.seek(caller.principal, *named, to, dry_run=_dry_run(fields)))
 
 
 @verb("subscription.skip")
 async def skip_messages(caller: Caller, fields: Object) -> Object:
     admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
     count, to = number(fields, "count", None), number(fields, "offset", None)
-    return {"skipped": await admin.skip(caller.principal, *named, count=count, to=to)}
+    skipped = await admin.skip(caller.principal, *named, count=count, to=to, dry_run=_dry_run(fields))
+    return {"skipped": skipped}
 
 
 @verb("subscription.delete")
 async def delete_subscription(caller: Caller, fields: Object) -> Object:
-    admin = caller.service.admin
-    await admin.unsubscribe(caller.principal, text(fields, "topic"), text(fields, "subscription"))
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    await admin.unsubscribe(caller.principal, *named, dry_run=_dry_run(fields))
     return {}
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from pydanube.base.errors import NameInvalid
+from pydanube.base.errors import NameInvalid, RequestInvalid
 from pydanube.base.limits import PARTITIONS_MAX, TOPIC_NAME_CHARACTERS_MAX
 
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
+_RULE = "letters, digits, `_`, `-` and `.` only, not beginning with `-` or `.` and not ending with `.`"
 _PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)", re.ASCII)
 
 
@@ -41,7 +42,7 @@ def parse_topic(text: str) -> TopicName:
     _, namespace, name = text.split("/")
     check_namespace(namespace)
     if _PART.fullmatch(name) is None:
-        raise NameInvalid(f"{name[:100]!r} has other characters than letters, digits, `_`, `-` and `.`")
+        raise NameInvalid(f"{name[:100]!r} is no name of a topic: {_RULE}")
     partition = _PARTITION.fullmatch(name)
     if partition is None:
         return TopicName(namespace, name)
@@ -51,7 +52,15 @@ def parse_topic(text: str) -> TopicName:
     return TopicName(namespace, partition[1], int(number))
 
 
+def parse_whole(text: str) -> TopicName:
+    """Of a topic as a whole, for what cannot be done to one partition alone."""
+    name = parse_topic(text)
+    if name.partition is not None:
+        raise RequestInvalid(f"{name} is one partition; this is done to all of {name.whole}, so name that")
+    return name
+
+
 def check_namespace(name: str) -> str:
     if len(name) > TOPIC_NAME_CHARACTERS_MAX or _PART.fullmatch(name) is None:
-        raise NameInvalid(f"{name[:100]!r} is no name of a namespace: letters, digits, `_`, `-` and `.` only")
+        raise NameInvalid(f"{name[:100]!r} is no name of a namespace: {_RULE}")
     return name

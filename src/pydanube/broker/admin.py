@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
 from pydanube.base.limits import AGE_READS_MAX
-from pydanube.base.names import parse_topic
+from pydanube.base.names import parse_topic, parse_whole
 from pydanube.broker.ages import Ages
 from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
@@ -59,6 +59,7 @@ class SubscriptionStats:
     backlog: int  # messages that are not done
     in_flight: int
     consumers: int
+    paused: bool  # in some partition
     counts: dict[str, int]  # messages done or passed over, by cause
     backlog_seconds: float | None = (
         None  # age of the oldest message that is not done; None if not known in all partitions
@@ -87,12 +88,18 @@ class Admin:
             len(names),
         )
 
-    async def truncate(self, principal: Principal, name: str, before: int | None = None) -> None:
-        """Deletes all messages there are now, or those below an offset; subscriptions pass over them."""
+    async def truncate(
+        self, principal: Principal, name: str, before: int | None = None, *, dry_run: bool = False
+    ) -> int:
+        """Deletes all messages there are now, or those below an offset; says how many. Subscriptions pass over them."""
         places = await self._places(principal, name)
         if before is not None:
             _only(places, "an offset to delete before")
-        await _all([self._service.reliable(each).truncate(before) for each in places])
+        topics = [self._service.reliable(each) for each in places]
+        messages = sum(max(0, topic.beginning(before) - topic.ledger.first) for topic in topics)
+        if not dry_run:
+            await _all([topic.truncate(before) for topic in topics])
+        return messages
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
@@ -107,14 +114,16 @@ class Admin:
         options: SubscriptionOptions | None = None,
     ) -> None:
         """Makes it where it is new, without a consumer; where it is known, its options stay as they are."""
-        places = await self._places(principal, topic)
+        places = await self._places(principal, str(parse_whole(topic)))
         if isinstance(start, int) and start:
             _only(places, "an offset to start at")
         await _all([self._service.enter(each, subscription, kind, start, options) for each in places])
 
-    async def unsubscribe(self, principal: Principal, topic: str, subscription: str) -> None:
+    async def unsubscribe(self, principal: Principal, topic: str, subscription: str, *, dry_run: bool = False) -> None:
         """Deletes it, with its consumers told so."""
-        found = await self._find(principal, topic, subscription)
+        found = await self._find(principal, str(parse_whole(topic)), subscription)
+        if dry_run:
+            return
         await _all([_unsubscribe(opened, host) for opened, host in found])
 
     async def subscriptions(
@@ -144,25 +153,42 @@ class Admin:
             await self._service.reliable(opened).alter_subscription(subscription, changes)
         return await self.describe_subscription(principal, topic, subscription)
 
-    async def seek(self, principal: Principal, topic: str, subscription: str, to: Start) -> SubscriptionStats:
+    async def seek(
+        self, principal: Principal, topic: str, subscription: str, to: Start, *, dry_run: bool = False
+    ) -> SubscriptionStats:
         """Its consumers go on from there, whoever they are."""
         found = await self._find(principal, topic, subscription)
         if isinstance(to, int) and to:
             _only(found, "an offset to seek")
-        await _all([self._seek(opened, _kept(opened, host), to) for opened, host in found])
+        await _all([self._seek(opened, _kept(opened, host), to, dry_run) for opened, host in found])
         return await self.describe_subscription(principal, topic, subscription)
 
-    async def _seek(self, opened: Opened, host: SubscriptionHost, to: Start) -> None:
-        await self._service.reliable(opened).seek(host, await self._service.place(opened, to))
+    async def _seek(self, opened: Opened, host: SubscriptionHost, to: Start, dry_run: bool) -> None:
+        topic, place = self._service.reliable(opened), await self._service.place(opened, to)
+        if dry_run:
+            host.known.cursor.decide_move(topic.offset_of(place), topic.ledger.confirmed_end, Cause.SEEK)
+        else:
+            await topic.seek(host, place)
 
     async def skip(
-        self, principal: Principal, topic: str, subscription: str, *, count: int | None = None, to: int | None = None
+        self,
+        principal: Principal,
+        topic: str,
+        subscription: str,
+        *,
+        count: int | None = None,
+        to: int | None = None,
+        dry_run: bool = False,
     ) -> int:
         """Gives up the next `count` messages, or all below an offset; says how many that were."""
         if (count is None) == (to is None) or min(count or 0, to or 0) < 0:
             raise RequestInvalid("skip a number of messages, or to an offset")
-        opened, _ = _only(await self._find(principal, topic, subscription), "what is skipped")
-        return await self._service.reliable(opened).skip(subscription, count=count, to=to)
+        opened, host = _only(await self._find(principal, topic, subscription), "what is skipped")
+        if not dry_run:
+            return await self._service.reliable(opened).skip(subscription, count=count, to=to)
+        cursor, end = _kept(opened, host).known.cursor, _bounds(opened)[1]
+        moved = cursor.decide_move(cursor.behind(count or 0, end) if to is None else to, end, Cause.SKIPPED)
+        return 0 if moved is None else moved.passed
 
     async def redrive(self, principal: Principal, topic: str, limit: int) -> int:
         """Publishes dead letters again to where they come from; says how many, 0 when all were."""
@@ -205,7 +231,7 @@ async def _unsubscribe(opened: Opened, host: AnySubscription) -> None:
 
 def _only(found: Sequence[Found], what: str) -> Found:
     if len(found) != 1:
-        raise RequestInvalid(f"{what} needs one partition; the topic has {len(found)}")
+        raise RequestInvalid(f"{what} needs one of the {len(found)} partitions: name it, as in orders-part-0")
     return found[0]
 
 
@@ -245,6 +271,7 @@ def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
         sum(end or 0 for end in ends) - sum(done),
         sum(host.engine.in_flight for host in kept if host is not None),
         sum(len(host.consumers) for host in there),
+        any(host.paused for host in kept if host is not None),
         {cause.name.lower(): sum(each.counts[cause] for each in known) for cause in Cause},
     )
 

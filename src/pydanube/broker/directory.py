@@ -21,7 +21,9 @@ from pydanube.base.errors import (
     NamespaceExists,
     NamespaceNotEmpty,
     NamespaceNotFound,
+    PartitionMissing,
     PolicyInvalid,
+    RequestInvalid,
     TopicExists,
     TopicLimitReached,
     TopicNotFound,
@@ -56,6 +58,15 @@ class TopicRecord:
     def places(self) -> list[TopicName]:
         """Its partitions, or itself if it has none."""
         return [self.name._replace(partition=each) for each in range(self.partitions)] or [self.name]
+
+    def check_place(self, name: TopicName) -> None:
+        """That it names one of them."""
+        if name.partition is None and self.partitions:
+            last = self.partitions - 1
+            raise PartitionMissing(f"{name} has partitions: name one, {name}-part-0 to {name}-part-{last}")
+        if name.partition is not None and name.partition >= self.partitions:
+            there = f"its partitions are 0 to {self.partitions - 1}" if self.partitions else "it has no partitions"
+            raise PartitionMissing(f"{self.name} has no partition {name.partition}: {there}")
 
     def encode(self) -> bytes:
         record = {
@@ -102,7 +113,7 @@ class Directory:
     async def create_namespace(self, name: str, policies: Mapping[str, Any]) -> None:
         key = _namespace_key(check_namespace(name))
         if self._store.get(key) is not None:
-            raise NamespaceExists(f"namespace {name}")
+            raise NamespaceExists(f"the namespace {name} exists")
         if len(self.namespaces()) >= NAMESPACES_MAX:
             raise LimitReached(f"{NAMESPACES_MAX} namespaces")
         value = _encode(Policies().changed(policies))
@@ -120,12 +131,15 @@ class Directory:
             except MetadataConflict:
                 await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
-    async def delete_namespace(self, name: str) -> None:
+    def check_deletable(self, name: str) -> None:
         self.policies(name)
         if name in (DEFAULT, SYSTEM):
-            raise NameInvalid(f"the namespace {name} is always there")
-        if self.topics(name):
-            raise NamespaceNotEmpty(f"namespace {name} has topics")
+            raise RequestInvalid(f"the namespace {name} is always there and cannot be deleted")
+        if topics := len(self.topics(name)):
+            raise NamespaceNotEmpty(f"namespace {name} has topics: {topics}")
+
+    async def delete_namespace(self, name: str) -> None:
+        self.check_deletable(name)
         entry = self._store.get(_namespace_key(name))
         assert entry is not None
         gone = [key for key in (_namespace_key(name), _turn_key(name)) if self._store.get(key) is not None]
@@ -173,7 +187,7 @@ class Directory:
         record = TopicRecord(name, number, reliable, partitions, durability, own)
         while True:
             if self._store.get(key) is not None:
-                raise TopicExists(f"topic {name}")
+                raise TopicExists(f"the topic {name} exists")
             namespace = self._store.get(_namespace_key(name.namespace))
             limit = self.policies(name.namespace).topics_max
             assert namespace is not None

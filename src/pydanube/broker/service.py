@@ -17,7 +17,6 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
     NotReliable,
-    PartitionMissing,
     RequestInvalid,
     SubscriptionNotFound,
     TopicClosed,
@@ -27,7 +26,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
-from pydanube.base.names import TopicName, parse_topic
+from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.admin import Admin
 from pydanube.broker.best_effort_topic import BestEffortTopic
 from pydanube.broker.delivery import ConsumerSink
@@ -107,8 +106,10 @@ class Service:
         self._check_open()
         await self._directory.create_namespace(name, policies)
 
-    async def delete_namespace(self, principal: Principal, name: str) -> None:
+    async def delete_namespace(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:
         self._check_open()
+        if dry_run:
+            return self._directory.check_deletable(name)
         await self._directory.delete_namespace(name)
         self._usages.pop(name, None)
 
@@ -206,8 +207,7 @@ class Service:
                 await self.topic(principal, name, reliable=reliable)
             return found
         record = await self.topic(principal, name, create=create, reliable=reliable)
-        if parsed not in record.places():
-            raise PartitionMissing(f"{parsed}: {record.name} has {record.partitions} partitions")
+        record.check_place(parsed)
         opening = self._opening.get(parsed)
         if opening is None:
             opening = self._opening[parsed] = self._loop.create_task(self._open(parsed, record))
@@ -272,17 +272,20 @@ class Service:
         self, principal: Principal, name: str, *, partitions: int | None, policies: Mapping[str, Any]
     ) -> TopicRecord:
         """More partitions, other policies; what is open follows at once."""
-        record = await self._directory.alter_topic(parse_topic(name).whole, partitions=partitions, policies=policies)
+        record = await self._directory.alter_topic(parse_whole(name), partitions=partitions, policies=policies)
         namespace = self._directory.policies(record.name.namespace)
         for opened in self._opened.values():
             if opened.name.whole == record.name:
                 self._follow(opened, record, namespace)
         return record
 
-    async def delete_topic(self, principal: Principal, name: str) -> None:
+    async def delete_topic(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:
         """Its record goes first, so that nobody opens it again; then whoever uses it is told; then what is stored."""
         self._check_open()
-        record = await self._directory.delete_topic(parse_topic(name).whole)
+        record = self._directory.get(parse_whole(name))
+        if dry_run:
+            return
+        record = await self._directory.delete_topic(record.name)
         deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.places()
         opened = [self._opened.pop(place) for place in places if place in self._opened]
         opening = [self._opening.pop(place) for place in places if place in self._opening]
@@ -435,7 +438,9 @@ class Service:
         self, principal: Principal, topic: str, subscription: str, *, offset: int | None, consumer: int | None
     ) -> str:
         opened = await self.open(principal, topic)
-        host = self.reliable(opened).subscriptions.get(subscription)
+        if not isinstance(opened.topic, Topic):
+            raise NotReliable(f"{opened.name} keeps nothing: a message goes to who has asked for one, or to nobody")
+        host = opened.topic.subscriptions.get(subscription)
         if host is None:
             raise SubscriptionNotFound(f"subscription {subscription!r}")
         if offset is not None:

@@ -338,7 +338,7 @@ class Topic:
                 raise SubscriptionNotFound(f"{self.name} has no subscription {name!r}")
             if known is None:
                 self._log.check()
-                first = self._offset_of(start)
+                first = self.offset_of(start)
                 encoded = (options or SubscriptionOptions()).encode()
                 record = self.state.decide_create(name, kind, first, self.ledger.confirmed_end, encoded)
                 made = self._log.apply(record)
@@ -352,7 +352,8 @@ class Topic:
             raise SubscriptionNotFound(f"subscription {name!r} was deleted just now")
         return self.subscriptions[name]
 
-    def _offset_of(self, start: str | int) -> int:
+    def offset_of(self, start: str | int) -> int:
+        """Where that is now."""
         if start == EARLIEST:
             return self.ledger.first
         if start == LATEST:
@@ -369,7 +370,7 @@ class Topic:
         """Delivers everything from there on again, or skips to it; durable before it returns (§14)."""
         self._check_open()
         async with self._starting:
-            sought = host.seek(self._offset_of(to))
+            sought = host.seek(self.offset_of(to))
         await sought
 
     async def unsubscribe(self, name: str) -> None:
@@ -414,10 +415,7 @@ class Topic:
         """Deletes all messages there are, or those below `before`. Subscriptions skip them, visibly; durable."""
         self._check_open()
         async with self._starting:
-            end = self.ledger.confirmed_end
-            before = end if before is None else before
-            if not 0 <= before <= end:
-                raise OffsetNotConfirmed(f"{self.name} is confirmed below {end}, so it cannot begin at {before}")
+            before = self.beginning(before)
             skips = [host.skip_to(before, Cause.SKIPPED) for host in self.subscriptions.values()]
             await asyncio.gather(*filter(None, skips))
             while (needed := self.state.needed_from()) is not None and needed < before:
@@ -425,6 +423,14 @@ class Topic:
                 self._log.compact_soon()  # what the messages say about their producers is kept elsewhere first
                 await asyncio.sleep(COMPACTION_SECONDS)
             await self.ledger.stream.truncate(before)
+
+    def beginning(self, before: int | None) -> int:
+        """Where it would begin if all messages, or those below `before`, were deleted now."""
+        end = self.ledger.confirmed_end
+        before = end if before is None else before
+        if not 0 <= before <= end:
+            raise OffsetNotConfirmed(f"{self.name} ends at {end}, so it cannot begin at {before}")
+        return before
 
     def subscription(self, name: str) -> SubscriptionHost:
         found = self.subscriptions.get(name)

@@ -206,7 +206,7 @@ def name_bytes(name: str) -> bytes:
     except UnicodeEncodeError as why:
         raise NameInvalid(f"{name!r} is not Unicode text") from why
     if not 1 <= len(encoded) <= NAME_BYTES_MAX:
-        raise NameInvalid(f"a name of {len(encoded)} bytes")
+        raise NameInvalid(f"a name of {len(encoded)} bytes; it has 1 to {NAME_BYTES_MAX}")
     if _CONTROL_CHARACTERS.search(name):
         raise NameInvalid(f"{name!r} has control characters")
     return encoded

@@ -31,6 +31,7 @@ _PAGE = {
 }
 _POLICIES = Field("object", "policies by name; null takes one back")
 _OPTIONS = Field("object", "`failure` and `dispatch`, as in the documentation of subscriptions")
+_DRY_RUN = {"dry_run": Field("flag", "only check that it can be done, and change nothing")}
 _PLACE = "`earliest`, `latest`, an offset, or {time: microseconds since 1970}"
 
 
@@ -113,7 +114,7 @@ _OF_NAMESPACES = [
         "Change policies of a namespace",
         body={"policies": _POLICIES._replace(required=True)},
     ),
-    _route("DELETE", NAMESPACE, "namespace.delete", "Delete a namespace without topics", status=204),
+    _route("DELETE", NAMESPACE, "namespace.delete", "Delete a namespace without topics", status=204, query=_DRY_RUN),
 ]
 
 _OF_TOPICS = [
@@ -139,14 +140,20 @@ _OF_TOPICS = [
         "Add partitions, change policies",
         body={"partitions": Field("number", "how many there shall be"), "policies": _POLICIES},
     ),
-    _route("DELETE", TOPIC, "topic.delete", "Delete a topic with all its messages and subscriptions", status=204),
+    _route(
+        "DELETE",
+        TOPIC,
+        "topic.delete",
+        "Delete a topic with all its messages and subscriptions",
+        status=204,
+        query=_DRY_RUN,
+    ),
     _route(
         "POST",
         f"{TOPIC}/truncate",
         "topic.truncate",
         "Delete all messages there are, or those below an offset",
-        status=204,
-        body={"before": Field("number", "the first offset to keep")},
+        body={"before": Field("number", "the first offset to keep"), **_DRY_RUN},
     ),
     _route(
         "POST",
@@ -212,20 +219,24 @@ _OF_SUBSCRIPTIONS = [
         "Change options of a subscription",
         body={"options": _OPTIONS._replace(required=True)},
     ),
-    _route("DELETE", SUBSCRIPTION, "subscription.delete", "Delete a subscription", status=204),
+    _route("DELETE", SUBSCRIPTION, "subscription.delete", "Delete a subscription", status=204, query=_DRY_RUN),
     _route(
         "POST",
         f"{SUBSCRIPTION}/seek",
         "subscription.seek",
         "Let its consumers go on from elsewhere",
-        body={"to": Field("place", _PLACE, required=True)},
+        body={"to": Field("place", _PLACE, required=True), **_DRY_RUN},
     ),
     _route(
         "POST",
         f"{SUBSCRIPTION}/skip",
         "subscription.skip",
         "Give up the next messages, or all below an offset",
-        body={"count": Field("number", "how many messages"), "offset": Field("number", "the first to keep")},
+        body={
+            "count": Field("number", "how many messages"),
+            "offset": Field("number", "the first to keep"),
+            **_DRY_RUN,
+        },
     ),
     _route(
         "GET",

@@ -62,7 +62,7 @@ class PartitionMissing(DanubeError):
 
     code = "partition_missing"
     blame = "caller"
-    help = "Ask for the topic's partitions and name one of them."
+    help = "Name a partition by its topic's name and number, as in orders-part-0."
 
 
 class LimitReached(DanubeError):

@@ -8,11 +8,11 @@ from pydanube.base.errors.root import DanubeError
 
 
 class NameInvalid(DanubeError):
-    """A name of a subscription or producer is empty, too long, or has characters that cannot be shown."""
+    """A name that no namespace, topic, subscription or producer can have."""
 
     code = "name_invalid"
     blame = "caller"
-    help = "Use 1 to 255 bytes of UTF-8 without control characters."
+    help = "Choose a name of the kind that the message describes."
 
 
 class SubscriptionInvalid(DanubeError):
@@ -179,11 +179,11 @@ class FilterInvalid(DanubeError):
 
 
 class PolicyInvalid(DanubeError):
-    """A failure policy or dispatch setting with a value out of its bounds."""
+    """There is no policy or option of that name, or it cannot have that value."""
 
     code = "policy_invalid"
     blame = "caller"
-    help = "Correct the value that the message names."
+    help = "Correct what the message names; docs/policies.md lists the policies of topics."
 
 
 # -- topics ----------------------------------------------------------------------------------------------------------
