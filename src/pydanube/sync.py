@@ -271,16 +271,19 @@ class Consumer(_Receiving):
 
     def fetch(self, count: int, timeout: float | None = None) -> list[Message]:
         found = [self._brought.popleft() for _ in range(min(count, len(self._brought)))]
-        return found if len(found) == count else found + self._loop.wait(self._inner.fetch(count - len(found), timeout))
+        if len(found) == count:
+            return found
+        try:
+            return found + self._loop.wait(self._inner.fetch(count - len(found), timeout))
+        except BaseException:
+            self._brought.extendleft(reversed(found))
+            raise
 
     def batches(self) -> Iterator[MessageBatch]:
         """After single messages that were brought over already, each in a batch of its own."""
         while self._brought:
             one = self._brought.popleft()
-            about = one.batch
-            yield MessageBatch(
-                about.source, about.content, one.offset, one.offset, about.redelivery_count, about.generation
-            )
+            yield one.batch.part(one.offset, one.offset)
         yield from super().batches()
 
     def ack(self, what: Message | MessageBatch) -> Pending[None]:

@@ -72,8 +72,11 @@ class ReopeningChannel:
         self._asking, self._ended = True, None
         try:
             reply = await connection.request(verb, {"channel": number, **fields})
-        except BaseException:
+        except DanubeError:  # refused, or there is no connection any more
             connection.leave(number)
+            raise
+        except BaseException:  # given up by whoever asked, while the broker may be opening it
+            self.let_go(connection, number)
             raise
         finally:
             self._asking = False
@@ -158,7 +161,7 @@ class ReopeningChannel:
             self.let_go(connection, self.number)
             return
         try:
-            await connection.request("close", {"channel": self.number})
+            await self.client.within("close", connection.request("close", {"channel": self.number}))
         except DanubeError:
             pass  # gone already, which is what was wanted
         finally:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future, Task
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
-from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError
+from pydanube.base.errors import AlreadyOpened, ClientClosed, ConnectionLost, DanubeError, NotAnswered
 from pydanube.client.admin import Admin
 from pydanube.client.channel import backoff
 from pydanube.client.connection import Connection
@@ -27,9 +27,14 @@ from pydanube.wire.commands import Batches, Reply
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Result = TypeVar("Result")
+
 
 class ClientEvent(NamedTuple):
-    """Something that happened by itself: connected, disconnected, connect_failed, refresh_failed, ack_failed."""
+    """Something that happened by itself: connected, disconnected, or what failed without anybody waiting for it.
+
+    That is connect_failed, refresh_failed, ack_failed, or unreadable.
+    """
 
     what: str
     error: DanubeError | None = None
@@ -142,13 +147,20 @@ class Client:
 
     async def ask_any(self, verb: str, fields: Mapping[str, Any]) -> Reply | Batches:
         """Waits for a connection if there is none; what the broker answers, or why there was no answer, is raised."""
+        return await self.within(verb, self._request(verb, fields))
+
+    async def _request(self, verb: str, fields: Mapping[str, Any]) -> Reply | Batches:
+        return await (await self.connection()).request(verb, fields)
+
+    async def within(self, verb: str, work: Coroutine[Any, Any, Result]) -> Result:
+        """What the work gives, if it gives it in the time that requests have."""
         try:
             async with asyncio.timeout(self._request_timeout):
-                return await (await self.connection()).request(verb, fields)
+                return await work
         except TimeoutError:
             if self._connection is None:
                 raise self.unreachable() from None
-            raise ConnectionLost(f"no answer to {verb} in {self._request_timeout:g} seconds") from None
+            raise NotAnswered(f"no answer to {verb} in {self._request_timeout:g} seconds") from None
 
     async def _connect(self) -> None:
         """Tries every address once."""
@@ -205,6 +217,8 @@ class Client:
 
     async def open(self) -> Self:
         """Raises if no address answers: later it would try again by itself."""
+        if not self._closed:
+            raise AlreadyOpened("the client is open")
         self.loop = asyncio.get_running_loop()
         self._closed = False
         try:

@@ -210,14 +210,14 @@ class Connection:
             channel.ended(error)
 
     def _keep_alive(self, silent: int) -> None:
-        """Half a period without a byte: a ping. Two more without: it is gone, whatever TCP believes."""
+        """Half a period without a byte: a ping. Another half without: it is gone, whatever TCP believes."""
         assert self.welcome is not None
         silent = 0 if self._heard else silent + 1
         self._heard = False
-        if silent > 2:
+        if silent > 1:
             if self._link is not None:
                 self._link.abort()  # what waits to be sent would wait for ever
-            self.end(ConnectionLost(f"nothing heard for {self.welcome.keepalive_seconds * 1.5:g} seconds"))
+            self.end(ConnectionLost(f"nothing heard for {self.welcome.keepalive_seconds:g} seconds or more"))
             return
         if silent:
             self.write(Ping().encode())

@@ -11,12 +11,21 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived, TopicNotFound
-from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, PERMITS_MAX
+from pydanube.base.errors import (
+    AlreadyOpened,
+    ArgumentInvalid,
+    BatchUnreadable,
+    ClientClosed,
+    DanubeError,
+    NothingReceived,
+    TopicNotFound,
+)
+from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, OFFSET_MAX, PERMITS_MAX
 from pydanube.client.acks import AckGroup
 from pydanube.client.feed import Feed
 from pydanube.client.messages import Deserializer, Message, MessageBatch
@@ -38,7 +47,7 @@ def wire_start(start: Start) -> str | int | dict[str, int]:
         return {"time": round(start.timestamp() * 1_000_000)}
     if isinstance(start, Mapping):
         return dict(start)
-    if isinstance(start, str) and start not in ("earliest", "latest"):
+    if start not in ("earliest", "latest") and not (type(start) is int and 0 <= start <= OFFSET_MAX):
         raise ArgumentInvalid(f"a start is earliest, latest, an offset or a datetime, not {start!r}")
     return start
 
@@ -66,6 +75,8 @@ class Consumer:
     ) -> None:
         if (topics is None) == (pattern is None):
             raise ArgumentInvalid("a consumer has topics or a pattern")
+        if topics is not None and not topics:
+            raise ArgumentInvalid("a consumer has at least one topic")
         if type not in TYPES:
             raise ArgumentInvalid(f"a subscription is {', '.join(TYPES)}, not {type!r}")
         if not 0 < prefetch <= PERMITS_MAX:
@@ -84,8 +95,11 @@ class Consumer:
         self.prefetch = prefetch
         self.deserializer = deserializer
         self._on_error = on_error
+        self._opened = False  # or being opened
         self._feeds: dict[str, Feed] = {}  # by the name of the topic or partition
         self._queue: deque[MessageBatch] = deque()
+        self._fetching: list[list[Message]] = []  # collected by those who still wait for more
+        self._returned: deque[MessageBatch] = deque()  # by those who gave up; before the queue
         self._current: MessageBatch | None = None  # being handed out message by message
         self._rows: Iterator[Message] = iter(())
         self._arrivals: list[Future[None]] = []
@@ -125,6 +139,7 @@ class Consumer:
     async def fetch(self, count: int, timeout: float | None = None) -> list[Message]:  # noqa: ASYNC109
         """`count` messages, or those that came in `timeout` seconds, which may be none."""
         found: list[Message] = []
+        self._fetching.append(found)
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -134,6 +149,21 @@ class Consumer:
                     await self._arrival()
         except TimeoutError:
             return found
+        except DanubeError:  # nothing more will come: whoever asks again hears of it
+            if found:
+                return found
+            raise
+        except BaseException:
+            self._give_back(found)
+            raise
+        finally:
+            self._fetching = [each for each in self._fetching if each is not found]
+
+    def _give_back(self, messages: list[Message]) -> None:
+        """Nobody has seen them: they go to whoever asks next."""
+        parts = [list(part) for _, part in groupby(messages, key=attrgetter("batch"))]
+        self._returned.extendleft(part[0].batch.part(part[0].offset, part[-1].offset) for part in reversed(parts))
+        self._wake()
 
     def arrived(self, count: int) -> list[Message]:
         """At most `count` messages that are here already; does not wait."""
@@ -145,6 +175,8 @@ class Consumer:
         return found
 
     def _take(self) -> MessageBatch | None:
+        if self._returned:
+            return self._returned.popleft()  # its permits were used when it was taken first
         if not self._queue:
             return None
         batch = self._queue.popleft()
@@ -152,19 +184,28 @@ class Consumer:
         return batch
 
     def _advance(self) -> bool:
-        """The next batch is handed out message by message."""
-        self._current = self._take()
-        if self._current is None:
-            return False
-        self._rows = self._current.messages()
-        return True
+        """The next batch that can be read is handed out message by message."""
+        while (batch := self._take()) is not None:
+            self._current = batch
+            try:
+                self._rows = batch.messages()
+            except BatchUnreadable as error:
+                self._refuse(batch, error)
+            else:
+                return True
+        self._current = None
+        return False
+
+    def _refuse(self, batch: MessageBatch, error: BatchUnreadable) -> None:
+        """Nobody can do it: what becomes of it is the subscription's failure policy."""
+        self.nack(batch, reason=str(error))
+        self._say("unreadable", error, len(batch))
 
     def _take_batch(self) -> MessageBatch | None:
         """The next batch, or what is left of the one that was begun."""
         for message in self._rows:
-            begun, self._rows = message.batch, iter(())
-            rest = (begun.content, message.offset, begun.last, begun.redelivery_count, begun.generation)
-            return MessageBatch(begun.source, *rest)
+            self._rows = iter(())
+            return message.batch.part(message.offset, message.batch.last)
         return self._take()
 
     async def _arrival(self) -> None:
@@ -250,6 +291,9 @@ class Consumer:
         """Forgets what this feed delivered and nobody took; returns how many of its permits that frees."""
         if self._current is not None and self._current.source is feed:
             deque(self._rows, maxlen=0)  # whoever iterates over it finds its end
+        for found in self._fetching:
+            found[:] = [message for message in found if message.batch.source is not feed]
+        self._returned = deque(batch for batch in self._returned if batch.source is not feed)
         dropped = sum(len(batch) for batch in self._queue if batch.source is feed)
         if dropped:
             self._queue = deque(batch for batch in self._queue if batch.source is not feed)
@@ -257,7 +301,10 @@ class Consumer:
 
     def ack_failed(self, error: DanubeError, count: int) -> None:
         """Of messages whose acks nobody awaits."""
-        self.client.say("ack_failed", error)
+        self._say("ack_failed", error, count)
+
+    def _say(self, what: str, error: DanubeError, count: int) -> None:
+        self.client.say(what, error)
         if self._on_error is not None:
             self.client.call_back(self._on_error, error, count)
 
@@ -280,10 +327,16 @@ class Consumer:
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
+        """Once. If it fails nothing is left of it, and it may be tried again."""
+        if self._opened:
+            raise AlreadyOpened(f"the consumer of {self.subscription!r} was opened before")
+        self._opened = True
         try:
             await self._join(self.start, create=self.create)
         except BaseException:
-            for feed in self._feeds.values():
+            feeds, self._feeds, self._opened = self._feeds, {}, False
+            self._queue.clear()
+            for feed in feeds.values():
                 await feed.close_channel(wait=False)
             raise
         self._closed = None
@@ -304,7 +357,7 @@ class Consumer:
                 if place not in self._feeds:
                     feed = self._feeds[place] = Feed(self, name, partition, place, start)
                     try:
-                        await feed.open()
+                        await self.client.within("open_consumer", feed.open())
                     except BaseException:
                         del self._feeds[place]
                         raise
@@ -327,6 +380,7 @@ class Consumer:
         for feed in self._feeds.values():
             await feed.close()
         self._queue.clear()
+        self._returned.clear()
         self._rows = iter(())
         self._wake()
 

@@ -11,7 +11,7 @@ from asyncio import Future
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError
+from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NotAnswered
 from pydanube.base.limits import CLIENT_ACK_RANGES, CLIENT_ACKS_KEPT_GROUPS_MAX, POLICY_MICROSECONDS_MAX
 from pydanube.client.acks import AckGroup, Nacked, Postponed
 from pydanube.client.channel import ReopeningChannel
@@ -45,6 +45,7 @@ class Feed(ReopeningChannel):
         self._flying: dict[int, AckGroup] = {}  # in the order they were sent
         self._kept: list[AckGroup] = []  # not answered when the channel broke, or full before it is open again
         self._postponed = Postponed()
+        self._openings: list[Future[None]] = []  # of those who want to ask something on it
         self._leaving = False  # no connection is waited for any more
 
     # -- the channel ---------------------------------------------------------------------------------------------------
@@ -81,6 +82,7 @@ class Feed(ReopeningChannel):
         self.flush_acks()
         self._owed = 0
         self.connection.write(Grant(self.number, self.consumer.prefetch).encode())
+        self._wake()
 
     def interrupted(self, error: DanubeError) -> None:
         self._kept += self._flying.values()
@@ -92,7 +94,14 @@ class Feed(ReopeningChannel):
 
     def given_up(self, error: DanubeError) -> None:
         self.finish_acks(error)
+        self._wake()
         self.consumer.lose(self, error)
+
+    def _wake(self) -> None:
+        openings, self._openings = self._openings, []
+        for opening in openings:
+            if not opening.done():
+                opening.set_result(None)
 
     def finish_acks(self, error: DanubeError) -> None:
         for group in [*self._kept, *self._flying.values(), self._group]:
@@ -105,18 +114,39 @@ class Feed(ReopeningChannel):
         self._leaving = True
         self.flush_acks()
         reason = self.reason if self.connection is None else None
+        try:
+            await self.client.within("ack", self._answers())
+        except DanubeError as error:
+            reason = error
+        await self.close_channel()
+        self._wake()
+        self.finish_acks(reason or ClientClosed("the consumer was closed"))
+
+    async def _answers(self) -> None:
         for group in list(self._flying.values()):
             if not group.done:
                 answered: Future[None] = self.loop.create_future()
                 group.waiters.append(answered)  # not awaited as by the program: it is told of failures all the same
                 await answered
-        await self.close_channel()
-        self.finish_acks(reason or ClientClosed("the consumer was closed"))
 
     async def ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """A request about this channel. If it breaks meanwhile, what became of it is not known."""
-        if self.connection is None:
-            raise fresh(self.reason) if self.reason is not None else self.client.unreachable()
+        """A request about this channel, when it is open. If it breaks then, what became of it is not known."""
+        try:
+            return await self.client.within(verb, self._ask(verb, fields))
+        except NotAnswered:
+            if self.connection is None and self.reason is not None:
+                raise fresh(self.reason) from None
+            raise
+
+    async def _ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        while self.connection is None:
+            if self.closed:
+                if self._leaving or self.reason is None:
+                    raise ClientClosed("the consumer was closed")
+                raise fresh(self.reason)
+            opening: Future[None] = self.loop.create_future()
+            self._openings.append(opening)
+            await opening
         reply = await self.connection.request(verb, {"channel": self.number, **fields})
         assert isinstance(reply, Reply)
         return reply.fields

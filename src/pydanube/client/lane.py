@@ -9,11 +9,14 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import (
     ConnectionLost,
     DanubeError,
+    MessageTooLarge,
+    NotAnswered,
     OffsetUnknown,
     ProducerFenced,
     ProducerUnknown,
@@ -157,6 +160,8 @@ class Lane(ReopeningChannel):
             assert outgoing.batch is not None
             request = connection.next_request()
             flying[request] = outgoing
+            if self._expiry is None:
+                self._expiry = self.loop.call_at(outgoing.deadline, self._expire)
             connection.write(encode_publish(self.number, request, *outgoing.batch.parts()))
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -170,9 +175,10 @@ class Lane(ReopeningChannel):
         if durability == "replicated":
             durability = f"replicated:{answer.copies}"
         self._taken = max(self._taken, outgoing.first_sequence + outgoing.count)
-        offset = None if answer.base_offset == NO_OFFSET else answer.base_offset
-        outgoing.acknowledge(offset, durability, repeated=answer.repeated)
-        self.producer.finished(outgoing)
+        if not outgoing.done:
+            offset = None if answer.base_offset == NO_OFFSET else answer.base_offset
+            outgoing.acknowledge(offset, durability, repeated=answer.repeated)
+            self.producer.finished(outgoing)
         self._go_on()
 
     def refused(self, request: int, error: DanubeError) -> None:
@@ -180,8 +186,9 @@ class Lane(ReopeningChannel):
         if outgoing is None:
             return
         if isinstance(error, OffsetUnknown):
-            outgoing.acknowledge(None, self._durability, repeated=True)
-            self.producer.finished(outgoing)
+            if not outgoing.done:
+                outgoing.acknowledge(None, self._durability, repeated=True)
+                self.producer.finished(outgoing)
         elif not self.producer_id:
             self._fail(outgoing, error)  # nothing to resend under: at most once
         elif outgoing.again and isinstance(error, SequenceGap | SequenceOverlap) and self._trouble is None:
@@ -192,13 +199,25 @@ class Lane(ReopeningChannel):
             return
         else:
             follows = isinstance(error, SequenceGap) and self._trouble is not None
-            if error.retriable or follows or isinstance(error, ProducerUnknown | SequenceGap):
+            if outgoing.done:
+                pass  # its caller waits no more: it goes no more, and those behind it close the gap
+            elif isinstance(error, MessageTooLarge) and outgoing.count > 1:
+                self._split(outgoing)
+            elif error.retriable or follows or isinstance(error, ProducerUnknown | SequenceGap):
                 outgoing.reason = outgoing.reason or error if follows else error
                 self._stumbled.append(outgoing)
             else:
                 self._fail(outgoing, error)
             self._trouble = self._trouble or error
         self._go_on()
+
+    def _split(self, outgoing: Outgoing) -> None:
+        """One of its messages is too large: the others are not to suffer for it."""
+        self._stumbled += outgoing.split()
+        for part in outgoing.parts:
+            self.producer.taken(part)
+        self.producer.finished(outgoing)
+        self.worked()  # the broker is well: no long delay
 
     def _go_on(self) -> None:
         if self._trouble is not None:
@@ -280,7 +299,7 @@ class Lane(ReopeningChannel):
 
     def interrupted(self, error: DanubeError) -> None:
         self._trouble = None
-        lost = list(self._flying.values())
+        lost = [outgoing for outgoing in self._flying.values() if not outgoing.done]
         self._flying.clear()
         if self.producer_id:
             self._stumbled += lost
@@ -295,25 +314,34 @@ class Lane(ReopeningChannel):
         self._expire()
 
     def _expire(self) -> None:
-        """While the channel is not open: what has waited too long fails of the reason it waits for."""
+        """What has waited too long fails: without a channel of the reason it waits for, else of not being answered.
+
+        What is under way stays in the books until it is answered, or cannot be any more: its numbers are given out.
+        """
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        if self.connection is not None or self.closed:
+        if self.closed:
             return
         now = self.loop.time()
-        kept: list[Outgoing] = []
-        for outgoing in [*self._stumbled, *self._waiting]:
+        soonest = now + self.producer.send_timeout if self.connection is None else inf
+        for outgoing in [*self._stumbled, *self._flying.values(), *self._waiting]:
             if outgoing.deadline > now:
-                kept.append(outgoing)
-            else:
-                self._fail(outgoing, self.reason or outgoing.reason or self.client.unreachable())
-        stumbled = len(self._stumbled)
-        if len(kept) < stumbled + len(self._waiting):
-            self._stumbled = [outgoing for outgoing in self._stumbled if not outgoing.done]
-            self._waiting = deque(outgoing for outgoing in self._waiting if not outgoing.done)
-        soonest = min((outgoing.deadline for outgoing in kept), default=now + self.producer.send_timeout)
-        self._expiry = self.loop.call_at(soonest, self._expire)
+                soonest = min(soonest, outgoing.deadline)
+            elif not outgoing.done:
+                self._fail(outgoing, self._overdue(outgoing))
+        self._stumbled = [outgoing for outgoing in self._stumbled if not outgoing.done]
+        self._waiting = deque(outgoing for outgoing in self._waiting if not outgoing.done)
+        if soonest < inf:
+            self._expiry = self.loop.call_at(soonest, self._expire)
+
+    def _overdue(self, outgoing: Outgoing) -> DanubeError:
+        if self.connection is None:
+            return self.reason or outgoing.reason or self.client.unreachable()
+        if outgoing in self._stumbled and outgoing.reason is not None:
+            return outgoing.reason
+        seconds = self.producer.send_timeout
+        return NotAnswered(f"{self._place} did not answer within {seconds:g} seconds: what became of it is not known")
 
     def given_up(self, error: DanubeError) -> None:
         """Nothing more can be sent here."""
@@ -337,8 +365,9 @@ class Lane(ReopeningChannel):
         self._linger = self._expiry = None
 
     def _fail(self, outgoing: Outgoing, error: DanubeError) -> None:
-        outgoing.fail(error)
-        self.producer.finished(outgoing)
+        if not outgoing.done:
+            outgoing.fail(error)
+            self.producer.finished(outgoing)
 
 
 def _first_sequence(outgoing: Outgoing) -> int:

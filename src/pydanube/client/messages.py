@@ -8,6 +8,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchUnreadable, DanubeError
 from pydanube.wire.arrow import to_record_batch
 from pydanube.wire.batch import Batch
 from pydanube.wire.columns import Column, Kind, kind_of
@@ -137,6 +138,13 @@ class MessageBatch:
         return self._rows(self.content.keys())
 
     def messages(self) -> Iterator[Message]:
+        """Raises `BatchUnreadable` here, not while it is iterated."""
+        try:
+            return self._messages()
+        except (BatchInvalid, BatchDamaged) as error:
+            raise self._unreadable(error) from error
+
+    def _messages(self) -> Iterator[Message]:
         content = self.content
         columns = content.columns
         keys: Any = repeat(None)
@@ -158,8 +166,19 @@ class MessageBatch:
 
     def to_arrow(self) -> pa.RecordBatch:
         """All columns, under the names that Parquet and Spark use. Needs `pip install pydanube[arrow]`."""
-        whole = to_record_batch(self.content, derived=True)
+        try:
+            whole = to_record_batch(self.content, derived=True)
+        except (BatchInvalid, BatchDamaged) as error:
+            raise self._unreadable(error) from error
         return whole.slice(self.first - self.content.base_offset, len(self))
+
+    def part(self, first: int, last: int) -> MessageBatch:
+        """Some of its messages, delivered as they were."""
+        return MessageBatch(self.source, self.content, first, last, self.redelivery_count, self.generation)
+
+    def _unreadable(self, error: DanubeError) -> BatchUnreadable:
+        place = self.topic if self.partition is None else f"partition {self.partition} of {self.topic}"
+        return BatchUnreadable(f"messages {self.first}..{self.last} of {place} cannot be read: {error}")
 
     def read(self, payload: bytes | None) -> Any:
         deserializer = self.source.deserializer

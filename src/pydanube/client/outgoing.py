@@ -41,7 +41,7 @@ class Way(Protocol):
 
 
 class Outgoing:
-    """One batch. `done` once it is acknowledged or has failed; never both."""
+    """One batch. `done` once it is acknowledged, has failed, or goes on as `parts`; never two of them."""
 
     __slots__ = (
         "again",
@@ -61,8 +61,10 @@ class Outgoing:
         "hurried",
         "keys",
         "numbered",
+        "parts",
         "payloads",
         "reason",
+        "together",
         "waiters",
         "watched",
         "way",
@@ -91,6 +93,8 @@ class Outgoing:
         self.error: DanubeError | None = None
         self.reason: DanubeError | None = None  # why it was not accepted the last time
         self.watched = False  # somebody waits or has waited, and so learns of the error
+        self.together = False  # whoever waits for one of its messages waits for all
+        self.parts: list[Outgoing] = []  # in the order of its rows
         self.waiters: list[Future[None]] = []
 
     def seal(self, publish_time: int, producer_id: int, first_sequence: int, codec: Codec) -> None:
@@ -128,6 +132,35 @@ class Outgoing:
             codec=batch.codec,
         )
 
+    def split(self) -> list[Outgoing]:
+        """The same messages in smaller batches: each of the large ones alone, what lies between them together.
+
+        Large is more than half of the largest: repeated, it comes to any limit in a few rounds.
+        """
+        batch = self.batch
+        assert batch is not None
+        sizes = [len(payload or b"") for payload in batch.payloads()]
+        large = max(sizes) // 2
+        first = 0
+        for row in range(1, self.count + 1):
+            if row == self.count or sizes[row - 1] > large or sizes[row] > large:
+                self.parts.append(self._part(batch.slice(first, row - first), first))
+                first = row
+        self._finish()
+        return self.parts
+
+    def _part(self, batch: Batch, row: int) -> Outgoing:
+        part = Outgoing(self.way)
+        part.batch = batch
+        part.count = batch.count
+        part.bytes = batch.size + batch.count * MESSAGE_OVERHEAD_BYTES
+        part.first_sequence = self.first_sequence + row
+        part.again = self.again
+        part.deadline = self.deadline
+        part.together = self.together
+        part.watched = self.watched and self.together
+        return part
+
     def acknowledge(self, base_offset: int | None, durability: str, *, repeated: bool = False) -> None:
         self.base_offset = base_offset
         self.durability = durability
@@ -158,6 +191,31 @@ class Outgoing:
         if self.error is not None:
             raise fresh(self.error)
 
+    def wait_for(self, row: int) -> Generator[Any, None, Receipt]:
+        """The receipt of one message, wherever it goes."""
+        yield from self.wait()
+        for part in self.parts:
+            if row < part.count:
+                return (yield from part.wait_for(row))
+            row -= part.count
+        return self.receipt(row)
+
+    def wait_for_all(self) -> Generator[Any, None, list[Outgoing]]:
+        """Until every message of it is published; the batches that they went in."""
+        yield from self.wait()
+        went: list[Outgoing] = []
+        for part in self.parts:
+            went += yield from part.wait_for_all()
+        return went or [self]
+
+    def last_of(self, row: int) -> Outgoing:
+        """The batch that one message goes in."""
+        for part in self.parts:
+            if row < part.count:
+                return part.last_of(row)
+            row -= part.count
+        return self
+
     def receipt(self, row: int) -> Receipt:
         offset = None if self.base_offset is None else self.base_offset + row
         return Receipt(self.way.topic, self.way.partition, offset, self.durability, self.duplicate)
@@ -186,43 +244,42 @@ class Sent:
         self._row = row
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        yield from self._outgoing.wait()
-        return self._outgoing.receipt(self._row)
+        return self._outgoing.wait_for(self._row)
 
     @property
     def done(self) -> bool:
         """Whether `await` would return, or raise, at once."""
-        return self._outgoing.done
+        return self._outgoing.last_of(self._row).done
 
     @property
     def reason(self) -> DanubeError | None:
         """Why it is not published yet, as far as the broker or the connection has said so."""
-        return self._outgoing.reason or self._outgoing.way.obstacle()
+        return self._outgoing.last_of(self._row).reason or self._outgoing.way.obstacle()
 
 
 class Receipts(Sequence[Receipt]):
     """The receipts of many messages in the order they were given, made when they are looked at."""
 
-    __slots__ = ("_count", "_parts")
+    __slots__ = ("_batches", "_count")
 
-    def __init__(self, parts: list[tuple[Outgoing, int, int]]) -> None:
-        self._parts = parts  # batch, its first row, how many rows
-        self._count = sum(count for _, _, count in parts)
+    def __init__(self, batches: list[Outgoing]) -> None:
+        self._batches = batches
+        self._count = sum(outgoing.count for outgoing in batches)
 
     @property
     def offsets(self) -> list[int | None]:
         found: list[int | None] = []
-        for outgoing, row, count in self._parts:
-            base = outgoing.base_offset
-            found += [None] * count if base is None else range(base + row, base + row + count)
+        for outgoing in self._batches:
+            base, count = outgoing.base_offset, outgoing.count
+            found += [None] * count if base is None else range(base, base + count)
         return found
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Receipt]:
-        for outgoing, row, count in self._parts:
-            yield from map(outgoing.receipt, range(row, row + count))
+        for outgoing in self._batches:
+            yield from map(outgoing.receipt, range(outgoing.count))
 
     @overload
     def __getitem__(self, at: int) -> Receipt: ...
@@ -235,10 +292,10 @@ class Receipts(Sequence[Receipt]):
             return [self[each] for each in range(*at.indices(self._count))]
         left = at + self._count if at < 0 else at
         if left >= 0:
-            for outgoing, row, count in self._parts:
-                if left < count:
-                    return outgoing.receipt(row + left)
-                left -= count
+            for outgoing in self._batches:
+                if left < outgoing.count:
+                    return outgoing.receipt(left)
+                left -= outgoing.count
         raise IndexError(at)
 
     def __repr__(self) -> str:
@@ -248,29 +305,40 @@ class Receipts(Sequence[Receipt]):
 class SentMany:
     """Messages that were handed over together. `await` it for their receipts, or drop it."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_batches",)
 
-    def __init__(self, parts: list[tuple[Outgoing, int, int]]) -> None:
-        self._parts = parts
+    def __init__(self, batches: list[Outgoing]) -> None:
+        self._batches = batches
 
     def __await__(self) -> Generator[Any, None, Receipts]:
-        for outgoing, _, _ in self._parts:
+        for outgoing in self._leaves():
             outgoing.watched = True  # all of them: the first error is raised, the others are not said again
             if not outgoing.done:
                 outgoing.way.hurry(outgoing)
-        for outgoing, _, _ in self._parts:
-            if not outgoing.done or outgoing.error is not None:
-                yield from outgoing.wait()
-        return Receipts(self._parts)
+        went: list[Outgoing] = []
+        for outgoing in self._batches:
+            went += yield from outgoing.wait_for_all()
+        return Receipts(went)
+
+    def _leaves(self) -> list[Outgoing]:
+        """The batches that the messages go in now."""
+        found, left = [], self._batches[::-1]
+        while left:
+            outgoing = left.pop()
+            if outgoing.parts:
+                left += reversed(outgoing.parts)
+            else:
+                found.append(outgoing)
+        return found
 
     @property
     def done(self) -> bool:
-        return all(outgoing.done for outgoing, _, _ in self._parts)
+        return all(outgoing.done for outgoing in self._leaves())
 
     @property
     def reason(self) -> DanubeError | None:
         """As of one message."""
-        waiting = [outgoing for outgoing, _, _ in self._parts if not outgoing.done]
+        waiting = [outgoing for outgoing in self._leaves() if not outgoing.done]
         return next((outgoing.reason or outgoing.way.obstacle() for outgoing in waiting), None)
 
 

@@ -13,7 +13,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydanube.base.checksum import crc32c
-from pydanube.base.errors import ArgumentInvalid, BatchInvalid, BatchTooLarge, ClientClosed, DanubeError, ProducerBusy
+from pydanube.base.errors import (
+    AlreadyOpened,
+    ArgumentInvalid,
+    BatchInvalid,
+    BatchTooLarge,
+    ClientClosed,
+    DanubeError,
+    ProducerBusy,
+)
 from pydanube.base.limits import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
@@ -77,6 +85,7 @@ class Producer:
         self._failed: list[tuple[Outgoing, DanubeError]] = []  # the first of them that nobody waited for
         self._failures = 0
         self._room: list[Future[None]] = []
+        self._opened = False  # or being opened
         self._opening: list[Lane] = []  # of partitions that are new
         self._refresher: Task[None] | None = None
 
@@ -209,18 +218,18 @@ class Producer:
             values = list(map(payload_of, values)) if set(map(type, values)) != {bytes} else values
             if total > MESSAGE_BYTES_MAX and max(map(len, filter(None, values))) > MESSAGE_BYTES_MAX:
                 raise BatchTooLarge(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
-        parts: list[tuple[Outgoing, int, int]] = []
+        batches: list[Outgoing] = []
         known = 0  # of the first messages, those that were sent before: each goes alone, however they were cut then
         if sequence is not None:
             known = min(len(values), self._expect(self._lane, sequence, keyed=False) - sequence)
             for row in range(known):
                 one = slice(row, row + 1)
-                self._send_rows(self._lane, values[one], names and names[one], parts, sequence + row, again=True)
+                self._send_rows(self._lane, values[one], names and names[one], batches, sequence + row, again=True)
             values, names = values[known:], names and names[known:]
         for lane, first, last in self._cuts(total, len(values), names):
             numbered = None if sequence is None else sequence + known + first
-            self._send_rows(lane, values[first:last], names and names[first:last], parts, numbered)
-        return SentMany(parts)
+            self._send_rows(lane, values[first:last], names and names[first:last], batches, numbered)
+        return SentMany(batches)
 
     def _serialized(self, payloads: Iterable[Any]) -> list[Any]:
         return list(payloads if self._serializer is None else map(self._serializer, payloads))
@@ -251,7 +260,7 @@ class Producer:
         lane: Lane,
         values: list[Any],
         names: list[bytes | None] | None,
-        parts: list[tuple[Outgoing, int, int]],
+        batches: list[Outgoing],
         sequence: int | None = None,
         *,
         again: bool = False,
@@ -261,6 +270,7 @@ class Producer:
             self._full(lane)
         outgoing = Outgoing(lane)
         outgoing.payloads = values
+        outgoing.together = True
         outgoing.numbered, outgoing.again = sequence, again
         if names is not None:
             outgoing.keys = {row: name for row, name in enumerate(names) if name is not None}
@@ -270,11 +280,11 @@ class Producer:
             if len(values) == 1:
                 raise
             half = len(values) // 2
-            self._send_rows(lane, values[:half], names and names[:half], parts, sequence)
+            self._send_rows(lane, values[:half], names and names[:half], batches, sequence)
             behind = None if sequence is None else sequence + half
-            self._send_rows(lane, values[half:], names and names[half:], parts, behind)
+            self._send_rows(lane, values[half:], names and names[half:], batches, behind)
             return
-        parts.append((outgoing, 0, outgoing.count))
+        batches.append(outgoing)
         lane.pump()
         self.rotate(lane)
 
@@ -310,6 +320,7 @@ class Producer:
                 waiter: Future[None] = self.client.loop.create_future()
                 outgoing.waiters.append(waiter)
                 await waiter
+            under_way += outgoing.parts  # the loop goes on to them
         self._raise_failures()
 
     def _raise_failures(self) -> None:
@@ -382,14 +393,19 @@ class Producer:
         return [lane.next_sequence for lane in self._lanes]
 
     async def open(self) -> Self:
-        found = await self.client.topic(self.topic, create=self.create, reliable=self.reliable)
-        for partition, place in found.places():
-            self._lanes.append(Lane(self, self.topic, partition, place))
+        """Once. If it fails nothing is left of it, and it may be tried again."""
+        if self._opened:
+            raise AlreadyOpened(f"the producer of {self.topic} was opened before")
+        self._opened = True
         try:
+            found = await self.client.topic(self.topic, create=self.create, reliable=self.reliable)
+            for partition, place in found.places():
+                self._lanes.append(Lane(self, self.topic, partition, place))
             for lane in self._lanes:
-                await lane.open()
+                await self.client.within("open_producer", lane.open())
         except BaseException:
-            for lane in self._lanes:
+            lanes, self._lanes, self._opened = self._lanes, [], False
+            for lane in lanes:
                 await lane.close_channel(wait=False)
             raise
         self._lane = self._lanes[0]

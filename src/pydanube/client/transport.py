@@ -96,7 +96,7 @@ class SocketLink(Protocol):
         self._receiver.lost(error)
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():  # the loop would complain
             self._transport.writelines(parts)
 
     def close(self) -> None:

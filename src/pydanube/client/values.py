@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pydanube.base.errors import BatchInvalid
+from pydanube.base.errors import ArgumentInvalid, BatchInvalid
 from pydanube.wire.batch import Codec
 
 When = int | datetime
@@ -54,6 +54,8 @@ def microseconds_of(time: When) -> int:
         if time.tzinfo is None:
             raise TypeError("a datetime needs a time zone")
         return round(time.timestamp() * 1_000_000)
+    if not isinstance(time, int):
+        raise ArgumentInvalid(f"a time is microseconds since 1970, or a datetime with a zone, not {time!r}")
     if not -(1 << 63) <= time < 1 << 63:
         raise BatchInvalid(f"{time} is no time in microseconds")
     return time
