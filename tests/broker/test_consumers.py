@@ -187,7 +187,7 @@ def test_a_pause_stops_delivery_and_nothing_else(world: TopicWorld, kind: Subscr
         inbox = connected(topic, await subscribed(topic, kind))
         await publish(topic, *numbers(0, 4))
         await inbox.until(5)
-        inbox.host.pause()
+        inbox.host.pause(inbox.id)
         await publish(topic, *numbers(5, 9))
         await inbox.ack(*range(5))
         await asyncio.sleep(100)
@@ -195,6 +195,25 @@ def test_a_pause_stops_delivery_and_nothing_else(world: TopicWorld, kind: Subscr
         assert inbox.host.explain(7).cause is Why.PAUSED
         inbox.host.resume()
         assert sorted(await inbox.until(10)) == list(range(10))
+
+    world.run(main())
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_pause_ends_when_those_who_paused_have_left(world: TopicWorld, crashed: bool) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SubscriptionKind.SHARED)
+        one, two, three = (connected(topic, host) for _ in range(3))
+        host.pause(one.id)
+        host.pause(two.id)
+        await publish(topic, *numbers(0, 4))
+        host.leave(one.id, crashed=crashed)
+        await asyncio.sleep(100)
+        assert (host.engine.paused, three.offsets) == (True, [])
+        host.leave(two.id, crashed=crashed)
+        assert await three.until(5) == list(range(5))
+        assert not host.engine.paused
 
     world.run(main())
 

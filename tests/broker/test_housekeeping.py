@@ -237,6 +237,25 @@ def test_retention_by_time_keeps_what_is_young_although_it_is_acked(world: Topic
     world.run(main())
 
 
+def test_retention_by_time_does_not_wait_for_a_ledger_to_be_full(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        await publish(topic, *numbers(0, 9))
+        await passes(topic, 10)
+        assert topic.ledger.stream.sealed == (), "nothing of it may go, so there is nothing to be sealed for"
+        await host.ack(0, [(0, 9)])
+        await passes(topic, 3)
+        assert (topic.ledger.first, topic.ledger.stream.bytes) == (10, 0)
+        await publish(topic, *numbers(10, 12))
+        await host.ack(0, [(10, 12)])
+        await topic.tick()
+        assert topic.ledger.first == 10, "what is young stays"
+
+    world.options = TopicOptions(retention=RetentionPolicy(seconds=2))
+    world.run(main())
+
+
 def test_retention_by_size_keeps_the_newest_ledgers(world: TopicWorld) -> None:
     async def main() -> None:
         topic = await world.open()

@@ -193,8 +193,10 @@ def test_a_paused_subscription_delivers_nothing(tmp_path: Path) -> None:
             with pytest.raises(NothingReceived):
                 await consumer.receive(timeout=0.02)
             assert "paused" in await client.admin.explain(TOPIC, "s", offset=0)
+            assert (await client.admin.describe_subscription(TOPIC, "s"))["paused"] is True
             await consumer.resume()
             assert (await consumer.receive(5)).payload == b"waits"
+            assert (await client.admin.describe_subscription(TOPIC, "s"))["paused"] is False
 
     with_client(tmp_path, run)
 

@@ -67,15 +67,31 @@ class Stream(RuleBasedStateMachine):
             self.used.append((unsealed.first, last))
             assert self.record.end == last
         else:
-            assert all(each.id != unsealed.id for each in self.record.ledgers), "an empty ledger leaves no trace"
+            assert self.record.is_dead(self.record.ledgers[-1]), "an empty ledger is listed until no node has it"
 
     @precondition(lambda self: self.record.owner > 0)
     @rule(before=st.integers(0, 60))
     def trim(self, before: int) -> None:
-        kept, gone = self.record.trimmed(self.record.owner, before)
-        assert all(each.phase is Phase.SEALED and each.last < before for each in gone)
-        assert (*gone, *kept.ledgers) == self.record.ledgers
-        self.record = kept
+        first = self.record.first
+        trimmed = self.record.trimmed(self.record.owner, before)
+        assert trimmed.ledgers == self.record.ledgers, "they are listed until no node has them"
+        for each in trimmed.ledgers:
+            if each.phase is Phase.SEALED and each.last < before:
+                assert trimmed.is_dead(each)
+            else:
+                assert trimmed.is_dead(each) == self.record.is_dead(each)
+        assert trimmed.first >= first
+        self.record = trimmed
+
+    @precondition(lambda self: self.record.owner > 0)
+    @rule(draw=st.data())
+    def sweep(self, draw: st.DataObject) -> None:
+        dead = [each.id for each in self.record.ledgers if self.record.is_dead(each)]
+        deleted = draw.draw(st.lists(st.sampled_from(dead), unique=True)) if dead else []
+        before = self.record
+        self.record = before.swept(before.owner, deleted)
+        assert [each.id for each in self.record.ledgers] == [i.id for i in before.ledgers if i.id not in deleted]
+        assert self.record.first == before.first
 
     @invariant()
     def ledgers_are_in_order_and_no_offset_is_used_twice(self) -> None:
@@ -83,7 +99,7 @@ class Stream(RuleBasedStateMachine):
         for each in self.record.ledgers:
             assert each.first > previous
             if each.phase is Phase.SEALED:
-                assert each.last >= each.first
+                assert each.last >= each.first or self.record.is_dead(each)
                 previous = each.last
         assert [each for each in self.record.ledgers[:-1] if each.phase is not Phase.SEALED] == []
         assert self.record.next_offset > self.record.end
@@ -93,7 +109,8 @@ class Stream(RuleBasedStateMachine):
     @invariant()
     def every_offset_leads_to_its_ledger_or_to_the_next(self) -> None:
         for offset in range(self.record.next_offset + 3):
-            later = [each for each in self.record.ledgers if each.phase is not Phase.SEALED or offset <= each.last]
+            alive = [each for each in self.record.ledgers if not self.record.is_dead(each)]
+            later = [each for each in alive if each.phase is not Phase.SEALED or offset <= each.last]
             if later:
                 assert self.record.ledger_at(offset) == later[0]
             else:
@@ -118,6 +135,7 @@ def test_only_the_owner_decides(stranger: int) -> None:
         lambda: record.recovering(epoch),
         lambda: record.sealed(epoch, FIRST, 4, 5),
         lambda: record.trimmed(epoch, 100),
+        lambda: record.swept(epoch, ()),
         lambda: sealed.opened(epoch, ledger(2, epoch, 5)),
     ):
         with pytest.raises(OwnershipLost):
@@ -148,4 +166,4 @@ def test_a_reserved_mark_moves_the_next_ledger_and_never_back() -> None:
     record = opened().sealed(Epoch(1), FIRST, 4, 1000)
     assert record.next_offset == 1000
     record = record.opened(Epoch(1), ledger(2, Epoch(1), 1000)).sealed(Epoch(1), LedgerId(2), 999, 1000)
-    assert (record.next_offset, [each.id for each in record.ledgers]) == (1000, [1])
+    assert (record.next_offset, [each.id for each in record.ledgers if not record.is_dead(each)]) == (1000, [1])

@@ -149,3 +149,48 @@ def test_a_truncated_stream_begins_where_it_was_told_and_stays_so() -> None:
         assert [record.ledgers for record, _ in [await scene.catalog.load("t")]] == [()]
 
     Scene().play(story)
+
+
+@pytest.mark.parametrize("milliseconds", range(16))
+def test_a_trim_that_is_killed_leaves_no_ledger_that_nobody_knows_and_the_next_owner_ends_it(milliseconds: int) -> None:
+    async def owner(scene: Scene, nodes: Nodes, begun: asyncio.Event) -> None:
+        stream = await filled(scene, nodes)
+        begun.set()
+        await stream.trim(2)
+
+    async def story(scene: Scene) -> None:
+        nodes, begun = scene.memory_nodes(3), asyncio.Event()
+        process = scene.loop.process("owner")
+        scene.loop.spawn(process, owner(scene, nodes, begun))
+        await begun.wait()
+        await asyncio.sleep(milliseconds / 1000)
+        scene.loop.kill(process)
+        assert frozenset(await ledgers(nodes)) <= scene.catalog.known()
+        again = await scene.take(nodes, copies=THREE)
+        await again.trim(2)
+        await asyncio.sleep(1.0)  # of virtual time: what it found empty goes too
+        await again.close()
+        assert (again.first, again.sealed) == (2, ())
+        assert await ledgers(nodes) == []
+        assert scene.catalog.known() == frozenset()
+
+    Scene(milliseconds).play(story)
+
+
+def test_the_next_owner_deletes_what_was_dead_already_without_being_asked() -> None:
+    async def story(scene: Scene) -> None:
+        nodes = scene.memory_nodes(3)
+        stream = await filled(scene, nodes)
+        nodes.down.add(list(nodes.nodes)[1])
+        assert await stream.trim(1) == 0
+        assert stream.first == 1
+        await stream.close()
+        assert LedgerId(1) in scene.catalog.known()
+        nodes.down.clear()
+        again = await scene.take(nodes, copies=THREE)
+        await asyncio.sleep(1.0)
+        await again.close()
+        assert LedgerId(1) not in await ledgers(nodes)
+        assert LedgerId(1) not in scene.catalog.known()
+
+    Scene().play(story)

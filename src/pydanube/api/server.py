@@ -16,6 +16,7 @@ from pydanube import __version__
 from pydanube.api.grpc.entrance import GrpcEntrance
 from pydanube.api.http.connection import Web
 from pydanube.api.http.door import Door
+from pydanube.api.http.kept import KeptPage
 from pydanube.api.http.rest import make_router
 from pydanube.api.listener import Listener
 from pydanube.api.tls import Certificate
@@ -40,7 +41,8 @@ __all__ = [
 ]
 log = logging.getLogger(__name__)
 CONNECTIONS_FEW = 5_000  # below it, that the system allows no more is worth a warning
-STOP_SECONDS = 4.0  # a clean stop takes no longer; what is not durable by then was never promised
+STOP_SECONDS = 8  # from the signal; supervisors kill after ten. What is not durable by then was never promised
+UNCLEAN = 1  # exit status
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Server:
         await self._broker.open()
         self._metrics = Metrics(self._broker.service)
         self._watch = LoopWatch(asyncio.get_running_loop())
-        door = Door(self._broker.service, self._broker.clock, self._describe, self._in_force, self._exported)
+        door = Door(self._broker.service, self._broker.clock, self._describe, self._in_force, KeptPage(self._exported))
         web, grpc = Web(make_router(), door), GrpcEntrance(self._broker.service, self._grpc_urls)
         self._listener = self._make_listener(web, grpc)
         self._admin = self._make_listener(web, grpc, serves_data=False)
@@ -70,6 +72,7 @@ class Server:
             self._watch.stop()
             await self._broker.close()
             raise
+        self._broker.service.reopen()
         return self.address
 
     def _make_listener(self, web: Web, grpc: GrpcEntrance, *, serves_data: bool = True) -> Listener:
@@ -154,11 +157,7 @@ class Server:
         """No new work, what was taken becomes durable, everything is closed."""
         self._watch.stop()
         await asyncio.gather(self._listener.stop(), self._admin.stop())
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._broker.close()
-        except TimeoutError:
-            log.error("the broker did not stop cleanly within %.0f s; the next start recovers", STOP_SECONDS)
+        await self._broker.close()
 
 
 def write_ready_file(path: Path, address: tuple[str, int], admin_address: tuple[str, int] | None = None) -> None:
@@ -176,7 +175,7 @@ async def serve(config: Config) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, _begin_to_stop, stopped)
     address = await server.start()
     _collect_seldom()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
@@ -186,6 +185,21 @@ async def serve(config: Config) -> None:
     await stopped.wait()
     log.info("danube stops")
     await server.stop()
+    signal.alarm(0)
+
+
+def _begin_to_stop(stopped: asyncio.Event) -> None:
+    """The time runs from here; an alarm interrupts even a loop that is too busy for its timers."""
+    if not stopped.is_set():
+        stopped.set()
+        signal.signal(signal.SIGALRM, _give_up)
+        signal.alarm(STOP_SECONDS)
+
+
+def _give_up(*_: object) -> None:
+    log.error("danube did not stop within %d s of the signal and ends here; the next start recovers", STOP_SECONDS)
+    logging.shutdown()
+    os._exit(UNCLEAN)
 
 
 def _collect_seldom() -> None:

@@ -271,7 +271,7 @@ def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
         sum(end or 0 for end in ends) - sum(done),
         sum(host.engine.in_flight for host in kept if host is not None),
         sum(len(host.consumers) for host in there),
-        any(host.paused for host in kept if host is not None),
+        any(host.engine.paused for host in kept if host is not None),
         {cause.name.lower(): sum(each.counts[cause] for each in known) for cause in Cause},
     )
 

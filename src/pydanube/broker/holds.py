@@ -111,7 +111,7 @@ class Opened:
         if mark is not None and mark.partition(".")[0] != str(self.record.id):
             raise TopicNotFound(f"{self.name} was deleted, and another topic has its name now")
 
-    async def end(self, why: DanubeError) -> None:
+    async def end(self, why: DanubeError, *, seal: bool = True) -> None:
         """It is not served any more: whoever uses it is told, then it is closed."""
         self.ended = why
         self.let_go()
@@ -119,7 +119,10 @@ class Opened:
         self.consumers = {}  # their subscriptions tell them
         for producer in producers.values():
             producer.tell_ended(why)
-        await self.topic.close(why)
+        if isinstance(self.topic, Topic):
+            await self.topic.close(why, seal=seal)
+        else:
+            await self.topic.close(why)
 
     def forget(self, host: AnySubscription) -> None:
         """The subscription has ended, and with it its consumers."""

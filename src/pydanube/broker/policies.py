@@ -73,6 +73,13 @@ class Policies:
             return None
         return BacklogQuota(self.backlog_bytes_max, self.backlog_seconds_max, self.backlog_policy == DROP_OLDEST)
 
+    @property
+    def due_always(self) -> bool:
+        """Whether time or other topics bring about something in a topic where nothing happens."""
+        ages = (self.ttl_seconds, self.retention_seconds, self.backlog_seconds_max)
+        sizes = (self.retention_bytes, self.backlog_bytes_max, self.namespace_bytes_max)
+        return any(limit is not None for limit in ages + sizes)
+
     def to_json(self) -> dict[str, int | str]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 

@@ -60,7 +60,9 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
-QUIET_TURNS = 10  # of housekeeping, after which a topic is looked at although nothing happened in it
+TOPICS_CLOSING = 250  # at once, when the broker stops: their records become durable together
+SEALING_SECONDS = 1.0  # of a stop; a topic that is not sealed by then is recovered when it is next opened
+QUIET_TURNS = 10  # of housekeeping, after which a topic is looked at although nothing happens in it by itself
 
 
 class Service:
@@ -151,7 +153,7 @@ class Service:
                     continue
                 stream, _ = await self._around.catalog.load(record.stream(place.partition))
                 if stream.unsealed is None:
-                    usage.set(str(place), sum(ledger.bytes for ledger in stream.ledgers))
+                    usage.set(str(place), sum(each.bytes for each in stream.ledgers if not stream.is_dead(each)))
                     continue
                 try:
                     await self.open(ANONYMOUS, str(place))
@@ -424,7 +426,7 @@ class Service:
         return hold.host.known.cursor.generation
 
     def pause(self, hold: ConsumerHold) -> None:
-        self._pausable(hold).pause()
+        self._pausable(hold).pause(hold.consumer.id)
 
     def resume(self, hold: ConsumerHold) -> None:
         self._pausable(hold).resume()
@@ -509,7 +511,7 @@ class Service:
             self._moved.clear()
             self.intake.turn()
             for number, opened in enumerate(list(self._opened.values())):
-                due = moved or (turn + number) % QUIET_TURNS == 0
+                due = moved or opened.policies.due_always or (turn + number) % QUIET_TURNS == 0
                 if self._gone(opened):
                     await self._let_go(opened)
                 elif isinstance(opened.topic, Topic) and (opened.topic.stirred() or due):
@@ -533,7 +535,7 @@ class Service:
             raise TopicClosed("the broker is stopping")
 
     async def close(self) -> None:
-        """No new work; every topic becomes durable and is let go."""
+        """No new work; every topic becomes durable and is let go. Of very many, not all are sealed."""
         self._closed = True
         self._housekeeping.cancel()
         counting = list(self._counting.values())
@@ -543,4 +545,7 @@ class Service:
         opened = list(self._opened.values())
         for each in opened:
             each.let_go()
-        await asyncio.gather(*(each.end(TopicClosed("the broker is stopping")) for each in opened))
+        why, sealed_until = TopicClosed("the broker is stopping"), self._loop.time() + SEALING_SECONDS
+        for at in range(0, len(opened), TOPICS_CLOSING):
+            seal = self._loop.time() < sealed_until
+            await asyncio.gather(*(each.end(why, seal=seal) for each in opened[at : at + TOPICS_CLOSING]))

@@ -83,6 +83,7 @@ class SubscriptionHost:
         self._held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
         self._unread: DanubeError | None = None  # why what comes next cannot be read
         self._throttle: Throttle | None = None
+        self._pausing: dict[ConsumerId, bool] = {}  # those of its consumers that paused it
         self._closed = False
 
     @property
@@ -110,6 +111,8 @@ class SubscriptionHost:
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
             self._outbox = deque(waiting for waiting in self._outbox if waiting.consumer != consumer)
+            if self._pausing.pop(consumer, False) and not self._pausing:
+                self.engine.resume()
             self.engine.leave(consumer, self.now, crashed=crashed)
             self._drop_recalled()
             self.wake()
@@ -124,10 +127,13 @@ class SubscriptionHost:
         """Its connection takes no more for now; the permits that it had left."""
         return self.engine.withdraw(consumer)
 
-    def pause(self) -> None:
+    def pause(self, consumer: ConsumerId) -> None:
+        """Until somebody resumes, or until this consumer and all others that paused have left."""
+        self._pausing[consumer] = True
         self.engine.pause()
 
     def resume(self) -> None:
+        self._pausing.clear()
         self.engine.resume()
         self.wake()
 

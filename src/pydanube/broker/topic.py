@@ -480,6 +480,10 @@ class Topic:
         for host in self.subscriptions.values():
             host.tick()
         self.ledger.stream.roll_if_old()
+        retention = self.options.retention
+        if trusted and retention is not None and retention.seconds is not None:
+            before = wall - retention.seconds * SECOND
+            self.ledger.stream.roll_if_outlived(before, self.state.deletable_before())
         ttl = self.options.ttl_seconds if trusted else None
         for host in list(self.subscriptions.values()) if ttl is not None else ():
             try:
@@ -550,8 +554,11 @@ class Topic:
     def _task(self, work: Coroutine[object, object, None]) -> Task[None]:
         return self._loop.create_task(work)
 
-    async def close(self, why: DanubeError | None = None) -> None:
-        """No new work; what was taken becomes durable; the streams are sealed and let go. Users are told `why`."""
+    async def close(self, why: DanubeError | None = None, *, seal: bool = True) -> None:
+        """No new work; what was taken becomes durable; the streams are sealed and let go. Users are told `why`.
+
+        A stream that is not sealed is recovered when the topic is next opened: slower there, quicker here.
+        """
         if self._closed is not None:
             return
         self._closed = why or TopicClosed(f"{self.name} is not served here any more")
@@ -562,8 +569,8 @@ class Topic:
             self._rebuilding.cancel()
             await asyncio.gather(self._rebuilding, return_exceptions=True)
         await self._log.close()
-        await self._state_stream.close()
-        await self.ledger.stream.close()
+        await self._state_stream.close(seal=seal)
+        await self.ledger.stream.close(seal=seal)
 
 
 def state_stream(stream: str) -> str:

@@ -6,6 +6,7 @@ records does it by compare-and-set, so two would-be owners cannot both succeed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -56,7 +57,7 @@ class StreamRecord:
     next_offset: int = 0  # no ledger opened from now on starts below
     newest: int = 0  # append time of the last entry of the sealed ledgers: later ones are not older
     ledgers: tuple[LedgerRecord, ...] = ()
-    kept_from: int = 0  # what lies below was deleted on request, whether or not its ledger holds more
+    kept_from: int = 0  # what lies below is not there any more, whether or not its ledger holds more
 
     @property
     def unsealed(self) -> LedgerRecord | None:
@@ -65,7 +66,9 @@ class StreamRecord:
     @property
     def end(self) -> int:
         """The last offset of the last sealed ledger, also if it was trimmed: confirmed, whoever asks."""
-        sealed = [ledger.last for ledger in self.ledgers if ledger.phase is Phase.SEALED]
+        sealed = [
+            ledger.last for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last >= ledger.first
+        ]
         return sealed[-1] if sealed else self.next_offset - 1
 
     def taken_over(self, token: str) -> StreamRecord:
@@ -99,18 +102,26 @@ class StreamRecord:
         assert ledger.id == id
         assert last >= ledger.first - 1
         assert next_offset > last
-        if last < ledger.first:  # nothing was ever acknowledged in it
-            record = replace(self, ledgers=self.ledgers[:-1])
-        else:
-            sealed = replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch, bytes=bytes, newest=newest)
-            record = self._with_last(sealed)
+        record = self._with_last(
+            replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch, bytes=bytes, newest=newest)
+        )
         return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
 
-    def trimmed(self, epoch: Epoch, before: int) -> tuple[StreamRecord, tuple[LedgerRecord, ...]]:
-        """Without the sealed ledgers that end below `before`; also returns those."""
+    def trimmed(self, epoch: Epoch, before: int) -> StreamRecord:
+        """The sealed ledgers that end below `before` are dead from now on."""
         self.check_owner(epoch)
-        gone = tuple(ledger for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last < before)
-        return replace(self, ledgers=self.ledgers[len(gone) :]), gone
+        ends = [ledger.last + 1 for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last < before]
+        return replace(self, kept_from=max([self.kept_from, *ends]))
+
+    def swept(self, epoch: Epoch, deleted: Collection[LedgerId]) -> StreamRecord:
+        """Without those dead ledgers, for no node has them any more."""
+        self.check_owner(epoch)
+        assert all(self.is_dead(ledger) for ledger in self.ledgers if ledger.id in deleted)
+        return replace(self, ledgers=tuple(ledger for ledger in self.ledgers if ledger.id not in deleted))
+
+    def is_dead(self, ledger: LedgerRecord) -> bool:
+        """Nothing in it is there any more, or ever was. It is listed until no node has it: else nobody would know."""
+        return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from)
 
     def truncated(self, epoch: Epoch, before: int) -> StreamRecord:
         """Nothing below `before` is there any more; ledgers that hold more stay until they can go as a whole."""
@@ -120,12 +131,13 @@ class StreamRecord:
     @property
     def first(self) -> int:
         """The first offset that is still there, or will be."""
-        return max(self.kept_from, self.ledgers[0].first if self.ledgers else self.next_offset)
+        starts = (ledger.first for ledger in self.ledgers if not self.is_dead(ledger))
+        return max(self.kept_from, next(starts, self.next_offset))
 
     def ledger_at(self, offset: int) -> LedgerRecord:
         """The ledger that holds `offset`, or the next one if it fell into a gap that was never used."""
         for ledger in self.ledgers:
-            if ledger.phase is not Phase.SEALED or offset <= ledger.last:
+            if not self.is_dead(ledger) and (ledger.phase is not Phase.SEALED or offset <= ledger.last):
                 return ledger
         raise EntryMissing(f"the stream has nothing at or after offset {offset}")
 

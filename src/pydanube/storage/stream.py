@@ -11,6 +11,7 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydanube.base.durability import Durability
@@ -23,7 +24,7 @@ from pydanube.base.errors import (
     OffsetNotConfirmed,
     OwnershipLost,
 )
-from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
+from pydanube.base.ids import NO_OFFSET, Epoch
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
@@ -35,7 +36,6 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 RETRY_TIMES_MAX = 10  # the longest pause between attempts, in first pauses
-DELETIONS_AT_ONCE = 100
 GONE = (EntryMissing, NodeReplaced)  # this copy does not have it and never will
 
 
@@ -75,8 +75,7 @@ class Stream:
         self._append_time = 0
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
-        self._undeleted: dict[tuple[LedgerId, NodeIdentity], None] = {}  # deletions that a node has not heard of yet
-        self._deleting: Task[None] | None = None
+        self._sweeping: Task[None] | None = None  # what could not be deleted from its nodes at once
 
     @classmethod
     async def take(
@@ -156,6 +155,14 @@ class Stream:
         if writer is not None and self._finishing is None and writer.next_offset > writer.first:
             self._roll(writer)
 
+    def roll_if_outlived(self, time: int, deletable_before: int | None) -> None:
+        """If the open ledger has something from before `time` that may go: ledgers go as a whole, and only sealed."""
+        writer = self._writer
+        if writer is None or not 0 < writer.oldest < time:
+            return
+        if deletable_before is None or deletable_before > writer.first:
+            self.roll()
+
     @property
     def confirmed(self) -> int:
         """The last offset that anybody may see; never goes back."""
@@ -172,8 +179,9 @@ class Stream:
     @property
     def sealed(self) -> tuple[LedgerRecord, ...]:
         """The ledgers that will not change any more, oldest first."""
-        ledgers = self._record.ledgers
-        return ledgers if self._record.unsealed is None else ledgers[:-1]
+        record = self._record
+        sealed = [ledger for ledger in record.ledgers if ledger.phase is Phase.SEALED and not record.is_dead(ledger)]
+        return tuple(sealed)
 
     @property
     def first(self) -> int:
@@ -237,63 +245,76 @@ class Stream:
     # -- trimming ----------------------------------------------------------------------------------------------------
 
     async def trim(self, before: int) -> int:
-        """Deletes the sealed ledgers that end below `before`: from the catalogue first, then from the nodes."""
+        """Deletes the sealed ledgers that end below `before`; says how many no node has any more.
+
+        First it is durable that they are dead, then they are deleted, and last they are forgotten: after a crash in
+        between, the next owner goes on.
+        """
         async with self._changing:
-            record, gone = self._record.trimmed(self.epoch, before)
-            if gone:
-                try:
-                    await self._store(record)
-                except OwnershipLost as error:
-                    self._lose(error)
-                    raise
-        for ledger in gone:
-            await self._delete(ledger)
-        return len(gone)
+            await self._decide(self._record.trimmed(self.epoch, before))
+        swept = await self._sweep()
+        self._sweep_later(self._retry_seconds_max)
+        return swept
 
     async def truncate(self, before: int) -> None:
         """From now on nothing below `before` is there, for good; what can be deleted of it now is."""
         async with self._changing:
-            try:
-                await self._store(self._record.truncated(self.epoch, before))
-            except OwnershipLost as error:
-                self._lose(error)
-                raise
+            await self._decide(self._record.truncated(self.epoch, before))
         self.roll()
         if self._opening is not None:
             await asyncio.wait([self._opening])
         await self.trim(before)
 
-    async def _delete(self, ledger: LedgerRecord) -> None:
-        """From every node; one that cannot do it now is asked again, for as long as this owner lives."""
+    async def _decide(self, record: StreamRecord) -> None:
+        """Unless it is decided already."""
+        if record == self._record:
+            return
+        try:
+            await self._store(record)
+        except OwnershipLost as error:
+            self._lose(error)
+            raise
+
+    @property
+    def _dead(self) -> list[LedgerRecord]:
+        return [ledger for ledger in self._record.ledgers if self._record.is_dead(ledger)]
+
+    async def _sweep(self) -> int:
+        """Deletes what is dead from its nodes, then from the record; how many there were."""
+        deleted = [ledger.id for ledger in self._dead if await self._delete(ledger)]
+        if deleted:
+            async with self._changing:
+                await self._decide(self._record.swept(self.epoch, deleted))
+        return len(deleted)
+
+    def _sweep_later(self, seconds: float) -> None:
+        """What a node could not delete is tried again, for as long as this owner lives."""
+        if self._dead and not self._closed and (self._sweeping is None or self._sweeping.done()):
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_again(seconds))
+
+    async def _sweep_again(self, seconds: float) -> None:
+        while self._dead and not self.lost:
+            await asyncio.sleep(seconds)
+            with suppress(DanubeError):
+                await self._sweep()
+            seconds = self._retry_seconds_max
+
+    @property
+    def _retry_seconds_max(self) -> float:
+        return RETRY_TIMES_MAX * self._settings.retry_seconds
+
+    async def _delete(self, ledger: LedgerRecord) -> bool:
+        """Whether no node has it any more."""
         answers = await asyncio.gather(
             *(self._nodes.get(identity).delete(ledger.id) for identity in ledger.nodes), return_exceptions=True
         )
-        for identity, answer in zip(ledger.nodes, answers, strict=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, GONE):
-                self._undeleted[ledger.id, identity] = None
-        if self._undeleted and (self._deleting is None or self._deleting.done()) and not self._closed:
-            self._deleting = asyncio.get_running_loop().create_task(self._delete_again())
-
-    async def _delete_again(self) -> None:
-        """What is not done when the owner is gone is reported by its node as a stranger."""
-        while self._undeleted:
-            await asyncio.sleep(RETRY_TIMES_MAX * self._settings.retry_seconds)
-            for ledger, identity in list(self._undeleted)[:DELETIONS_AT_ONCE]:
-                del self._undeleted[ledger, identity]  # behind the others, if it fails again
-                try:
-                    await self._nodes.get(identity).delete(ledger)
-                except GONE:
-                    continue
-                except DanubeError:
-                    self._undeleted[ledger, identity] = None
+        return not any(isinstance(answer, BaseException) and not isinstance(answer, GONE) for answer in answers)
 
     async def _tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
         """The end that the catalogue has decided; a node that misses it loses nothing."""
-        if last < ledger.first:
-            await self._delete(ledger)
-            return
-        sealings = [self._nodes.get(identity).seal(ledger.id, self.epoch, last) for identity in ledger.nodes]
-        await asyncio.gather(*sealings, return_exceptions=True)
+        if last >= ledger.first:
+            sealings = [self._nodes.get(identity).seal(ledger.id, self.epoch, last) for identity in ledger.nodes]
+            await asyncio.gather(*sealings, return_exceptions=True)
 
     # -- opening and going on ------------------------------------------------------------------------------------------
 
@@ -305,6 +326,7 @@ class Stream:
                 async with self._changing:
                     if self._record.unsealed is not None:
                         await self._recover()
+                    self._sweep_later(0.0)  # what nobody finished, or what was found to be empty
                     self._confirmed = max(self._confirmed, self._record.end)
                     self._append_time = max(self._append_time, self._record.newest)
                     if self._settings.lazy:
@@ -321,7 +343,7 @@ class Stream:
                 self._why_not = error
                 log.warning("%s cannot be appended to yet: %s", self.name, error)
                 await asyncio.sleep(pause)  # longer each time: an attempt costs a full disk some of its last room
-                pause = min(2 * pause, RETRY_TIMES_MAX * self._settings.retry_seconds)
+                pause = min(2 * pause, self._retry_seconds_max)
 
     def _wake_up(self) -> LedgerWriter | None:
         """The first append of a lazy stream: it and those that follow wait for the ledger to be made."""
@@ -431,17 +453,17 @@ class Stream:
         ends = (writer.record.id, last, writer.next_offset)
         return self._record.sealed(self.epoch, *ends, bytes=writer.bytes, newest=writer.newest)
 
-    async def close(self) -> None:
-        """Takes no more appends, waits for those under way, seals the ledger and lets go.
+    async def close(self, *, seal: bool = True) -> None:
+        """Takes no more appends, waits for those under way, seals the ledger if there is time for it, and lets go.
 
-        What cannot be finished now is left to whoever takes the stream next: recovery decides it.
+        What is not finished now is left to whoever takes the stream next: recovery decides it.
         """
         if self._closed:
             return
         self._closed = True
-        if self._deleting is not None:
-            self._deleting.cancel()
-            await asyncio.gather(self._deleting, return_exceptions=True)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
         await self._give_up_opening()
         writer = self._finishing or self._writer
         waiting = self._writer if self._finishing is not None else None
@@ -459,8 +481,11 @@ class Stream:
         try:
             last = await writer.finish()
             self._confirmed = max(self._confirmed, last)
-            await self._store(self._ended(writer, last))
-            await self._tell_nodes(writer.record, last)
+            if seal:
+                await self._store(self._ended(writer, last))
+                await self._tell_nodes(writer.record, last)
+                if last < writer.first:
+                    await self._sweep()
         except DanubeError as error:
             log.warning("%s was left open, to be recovered by its next owner: %s", self.name, error)
         self._finishing = None

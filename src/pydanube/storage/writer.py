@@ -41,7 +41,7 @@ class LedgerWriter:
         self.next_offset = first
         self.first = first
         self.bytes = 0
-        self.newest = 0  # append time of the last batch
+        self.oldest = self.newest = 0  # append times of the first and the last batch
         self.confirmed = first - 1  # the last offset that the ack quorum holds, with everything before it
         self.failure: DanubeError | None = None
         self._epoch = epoch
@@ -95,6 +95,7 @@ class LedgerWriter:
         stamped = batch.stamped(self.next_offset, self._epoch, append_time)
         self.next_offset += batch.count
         self.bytes += stamped.size
+        self.oldest = self.oldest or append_time
         self.newest = append_time
         self._entries_bytes += stamped.size
         entry = _Entry(stamped, self._loop.create_future())
