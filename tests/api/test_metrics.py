@@ -17,8 +17,11 @@ import pydanube
 from api.http_client import Http, with_http
 from pydanube.api.server import Server
 from pydanube.base.counting import Histogram
+from pydanube.base.errors import LedgerDamaged
 from pydanube.broker import metrics as metrics_module
+from pydanube.broker.holds import Opened, Principal
 from pydanube.broker.metrics import FAMILIES, LoopWatch, Page
+from pydanube.broker.service import Service
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDERS = "/api/v1/topics/default/orders"
@@ -280,3 +283,51 @@ def test_the_docs_have_the_table_of_what_is_exported() -> None:
 
 def _docs() -> str:
     return (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+
+
+def test_after_a_restart_every_topic_is_counted_and_kept_though_nobody_asks_for_it(tmp_path: Path) -> None:
+    async def before(server: Server, http: Http) -> None:
+        for topic in ("orders", "bills"):
+            await publish(http, topic, 3)
+            await http.ask("PUT", f"/api/v1/topics/default/{topic}/subscriptions/s", {"start": "earliest"})
+        await http.ask("PUT", "/api/v1/topics/default/wide", {"partitions": 3})
+        await http.ask("PUT", "/api/v1/topics/default/ticks", {"reliable": False})
+
+    async def after(server: Server, http: Http) -> None:
+        reopening = server._broker.service._reopening
+        assert reopening is not None
+        await reopening
+        samples = await scrape(http)
+        assert samples["danube_backlog_messages", ("/default/orders", "s")] == 3
+        assert samples["danube_backlog_messages", ("/default/bills", "s")] == 3
+        served = {str(each.name) for each in server._broker.service.opened()}
+        assert served == {"/default/orders", "/default/bills", *(f"/default/wide-part-{each}" for each in range(3))}
+
+    with_http(tmp_path, before)
+    with_http(tmp_path, after)
+
+
+def test_a_topic_that_cannot_be_opened_after_a_restart_is_not_in_the_way_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def before(server: Server, http: Http) -> None:
+        for topic in ("a", "b", "c"):
+            await http.ask("PUT", f"/api/v1/topics/default/{topic}")
+
+    opening = Service.open
+
+    async def fails(self: Service, principal: Principal, name: str, **options: Any) -> Opened:
+        if name == "/default/b":
+            raise LedgerDamaged("a bad block")
+        return await opening(self, principal, name, **options)
+
+    async def after(server: Server, http: Http) -> None:
+        reopening = server._broker.service._reopening
+        assert reopening is not None
+        await reopening
+        assert [str(each.name) for each in server._broker.service.opened()] == ["/default/a", "/default/c"]
+        assert "/default/b is opened when it is asked for: a bad block" in caplog.text
+
+    with_http(tmp_path, before)
+    monkeypatch.setattr(Service, "open", fails)
+    with_http(tmp_path, after)

@@ -89,6 +89,7 @@ TOPIC_NAME_CHARACTERS_MAX = 255  # of a topic's whole name, and of a namespace
 PARTITIONS_MAX = 1024  # of one topic
 NAMESPACES_MAX = 10_000
 TOPICS_OPENING_MAX = 64  # topics that are taken at once; the others wait their turn
+TOPICS_REOPENING = 4  # of these, those that nobody has asked for, after a start: whoever asks waits for few
 REQUESTS_AT_ONCE_MAX = 256  # requests of one connection that are being served; beyond it TopicBusy
 LISTED_MAX = 500  # names in one answer of a list; the rest is asked for after the last of them
 LISTED_BYTES_MAX = 48 * KIB  # of them, so that the answer fits a control frame

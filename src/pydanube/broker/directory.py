@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -151,6 +151,13 @@ class Directory:
         prefix = f"topics/{namespace}/"
         found = self._store.scan(prefix)
         return [TopicRecord.decode(TopicName(namespace, key[len(prefix) :]), entry.value) for key, entry in found]
+
+    def kept_places(self) -> Iterator[TopicName]:
+        """Of all topics that keep messages as there are now, read one at a time: there may be many."""
+        for key, entry in self._store.scan("topics/"):
+            _, namespace, name = key.split("/")
+            record = TopicRecord.decode(TopicName(namespace, name), entry.value)
+            yield from record.places() if record.reliable else ()
 
     def ids(self) -> frozenset[int]:
         """The numbers of all topics."""

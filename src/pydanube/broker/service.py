@@ -47,6 +47,7 @@ from pydanube.broker.leftovers import Leftovers
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.policies import Policies
 from pydanube.broker.quotas import Usage
+from pydanube.broker.reopening import reopen
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import LATEST, Receipt, Surroundings, Topic
 from pydanube.ledger.dedup import Renewal
@@ -98,6 +99,7 @@ class Service:
         self._closed = False
         self._moved = asyncio.Event()  # the clock was, by hand
         self._housekeeping = self._loop.create_task(self._keep_house())
+        self._reopening: Task[None] | None = None
 
     # -- namespaces ----------------------------------------------------------------------------------------------------
 
@@ -522,6 +524,11 @@ class Service:
                     except Exception as error:  # one topic's trouble is not the others'
                         log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
 
+    def reopen(self) -> None:
+        """Opens all that keep messages, in the background: what is due in them is due though nobody asks for them."""
+        assert self._reopening is None
+        self._reopening = self._loop.create_task(reopen(self, self._directory))
+
     def opened(self) -> list[Opened]:
         """All that is served here now, in the order of opening."""
         return list(self._opened.values())
@@ -539,6 +546,8 @@ class Service:
         self._closed = True
         self._housekeeping.cancel()
         counting = list(self._counting.values())
+        if self._reopening is not None:
+            counting.append(self._reopening)
         for task in counting:
             task.cancel()
         await asyncio.gather(self._housekeeping, *counting, *self._opening.values(), return_exceptions=True)
