@@ -73,7 +73,6 @@ class Server:
             await self._broker.close()
             raise
         self._broker.service.reopen()
-        self._broker.service.reopen()
         return self.address
 
     def _make_listener(self, web: Web, grpc: GrpcEntrance, *, serves_data: bool = True) -> Listener:
