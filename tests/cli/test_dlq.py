@@ -48,7 +48,7 @@ def test_peek_shows_where_a_letter_comes_from(danube: Danube, url: str, topic: s
     give_up(danube, url, topic, dead)
     first, second = danube("dlq", "peek", dead, "-o", "json").json
     assert first["original_topic"] == f"/default/{topic}"
-    assert (first["original_subscription"], first["original_offset"]) == ("work", "0")
+    assert (first["original_subscription"], first["original_offset"]) == ("work", 0)
     assert first["reason"] == "cannot do b'one'"
     assert first["attributes"] == {"own": "1"}
     assert second["payload"] == "two"

@@ -83,7 +83,7 @@ def test_partitions_stay_told_apart(danube: Danube, topic: str, tmp_path: Path) 
     danube("export", topic, str(file))
     rows = pq.read_table(file).select(["partition", "offset"]).to_pylist()
     assert len({(row["partition"], row["offset"]) for row in rows}) == 100
-    danube("export", topic, str(file), "--partition", "1")
+    danube("export", topic, str(file), "--partition", "1", "--force")
     assert "partition" not in pq.read_table(file).column_names
 
 

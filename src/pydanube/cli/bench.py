@@ -18,7 +18,7 @@ from pydanube.client import Client
 SAMPLES_MAX = 100_000  # latencies that are kept
 
 
-@click.group(cls=Noun)
+@click.group(cls=Noun, epilog="Example: danube bench publish trial")
 def bench() -> None:
     """Measure how fast a broker takes and gives messages."""
 

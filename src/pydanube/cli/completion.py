@@ -13,8 +13,8 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes commands in a shell.
 
     For bash and zsh put the line of the example into your ~/.bashrc or ~/.zshrc; for fish save the script as
-    ~/.config/fish/completions/danube.fish. Names of topics and of saved contexts are completed too: topics by asking
-    the broker, if it answers within a second.
+    ~/.config/fish/completions/danube.fish. Names of topics, subscriptions and saved contexts are completed too:
+    the first two by asking the broker, if it answers within a second.
     """
     kind = get_completion_class(shell)
     assert kind is not None

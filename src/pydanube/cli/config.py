@@ -14,7 +14,7 @@ from pydanube.cli.output import Output, printed
 from pydanube.cli.standalone import loaded, setting_options
 
 
-@click.group(cls=Noun)
+@click.group(cls=Noun, epilog="Example: danube config show")
 def config() -> None:
     """What a broker would be configured with."""
 

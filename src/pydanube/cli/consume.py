@@ -12,12 +12,14 @@ from typing import Any
 
 import click
 
-from pydanube.base.errors import NothingReceived
+from pydanube.base.errors import NothingReceived, NotReliable
+from pydanube.base.names import parse_topic
 from pydanube.cli import values
+from pydanube.cli.failures import Exit, Failure, say
 from pydanube.cli.formats import FIELDS, TABLE_HEADER, Writer, writer_of
-from pydanube.cli.reading import bounded_places, nothing_left, stored
+from pydanube.cli.reading import bounded_places, nothing_left, place_in, stored
 from pydanube.cli.running import connected
-from pydanube.cli.subscription import TYPES
+from pydanube.cli.subscription import TYPES, described, floors_of
 from pydanube.cli.values import PLACES
 from pydanube.client import Client, Consumer, Message
 
@@ -28,8 +30,14 @@ FORMAT_HELP = "Print each by this: " + "; ".join(f"%{name} {what}" for name, (wh
 
 @click.command(epilog="Example: danube consume orders --since 10m --exit-at-end -f '%o %k %v'")
 @click.argument("topic", type=values.topic)
-@click.option("--subscription", "-s", metavar="NAME", help="Consume as this one, and acknowledge what was printed.")
-@click.option("--type", "kind", type=click.Choice(TYPES), default="exclusive", show_default=True, help="If it is new.")
+@click.option(
+    "--subscription",
+    "-s",
+    type=values.subscription,
+    metavar="NAME",
+    help="Consume as this one, and acknowledge what was printed. Made if it is new.",
+)
+@click.option("--type", "kind", type=click.Choice(TYPES), help="If it is new.  [default: exclusive]")
 @click.option("--from", "start", type=values.place, help=PLACES)
 @click.option("--since", type=values.moment, help="Begin so long ago: 10m, or a time.")
 @click.option("--offset", type=values.Whole(min=0), help="Begin at this offset, of one partition.")
@@ -43,7 +51,7 @@ async def consume(
     client: Client,
     topic: str,
     subscription: str | None,
-    kind: str,
+    kind: str | None,
     start: Any,
     since: Any,
     offset: int | None,
@@ -56,26 +64,44 @@ async def consume(
     """Print messages, with a subscription or without.
 
     Without --subscription nothing is left behind and nobody else is affected. Each message stands on a line of its
-    own; JSON has what is no text in base64, marked by payload_encoding. Ctrl-C ends it.
+    own; JSON has what is no text in base64, marked by payload_encoding. A subscription that is there goes on where it
+    is, as the type that it has. Ctrl-C ends it.
     """
     places = [each for each in (start, since, offset) if each is not None]
     if len(places) > 1:
         raise click.UsageError("say one of --from, --since and --offset")
-    begin = places[0] if places else "latest"
+    begin = places[0] if places else None
     printer = Printer(writer_of(output, format), count)
+    found = await place_in(client, topic, partition, begin)
+    if not found.reliable and begin not in (None, "latest"):
+        raise NotReliable(f"{topic} keeps nothing, so there is no place in it to begin at")
     if output == "table" and format is None:
         printer.write_header()
     place = topic if partition is None else f"{topic}-part-{partition}"
     try:
-        if subscription is not None:
-            async with client.consumer(place, subscription=subscription, type=kind, start=begin) as consumer:
+        if exit_at_end and not found.reliable:
+            say(f"{topic} keeps nothing, so it is at its end")
+        elif subscription is not None:
+            async with await _consumer(client, place, subscription, kind, begin) as consumer:
                 await _consume(consumer, place, exit_at_end, printer)
-        elif (await client.topic(topic)).reliable:
-            await _read(client, topic, begin, partition, exit_at_end, printer)
+        elif found.reliable:
+            await _read(client, topic, "latest" if begin is None else begin, partition, exit_at_end, printer)
         else:
-            await _listen(client, place, exit_at_end, printer)
+            await _listen(client, place, printer)
     except asyncio.CancelledError:  # Ctrl-C is how it ends
         return
+
+
+async def _consumer(client: Client, place: str, name: str, kind: str | None, begin: Any) -> Consumer:
+    """Of a subscription as it is, or of a new one."""
+    found = await described(client, place, name)
+    if found is None:
+        start = "latest" if begin is None else begin
+        return client.consumer(place, subscription=name, type=kind or "exclusive", start=start, create=False)
+    if begin is not None:
+        help = "Leave the place out, or move it first with `danube subscription seek`."
+        raise Failure(f"{name} is there already, at {floors_of(found)}", help, Exit.USAGE)
+    return client.consumer(place, subscription=name, type=kind or found["type"], create=False)
 
 
 class Printer:
@@ -120,14 +146,14 @@ async def _read(
             return
 
 
-async def _listen(client: Client, place: str, exit_at_end: bool, printer: Printer) -> None:
+async def _listen(client: Client, place: str, printer: Printer) -> None:
     """A topic that keeps nothing can only be listened to, by a subscription that goes with the command."""
     name = f"danube-consume-{os.urandom(8).hex()}"
     async with client.consumer(place, subscription=name) as consumer:
         try:
-            await _consume(consumer, place, exit_at_end, printer)
+            await _consume(consumer, place, False, printer)
         finally:
-            await client.admin.delete_subscription(place, name)
+            await client.admin.delete_subscription(str(parse_topic(place).whole), name)
 
 
 async def _consume(consumer: Consumer, place: str, exit_at_end: bool, printer: Printer) -> None:

@@ -15,7 +15,7 @@ from pydanube.cli.settings import broker_of, place_options, saved_names
 NAME_CHARACTERS_MAX = 100
 
 
-@click.group(cls=Noun)
+@click.group(cls=Noun, epilog="Example: danube context list")
 def context() -> None:
     """Addresses of brokers, saved under names."""
 

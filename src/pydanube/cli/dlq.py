@@ -17,10 +17,11 @@ from pydanube.base.limits import REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.cli import values
 from pydanube.cli.failures import Failure
 from pydanube.cli.lazy import Noun
-from pydanube.cli.messages import described
+from pydanube.cli.messages import described, with_escapes
 from pydanube.cli.output import Agreement, Output, destructive, printed, progress
 from pydanube.cli.reading import bounded_places, how_many, nothing_left, stored
 from pydanube.cli.running import connected
+from pydanube.cli.subscription import described as subscription_of
 from pydanube.cli.values import many, pairs
 from pydanube.client import Client, Consumer, Message
 
@@ -36,6 +37,17 @@ OWN = frozenset(
         "x-delivery-attempt",
         "x-failure-reason",
     }
+)
+ACKNOWLEDGED = "It is acknowledged or was skipped."  # as the broker explains it
+COLUMNS = (
+    "offset",
+    "original_topic",
+    "original_subscription",
+    "original_offset",
+    "attempts",
+    "redriven",
+    "reason",
+    "payload",
 )
 CHUNK = 500  # letters that are published, awaited and acknowledged together
 SILENCE_SECONDS = 0.2
@@ -54,7 +66,7 @@ filter_option = click.option(
 )
 
 
-@click.group(cls=Noun)
+@click.group(cls=Noun, epilog="Example: danube dlq peek orders-dead")
 def dlq() -> None:
     """Look at dead letters, and publish them again."""
 
@@ -66,29 +78,56 @@ def dlq() -> None:
 @printed
 @connected
 async def peek(client: Client, output: Output, topic: str, count: int, filters: tuple[str, ...]) -> None:
-    """Show dead letters: where each comes from, why it was given up, and what it is."""
+    """Show dead letters: where each comes from, why it was given up, and whether it was published again."""
     wanted = Filter(filters)
-    rows: list[dict[str, Any]] = []
+    letters: list[Message] = []
     async for batch in stored(client, await bounded_places(client, topic, "earliest", None)):
-        rows += [_row(each) for each in batch if wanted.has(each)][: count - len(rows)]
-        if len(rows) == count:
+        letters += [each for each in batch if wanted.has(each)][: count - len(letters)]
+        if len(letters) == count:
             break
-    columns = ("offset", "original_topic", "original_subscription", "original_offset", "attempts", "reason", "payload")
-    output.rows(rows, columns)
+    redriven = await _redriven(client, topic, letters)
+    rows = [_row(letter, was, for_people=output.for_people) for letter, was in zip(letters, redriven, strict=True)]
+    output.rows(rows, COLUMNS)
 
 
-def _row(letter: Message) -> dict[str, Any]:
+def _row(letter: Message, redriven: bool, *, for_people: bool) -> dict[str, Any]:
     found = described(letter)
     about = found["attributes"]
     found["attributes"] = {name: text for name, text in about.items() if name not in OWN}
+    if for_people:
+        found["payload"] = with_escapes(letter.payload)
     return {
         **found,
         "original_topic": about.get(TOPIC),
         "original_subscription": about.get("x-original-subscription"),
-        "original_offset": about.get("x-original-topic-offset"),
-        "attempts": about.get("x-delivery-attempt"),
+        "original_offset": _number(about.get("x-original-topic-offset")),
+        "attempts": _number(about.get("x-delivery-attempt")),
         "reason": about.get("x-failure-reason"),
+        "redriven": redriven,
     }
+
+
+def _number(text: str | None) -> int | str | None:
+    """As the broker wrote it; whoever else wrote it may have written anything."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 20 else text
+
+
+async def _redriven(client: Client, topic: str, letters: list[Message]) -> list[bool]:
+    """Which of them the subscription has acknowledged. Only what lies above its floor must be asked for one by one."""
+    known = await subscription_of(client, topic, SUBSCRIPTION)
+    if known is None:
+        return [False] * len(letters)
+    places = dict((await client.topic(topic)).places())
+    floors = dict(zip(places, known["floors"], strict=False))  # of partitions that it has seen
+    found = []
+    for letter in letters:
+        floor = floors.get(letter.partition)
+        done = floor is not None and letter.offset < floor
+        if not done and floor is not None:
+            place = places[letter.partition]
+            done = await client.admin.explain(place, SUBSCRIPTION, offset=letter.offset) == ACKNOWLEDGED
+        found.append(done)
+    return found
 
 
 class Filter:
@@ -131,8 +170,9 @@ async def redrive(
 ) -> None:
     """Publish dead letters to where they come from, once more.
 
-    They stay in the dead-letter topic as well; its subscription danube-redrive remembers which were published. A run
-    that broke off and is repeated with the same options publishes nothing twice.
+    The subscription danube-redrive of the dead-letter topic acknowledges what was published. As any message, a letter
+    goes once every subscription of its topic has it done, unless retention keeps it. A run that broke off and is
+    repeated with the same options publishes nothing twice.
     """
     wanted = Filter(filters)
     if agreement.dry_run:

@@ -15,9 +15,10 @@ from typing import IO, Any, Protocol
 import click
 
 from pydanube.cli import values
+from pydanube.cli.failures import Failure
 from pydanube.cli.messages import described, json_line, to_json
 from pydanube.cli.output import Output, need, pace, printed, progress
-from pydanube.cli.reading import bounded_places, how_many, stored
+from pydanube.cli.reading import bounded_places, how_many, place_in, stored
 from pydanube.cli.running import connected
 from pydanube.cli.values import PLACES, many
 from pydanube.client import Client, MessageBatch
@@ -67,6 +68,7 @@ format_option = click.option(
 @click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
 @click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Up to there, exclusive.")
 @click.option("--partition", type=values.Whole(min=0), help="Only this one.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @printed
 @connected
 async def export(
@@ -78,13 +80,18 @@ async def export(
     start: Any,
     end: Any,
     partition: int | None,
+    force: bool,
 ) -> None:
     """Write a topic to a file: Parquet, JSON lines or CSV.
 
-    Of what is there now. FILE is made under another name and moved when it is whole; `-` is stdout. What is no text is
-    base64 in JSON lines and CSV, and marked by payload_encoding and key_encoding.
+    Of what is there now. FILE is made under another name and moved when it is whole; a pipe or device is written to as
+    it is, and `-` is stdout. What is no text is base64 in JSON lines and CSV, and marked by payload_encoding and
+    key_encoding.
     """
     kind = format_of(file, given)
+    if not force:
+        _check_new(file)
+    await place_in(client, topic, partition, start, end)
     places = await bounded_places(client, topic, start, partition, end)
     schema = None
     if kind == "parquet":
@@ -102,19 +109,29 @@ async def export(
     output.summary(f"{many(written)} of {topic} exported", beside=file == "-", **fields)
 
 
+def _check_new(file: str) -> None:
+    if file != "-" and Path(file).is_file():
+        raise Failure(f"{file} is there already", "Choose another name, or say --force.")
+
+
 @contextmanager
 def _target(file: str) -> Iterator[IO[bytes]]:
     if file == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    temporary = Path(f"{file}.part")
+    if Path(file).exists() and not Path(file).is_file():  # whoever reads a pipe has it open by its name
+        with Path(file).open("wb") as target:
+            yield target
+        return
+    path = Path(file).resolve()  # a link stays one
+    temporary = path.with_name(f"{path.name}.part")
     try:
         with temporary.open("wb") as target:
             yield target
             target.flush()
             os.fsync(target.fileno())
-        temporary.replace(file)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()

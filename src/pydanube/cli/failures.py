@@ -15,6 +15,8 @@ from pydanube.base.errors import (
     NameInvalid,
     NamespaceNotFound,
     PartitionMissing,
+    PolicyInvalid,
+    SubscriptionInvalid,
     SubscriptionNotFound,
     TlsFailed,
     TopicNotFound,
@@ -38,19 +40,24 @@ MEANING = {
     Exit.USAGE: "the command was not understood, a value is wrong, or nobody was there to confirm it",
     Exit.NOT_FOUND: "the topic, partition, subscription, namespace or context is not there",
     Exit.UNREACHABLE: "no broker was reached, or its certificate is not trusted",
-    Exit.INTERRUPTED: "Ctrl-C, or a No to the question, before it was done",
+    Exit.INTERRUPTED: "Ctrl-C, SIGTERM, or a No to the question, before it was done",
 }
 _KINDS: dict[type[DanubeError], Exit] = {
     AddressInvalid: Exit.USAGE,
     ArgumentInvalid: Exit.USAGE,
     ConfigInvalid: Exit.USAGE,
     NameInvalid: Exit.USAGE,
+    PolicyInvalid: Exit.USAGE,
+    SubscriptionInvalid: Exit.USAGE,
     NamespaceNotFound: Exit.NOT_FOUND,
     PartitionMissing: Exit.NOT_FOUND,
     SubscriptionNotFound: Exit.NOT_FOUND,
     TopicNotFound: Exit.NOT_FOUND,
     ConnectionLost: Exit.UNREACHABLE,
     TlsFailed: Exit.UNREACHABLE,
+}
+_HELP: dict[type[DanubeError], str] = {  # where that of the client's is not a command's
+    ConnectionLost: "Start one with `danube standalone --data-dir ./data`, or say with --url where it is.",
 }
 
 
@@ -89,7 +96,8 @@ def fail(error: Exception) -> int:
             say(f"there is no {error.option_name}{close}", _help_of(error.ctx))
             return Exit.USAGE
         case click.UsageError():
-            say(error.format_message().rstrip("."), _help_of(error.ctx))
+            sentence = " ".join(error.format_message().split())  # what may be chosen stands on lines of its own
+            say(sentence.rstrip("."), _help_of(error.ctx))
             return Exit.USAGE
         case Failure():
             say(error.message, error.help)
@@ -101,7 +109,7 @@ def fail(error: Exception) -> int:
             notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
             code = exit_code_of(error)
             what = f"{error.code.replace('_', ' ')}: " if code is Exit.NOT_FOUND else ""  # else the text is a bare name
-            say(f"{what}{error}{notes}", error.help)
+            say(f"{what}{error}{notes}", _HELP.get(type(error), error.help))
             return code
         case OSError():
             say(f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -37,7 +37,8 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
     """Publish what a file has: Parquet, JSON lines or CSV.
 
     Of each row payload (or value), key, attributes, event_time and delivery_time are published; what else there is
-    belongs to the place it comes from. `-` is stdin, for JSON lines and CSV.
+    belongs to the place it comes from. A row must have a payload; null publishes a message without one. `-` is stdin,
+    for JSON lines and CSV.
     """
     kind = format_of(file, given)
     if kind == "parquet":
@@ -104,16 +105,26 @@ def _csv(file: str) -> Iterator[Draft]:
     csv.field_size_limit(BATCH_BYTES_MAX * 2)
     with opened(file) as source:
         rows = csv.DictReader(line.decode("utf-8", "surrogatepass") for line in source)
+        if rows.fieldnames:
+            _check_names(rows.fieldnames)
         for row in rows:
             yield draft_of(_of_csv(row))
 
 
+def _check_names(names: Sequence[str]) -> None:
+    if "payload" not in names and "value" not in names:
+        sentence = f"there is no column payload (or value), but {', '.join(names)[:200]}"
+        raise Failure(sentence, "Name a column so; nothing was published.")
+
+
 def _of_csv(row: dict[str | Any, Any]) -> dict[str, Any]:
-    """An empty cell is nothing, unless its encoding says that it is an empty text."""
-    found = {name: text for name, text in row.items() if name is not None}
-    for name in ("key", "payload", "value"):
-        if found.get(name) == "" and not found.get(f"{name}_encoding"):
-            del found[name]
+    """An empty key is none, unless its encoding says that it is an empty text; so is a payload that has an encoding."""
+    found = {name: text for name, text in row.items() if name is not None and text is not None}
+    if found.get("key") == "" and not found.get("key_encoding"):
+        del found["key"]
+    for name in ("payload", "value"):
+        if found.get(name) == "" and found.get(f"{name}_encoding") == "":
+            found[name] = None
     if attributes := found.get("attributes"):
         try:
             found["attributes"] = json.loads(attributes)
@@ -134,6 +145,7 @@ def _parquet(file: str) -> Iterator[Draft]:
         raise click.UsageError(str(error)) from None
     with source:
         names = ("key", "payload", "value", "attributes", *TIMES)
+        _check_names(source.schema_arrow.names)
         known = [name for name in names if name in source.schema_arrow.names]
         for batch in source.iter_batches(READ_ROWS, columns=known):
             yield from map(_of_arrow, _columns(batch))

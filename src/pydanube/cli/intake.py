@@ -67,6 +67,20 @@ def lines_of(files: Sequence[str]) -> AsyncIterator[list[bytes]]:
     return in_thread(lines)
 
 
+def whole_files(files: Sequence[str]) -> AsyncIterator[list[bytes]]:
+    """Each as it is."""
+
+    def contents() -> Iterator[list[bytes]]:
+        for name in files:
+            with opened(name) as file:
+                data = file.read(BATCH_BYTES_MAX + 1)
+            if len(data) > BATCH_BYTES_MAX:
+                raise click.UsageError(f"{name} has more than {BATCH_BYTES_MAX} bytes, which no message may have")
+            yield [data]
+
+    return in_thread(contents)
+
+
 def opened(name: str) -> IO[bytes]:
     return _stdin() if name == "-" else Path(name).open("rb")
 

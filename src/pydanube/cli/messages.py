@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -14,6 +14,20 @@ from pydanube.cli.values import is_text, read_time, shown_time
 from pydanube.client import Message
 
 BASE64 = "base64"
+PUBLISHED = (
+    "payload",
+    "key",
+    "attributes",
+    "event_time",
+    "delivery_time",
+)  # of what a message has; the rest is its place
+NAMES = frozenset(
+    {
+        *PUBLISHED,
+        *("value", "value_encoding", "payload_encoding", "key_encoding"),
+        *("topic", "partition", "offset", "publish_time", "append_time", "producer", "sequence"),
+    }
+)
 to_json = json.JSONEncoder(ensure_ascii=False).encode  # made once, not for each message
 
 
@@ -65,8 +79,16 @@ def described(message: Message) -> dict[str, Any]:
     }
 
 
-def peeked(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    return [described(each) for each in messages]
+def peeked(messages: Sequence[Message], *, for_people: bool) -> list[dict[str, Any]]:
+    """For people what is no text is written with escapes, as `danube consume -o table` does."""
+    rows = [described(each) for each in messages]
+    for row, message in zip(rows, messages, strict=True) if for_people else ():
+        row.update(key=with_escapes(message.key_bytes), payload=with_escapes(message.payload))
+    return rows
+
+
+def with_escapes(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def json_line(message: Message) -> bytes:
@@ -80,18 +102,24 @@ def yaml_document(message: Message) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def draft_of_line(line: bytes) -> Draft:
+def draft_of_line(line: bytes, *, strict: bool = False) -> Draft:
+    """`strict` refuses names that nobody would publish: they are misspelled."""
     try:
         found = json.loads(line)
     except ValueError as error:
         raise click.UsageError(f"it is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise click.UsageError(f"it must be a JSON object, not {type(found).__name__}")
+    if strict and not found.keys() <= NAMES:
+        unknown = next(name for name in found if name not in NAMES)
+        raise click.UsageError(f"a message has no {unknown[:100]!r}; it has {', '.join(PUBLISHED)}")
     return draft_of(found)
 
 
 def draft_of(found: Mapping[str, Any]) -> Draft:
-    """Of what `described` says, or of less; `value` is understood as `payload`."""
+    """Of what `described` says, or of less; `value` is understood as `payload`. One of the two must be there."""
+    if "payload" not in found and "value" not in found:
+        raise click.UsageError("it has no payload (or value); null publishes a message without one")
     attributes = found.get("attributes")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise click.UsageError("attributes must be texts by name")

@@ -1,4 +1,4 @@
-"""Names that a shell offers behind a word: of topics, by asking the broker, and of saved contexts.
+"""Names that a shell offers behind a word: of topics and subscriptions, by asking the broker, and of saved contexts.
 
 Somebody waits with a finger on the key: what takes long, or fails in whatever way, offers nothing and says nothing.
 """
@@ -30,6 +30,19 @@ def topics(context: click.Context, incomplete: str) -> list[str]:
     except Exception:  # also a fault of the command: a line of a shell is no place for it
         return []
     return [name for name in found if name.startswith(incomplete)]
+
+
+def subscriptions(context: click.Context, incomplete: str) -> list[str]:
+    try:
+        found: list[str] = run(_subscriptions(context, context.params["topic"]))
+    except Exception:  # as above
+        return []
+    return [name for name in found if name.startswith(incomplete)]
+
+
+async def _subscriptions(context: click.Context, topic: str) -> list[str]:
+    async with asyncio.timeout(PATIENCE_SECONDS), client_of(context) as client:
+        return [str(each["subscription"]) for each in await client.admin.subscriptions(topic)]
 
 
 async def _topics(context: click.Context, incomplete: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,11 @@ class Output:
 
     def __init__(self, format: str) -> None:
         self.format = format
+
+    @property
+    def for_people(self) -> bool:
+        """Whether a value may be written in a way that only people read."""
+        return self.format == "table"
 
     def rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
         """A list; a table has these columns of it, in this order."""
@@ -130,8 +136,20 @@ class Agreement:
         if not self._yes:
             if not somebody_is_there():
                 raise click.UsageError(f"this would {deed}; say --yes, for nobody is there to be asked")
-            click.confirm(printable(f"This will {deed}. Go on?"), abort=True, err=True)
+            with _interruptible():
+                click.confirm(printable(f"This will {deed}. Go on?"), abort=True, err=True)
         return True
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """A signal ends a question at once. The loop, which the question blocks, would only note it for later."""
+    before = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import click
 from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.cli import values
 from pydanube.cli.failures import Exit
-from pydanube.cli.intake import fill, lines_of
+from pydanube.cli.intake import fill, lines_of, whole_files
 from pydanube.cli.messages import Draft, draft_of_line
 from pydanube.cli.output import Output, pace, printed
 from pydanube.cli.running import connected
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
 
     def draft(self, line: bytes, number: int) -> Draft:
         if self.json:
-            draft = draft_of_line(line)
+            draft = draft_of_line(line, strict=True)
             return draft._replace(
                 key=self._key(number) if draft.key is None else draft.key,
                 attributes={**self.attributes, **(draft.attributes or {})} or None,
@@ -61,6 +61,7 @@ class Shape(NamedTuple):
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at most.")
 @click.option("--key", "-k", metavar="TEXT", help="Key of each message; {n}, {uuid} and {now} are filled in.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="A line is its key, this, and its value.")
+@click.option("--whole", is_flag=True, help="Each FILE, or all of stdin, is one message, whatever bytes it has.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Attribute of each message.")
 @click.option("--json", "as_json", is_flag=True, help='A line is {"key": …, "payload": …, "attributes": …}.')
 @click.option("--reliable/--no-reliable", default=None, help="Kind of the topic, if it is new.  [default: reliable]")
@@ -78,6 +79,7 @@ async def produce(
     rate: float | None,
     key: str | None,
     key_separator: str | None,
+    whole: bool,
     headers: tuple[str, ...],
     as_json: bool,
     reliable: bool | None,
@@ -86,18 +88,23 @@ async def produce(
 ) -> int:
     """Publish lines, files or generated messages.
 
-    Without FILE and --value, every line of stdin is a message. Ends when all are acknowledged, and says how many.
-    Ctrl-C stops reading, waits for what was sent, and says the same.
+    Without FILE and --value, every line of stdin is a message; its end, \\n or \\r\\n, is no part of it. Ends when all
+    are acknowledged, and says how many. Ctrl-C stops reading, waits for what was sent, and says the same.
     """
-    if value is not None and files:
+    if value is not None and (files or whole):
         raise click.UsageError("say either --value or files")
+    if whole and (as_json or key_separator is not None):
+        raise click.UsageError("--whole takes files as they are: leave out --json and --key-separator")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is at least one character")
     separator = None if key_separator is None else key_separator.encode()
     shape = Shape(as_json, key, separator, pairs(headers, "an attribute"))
     if value is None and not files and sys.stdin.isatty() and not quiet:
         click.echo("every line is a message; Ctrl-D ends", err=True)
     if reliable is None:
         reliable = await _is_reliable(client, topic)
-    source = _generated(value, count or 1) if value is not None else lines_of(files or ("-",))
+    read = whole_files if whole else lines_of
+    source = _generated(value, count or 1) if value is not None else read(files or ("-",))
     sending = Sending(client, topic, shape, rate, count, reliable=reliable, compression=compression)
     began = perf_counter()
     try:
@@ -105,7 +112,8 @@ async def produce(
     finally:
         if not quiet:
             fields = {"topic": topic, **pace(sending.acknowledged, perf_counter() - began)}
-            output.summary(f"{many(sending.acknowledged)} acknowledged", **fields)
+            what = "acknowledged" if reliable else "sent (the topic keeps nothing)"
+            output.summary(f"{many(sending.acknowledged)} {what}", **fields)
 
 
 async def _is_reliable(client: Client, topic: str) -> bool:

@@ -5,8 +5,41 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import click
+
+from pydanube.base.errors import NotReliable, PartitionMissing
+from pydanube.cli.values import many
 from pydanube.client import Client, Consumer, MessageBatch
+from pydanube.client.client import TopicInfo
 from pydanube.client.reader import Place, places_of
+
+
+async def place_in(client: Client, topic: str, partition: int | None, *places: Any) -> TopicInfo:
+    """The topic; raises if it has no such partition, or if an offset does not say of which one it is."""
+    found = await client.topic(topic)
+    if partition is not None and partition >= found.partitions:
+        had = (
+            f"it has {many(found.partitions, 'partition')}, from 0 on" if found.partitions else "it is not partitioned"
+        )
+        raise PartitionMissing(f"{topic} has no partition {partition}: {had}")
+    if partition is None and found.partitions > 1 and any(type(place) is int for place in places):
+        raise click.UsageError(f"an offset lies in one partition: name it, as in {topic}-part-0")
+    return found
+
+
+async def kept(client: Client, topic: str) -> TopicInfo:
+    """The topic; raises if it keeps nothing."""
+    found = await client.topic(topic)
+    if not found.reliable:
+        raise NotReliable(f"{topic} keeps nothing")
+    return found
+
+
+async def check_whole(client: Client, topic: str, deed: str) -> None:
+    """What is done to a topic is done to all its partitions."""
+    if (await client.topic(topic)).partition is not None:
+        whole = topic.rpartition("-part-")[0]
+        raise click.UsageError(f"{deed} not for one partition alone: name the whole topic, {whole}")
 
 
 async def stored(client: Client, places: list[tuple[Place, int]]) -> AsyncIterator[MessageBatch]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
 import click
 
 import pydanube
+from pydanube.cli.failures import say
 from pydanube.cli.settings import broker_of, place_options
-from pydanube.client import Client
+from pydanube.client import Client, ClientEvent
 
 
 def run(work: Any) -> Any:
@@ -18,8 +22,6 @@ def run(work: Any) -> Any:
     try:
         import uvloop
     except ImportError:  # not on every platform
-        import asyncio
-
         return asyncio.run(work)
     return uvloop.run(work)
 
@@ -29,16 +31,38 @@ def connected(work: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
     @wraps(work)
     def command(*arguments: Any, **options: Any) -> Any:
-        return run(_on_client(work, *arguments, **options))
+        try:
+            return run(_on_client(work, *arguments, **options))
+        except asyncio.CancelledError:  # by SIGTERM
+            raise KeyboardInterrupt from None
 
     return place_options(command)
 
 
 async def _on_client(work: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> Any:
-    async with client_of(click.get_current_context()) as client:
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # not on every platform, nor beside the main thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # it ends as by Ctrl-C
+    async with client_of(click.get_current_context(), Announcer().tell) as client:
         return await work(client, *arguments, **options)
 
 
-def client_of(context: click.Context) -> Client:
+def client_of(context: click.Context, on_event: Callable[[ClientEvent], None] | None = None) -> Client:
     broker = broker_of(context)
-    return pydanube.connect(broker.url, ca_file=broker.ca_file)
+    return pydanube.connect(broker.url, ca_file=broker.ca_file, on_event=on_event)
+
+
+class Announcer:
+    """Says on stderr when the broker goes away and comes back: a command that waits for it is not silent."""
+
+    def __init__(self) -> None:
+        self._away = False
+
+    def tell(self, event: ClientEvent) -> None:
+        if event.what == "disconnected":
+            self._away = True
+            say("the broker is unreachable; trying again")
+        elif event.what == "connected" and self._away:
+            self._away = False
+            say("the broker is reachable again")

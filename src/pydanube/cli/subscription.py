@@ -6,14 +6,17 @@ import asyncio
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from pydanube.base.errors import TopicNotFound
+from pydanube.base.errors import SubscriptionNotFound, TopicNotFound
 from pydanube.cli import values
+from pydanube.cli.failures import Failure, say
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed
-from pydanube.cli.reading import bounded_places, how_many
+from pydanube.cli.reading import bounded_places, check_whole, how_many, kept, place_in
 from pydanube.cli.running import connected
-from pydanube.cli.values import PLACES, many, options_of, shown_time
+from pydanube.cli.values import PLACES, many, options_of, shown_duration, shown_time
+from pydanube.cli.watching import looks
 from pydanube.client import Client
 
 TYPES = ("exclusive", "shared", "failover", "key_shared")
@@ -27,7 +30,7 @@ option_option = click.option(
 )
 
 
-@click.group(cls=Noun)
+@click.group(cls=Noun, epilog="Example: danube subscription lag")
 def subscription() -> None:
     """Create, look at, move and delete subscriptions."""
 
@@ -54,11 +57,37 @@ async def create(
     dead_letter_topic: str | None,
 ) -> None:
     """Create a subscription. One that is there already stays as it is."""
+    await check_whole(client, topic, "a subscription is made")
+    await place_in(client, topic, None, start)
     chosen = options_of(options) or {}
     if dead_letter_topic is not None:
         chosen.setdefault("failure", {}).update(poison="dead_letter", dead_letter_topic=dead_letter_topic)
+    known = await described(client, topic, name)
     await client.admin.create_subscription(topic, name, type=kind, start=start, options=chosen or None)
-    output.done(f"created {name} of {topic}", **await client.admin.describe_subscription(topic, name))
+    found = await client.admin.describe_subscription(topic, name)
+    if known is None:
+        output.done(f"created {name} of {topic}", created=True, **found)
+        return
+    output.done(f"{name} of {topic} is there already, unchanged", created=False, **found)
+    _warn(found, chosen)
+
+
+async def described(client: Client, topic: str, name: str) -> dict[str, Any] | None:
+    """The subscription, if there is one."""
+    try:
+        return await client.admin.describe_subscription(topic, name)
+    except SubscriptionNotFound:
+        return None
+
+
+def _warn(found: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> None:
+    """Of what was asked for and does not hold."""
+    for section, options in chosen.items():
+        for name, value in options.items():
+            if (has := found["options"][section].get(name)) != value:
+                say(f"{section}.{name} stays {has}, not {value}", "Use `danube subscription alter`.")
+    if click.get_current_context().get_parameter_source("start") is not ParameterSource.DEFAULT:
+        say(f"it stays at {floors_of(found)}", "Use `danube subscription seek`.")
 
 
 @subscription.command("list", epilog="Example: danube subscription list orders")
@@ -72,19 +101,30 @@ async def list_subscriptions(client: Client, output: Output, topic: str) -> None
 
 @subscription.command("describe", epilog="Example: danube subscription describe orders billing")
 @click.argument("topic", type=values.topic)
-@click.argument("name")
+@click.argument("name", type=values.subscription)
 @printed
 @connected
 async def describe(client: Client, output: Output, topic: str, name: str) -> None:
     """How it stands, partition by partition, with its options and what was done, by cause."""
-    output.record(await client.admin.describe_subscription(topic, name))
+    output.record(_for(output, await client.admin.describe_subscription(topic, name)))
+
+
+def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
+    """For people, durations have a unit."""
+    if not output.for_people:
+        return found
+    failure = dict(found["options"]["failure"])
+    for name in ("ack_timeout", "base_delay", "max_delay"):
+        if failure.get(name) is not None:
+            failure[name] = shown_duration(failure[name])
+    return {**found, "options": {**found["options"], "failure": failure}}
 
 
 @subscription.command(
     "alter", epilog="Example: danube subscription alter orders billing --option failure.ack_timeout=1m"
 )
 @click.argument("topic", type=values.topic)
-@click.argument("name")
+@click.argument("name", type=values.subscription)
 @option_option
 @printed
 @connected
@@ -93,33 +133,38 @@ async def alter(client: Client, output: Output, topic: str, name: str, options: 
     chosen = options_of(options)
     if chosen is None:
         raise click.UsageError("nothing to change: say --option")
-    output.record(await client.admin.alter_subscription(topic, name, options=chosen))
+    output.record(_for(output, await client.admin.alter_subscription(topic, name, options=chosen)))
 
 
 @subscription.command("seek", epilog="Example: danube subscription seek orders billing --to 10m --dry-run")
 @click.argument("topic", type=values.topic)
-@click.argument("name")
+@click.argument("name", type=values.subscription)
 @click.option("--to", type=values.place, required=True, help=PLACES)
 @printed
 @destructive
 @connected
 async def seek(client: Client, output: Output, agreement: Agreement, topic: str, name: str, to: Any) -> None:
     """Let it go on from another place; what it had received and not acknowledged counts no more."""
+    await place_in(client, topic, None, to)
     before = await client.admin.describe_subscription(topic, name)
+    if isinstance(to, int):
+        _check_end(topic, before, to)
     target = shown_time(to["time"]) if isinstance(to, dict) else to
     left = how_many(await bounded_places(client, topic, to, None))
-    deed = f"move {name} of {topic}, now at {_floors(before)} with {many(before['backlog'])} to do, to {_short(target)}"
+    deed = (
+        f"move {name} of {topic}, now at {floors_of(before)} with {many(before['backlog'])} to do, to {_short(target)}"
+    )
     deed += f", which leaves {many(left)} to do"
     fields = {"topic": topic, "subscription": name, "backlog": before["backlog"], "to": target, "leaves": left}
     if agreement.given(output, deed, **fields):
         after = await client.admin.seek_subscription(topic, name, to)
-        sentence = f"{name} of {topic} is at {_floors(after)}, with {many(after['backlog'])} to do"
+        sentence = f"{name} of {topic} is at {floors_of(after)}, with {many(after['backlog'])} to do"
         output.done(sentence, **after)
 
 
 @subscription.command("skip", epilog="Example: danube subscription skip orders billing --count 1 --yes")
 @click.argument("topic", type=values.topic)
-@click.argument("name")
+@click.argument("name", type=values.subscription)
 @click.option("--count", type=values.Whole(min=1), help="The next so many messages.")
 @click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="All messages below.")
 @printed
@@ -131,12 +176,17 @@ async def skip(
     """Give messages up: they count as done. Of a partitioned topic, name the partition: orders-part-0."""
     if (count is None) == (before is None):
         raise click.UsageError("say either --count or --before")
+    await kept(client, topic)
     found = await client.admin.describe_subscription(topic, name)
+    if len(found["floors"]) > 1:
+        raise click.UsageError(f"what is given up lies in one partition: name it, as in {topic}-part-0")
+    if before is not None:
+        _check_end(topic, found, before)
     if count is not None:
         most = min(count, found["backlog"])
         deed = f"give up the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
     else:
-        deed = f"give up what {name} has to do below offset {before}; it is done below {_floors(found)}"
+        deed = f"give up what {name} has to do below offset {before}; it is done below {floors_of(found)}"
     if agreement.given(output, deed, topic=topic, subscription=name, backlog=found["backlog"]):
         skipped = await client.admin.skip_messages(topic, name, count=count, to=before)
         output.done(f"gave up {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
@@ -144,7 +194,7 @@ async def skip(
 
 @subscription.command("explain", epilog="Example: danube subscription explain orders billing --offset 42")
 @click.argument("topic", type=values.topic)
-@click.argument("name")
+@click.argument("name", type=values.subscription)
 @click.option("--offset", type=int, help="Of the message; else the first that is not done.")
 @click.option("--consumer", type=int, help="Its number; says why it gets nothing.")
 @printed
@@ -154,9 +204,10 @@ async def explain(
 ) -> None:
     """Say in one sentence why a message is not delivered, or why a consumer gets nothing."""
     if offset is None and consumer is None:
-        offset = (await client.admin.describe_subscription(topic, name))["floor"]
-        if offset is None:
-            raise click.UsageError("name one partition, as in orders-part-0")
+        found = await client.admin.describe_subscription(topic, name)
+        if len(found["floors"]) > 1:
+            raise click.UsageError(f"name one partition, as in {topic}-part-0")
+        offset = found["floor"] or 0
     sentence = await client.admin.explain(topic, name, offset=offset, consumer=consumer)
     output.done(sentence, topic=topic, subscription=name, offset=offset, consumer=consumer, sentence=sentence)
 
@@ -175,26 +226,21 @@ async def lag(
     """How far subscriptions are behind; those that are the farthest come first.
 
     In messages, and in seconds, which is the age of the oldest one that is not acknowledged. With --watch, each look is
-    a line of JSON, or a document of YAML.
+    a line of JSON, or a document of YAML; while the broker is away it goes on.
     """
     columns = ("topic", "subscription", "backlog", "backlog_seconds", "in_flight", "consumers")
-    rows = await _lags(client, topic, namespace)
     if not watch:
-        output.rows(rows, columns)
+        output.rows(await _lags(client, topic, namespace), columns)
         return
+    before: dict[tuple[str, str], int] = {}
     try:
         with output.live((*columns, "acked_per_second")) as show:
-            show(rows)
-            shown = 1
-            while shown != rounds:
-                await asyncio.sleep(every / 1_000_000)
-                before = {(each["topic"], each["subscription"]): each["done"] for each in rows}
-                rows = await _lags(client, topic, namespace)
+            async for rows, elapsed in looks(client, lambda: _lags(client, topic, namespace), every, rounds):
                 for each in rows:
-                    done = each["done"] - before.get((each["topic"], each["subscription"]), each["done"])
-                    each["acked_per_second"] = done * 1_000_000 / every
+                    last = before.get((each["topic"], each["subscription"]))
+                    each["acked_per_second"] = None if last is None else (each["done"] - last) / elapsed
+                before = {(each["topic"], each["subscription"]): each["done"] for each in rows}
                 show(rows)
-                shown += 1
     except asyncio.CancelledError:  # Ctrl-C is how it ends
         return
 
@@ -215,12 +261,13 @@ async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[
 
 @subscription.command("delete", epilog="Example: danube subscription delete orders billing --dry-run")
 @click.argument("topic", type=values.topic)
-@click.argument("name")
+@click.argument("name", type=values.subscription)
 @printed
 @destructive
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, topic: str, name: str) -> None:
     """Delete a subscription. Its consumers are told."""
+    await check_whole(client, topic, "a subscription is deleted")
     found = await client.admin.describe_subscription(topic, name)
     fields = {"topic": topic, "subscription": name, "backlog": found["backlog"], "consumers": found["consumers"]}
     deed = f"delete {name} of {topic} with {many(found['backlog'])} to do and {many(found['consumers'], 'consumer')}"
@@ -234,5 +281,12 @@ def _short(place: Any) -> str:
     return str(place).replace(".000000Z", "Z")
 
 
-def _floors(described: dict[str, Any]) -> str:
+def _check_end(topic: str, described: dict[str, Any], offset: int) -> None:
+    """The broker refuses it too; a dry run is to say so."""
+    end = described["ends"][0]
+    if end is not None and offset > end:
+        raise Failure(f"{topic} ends at {end}, so nothing goes on from {offset}", "Say an offset up to its end.")
+
+
+def floors_of(described: dict[str, Any]) -> str:
     return ", ".join("-" if each is None else str(each) for each in described["floors"])

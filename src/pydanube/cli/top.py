@@ -11,6 +11,7 @@ from pydanube.base.errors import NamespaceNotFound, TopicNotFound
 from pydanube.cli import values
 from pydanube.cli.output import Output, printed
 from pydanube.cli.running import connected
+from pydanube.cli.watching import looks
 from pydanube.client import Client
 
 TOPICS_MAX = 1000  # looked at in each round; each is a question to the broker
@@ -32,26 +33,17 @@ async def top(
 ) -> None:
     """Topics by how much is published to them, again and again.
 
-    Until Ctrl-C. The first round has no rates: they are measured from one to the next. As JSON each round is a line, as
-    YAML a document.
+    Until Ctrl-C, also while the broker is away. The first round has no rates: they are measured from one to the next.
+    As JSON each round is a line, as YAML a document.
     """
-    loop = asyncio.get_running_loop()
     before: dict[str, dict[str, Any]] = {}
-    looked = loop.time()
-    shown = 0
     try:
         with output.live(COLUMNS) as show:
-            while True:
-                rows = await _looked(client, namespace)
-                elapsed, looked = loop.time() - looked, loop.time()
+            async for rows, elapsed in looks(client, lambda: _looked(client, namespace), every, rounds):
                 for row in rows:
                     _measure(row, before.get(row["topic"]), elapsed)
                 before = {row["topic"]: row for row in rows}
                 show(_sorted(rows, SORTS[sort])[:lines])
-                shown += 1
-                if shown == rounds:
-                    return
-                await asyncio.sleep(every / 1_000_000)
     except asyncio.CancelledError:  # Ctrl-C is how it ends
         return
 

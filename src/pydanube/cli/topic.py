@@ -7,9 +7,11 @@ from typing import Any
 import click
 
 from pydanube.cli import values
+from pydanube.cli.failures import Failure
 from pydanube.cli.lazy import Noun
 from pydanube.cli.messages import peeked
 from pydanube.cli.output import Agreement, Output, destructive, printed
+from pydanube.cli.reading import check_whole, kept, place_in
 from pydanube.cli.running import connected
 from pydanube.cli.values import PLACES, many, policies_of, sized
 from pydanube.client import Client
@@ -23,7 +25,7 @@ policy_option = click.option(
 )
 
 
-@click.group(cls=Noun)
+@click.group(cls=Noun, epilog="Example: danube topic list")
 def topic() -> None:
     """Create, look at, change and delete topics."""
 
@@ -61,10 +63,7 @@ async def list_topics(client: Client, output: Output, namespace: str, everywhere
     """All topics of a namespace, by name, and what they are."""
     names = await client.admin.namespaces() if everywhere else [namespace]
     rows = [each for name in names for each in await client.admin.topic_records(name)]
-    for each in rows:
-        if not each["reliable"]:
-            each["durability"] = None  # it keeps nothing
-    output.rows(rows, ("topic", "reliable", "partitions", "durability"))
+    output.rows([_true(each) for each in rows], ("topic", "reliable", "partitions", "durability"))
 
 
 @topic.command("describe", epilog="Example: danube topic describe orders -o json")
@@ -74,7 +73,7 @@ async def list_topics(client: Client, output: Output, namespace: str, everywhere
 async def describe(client: Client, output: Output, name: str) -> None:
     """What it is, and how it stands: offsets, bytes, producers, consumers, subscriptions."""
     found = await client.admin.describe_topic(name)
-    output.record({**found, "messages": messages_of(found)})
+    output.record({**_true(found), "messages": messages_of(found)})
 
 
 @topic.command("alter", epilog="Example: danube topic alter orders --partitions 8 --policy ttl_seconds=none")
@@ -98,6 +97,7 @@ async def alter(client: Client, output: Output, name: str, partitions: int | Non
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
     """Delete a topic with its messages and subscriptions."""
+    await check_whole(client, name, "a topic is deleted as a whole,")
     found = await client.admin.describe_topic(name)
     fields = {"topic": name, "messages": messages_of(found), "subscriptions": found["subscriptions"]}
     deed = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
@@ -114,11 +114,16 @@ async def delete(client: Client, output: Output, agreement: Agreement, name: str
 @connected
 async def truncate(client: Client, output: Output, agreement: Agreement, name: str, before: int | None) -> None:
     """Delete its messages, and keep the topic. Subscriptions pass over them."""
+    await kept(client, name)
     found = await client.admin.describe_topic(name)
     count = messages_of(found)
     if before is not None:
         if len(found["ends"]) > 1:
-            raise click.UsageError("--before needs one partition: name it, as in orders-part-0")
+            raise click.UsageError(f"an offset lies in one partition: name it, as in {name}-part-0")
+        if before > found["end"]:
+            raise Failure(
+                f"{name} ends at {found['end']}, so it cannot begin at {before}", "Say an offset up to its end."
+            )
         count = max(0, min(before, found["end"]) - found["first"])
     if agreement.given(output, f"delete {many(count)} of {name}", topic=name, messages=count):
         await client.admin.truncate_topic(name, before=before)
@@ -129,13 +134,22 @@ async def truncate(client: Client, output: Output, agreement: Agreement, name: s
 @click.argument("name", type=values.topic)
 @click.option("--count", "-n", type=values.Whole(1, 10_000), default=1, show_default=True)
 @click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
-@click.option("--partition", type=int)
+@click.option("--partition", type=values.Whole(min=0), help="Only this one.")
 @printed
 @connected
 async def peek(client: Client, output: Output, name: str, count: int, start: Any, partition: int | None) -> None:
     """Show messages without consuming them."""
+    await place_in(client, name, partition, start)
     found = await client.admin.peek(name, count, start=start, partition=partition)
-    output.rows(peeked(found), ("partition", "offset", "publish_time", "key", "payload", "attributes"))
+    output.rows(
+        peeked(found, for_people=output.for_people),
+        ("partition", "offset", "publish_time", "key", "payload", "attributes"),
+    )
+
+
+def _true(record: dict[str, Any]) -> dict[str, Any]:
+    """What keeps nothing is not durable, whatever was chosen."""
+    return record if record["reliable"] else {**record, "durability": "none"}
 
 
 def messages_of(described: dict[str, Any]) -> int:

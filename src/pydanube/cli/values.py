@@ -40,7 +40,19 @@ class Topic(click.ParamType):  # type: ignore[type-arg]  # which older releases 
         return [CompletionItem(name) for name in topics(ctx, incomplete)]
 
 
+class Subscription(click.ParamType):  # type: ignore[type-arg]  # as above
+    """Of the topic that stands before it."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from pydanube.cli.offers import subscriptions
+
+        return [CompletionItem(name) for name in subscriptions(ctx, incomplete)]
+
+
 topic = Topic()
+subscription = Subscription()
 
 
 def duration(text: str) -> int:
@@ -50,10 +62,20 @@ def duration(text: str) -> int:
     return round(sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text)))
 
 
+def shown_duration(microseconds: int) -> str:
+    """As `duration` reads it, in the largest unit that fits."""
+    for unit, size in reversed(_UNITS.items()):
+        if microseconds >= size and microseconds * 1000 % size == 0:
+            return f"{microseconds / size:g}{unit}"
+    return f"{microseconds / 1000:g}ms"
+
+
 def place(text: str) -> Any:
     """A place in a topic, as the client takes it."""
     if text in ("earliest", "latest"):
         return text
+    if text.startswith("-") and _WHOLE.fullmatch(text):
+        raise click.BadParameter(f"an offset is 0 or more, not {text}")
     return int(text) if _WHOLE.fullmatch(text) else moment(text, "earliest, latest, an offset, ")
 
 
