@@ -35,7 +35,8 @@ class Http:
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> None:
         """JSON, or bytes as they are."""
         content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", "Host: danube", f"Content-Length: {len(content)}"]
+        lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {len(content)}"]
+        headers.setdefault("host", "danube")
         if body is not None and "content_type" not in headers:
             kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
             lines.append(f"Content-Type: {kind}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pydanube.api.http import connection as connection_module
 from pydanube.api.http.problem import status_of
 from pydanube.api.http.rest import make_router
 from pydanube.api.server import Server
+from pydanube.base.addresses import HostPort
 from pydanube.base.errors import error_table
 from pydanube.base.limits import HTTP_PIPELINED_BYTES_MAX, KIB, MIB
 
@@ -215,6 +217,68 @@ def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path) -> None:
         other.writer.transport.abort()
         while server._listener.web.serving:  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize("method", ["BREW", "TRACE", "CONNECT", "X"])
+def test_a_method_that_is_not_served_is_told_so(tmp_path: Path, method: str) -> None:
+    async def story(server: Server, http: Http) -> None:
+        refused = await http.ask(method, "/api/v1/broker")
+        assert (refused.status, refused.json["code"]) == (501, "http_unsupported")
+        assert method in refused.json["detail"]
+        assert await http.ended()
+
+    with_http(tmp_path, story)
+
+
+def test_a_request_that_comes_byte_by_byte_is_known_as_one(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        http.writer.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in b"PROPFIND / HTTP/1.1\r\nHost: danube\r\n\r\n":
+            http.writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert (await http.reply()).status == 501
+
+    with_http(tmp_path, story)
+
+
+# -- by which name -----------------------------------------------------------------------------------------------------
+
+OURS = [
+    "127.0.0.1",
+    "127.0.0.1:6650",
+    "10.1.2.3:80",
+    "[::1]:6650",
+    "[::1]",
+    "localhost:6650",
+    "LOCALHOST.",
+    "danube:6650",
+]
+THEIRS = ["evil.com", "evil.com:6650", "evil.com.", "127.0.0.1.evil.com:6650", "localhost.evil.com", "1.2.3.4.5"]
+
+
+def test_a_broker_without_tls_answers_only_to_names_that_nobody_else_can_register(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        for host in (*OURS, "Danube.Example.org:6650"):
+            assert (await http.ask("GET", "/api/v1/broker", host=host)).status == 200, host
+        for host in THEIRS:
+            for method, path in (("PUT", "/api/v1/namespaces/x"), ("GET", "/api/v1/namespaces"), ("GET", "/metrics")):
+                refused = await http.ask(method, path, host=host, origin=f"http://{host}")
+                assert (refused.status, refused.json["code"]) == (421, "http_host_refused"), host
+        assert "x" not in (await http.ask("GET", "/api/v1/namespaces")).json["namespaces"]
+
+    with_http(tmp_path, story, advertise=HostPort("danube.example.org", 6650))
+
+
+def test_a_head_that_does_not_come_is_told_the_time_it_had(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        http.writer.write(b"GET /healthz HTTP/1.1\r\n")
+        await until_reached(server)
+        [doorway] = server._listener.connections
+        doorway._too_slow()
+        told = await http.reply()
+        assert (told.status, told.json["detail"]) == (408, "the request did not come within 5 s")
 
     with_http(tmp_path, story)
 

@@ -90,7 +90,10 @@ def test_the_page_of_errors_is_the_table_and_is_served(tmp_path: Path) -> None:
     assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "python -m pydanube.api.http.problem"
 
     async def story(server: Server, http: Http) -> None:
-        assert (await http.ask("GET", "/errors")).body.decode() == page
+        served = await http.ask("GET", "/errors")
+        assert served.headers["content-type"].startswith("text/html")
+        for code in re.findall("^## (.*)$", page, re.MULTILINE):
+            assert f"<h2 id={code}>" in served.body.decode()  # where `type` of a problem leads a browser
 
     with_http(tmp_path, story)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from asyncio import Task, TimerHandle, Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _HTTP = tuple(f"{method} ".encode() for method in METHODS)
 _KNOWN = (PREFACE, HTTP2_PREFACE, *_HTTP)
+_METHOD = re.compile(rb"[A-Z]{1,16}")  # any: one that is not served is told so as HTTP says it
+_REQUEST = re.compile(_METHOD.pattern + b" ")
 _SNIFFED_BYTES = max(map(len, _KNOWN))
 # A look comes once in half a keepalive.
 _ASKED_LOOKS = 2  # in silence, before the peer is asked
@@ -201,11 +204,13 @@ class Doorway(asyncio.Protocol):
             self._native = self._listener.grpc.connect(self._transport, admin_only=not self._listener.serves_data)
             self._receive, self._first = self._native_bytes, b""
             self._native_bytes(first)
-        elif first.startswith(_HTTP):
+        elif _REQUEST.match(first) and not HTTP2_PREFACE.startswith(first):
             self._http = HttpConnection(self._listener.web, self._transport)
             self._receive, self._first = self._http_bytes, b""
             self._http_bytes(first)
-        elif len(first) >= _SNIFFED_BYTES or not any(known.startswith(first) for known in _KNOWN):
+        elif len(first) >= _SNIFFED_BYTES or not (
+            _METHOD.fullmatch(first) or any(known.startswith(first) for known in _KNOWN)
+        ):
             self._transport.write(b"Danube speaks its native protocol, gRPC and HTTP/1 here.\r\n")
             self._transport.close()
 
@@ -234,6 +239,6 @@ class Doorway(asyncio.Protocol):
         self._timer = None
         self._listener.greeted(self)
         if self._http is not None:
-            self._http.too_slow()
+            self._http.too_slow(HELLO_SECONDS)
             return
         self.refuse(ProtocolError(f"no HELLO within {HELLO_SECONDS:.0f} s"))

@@ -62,7 +62,7 @@ class Server:
         self._metrics = Metrics(self._broker.service)
         self._watch = LoopWatch(asyncio.get_running_loop())
         door = Door(self._broker.service, self._broker.clock, self._describe, self._in_force, KeptPage(self._exported))
-        web, grpc = Web(make_router(), door), GrpcEntrance(self._broker.service, self._grpc_urls)
+        web, grpc = Web(make_router(), door, self._names()), GrpcEntrance(self._broker.service, self._grpc_urls)
         self._listener = self._make_listener(web, grpc)
         self._admin = self._make_listener(web, grpc, serves_data=False)
         try:
@@ -74,6 +74,14 @@ class Server:
             raise
         self._broker.service.reopen()
         return self.address
+
+    def _names(self) -> frozenset[str] | None:
+        """By which HTTP may be asked for. With TLS a browser sees by the certificate whose name it is."""
+        chosen = self.settings
+        if chosen.certificate is not None:
+            return None
+        known = (HostPort(chosen.host, chosen.port), chosen.advertise, chosen.admin_listen)
+        return frozenset(each.host.lower() for each in known if each is not None)
 
     def _make_listener(self, web: Web, grpc: GrpcEntrance, *, serves_data: bool = True) -> Listener:
         return Listener(

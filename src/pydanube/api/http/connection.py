@@ -7,15 +7,17 @@ is read from it; a request has its time; and the bodies of all connections share
 from __future__ import annotations
 
 import asyncio
+import re
 from asyncio import Task, TimerHandle, Transport
 from dataclasses import dataclass
 from email.utils import formatdate
+from ipaddress import ip_address
 
 from pydanube.api.http.answer import Answer
 from pydanube.api.http.door import Door
 from pydanube.api.http.problem import problem
 from pydanube.api.http.router import Router
-from pydanube.base.errors import DanubeError, HttpBusy, HttpOriginRefused, HttpTooSlow
+from pydanube.base.errors import DanubeError, HttpBusy, HttpHostRefused, HttpOriginRefused, HttpTooSlow
 from pydanube.base.limits import (
     HTTP_BODIES_BYTES_MAX,
     HTTP_LINGER_SECONDS,
@@ -25,6 +27,7 @@ from pydanube.base.limits import (
 )
 from pydanube.wire.http1 import CONTINUE, Request, RequestReader, response
 
+_PORT = re.compile(r":[0-9]*$", re.ASCII)
 SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -34,11 +37,13 @@ class Web:
 
     router: Router
     door: Door
+    names: frozenset[str] | None  # in small letters, by which pages and programs may call the broker; None: any
     held: int = 0  # bytes of requests in memory
     serving: int = 0  # requests
 
     async def answer(self, request: Request) -> Answer:
         try:
+            _check_host(request, self.names)
             _check_origin(request)
             route, fields = self.router.find(request)
             if "topic" in fields:  # two segments of the path; what they say is the name's own to refuse
@@ -86,9 +91,10 @@ class HttpConnection:
         self._writable = True
         self._go_on()
 
-    def too_slow(self) -> None:
+    def too_slow(self, seconds: float = HTTP_REQUEST_SECONDS) -> None:
+        """Less than its time may be given to what has hardly begun."""
         self._timer = None
-        self._refuse(HttpTooSlow(f"a request is to come within {HTTP_REQUEST_SECONDS:.0f} s"))
+        self._refuse(HttpTooSlow(f"the request did not come within {seconds:g} s"))
 
     def close(self) -> None:
         """After what was written; what is being served is given up."""
@@ -194,6 +200,20 @@ class HttpConnection:
         elif not running and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _check_host(request: Request, names: frozenset[str] | None) -> None:
+    """A name that anybody can register may lead a browser here: the page then reads and changes what it likes.
+
+    Nobody registers an address, or a name without a dot, which the own network knows.
+    """
+    host = _PORT.sub("", request.headers.get("host", "")).strip("[].").lower()
+    if names is None or host in names or "." not in host:
+        return
+    try:
+        ip_address(host)
+    except ValueError:
+        raise HttpHostRefused(f"the broker is not known as {host[:100]}") from None
 
 
 def _check_origin(request: Request) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from html import escape
 
 from pydanube.api.http.answer import Answer
 from pydanube.base.errors import DanubeError, MethodNotAllowed, error_table
@@ -43,6 +44,7 @@ _STATUSES = {
     "http_body_too_large": 413,
     "http_target_too_long": 414,
     "content_type_unknown": 415,
+    "http_host_refused": 421,
     "http_head_too_large": 431,
     "http_unsupported": 501,
 }
@@ -84,8 +86,19 @@ def title_of(kind: type[DanubeError]) -> str:
     return " ".join((kind.__doc__ or "").split())
 
 
+def errors_html() -> str:
+    """The whole table as a page, with an anchor for each code: what `type` of a problem document points to."""
+    parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>Errors of Danube</title><h1>Errors</h1>"]
+    for code, kind in _listed():
+        parts.append(
+            f"<h2 id={code}>{code}</h2><p>{escape(title_of(kind))}</p>"
+            f"<p>HTTP {status_of(kind)}. {_fault(kind)}</p><p><b>What to do:</b> {escape(kind.help)}</p>"
+        )
+    return "\n".join(parts) + "</html>\n"
+
+
 def errors_page() -> str:
-    """The whole table in Markdown, with a heading for each code: what `type` of a problem document points to."""
+    """The same in Markdown, for the documentation."""
     lines = [
         "# Errors",
         "",
@@ -93,20 +106,26 @@ def errors_page() -> str:
         "In Python each is a class of `pydanube.base.errors`; over HTTP it comes with the status named here, as a",
         "problem document (RFC 9457).",
     ]
-    for code, kind in sorted(error_table().items()):
-        if kind.__module__.partition(".")[0] != "pydanube":
-            continue  # a test's own
-        again = "Trying again can help." if kind.retriable else "Trying again does not help."
+    for code, kind in _listed():
         lines += [
             "",
             f"## {code}",
             "",
             title_of(kind),
             "",
-            f"`{kind.__name__}`, HTTP {status_of(kind)}. {_BLAMES[kind.blame]} {again}",
+            f"`{kind.__name__}`, HTTP {status_of(kind)}. {_fault(kind)}",
         ]
         lines += ["", f"**What to do:** {kind.help}"]
     return "\n".join(lines) + "\n"
+
+
+def _listed() -> list[tuple[str, type[DanubeError]]]:
+    """All but a test's own."""
+    return sorted((code, kind) for code, kind in error_table().items() if kind.__module__.startswith("pydanube."))
+
+
+def _fault(kind: type[DanubeError]) -> str:
+    return f"{_BLAMES[kind.blame]} Trying again {'can' if kind.retriable else 'does not'} help."
 
 
 _BLAMES = {

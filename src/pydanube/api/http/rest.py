@@ -11,13 +11,13 @@ from pydanube.api.http.answer import TEXT, Answer, answer_of
 from pydanube.api.http.door import Door
 from pydanube.api.http.messages import peek, publish
 from pydanube.api.http.openapi import describe
-from pydanube.api.http.problem import ERRORS_PATH, errors_page
+from pydanube.api.http.problem import ERRORS_PATH, errors_html
 from pydanube.api.http.router import Field, Route, Router
 from pydanube.api.verbs import VERBS
 from pydanube.base.limits import HTTP_JSON_BYTES_MAX
 from pydanube.wire.objects import Object
 
-MARKDOWN = "text/markdown; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 API = "/api/v1"
 NAMESPACE = f"{API}/namespaces/{{namespace}}"
@@ -83,7 +83,7 @@ async def _metrics(door: Door, fields: Object) -> Answer:
 
 
 async def _errors(door: Door, fields: Object) -> Answer:
-    return Answer(200, errors_page().encode(), MARKDOWN)
+    return Answer(200, errors_html().encode(), HTML)
 
 
 def _says(text: str) -> Handler:
@@ -97,7 +97,7 @@ _OF_THE_BROKER = [
     Route("GET", "/healthz", "healthz", "Whether the process lives", _says("ok\n"), content_type=TEXT),
     Route("GET", "/readyz", "readyz", "Whether the broker serves", _says("ready\n"), content_type=TEXT),
     Route("GET", "/metrics", "metrics", "What it counts, for Prometheus", _metrics, content_type=PROMETHEUS),
-    Route("GET", ERRORS_PATH, "errors", "Every error there is, by its code", _errors, content_type=MARKDOWN),
+    Route("GET", ERRORS_PATH, "errors", "Every error there is, by its code", _errors, content_type=HTML),
     Route("GET", f"{API}/broker", "broker", "Version and address of the broker", _broker),
     Route("GET", f"{API}/config", "config", "The settings in force", _config),
     Route("GET", f"{API}/lookup/{{namespace}}/{{topic}}", "lookup", "Which broker serves a topic", _lookup),

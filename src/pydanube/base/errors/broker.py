@@ -368,7 +368,7 @@ class HttpUnsupported(DanubeError):
 
     code = "http_unsupported"
     blame = "caller"
-    help = "Send a plain request: its body with its length, or chunked and not compressed."
+    help = "Use a method of /api/v1/openapi.json, and send the body with its length, or chunked and not compressed."
 
 
 class HttpTooSlow(DanubeError):
@@ -387,6 +387,14 @@ class HttpBusy(DanubeError):
     blame = "environment"
     retriable = True
     help = "Wait a moment, then send the request again."
+
+
+class HttpHostRefused(DanubeError):
+    """The request is for a name that the broker is not known by. It may be a web page's way to a broker inside."""
+
+    code = "http_host_refused"
+    blame = "caller"
+    help = "Use the broker's IP address or `localhost`, or set `advertise` to the name that clients use."
 
 
 class HttpOriginRefused(DanubeError):

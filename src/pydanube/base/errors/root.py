@@ -8,9 +8,9 @@ Blame = Literal["caller", "server", "environment"]
 
 
 class DanubeError(Exception):
-    """The root. `code` never changes once released; `help` is one imperative sentence."""
+    """A fault of the broker itself that nobody foresaw."""
 
-    code: ClassVar[str] = "internal"
+    code: ClassVar[str] = "internal"  # never changes once released
     blame: ClassVar[Blame] = "server"
     retriable: ClassVar[bool] = False
-    help: ClassVar[str] = "Report it with the message and the log around it."
+    help: ClassVar[str] = "Report it with the message and the log around it."  # one imperative sentence
