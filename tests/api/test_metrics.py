@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pydanube
 from api.http_client import Http, with_http
+from pydanube.api.http import kept as kept_module
+from pydanube.api.http.kept import KeptPage
 from pydanube.api.server import Server
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import LedgerDamaged
@@ -26,6 +28,11 @@ from pydanube.broker.service import Service
 ROOT = Path(__file__).resolve().parents[2]
 ORDERS = "/api/v1/topics/default/orders"
 Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+@pytest.fixture(autouse=True)
+def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 0)
 
 
 def parsed(text: str) -> Samples:
@@ -192,6 +199,62 @@ def test_many_topics_are_looked_at_in_slices(tmp_path: Path, monkeypatch: pytest
         assert turns >= 4
 
     with_http(tmp_path, story)
+
+
+def test_a_page_is_made_once_for_all_who_ask_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 1000)
+    collect, collected = metrics_module.Metrics.collect, []
+
+    async def counted(metrics: Any, page: Page) -> None:
+        collected.append(page)
+        await collect(metrics, page)
+
+    monkeypatch.setattr(metrics_module.Metrics, "collect", counted)
+
+    async def story(server: Server, http: Http) -> None:
+        others = [await Http.connect(server) for _ in range(5)]
+        for each in others:
+            for _ in range(100):
+                each.send("GET", "/metrics")
+        for each in others:
+            replies = [await each.reply() for _ in range(100)]
+            assert {reply.status for reply in replies} == {200}
+            await each.close()
+        assert len(collected) == 1
+        samples = await scrape(http)
+        assert samples["danube_topics", ()] == 0
+
+    with_http(tmp_path, story)
+
+
+def test_a_page_that_failed_is_not_kept_and_one_that_left_does_not_take_it_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 1000)
+
+    async def run() -> None:
+        pages: list[asyncio.Future[str]] = []
+
+        async def make() -> str:
+            pages.append(asyncio.get_running_loop().create_future())
+            return await pages[-1]
+
+        kept = KeptPage(make)
+        one, two = asyncio.ensure_future(kept()), asyncio.ensure_future(kept())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        one.cancel()
+        pages[0].set_exception(OSError("no"))
+        with pytest.raises(OSError, match="no"):
+            await two
+        three = asyncio.ensure_future(kept())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        pages[1].set_result("page")
+        assert (await three, await kept()) == (b"page", b"page")
+        assert len(pages) == 2
+
+    asyncio.run(run())
 
 
 def test_a_histogram_counts_what_is_at_most_each_bound() -> None:

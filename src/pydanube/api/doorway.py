@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from pydanube.api.http.connection import HttpConnection
+from pydanube.api.http.problem import problem
 from pydanube.api.tcp.connection import NativeConnection
 from pydanube.api.tls import TLS_FIRST, secure
-from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, TlsFailed
-from pydanube.base.limits import HELLO_SECONDS, SEND_BUFFER_BYTES_MAX
+from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, TlsFailed, TooManyConnections
+from pydanube.base.limits import HELLO_SECONDS, LINGER_SECONDS, SEND_BUFFER_BYTES_MAX
 from pydanube.wire.commands import Closed
 from pydanube.wire.frames import PREFACE
-from pydanube.wire.http1 import METHODS
+from pydanube.wire.http1 import METHODS, response
 from pydanube.wire.http2.frames import PREFACE as HTTP2_PREFACE
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Doorway(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(Transport, transport)
         if not self._listener.admit(self):
-            self._transport.abort()
+            self._linger()
             return
         self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX)
         self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self._too_slow)
@@ -98,6 +99,7 @@ class Doorway(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """It does not read what it was sent, so nothing more is read from it: what it asks for would be answered."""
+        self._listener.stuck(self, self._transport.get_write_buffer_size())
         if self._native is not None:
             self._native.pause()
         elif self._http is not None:
@@ -107,6 +109,7 @@ class Doorway(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._heard = True
+        self._listener.unstuck(self)
         if self._native is not None:
             self._native.resume()
         elif self._http is not None:
@@ -158,6 +161,29 @@ class Doorway(asyncio.Protocol):
         else:
             native.ask()
 
+    # -- when there are too many -------------------------------------------------------------------------------------
+
+    def _linger(self) -> None:
+        """How to tell it so is known by its first bytes. With TLS that would take a handshake, so it is not told."""
+        if self._listener.certificate is None and self._listener.linger(self):
+            self._receive = self._turn_away
+            self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
+        else:
+            self._transport.abort()
+
+    def _turn_away(self, data: bytes) -> None:
+        first = self._first = self._first + data
+        if len(first) < _SNIFFED_BYTES and not first.startswith(_KNOWN):
+            return
+        error = TooManyConnections(f"there are {len(self._listener.connections)}")
+        if first.startswith(PREFACE):
+            self._transport.writelines(Closed.of(error).encode())
+        elif first.startswith(_HTTP):
+            status, content, content_type, headers = problem(error)
+            self._transport.write(response(status, content, content_type, headers, keep_alive=False))
+        self._receive, self._first = _ignore, b""
+        self._transport.close()
+
     # -- what it speaks ------------------------------------------------------------------------------------------------
 
     def _sniff_tls(self, data: bytes) -> None:
@@ -197,7 +223,8 @@ class Doorway(asyncio.Protocol):
     def _sniff(self, data: bytes) -> None:
         first = self._first = self._first + data
         if first.startswith(PREFACE) and self._listener.serves_data:
-            self._native = NativeConnection(self._listener.service, self._transport, self._listener.welcome)
+            listener = self._listener
+            self._native = NativeConnection(listener.service, self._transport, listener.welcome, listener.unfinished)
             self._receive, self._first = self._native_bytes, b""
             self._native_bytes(first)
         elif first.startswith(HTTP2_PREFACE):

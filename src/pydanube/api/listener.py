@@ -14,15 +14,18 @@ from itertools import islice
 from pydanube.api.doorway import Doorway
 from pydanube.api.grpc.entrance import GrpcEntrance
 from pydanube.api.http.connection import Web
+from pydanube.api.tcp.unfinished import Unfinished
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import TopicClosed
 from pydanube.base.limits import (
     CERTIFICATE_LOOK_SECONDS,
     CONNECTIONS_GREETING_MAX,
+    CONNECTIONS_LINGERING_MAX,
     CONNECTIONS_MAX,
     FRAME_BYTES_MAX,
     KEEPALIVE_SECONDS,
+    SEND_BUFFERS_BYTES_MAX,
     SWEEP_CONNECTIONS,
 )
 from pydanube.broker.service import Service
@@ -55,6 +58,10 @@ class Listener:
         self.certificate = certificate
         self.connections: dict[Doorway, None] = {}
         self.greeting: dict[Doorway, None] = {}
+        self.unfinished = Unfinished()
+        self._lingering: dict[Doorway, None] = {}  # one too many each, and soon told so
+        self._stuck: dict[Doorway, int] = {}  # bytes that wait for whoever takes nothing, the longest first
+        self._stuck_bytes = 0
         self.welcome = Welcome(broker, FRAME_BYTES_MAX, keepalive_seconds)
         self.refused = 0  # connections, because there were too many
         self._connections_max = connections_max
@@ -81,6 +88,8 @@ class Listener:
             timer.cancel()
         if self._server is not None:
             self._server.close()
+        for doorway in list(self._lingering):
+            doorway.abort()
         for doorway in list(self.connections):
             doorway.refuse(TopicClosed("the broker stops"))
         try:
@@ -113,7 +122,28 @@ class Listener:
     def greeted(self, doorway: Doorway) -> None:
         self.greeting.pop(doorway, None)
 
+    def linger(self, doorway: Doorway) -> bool:
+        """Whether one that is not admitted may stay until it was told so."""
+        if len(self._lingering) >= CONNECTIONS_LINGERING_MAX:
+            return False
+        self._lingering[doorway] = None
+        return True
+
+    def stuck(self, doorway: Doorway, bytes: int) -> None:
+        """It takes nothing, and so much waits for it. What waits for all such has a bound."""
+        self._stuck[doorway] = bytes
+        self._stuck_bytes += bytes
+        while self._stuck_bytes > SEND_BUFFERS_BYTES_MAX:
+            longest = next(iter(self._stuck))
+            self.unstuck(longest)
+            longest.abort()
+
+    def unstuck(self, doorway: Doorway) -> None:
+        self._stuck_bytes -= self._stuck.pop(doorway, 0)
+
     def forget(self, doorway: Doorway) -> None:
+        self.unstuck(doorway)
+        self._lingering.pop(doorway, None)
         self.greeting.pop(doorway, None)
         self.connections.pop(doorway, None)
         if not self.connections:

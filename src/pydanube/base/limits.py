@@ -12,6 +12,7 @@ BATCH_RAW_BYTES_MAX = BATCH_BYTES_MAX  # a batch never unpacks to more than it c
 BATCH_MESSAGES_MAX = 1 << 17  # index arrays of one batch stay below 1 MiB
 BATCH_ATTRIBUTES_MAX = 1 << 20  # of all messages of a batch; what they decode to stays in proportion to its bytes
 ATTRIBUTES_CHECKED_BYTES_MAX = 128 * KIB  # of one batch at publish, about a millisecond of the loop; more only when read
+ATTRIBUTES_CHECKED_BYTES_MAX = 128 * KIB  # of a batch at publish, some milliseconds; more only when read
 OFFSET_MAX = (1 << 62) - 1  # base + count never overflows a signed 64-bit column
 
 # -- journal ---------------------------------------------------------------------------------------------------------
@@ -96,7 +97,8 @@ LISTED_BYTES_MAX = 48 * KIB  # of them, so that the answer fits a control frame
 CHANNELS_MAX = 20_000  # producers and consumers of one connection
 CONNECTIONS_MAX = 20_000  # of one broker
 HELLO_SECONDS = 5.0  # a connection that has not said hello by then is closed
-SEND_BUFFER_BYTES_MAX = 8 * MIB  # waiting for a slow reader; its consumers get no more until it reads
+SEND_BUFFER_BYTES_MAX = 1 * MIB  # waiting for a slow reader; its consumers get no more until it reads
+SEND_BUFFERS_BYTES_MAX = 512 * MIB  # of all who take nothing; beyond it whoever has done so longest is hung up on
 
 # -- policies --------------------------------------------------------------------------------------------------------
 RATE_DEBT_SECONDS_MAX = 2  # answers to publishes beyond the rate come at most about as late; more is RateExceeded
@@ -114,6 +116,7 @@ VERB_BYTES_MAX = 64
 KEEPALIVE_SECONDS_MAX = 3600  # a side that is gone is noticed within two hours at the latest
 FEATURES_MAX = 64  # named in one hello or welcome
 FEATURE_BYTES_MAX = 64
+FRAMES_UNFINISHED_BYTES_MAX = 256 * MIB  # of all connections; beyond it the frame that began first is given up
 REASON_BYTES_MAX = 1_000  # of why a message failed, on the wire
 ERROR_MESSAGE_CHARACTERS_MAX = 500  # an error fits a frame before WELCOME, however its text is escaped
 
@@ -150,6 +153,8 @@ LEDGER_ID_BLOCK = 64  # ids taken at a time, so that a new ledger costs one writ
 # -- configuration, TLS and keepalive --------------------------------------------------------------------------------
 CONFIG_FILE_BYTES_MAX = 64 * KIB  # a file that is longer is not a configuration
 CONNECTIONS_GREETING_MAX = 4_096  # that have not said hello yet; beyond it the one that waits longest goes
+CONNECTIONS_LINGERING_MAX = 64  # too many, that are waited for to be told so; FILES_RESERVED has room for them
+LINGER_SECONDS = 1.0  # for their first bytes, which say how to tell them
 FILES_RESERVED = 512  # file descriptors that connections leave to the journal and the rest
 KEEPALIVE_SECONDS = 30  # of silence before the broker asks; it takes twice as long for an end
 SWEEP_CONNECTIONS = 32  # looked at in one turn: ten thousand idle ones are never more than a fraction of a millisecond
@@ -198,6 +203,7 @@ PEEKED_VALUE_BYTES_MAX = 256 * KIB  # of one message; what is longer is cut, and
 PEEK_WAIT_SECONDS_MAX = 20.0  # less than a proxy between waits
 METRIC_TOPICS_MAX = 500  # topics with samples of their own; the others are summed up under `_other`
 METRIC_SUBSCRIPTIONS_MAX = 1_000  # the same for subscriptions
+METRICS_KEPT_SECONDS = 1.0  # a page is given out again so long: scrapes cost nothing, however many come
 METRIC_SLICE = 50  # topics looked at in one turn of the loop, some hundred microseconds
 METRIC_READS_MAX = 32  # of storage in one scrape, for the age of backlogs that are not in memory
 AGE_READS_MAX = 100  # the same, in one answer about subscriptions: some ten milliseconds

@@ -130,7 +130,18 @@ class FrameReader:
     then HELLO, then nothing until `welcome` is called; the client's opens by itself with WELCOME.
     """
 
-    __slots__ = ("_allowed", "_begun", "_body", "_fault", "_missing", "_opened", "_preface", "_sender", "before_fault")
+    __slots__ = (
+        "_allowed",
+        "_begun",
+        "_body",
+        "_fault",
+        "_missing",
+        "_opened",
+        "_preface",
+        "_sender",
+        "_skipping",
+        "before_fault",
+    )
 
     def __init__(self, side: Side, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         if not FRAME_BYTES_MIN <= frame_bytes_max <= FRAME_BYTES_MAX:
@@ -142,6 +153,7 @@ class FrameReader:
         self._begun = b""  # the start of a header, or the whole one while `_body` is being received
         self._body: BytesIO | None = None  # grows with what comes, never with what was announced
         self._missing = 0
+        self._skipping = False
         self._fault: ProtocolError | None = None
         self.before_fault: list[Frame] = []  # good frames of the very bytes that `feed` refused
 
@@ -149,6 +161,20 @@ class FrameReader:
     def midway(self) -> bool:
         """Whether more bytes must come before the stream may end."""
         return bool(self._begun or self._preface)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it keeps of a frame whose body has not come whole."""
+        return 0 if self._body is None else self._body.tell()
+
+    @property
+    def unfinished(self) -> tuple[int, int, int] | None:
+        """Kind, channel and request of that frame, if there is one."""
+        return None if self._body is None else HEADER.unpack(self._begun)[1:]
+
+    def skip(self) -> None:
+        """That frame is not wanted: what has come and comes of it is not kept, and it is not given out."""
+        self._body, self._skipping = BytesIO(), True
 
     def welcome(self) -> None:
         """WELCOME was sent: from now on the client may send everything."""
@@ -221,12 +247,14 @@ class FrameReader:
                 raise self._refusal(length, kind)
             self._missing, self._body = length, BytesIO()
         end = min(at + self._missing, len(data))
-        self._body.write(memoryview(data)[at:end])
+        if not self._skipping:
+            self._body.write(memoryview(data)[at:end])
         self._missing -= end - at
         if not self._missing:
             _, kind, channel, request = HEADER.unpack(self._begun)
-            frames.append(Frame(kind, channel, request, self._body.getvalue()))  # handed over, not copied
-            self._begun, self._body = b"", None
+            if not self._skipping:
+                frames.append(Frame(kind, channel, request, self._body.getvalue()))  # handed over, not copied
+            self._begun, self._body, self._skipping = b"", None, False
             self._advance(kind)
         return end
 

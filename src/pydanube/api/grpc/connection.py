@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pydanube.api.buffers import coalesced
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.messages import DecodeError
 from pydanube.base.errors import DanubeError, GrpcCallInvalid
@@ -119,7 +120,7 @@ class GrpcConnection:
         core = self.core
         output = core.take_output()
         while output and not self._transport.is_closing():
-            self._transport.writelines(output)
+            self._transport.writelines(coalesced(output))
             self._wake()
             output = core.take_output()
         if (core.ended or core.drained) and not self._transport.is_closing():

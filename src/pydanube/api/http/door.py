@@ -20,7 +20,7 @@ class Door:
     clock: Clock
     describe: Callable[[], Object]  # the broker: version, address
     config: Callable[[], Object]  # what is in force
-    metrics: Callable[[], Awaitable[str]]
+    metrics: Callable[[], Awaitable[bytes]]
     principal: Principal = ANONYMOUS
     account: Account = field(init=False)  # of what is published over HTTP: all of it together is one publisher
     turn: int = 0  # requests with messages that have no key, so far: each goes to the next partition

@@ -79,7 +79,7 @@ async def _config(door: Door, fields: Object) -> Answer:
 
 
 async def _metrics(door: Door, fields: Object) -> Answer:
-    return Answer(200, (await door.metrics()).encode(), PROMETHEUS)
+    return Answer(200, await door.metrics(), PROMETHEUS)
 
 
 async def _errors(door: Door, fields: Object) -> Answer:

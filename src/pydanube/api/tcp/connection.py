@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from pydanube.api.buffers import coalesced
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
+from pydanube.api.tcp.unfinished import Unfinished
 from pydanube.api.tcp.verbs import VERBS
 from pydanube.base.errors import (
     ChannelInvalid,
@@ -49,7 +51,7 @@ from pydanube.wire.commands import (
     decode,
 )
 from pydanube.wire.commands import Receipt as Durability
-from pydanube.wire.frames import Buffer, Frame, FrameReader, Side
+from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
 
 log = logging.getLogger(__name__)
 AnyChannel = ProducerChannel | ConsumerChannel
@@ -59,7 +61,7 @@ FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say wh
 class NativeConnection:
     """Made when the preface has come; `receive` takes all bytes from it on."""
 
-    def __init__(self, service: Service, transport: Transport, welcome: Welcome) -> None:
+    def __init__(self, service: Service, transport: Transport, welcome: Welcome, unfinished: Unfinished) -> None:
         self.service = service
         self.principal: Principal = ANONYMOUS
         self.channels: dict[int, AnyChannel] = {}
@@ -71,6 +73,7 @@ class NativeConnection:
         self._welcome = welcome
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(Side.BROKER)
+        self._unfinished = unfinished
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
@@ -87,15 +90,29 @@ class NativeConnection:
 
     def receive(self, data: bytes) -> None:
         """A frame that is not as it should be ends the connection, after those before it were served."""
+        reader = self._reader
+        had = reader.held
         try:
-            frames = self._reader.feed(data)
+            frames = reader.feed(data)
         except ProtocolError as error:
-            self._serve(self._reader.before_fault)
+            self._serve(reader.before_fault)
             self.refuse(error)
             return
         if frames:
             self.heard = True
             self._serve(frames)
+        if had or reader.held:
+            self._hold(begun=not had or bool(frames))
+
+    def _hold(self, *, begun: bool) -> None:
+        """Of what it publishes where it has no producer nothing is kept, not even until it has come."""
+        reader = self._reader
+        if begun and (found := reader.unfinished) is not None and found[0] == Kind.PUBLISH:
+            _, channel, request = found
+            if channel not in self._opening and not isinstance(self.channels.get(channel), ProducerChannel):
+                reader.skip()
+                self._fail(channel, request, ChannelInvalid(f"channel {channel} is no producer"))
+        self._unfinished.hold(self, reader.held, begun=begun)
 
     def _serve(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -125,7 +142,7 @@ class NativeConnection:
     def _flush_now(self) -> None:
         out, self._out, self._out_bytes = self._out, [], 0
         if out and not self._transport.is_closing():
-            self._transport.writelines(out)
+            self._transport.writelines(coalesced(out))
 
     def refuse(self, error: DanubeError) -> None:
         """Says why, and closes."""
@@ -133,6 +150,12 @@ class NativeConnection:
             self.send(Closed.of(error).encode())
             self._flush()
             self._transport.close()
+            self._forget_frame()
+
+    def _forget_frame(self) -> None:
+        """What has come of one: nothing more will."""
+        self._unfinished.forget(self)
+        self._reader = FrameReader(Side.BROKER)
 
     def ask(self) -> None:
         """Are you there? Not while the socket takes nothing: the answer would come after all that waits for it."""
@@ -172,6 +195,7 @@ class NativeConnection:
             channel.close(crashed=False)
         self.channels.clear()
         self._out.clear()
+        self._forget_frame()
 
     # -- commands ------------------------------------------------------------------------------------------------------
 

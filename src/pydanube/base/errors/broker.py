@@ -397,6 +397,24 @@ class HttpHostRefused(DanubeError):
     help = "Use the broker's IP address or `localhost`, or set `advertise` to the name that clients use."
 
 
+class FramesBusy(DanubeError):
+    """Frames that have begun and not come whole fill the memory that there is for them; this one began first."""
+
+    code = "frames_busy"
+    blame = "environment"
+    retriable = True
+    help = "Connect again and send it in one go, in smaller batches if the network is slow."
+
+
+class TooManyConnections(DanubeError):
+    """The broker has as many connections as `limits.connections_max` allows; those it has stay."""
+
+    code = "too_many_connections"
+    blame = "environment"
+    retriable = True
+    help = "Close connections that are not needed, or raise limits.connections_max of the broker."
+
+
 class HttpOriginRefused(DanubeError):
     """A page of another site asks the broker to change something."""
 

@@ -1,0 +1,40 @@
+"""Frames of all connections that have begun and not come whole: together they have one bound.
+
+Whose frame began first gives it up when that is full: who sends in earnest is soon done. It owns no socket.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydanube.base.errors import DanubeError, FramesBusy
+from pydanube.base.limits import FRAMES_UNFINISHED_BYTES_MAX
+
+
+class Sender(Protocol):
+    """A connection, as far as its unfinished frame is concerned."""
+
+    def refuse(self, error: DanubeError) -> None: ...
+
+
+class Unfinished:
+    """One for a listener."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._held: dict[Sender, int] = {}  # whose frame began first, first
+
+    def hold(self, sender: Sender, bytes: int, *, begun: bool) -> None:
+        """So much has come of the frame that it sends; `begun` is that it is another one than before."""
+        if begun or not bytes:
+            self.forget(sender)
+        if bytes:
+            self.bytes += bytes - self._held.get(sender, 0)
+            self._held[sender] = bytes
+            while self.bytes > FRAMES_UNFINISHED_BYTES_MAX:
+                oldest = next(iter(self._held))
+                self.forget(oldest)
+                oldest.refuse(FramesBusy("the frame had not come whole when others needed its room"))
+
+    def forget(self, sender: Sender) -> None:
+        self.bytes -= self._held.pop(sender, 0)
