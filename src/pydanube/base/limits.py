@@ -11,7 +11,6 @@ BATCH_BYTES_MAX = FRAME_BYTES_MAX - 4 * KIB  # a batch and its command fit one f
 BATCH_RAW_BYTES_MAX = BATCH_BYTES_MAX  # a batch never unpacks to more than it could have been sent as
 BATCH_MESSAGES_MAX = 1 << 17  # index arrays of one batch stay below 1 MiB
 BATCH_ATTRIBUTES_MAX = 1 << 20  # of all messages of a batch; what they decode to stays in proportion to its bytes
-ATTRIBUTES_CHECKED_BYTES_MAX = 128 * KIB  # of one batch at publish, about a millisecond of the loop; more only when read
 ATTRIBUTES_CHECKED_BYTES_MAX = 128 * KIB  # of a batch at publish, some milliseconds; more only when read
 OFFSET_MAX = (1 << 62) - 1  # base + count never overflows a signed 64-bit column
 

@@ -389,14 +389,6 @@ class HttpBusy(DanubeError):
     help = "Wait a moment, then send the request again."
 
 
-class HttpHostRefused(DanubeError):
-    """The request is for a name that the broker is not known by. It may be a web page's way to a broker inside."""
-
-    code = "http_host_refused"
-    blame = "caller"
-    help = "Use the broker's IP address or `localhost`, or set `advertise` to the name that clients use."
-
-
 class FramesBusy(DanubeError):
     """Frames that have begun and not come whole fill the memory that there is for them; this one began first."""
 
@@ -413,6 +405,14 @@ class TooManyConnections(DanubeError):
     blame = "environment"
     retriable = True
     help = "Close connections that are not needed, or raise limits.connections_max of the broker."
+
+
+class HttpHostRefused(DanubeError):
+    """The request is for a name that the broker is not known by. It may be a web page's way to a broker inside."""
+
+    code = "http_host_refused"
+    blame = "caller"
+    help = "Use the broker's IP address or `localhost`, or set `advertise` to the name that clients use."
 
 
 class HttpOriginRefused(DanubeError):
