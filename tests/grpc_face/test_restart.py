@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import grpc
+
 from grpc_face.rig import (
     SECONDS,
     TYPES,
@@ -162,5 +163,28 @@ def test_a_stop_ends_streams_so_that_clients_ask_again(own_broker: Broker, topic
             assert status is grpc.StatusCode.UNAVAILABLE
             assert "stops" in details
         broker.start()
+
+    asyncio.run(run())
+
+
+def test_a_consumer_of_a_topic_that_keeps_nothing_comes_back_after_a_kill(own_broker: Broker, topic: str) -> None:
+    broker = own_broker
+
+    async def run() -> None:
+        client = await connect(broker.url)
+        sender = await producer(client, topic, reliable=False)
+        async with consumer(client, topic, "shared") as receiver:
+            await sender.send(b"before")
+            assert (await receiver.take()).payload == b"before"
+            broker.kill()
+            broker.start()
+            async with asyncio.timeout(SECONDS):
+                while True:  # what nobody hears is lost
+                    await sender.send(b"after")
+                    try:
+                        assert (await receiver.take(0.1)).payload == b"after"
+                        break
+                    except TimeoutError:
+                        continue
 
     asyncio.run(run())
