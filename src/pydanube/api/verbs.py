@@ -16,6 +16,7 @@ from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX
 from pydanube.broker.admin import SubscriptionStats
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import Principal
+from pydanube.broker.redrive import Wanted
 from pydanube.broker.service import Service
 from pydanube.wire.objects import Object
 
@@ -256,7 +257,12 @@ async def delete_subscription(caller: Caller, fields: Object) -> Object:
 
 @verb("dlq.redrive")
 async def redrive(caller: Caller, fields: Object) -> Object:
-    return {"redriven": await caller.service.admin.redrive(caller.principal, text(fields, "topic"), _limit(fields))}
+    filters = field(fields, "filter", dict, {})
+    if not all(isinstance(each, str) for each in filters.values()):
+        raise RequestInvalid("filter is texts by name")
+    wanted = Wanted(_limit(fields), text(fields, "to", None), filters, _dry_run(fields))
+    done = await caller.service.admin.redrive(caller.principal, text(fields, "topic"), wanted)
+    return {"redriven": done.count, "targets": done.targets, "left": done.left}
 
 
 @verb("explain")

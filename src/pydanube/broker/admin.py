@@ -20,7 +20,7 @@ from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import AnySubscription, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.redrive import redrive
+from pydanube.broker.redrive import Redriven, Wanted, redrive
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import LATEST, Topic
 from pydanube.ledger.state_records import Cause, SubscriptionKind
@@ -190,11 +190,11 @@ class Admin:
         moved = cursor.decide_move(cursor.behind(count or 0, end) if to is None else to, end, Cause.SKIPPED)
         return 0 if moved is None else moved.passed
 
-    async def redrive(self, principal: Principal, topic: str, limit: int) -> int:
-        """Publishes dead letters again to where they come from; says how many, 0 when all were."""
-        done = 0
+    async def redrive(self, principal: Principal, topic: str, wanted: Wanted) -> Redriven:
+        """Publishes dead letters again to where they come from, or elsewhere; none when all were."""
+        done = Redriven()
         for each in await self._places(principal, topic):
-            done += await redrive(self._service, principal, each, limit - done)
+            await redrive(self._service, principal, each, wanted, done)
         return done
 
     # -- places --------------------------------------------------------------------------------------------------------

@@ -7,14 +7,16 @@ from pydanube.dispatch.events import Poisoned
 from pydanube.wire.batch import Batch, Message, build
 
 ORIGIN = "x-original-topic"
+SUBSCRIBER = "x-original-subscription"
+REASON = "x-failure-reason"
 ADDED = (  # attributes; what is published again goes without them
     ORIGIN,
-    "x-original-subscription",
+    SUBSCRIBER,
     "x-original-topic-offset",
     "x-original-producer-id",
     "x-poison-policy",
     "x-delivery-attempt",
-    "x-failure-reason",
+    REASON,
 )
 
 
@@ -23,14 +25,14 @@ def dead_letter_of(message: Batch, poisoned: Poisoned, topic: str, subscription:
     [original] = message.messages()
     origin = {
         ORIGIN: topic,
-        "x-original-subscription": subscription,
+        SUBSCRIBER: subscription,
         "x-original-topic-offset": str(original.offset),
         "x-original-producer-id": str(original.producer),
         "x-poison-policy": poisoned.policy.value,
         "x-delivery-attempt": str(poisoned.attempts),
     }
     if poisoned.reason:
-        origin["x-failure-reason"] = poisoned.reason
+        origin[REASON] = poisoned.reason
     attributes = {**(original.attributes or {}), **origin}
     try:
         return _letter(original, attributes)

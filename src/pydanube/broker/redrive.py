@@ -1,23 +1,30 @@
 """Dead letters on their way back: published again to the topics they come from, and remembered as done.
 
-They stay where they are; a subscription of the dead-letter topic, the same that the command line uses, knows which were
-published. Each group of letters has a producer name of its own: repeated after a crash, it is published once.
+A subscription of the dead-letter topic, the same that the command line uses, knows which were published; they go once
+all subscriptions have them done, as any message. Each group of letters has a producer name of its own: repeated after a
+crash, it is published once. Nothing is made before there is something to publish, and somewhere to publish it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import RequestInvalid
+from pydanube.base.checksum import crc32c
 from pydanube.base.limits import READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
+from pydanube.base.names import parse_topic
 from pydanube.base.ranges import Ranges
-from pydanube.broker.dead_letter import ADDED, ORIGIN
+from pydanube.broker.dead_letter import ADDED, ORIGIN, REASON, SUBSCRIBER
+from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import EARLIEST, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
+from pydanube.ledger.cursor import Cursor
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Message, build
 
@@ -28,56 +35,123 @@ SUBSCRIPTION = "danube-redrive"
 _OPTIONS = SubscriptionOptions(
     FailurePolicy(ack_timeout=None, max_redelivery_count=REDELIVERIES_MAX), DispatchSettings(unacked_max=UNACKED_MAX)
 )
+_NAMED = {"topic": ORIGIN, "subscription": SUBSCRIBER}
 
 
-async def redrive(service: Service, principal: Principal, opened: Opened, limit: int) -> int:
-    """The next `limit` letters that were not published again yet; says how many there were."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which letters go where. All that `filters` name must hold."""
+
+    limit: int
+    target: str | None = None  # else each goes to where it comes from
+    filters: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+
+    def has(self, letter: Message) -> bool:
+        return all(_holds(letter, name, text) for name, text in self.filters.items())
+
+
+@dataclass(slots=True)
+class Redriven:
+    """What was published again, or would be: how many letters to which topic."""
+
+    targets: dict[str, int] = field(default_factory=dict)
+    left: int = 0  # messages that do not say where they come from, and had to stay
+
+    @property
+    def count(self) -> int:
+        return sum(self.targets.values())
+
+
+async def redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
+    """The next letters that were not published again yet, until there are as many as wanted."""
     topic = service.reliable(opened)
-    host = await service.enter(opened, SUBSCRIPTION, SubscriptionKind.SHARED, EARLIEST, _OPTIONS)
-    assert isinstance(host, SubscriptionHost)
-    done = 0
-    while done < limit:
-        generation = host.known.cursor.generation
-        letters = await _next_letters(topic, host, limit - done)
+    host = topic.subscriptions.get(SUBSCRIPTION)
+    cursor = Cursor(0, topic.ledger.first) if host is None else host.known.cursor
+    offset = cursor.floor
+    end = min(topic.ledger.confirmed_end, cursor.ceiling)  # what fails again at once comes back behind it
+    while done.count < wanted.limit:
+        generation = cursor.generation
+        letters, offset = await _next_letters(topic, cursor, wanted, offset, end, done)
         if not letters:
-            break
-        for origin, group in _by_origin(opened, letters).items():
-            await _publish(service, principal, origin, group, str(opened.name))
-        finished = Ranges()
-        for letter in letters:
-            finished.add(letter.offset, letter.offset)
-        await host.ack(generation, list(finished))
-        done += len(letters)
-    return done
+            return
+        groups = await _by_target(service, principal, letters, wanted.target)
+        if not wanted.dry_run:
+            if host is None:
+                entered = await service.enter(opened, SUBSCRIPTION, SubscriptionKind.SHARED, EARLIEST, _OPTIONS)
+                assert isinstance(entered, SubscriptionHost)
+                host, cursor = entered, entered.known.cursor
+                generation = cursor.generation
+            for target, group in groups.items():
+                await _publish(service, principal, target, group, str(opened.name))
+            await host.ack(generation, _offsets(letters))
+        for target, group in groups.items():
+            done.targets[target] = done.targets.get(target, 0) + len(group)
 
 
-async def _next_letters(topic: Topic, host: SubscriptionHost, most: int) -> list[Message]:
-    """Those that are not done, up to about a MiB: the same ones whenever the same are done, however they are stored."""
-    ledger, cursor = topic.ledger, host.known.cursor
+async def _next_letters(
+    topic: Topic, cursor: Cursor, wanted: Wanted, offset: int, end: int, done: Redriven
+) -> tuple[list[Message], int]:
+    """Those that are not done, up to about a MiB, and where the next may be.
+
+    The same ones whenever the same are done and wanted, however they are stored.
+    """
     found: list[Message] = []
-    size, offset = 0, max(cursor.floor, ledger.first)
-    while (offset := cursor.above.next_missing(offset)) < ledger.confirmed_end:
-        for batch in await ledger.read(offset):
-            for first, last in cursor.pending(max(offset, batch.base_offset), batch.last_offset):
-                count = min(last - first + 1, most - len(found))
-                for letter in batch.slice(first - batch.base_offset, count).messages():
+    most, size, offset = wanted.limit - done.count, 0, max(offset, topic.ledger.first)
+    while (offset := max(offset, cursor.above.next_missing(max(offset, cursor.floor)))) < end:
+        for batch in await topic.ledger.read(offset):
+            for first, last in cursor.pending(max(offset, batch.base_offset), min(batch.last_offset, end - 1)):
+                for letter in batch.slice(first - batch.base_offset, last - first + 1).messages():
+                    if not wanted.has(letter):
+                        continue
+                    if wanted.target is None and _origin(letter) is None:
+                        done.left += 1
+                        continue
                     found.append(letter)
                     size += len(letter.payload or b"")
                     if len(found) == most or size >= READ_AHEAD_BYTES:
-                        return found
-            offset = batch.last_offset + 1
-    return found
+                        return found, letter.offset + 1
+            offset = max(offset, batch.last_offset + 1)
+        await asyncio.sleep(0)  # the others of the loop first
+    return found, offset
 
 
-def _by_origin(opened: Opened, letters: list[Message]) -> dict[str, list[Message]]:
-    groups: dict[str, list[Message]] = {}
+def _origin(letter: Message) -> str | None:
+    return (letter.attributes or {}).get(ORIGIN)
+
+
+def _holds(letter: Message, name: str, text: str) -> bool:
+    attributes = letter.attributes or {}
+    if name == "key":
+        return letter.key == text.encode()
+    if name == "reason":
+        return text in attributes.get(REASON, "")
+    return attributes.get(_NAMED.get(name, name)) == text
+
+
+def _offsets(letters: list[Message]) -> list[tuple[int, int]]:
+    offsets = Ranges()
     for letter in letters:
-        origin = (letter.attributes or {}).get(ORIGIN)
-        if origin is None:
-            raise RequestInvalid(
-                f"message {letter.offset} of {opened.name} does not say where it comes from; skip it in {SUBSCRIPTION}"
-            )
-        groups.setdefault(origin, []).append(letter)
+        offsets.add(letter.offset, letter.offset)
+    return list(offsets)
+
+
+async def _by_target(
+    service: Service, principal: Principal, letters: list[Message], target: str | None
+) -> dict[str, list[Message]]:
+    """By the topic or partition that each goes to; refused if one is not there."""
+    groups: dict[str, list[Message]] = {}
+    records: dict[str, TopicRecord] = {}
+    for letter in letters:
+        place = target or _origin(letter)
+        assert place is not None
+        name, record = parse_topic(place), records.get(place)
+        if record is None:
+            record = records[place] = await service.topic(principal, place, reliable=True)
+        if name.partition is None and record.partitions:
+            name = name._replace(partition=crc32c(letter.key or b"") % record.partitions)
+        record.check_place(name)
+        groups.setdefault(str(name), []).append(letter)
     return groups
 
 

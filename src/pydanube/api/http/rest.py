@@ -160,7 +160,12 @@ _OF_TOPICS = [
         f"{TOPIC}/redrive",
         "dlq.redrive",
         "Publish dead letters of this topic to where they come from, once more",
-        body={"limit": Field("number", "how many at most, 1 to 500")},
+        body={
+            "limit": Field("number", "how many at most, 1 to 500"),
+            "to": Field("text", "a topic, /namespace/name, instead of where each comes from"),
+            "filter": Field("object", "only letters with this: topic, subscription, reason, key, or an attribute"),
+            **_DRY_RUN,
+        },
     ),
     _route("GET", f"{TOPIC}/bounds", "bounds", "The first offset, and the one behind the last"),
     _route(

@@ -1,0 +1,141 @@
+"""Dead letters that are published again over HTTP: which, to where, what is in the way, and what a failure leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.http_client import Http, with_http
+from pydanube.api.server import Server
+
+DEFAULT = "/api/v1/topics/default"
+DEAD = f"{DEFAULT}/dead"
+
+
+def letter(origin: str | None, value: str, key: str | None = None, **attributes: str) -> dict[str, Any]:
+    about = attributes if origin is None else {"x-original-topic": f"/default/{origin}", **attributes}
+    return {"value": value, "attributes": about} | ({} if key is None else {"key": key})
+
+
+async def prepared(http: Http, *letters: dict[str, Any]) -> None:
+    for topic in ("orders", "bills", "dead"):
+        await http.ask("PUT", f"{DEFAULT}/{topic}")
+    assert (await http.ask("POST", f"{DEAD}/messages", {"messages": list(letters)})).status == 200
+
+
+async def redrive(http: Http, **fields: Any) -> dict[str, Any]:
+    reply = await http.ask("POST", f"{DEAD}/redrive", fields)
+    assert reply.status == 200, reply
+    return dict(reply.json)
+
+
+async def values(http: Http, topic: str) -> list[str]:
+    return [each["value"] for each in (await http.ask("GET", f"{DEFAULT}/{topic}/messages?limit=100")).json["messages"]]
+
+
+async def subscriptions(http: Http) -> list[str]:
+    found = (await http.ask("GET", f"{DEAD}/subscriptions")).json["subscriptions"]
+    return [each["subscription"] for each in found]
+
+
+def test_a_message_that_is_no_letter_is_left_and_in_nobodys_way(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await prepared(http, letter(None, "foreign"), letter("orders", "a"), letter(None, "too"), letter("bills", "b"))
+        targets = {"/default/orders": 1, "/default/bills": 1}
+        assert await redrive(http) == {"redriven": 2, "targets": targets, "left": 2}
+        assert await redrive(http) == {"redriven": 0, "targets": {}, "left": 2}
+        assert (await values(http, "orders"), await values(http, "bills")) == (["a"], ["b"])
+        assert await redrive(http, to="/default/orders") == {
+            "redriven": 2,
+            "targets": {"/default/orders": 2},
+            "left": 0,
+        }
+        assert await values(http, "orders") == ["a", "foreign", "too"]
+        assert (await redrive(http, to="/default/orders"))["redriven"] == 0
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, "topic_not_found"),  # where the letter comes from was deleted
+        ({"to": "/default/none"}, "topic_not_found"),
+        ({"to": "none"}, "name_invalid"),
+        ({"to": "/default/ticks"}, "topic_kind_differs"),
+        ({"to": "/default/orders-part-3"}, "partition_missing"),
+        ({"filter": {"key": 1}}, "request_invalid"),
+        ({"limit": 0}, "request_invalid"),
+    ],
+)
+def test_a_redrive_that_is_refused_leaves_nothing_behind(tmp_path: Path, fields: dict[str, Any], code: str) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await prepared(http, letter("gone", "a"))
+        await http.ask("PUT", f"{DEFAULT}/ticks", {"reliable": False})
+        for dry_run in (True, False):
+            refused = await http.ask("POST", f"{DEAD}/redrive", {**fields, "dry_run": dry_run})
+            assert refused.json["code"] == code
+        assert await subscriptions(http) == []
+
+    with_http(tmp_path, story)
+
+
+def test_a_dry_run_says_how_many_would_go_where_and_changes_nothing(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await prepared(http, letter("orders", "a"), letter("bills", "b"), letter("orders", "c"), letter(None, "d"))
+        would = {"redriven": 3, "targets": {"/default/orders": 2, "/default/bills": 1}, "left": 1}
+        assert await redrive(http, dry_run=True) == would
+        assert (await redrive(http, dry_run=True, limit=1))["targets"] == {"/default/orders": 1}
+        assert (await subscriptions(http), await values(http, "orders")) == ([], [])
+        assert (await redrive(http, limit=1))["redriven"] == 1
+        assert (await redrive(http, dry_run=True))["redriven"] == 2  # with the subscription there too
+        assert (await redrive(http))["targets"] == {"/default/bills": 1, "/default/orders": 1}
+        assert await values(http, "orders") == ["a", "c"]
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"topic": "/default/bills"}, ["b"]),
+        ({"subscription": "s"}, ["a", "b"]),
+        ({"subscription": "s", "topic": "/default/orders"}, ["a"]),
+        ({"reason": "out"}, ["a"]),
+        ({"key": "k"}, ["c"]),
+        ({"colour": "red"}, ["b"]),
+        ({"colour": "blue"}, []),
+    ],
+)
+def test_only_letters_that_are_asked_for_go(tmp_path: Path, wanted: dict[str, str], found: list[str]) -> None:
+    async def story(server: Server, http: Http) -> None:
+        told: dict[str, str] = {"x-original-subscription": "s", "x-failure-reason": "timed out"}
+        await prepared(
+            http,
+            letter("orders", "a", **told),
+            letter("bills", "b", colour="red", **{"x-original-subscription": "s"}),
+            letter("orders", "c", key="k"),
+        )
+        assert (await redrive(http, filter=wanted))["redriven"] == len(found)
+        assert sorted(await values(http, "orders") + await values(http, "bills")) == found
+        assert (await redrive(http))["redriven"] == 3 - len(found)  # the others were left for another time
+        assert len(await values(http, "orders") + await values(http, "bills")) == 3
+
+    with_http(tmp_path, story)
+
+
+def test_a_letter_goes_to_the_partition_of_its_key(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await prepared(http, *(letter("orders", str(each), key=str(each)) for each in range(20)))
+        await http.ask("PUT", f"{DEFAULT}/wide", {"partitions": 3})
+        done = await redrive(http, to="/default/wide")
+        assert set(done["targets"]) == {f"/default/wide-part-{each}" for each in range(3)}
+        direct = {"messages": [{"key": str(each), "value": str(each)} for each in range(20)]}
+        await http.ask("POST", f"{DEFAULT}/wide/messages", direct)
+        for each in range(3):
+            there = await values(http, f"wide-part-{each}")
+            assert there[: len(there) // 2] == there[len(there) // 2 :]
+
+    with_http(tmp_path, story)
