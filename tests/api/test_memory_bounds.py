@@ -23,11 +23,12 @@ from pydanube.api.buffers import SMALL_BYTES, coalesced
 from pydanube.api.doorway import Doorway
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.api.tcp import unfinished as unfinished_module
+from pydanube.api.tcp.connection import FLUSH_BYTES
 from pydanube.base.errors import TooManyConnections
 from pydanube.base.limits import KIB, MIB
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.batch import build
-from pydanube.wire.commands import Closed, Error, Ping, Publish, Published
+from pydanube.wire.commands import Closed, Error, Ping, Publish, Published, Request
 from pydanube.wire.frames import FRAME_HEADER_BYTES
 
 TOPIC = "/default/orders"
@@ -197,6 +198,32 @@ def test_what_waits_for_those_who_read_nothing_has_one_bound(tmp_path: Path, mon
             each.abort()
         await until(lambda: len(server._listener.connections) == 1)
         assert server._listener._stuck_bytes == 0
+
+    with_broker(tmp_path, story)
+
+
+def test_reads_are_answered_one_by_one_and_only_to_who_takes_the_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorway_module, "SEND_BUFFER_BYTES_MAX", 64 * KIB)
+
+    async def story(server: Server) -> None:
+        client = await Client.connect(server.address)
+        await client.ask("open_producer", channel=1, topic=TOPIC)
+        client.send(Publish(1, 1, BATCH))
+        await client.receive()
+        narrow(client._writer.transport, socket.SO_RCVBUF)
+        (doorway,) = doorways(server)
+        narrow(doorway._transport, socket.SO_SNDBUF)
+        client.stop_reading()
+        for request in range(1, 201):
+            client.send(Request(request, "read", {"topic": TOPIC, "offset": 0}))
+        await until(partial(server._listener._stuck.__contains__, doorway))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert doorway._transport.get_write_buffer_size() < FLUSH_BYTES + 2 * len(BATCH)
+        client._writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert sorted([(await client.receive()).request for _ in range(200)]) == list(range(1, 201))  # type: ignore[union-attr]
 
     with_broker(tmp_path, story)
 

@@ -19,7 +19,8 @@ from pydanube.base.limits import MIB, SWEEP_CONNECTIONS
 from pydanube.storage.settings import NodeSettings
 from pydanube.testing import SimLoop
 from pydanube.wire.batch import build
-from pydanube.wire.commands import Closed, Grant, Ping, Pong, Publish
+from pydanube.wire.commands import Closed, Grant, Hello, Ping, Pong, Publish
+from pydanube.wire.frames import PREFACE
 
 TOPIC = "/default/orders"
 
@@ -87,6 +88,7 @@ def test_a_client_that_answers_stays(tmp_path: Path) -> None:
 def test_bytes_that_never_make_a_frame_are_silence(tmp_path: Path) -> None:
     async def story(server: Server) -> None:
         client = await Client.connect(server.address)
+        await client.ask("open_producer", channel=1, topic="/default/orders")
         (doorway,) = server._listener.connections
         look(server)
         assert doorway._native is not None
@@ -197,8 +199,12 @@ def test_of_too_many_that_say_nothing_the_oldest_makes_room(tmp_path: Path, monk
 def test_more_connections_than_allowed_are_refused_and_room_is_made_by_leaving(tmp_path: Path) -> None:
     async def story(server: Server) -> None:
         first, _ = await Client.connect(server.address), await Client.connect(server.address)
-        with pytest.raises((EOFError, ConnectionError)):
-            await Client.connect(server.address)
+        third = await Client.connect(server.address, hello=False)
+        third.write(PREFACE)
+        third.send(Hello("test"))
+        refused = await third.receive()
+        assert isinstance(refused, Closed)
+        assert refused.code == "too_many_connections"
         await first.close()
         await until(lambda: len(server._listener.connections) == 1)
         await Client.connect(server.address)

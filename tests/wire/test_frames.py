@@ -326,3 +326,19 @@ def test_a_frame_that_nobody_would_read_is_not_encoded(kind: Kind, blame: str) -
     with pytest.raises(ProtocolError, match="does not fit") as caught:
         encode_frame(kind, 1, 0, bytes(FRAME_BYTES_MAX - FRAME_HEADER_BYTES), b"x")
     assert caught.value.blame == blame
+
+
+def test_a_frame_that_is_skipped_is_not_kept_and_the_next_one_comes() -> None:
+    reader = open_reader(Side.BROKER)
+    publish, ping = framed(Kind.PUBLISH, body=b"x" * 1000, channel=3, request=4), framed(Kind.PING)
+    assert (reader.held, reader.unfinished) == (0, None)
+    assert [frame.kind for frame in reader.feed(ping + publish[:500])] == [Kind.PING]
+    assert reader.unfinished == (Kind.PUBLISH, 3, 4)
+    assert reader.held == 500 - FRAME_HEADER_BYTES
+    reader.skip()
+    for at in range(500, len(publish), 100):
+        assert reader.held == 0
+        assert reader.feed(publish[at : at + 100]) == []
+    assert (reader.held, reader.unfinished, reader.midway) == (0, None, False)
+    assert [frame.kind for frame in reader.feed(publish[:500])] == []
+    assert [len(frame.body) for frame in reader.feed(publish[500:] + ping)] == [1000, 0]

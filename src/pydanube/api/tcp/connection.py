@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import Future, Task, Transport
+from asyncio import Future, Lock, Task, Transport
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -68,6 +68,8 @@ class NativeConnection:
         self._opening: dict[int, bool] = {}  # channels whose opening is asked for; whether they are still wanted
         self._last_channel = 0
         self.writable = True
+        self.reading = Lock()  # answers that may be long are made one after the other
+        self._room: Future[None] | None = None  # done when it is writable again
         self.heard = True  # a whole frame, since somebody looked
         self._transport = transport
         self._welcome = welcome
@@ -170,8 +172,17 @@ class NativeConnection:
             if isinstance(channel, ConsumerChannel):
                 channel.hold_back()
 
+    async def room(self) -> None:
+        """Waits while the peer does not take what it was sent."""
+        while not self.writable:
+            self._room = self._room or self._loop.create_future()
+            await asyncio.wait([self._room])
+
     def resume(self) -> None:
         self.writable = True
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
         self._read_or_not()
         for channel in self.channels.values():
             if isinstance(channel, ConsumerChannel):

@@ -166,9 +166,11 @@ async def resume(connection: NativeConnection, fields: Object, request: int) -> 
 async def read(connection: NativeConnection, fields: Object, request: int) -> Object | None:
     topic, offset = text(fields, "topic"), number(fields, "offset")
     bytes_max = number(fields, "bytes_max", READ_AHEAD_BYTES)
-    batches = await connection.service.read(connection.principal, topic, offset, bytes_max)
-    if batches and request:
-        connection.send(encode_batches(request, [batch.parts() for batch in batches]))
-        return None
+    async with connection.reading:
+        await connection.room()
+        batches = await connection.service.read(connection.principal, topic, offset, bytes_max)
+        if batches and request:
+            connection.send(encode_batches(request, [batch.parts() for batch in batches]))
+            return None
     first, end = await connection.service.bounds(connection.principal, topic)
     return {"first": first, "end": end}
