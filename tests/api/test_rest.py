@@ -20,7 +20,7 @@ from pydanube.api.http.answer import JSON
 from pydanube.api.http.problem import errors_page, status_of
 from pydanube.api.http.rest import make_router
 from pydanube.api.http.router import RAW
-from pydanube.api.server import Server
+from pydanube.api.server import Server, load, settings
 from pydanube.api.verbs import VERBS
 from pydanube.base.errors import error_table
 from pydanube.base.limits import KIB, MIB, PUBLISHED_MESSAGES_MAX
@@ -180,6 +180,30 @@ def test_the_broker_says_what_it_is_and_what_is_in_force(tmp_path: Path) -> None
         assert abs(parsedate_to_datetime(healthy.headers["date"]).timestamp() - time.time()) < 60
         http.send("HEAD", "/readyz")
         assert (await http.reply(to_head=True)).headers["content-length"] == "6"
+
+    with_http(tmp_path, story)
+
+
+def test_settings_are_told_with_where_each_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "danube.yaml"
+    file.write_text("limits: {connections_max: 77}\n")
+    loaded = load(file, {"DANUBE_AUTO_CREATE": "false"}, {"data_dir": str(tmp_path / "data")})
+
+    def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
+        nested = [
+            leaves(each, f"{prefix}{key}.") if isinstance(each, dict) else [prefix + key] for key, each in tree.items()
+        ]
+        return [key for keys in nested for key in keys]
+
+    async def story(server: Server, http: Http) -> None:
+        server.loaded = loaded
+        told = (await http.ask("GET", "/api/v1/config")).json
+        origins = told.pop("origins")
+        assert sorted(leaves(told)) == sorted(origins) == sorted(settings())
+        assert origins["data_dir"] == {"source": "flag", "name": "--data-dir"}
+        assert origins["auto_create"] == {"source": "environment", "name": "DANUBE_AUTO_CREATE"}
+        assert origins["limits.connections_max"] == {"source": "file", "name": str(file)}
+        assert origins["log_level"] == {"source": "default", "name": None}
 
     with_http(tmp_path, story)
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
+from urllib.request import urlopen
 
 import pytest
 
@@ -83,6 +84,10 @@ def test_a_process_takes_file_environment_and_flags_and_stops_in_time(tmp_path: 
             await client.admin.create_topic("/default/orders")
 
     asyncio.run(story())
+    with urlopen(f"{url.replace('danube', 'http', 1)}/api/v1/config") as answer:
+        origins = json.load(answer)["origins"]
+    assert origins["advertise"] == {"source": "environment", "name": "DANUBE_ADVERTISE"}
+    assert origins["auto_create"] == {"source": "file", "name": str(config)}
     seconds, logged = processes[0].stop()
     assert seconds < 5
     assert b"danube stops" in logged

@@ -53,6 +53,7 @@ class Server:
     address: tuple[str, int] = ("", 0)
     clock: Clock | None = None  # the machine's, unless a test has its own
     admin_address: tuple[str, int] | None = None
+    loaded: Loaded | None = None  # what it was started with; a program that starts one need not say
 
     async def start(self) -> tuple[str, int]:
         chosen = self.settings
@@ -148,6 +149,19 @@ class Server:
                 "buffered_sync_seconds": chosen.node.buffered_sync_seconds,
                 "copy_bytes_per_second": chosen.node.copy_bytes_per_second,
             },
+            **self._as_loaded(),
+        }
+
+    def _as_loaded(self) -> Object:
+        """What concerns the process alone, and where each setting comes from."""
+        if self.loaded is None:
+            return {"origins": {}}
+        config, origins = self.loaded
+        return {
+            "ready_file": None if config.ready_file is None else str(config.ready_file),
+            "allow_unprotected_network": config.allow_unprotected_network,
+            "log_level": config.log_level,
+            "origins": {key: {"source": each.source, "name": each.name or None} for key, each in origins.items()},
         }
 
     async def _exported(self) -> str:
@@ -177,9 +191,10 @@ def write_ready_file(path: Path, address: tuple[str, int], admin_address: tuple[
     temporary.replace(path)
 
 
-async def serve(config: Config) -> None:
+async def serve(loaded: Loaded) -> None:
     """Until SIGTERM or SIGINT. SIGHUP reloads."""
-    server = Server(_standalone(config, raise_file_limit()))
+    config = loaded.config
+    server = Server(_standalone(config, raise_file_limit()), loaded=loaded)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

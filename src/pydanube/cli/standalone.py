@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pydanube.api.server import Config, Loaded, load, serve, settings
+from pydanube.api.server import Loaded, load, serve, settings
 from pydanube.cli.running import run
 
 
@@ -45,10 +45,10 @@ def standalone(config: Path | None, **flags: Any) -> None:
 
     On one directory, durable, on loopback, with nothing to configure but that directory.
     """
-    _serve(loaded(config, flags).config)
+    _serve(loaded(config, flags))
 
 
-def _serve(config: Config) -> None:
-    level = config.log_level.upper()
+def _serve(found: Loaded) -> None:
+    level = found.config.log_level.upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    run(serve(config))
+    run(serve(found))
