@@ -64,7 +64,7 @@ BY_BROKER: dict[str, Command] = {
     "closed": Closed.of(TopicBusy("moved"), 2),
     "batches": Batches(6, [VIEW, VIEW]),
 }
-GREETING = {"hello": Hello("pydanube 0.1"), "welcome": Welcome("danube 0.1", 16 << 20, 30, ("read",))}
+GREETING = {"hello": Hello("pydanube 0.1"), "welcome": Welcome("danube 0.1", 16 << 20, 30)}
 COMMANDS: dict[str, Command] = {**GREETING, **BY_CLIENT, **BY_BROKER}
 
 
