@@ -275,7 +275,11 @@ class Consumer(_Receiving):
             return found
         try:
             return found + self._loop.wait(self._inner.fetch(count - len(found), timeout))
-        except BaseException:
+        except DanubeError:  # nothing more will come: whoever asks again hears of it
+            if found:
+                return found
+            raise
+        except BaseException:  # Ctrl-C
             self._brought.extendleft(reversed(found))
             raise
 

@@ -24,13 +24,18 @@ def settings(directory: Path, port: int = 0) -> StandaloneSettings:
 
 
 class Door:
-    """Passes bytes on to a broker. `cut` ends all connections; while `silent`, answers of the broker are lost."""
+    """Passes bytes on to a broker. `cut` ends all connections; while `silent`, answers of the broker are lost.
+
+    While it is stalled, nothing passes and nothing is lost.
+    """
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.silent = False
         self.asked = asyncio.Event()  # bytes of a client have passed since it was cleared
         self.lost_some = asyncio.Event()  # an answer was lost since it was cleared
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self._word: bytes | None = None  # when a client says it, the door falls silent
         self._transports: list[BaseTransport] = []
         self._tasks: list[Task[None]] = []
@@ -53,6 +58,7 @@ class Door:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         try:
             while data := await reader.read(65536):
+                await self._flowing.wait()
                 if not (answers and self.silent):
                     writer.write(data)
                 else:
@@ -70,6 +76,12 @@ class Door:
         self.silent, self._word = False, verb.encode()
         self.lost_some.clear()
 
+    def stall(self) -> None:
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        self._flowing.set()
+
     def cut(self) -> None:
         for transport in self._transports:
             transport.abort()  # type: ignore[attr-defined]
@@ -77,6 +89,7 @@ class Door:
 
     async def stop(self) -> None:
         self.cut()
+        self.flow()
         self._listener.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

@@ -149,7 +149,9 @@ class Lane(ReopeningChannel):
         if connection is None or self._trouble is not None:
             return
         waiting = self._waiting
-        while len(flying) < PRODUCER_FLYING_BATCHES_MAX:
+        # A new name begins with whatever the broker takes first: that must not be the second, if it refuses the first.
+        most = PRODUCER_FLYING_BATCHES_MAX if self._taken or not self.producer_id else 1
+        while len(flying) < most:
             if not waiting:
                 if not self._due or not self.filling.payloads:
                     self._due = False

@@ -1,0 +1,100 @@
+"""A message that is too large for its topic fails alone, whatever it was sent with."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from client.broker import TOPIC, with_client
+from pydanube.base.errors import DanubeError, MessageTooLarge, SequenceGap
+from pydanube.client import Client
+from pydanube.client.outgoing import Sent
+
+
+async def stored(client: Client) -> list[bytes | None]:
+    found: list[bytes | None] = (await client.read_arrow(TOPIC)).column("payload").to_pylist()
+    return found
+
+
+async def outcome(sent: Sent) -> int | type[DanubeError] | None:
+    try:
+        return (await sent).offset
+    except DanubeError as error:
+        return type(error)
+
+
+def test_only_the_message_that_is_too_large_fails(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 10})
+        async with client.producer(TOPIC) as producer:
+            sent = [producer.send(payload) for payload in (b"one", b"x" * 11, b"two")]
+            later = producer.send_many([b"three", b"four"])
+            assert [await outcome(each) for each in sent] == [0, MessageTooLarge, 1]
+            assert all(each.done for each in sent)
+            assert (await later).offsets == [2, 3]
+            assert producer.buffered_bytes == 0
+        assert await stored(client) == [b"one", b"two", b"three", b"four"]
+
+    with_client(tmp_path, run)
+
+
+def test_of_many_that_are_sent_together_the_others_are_published_and_the_failure_is_said_once(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 10})
+        heard: list[tuple[str, int]] = []
+        producer = client.producer(TOPIC, on_error=lambda error, count: heard.append((error.code, count)))
+        await producer.open()
+        many = producer.send_many([b"1", b"x" * 50, b"2", None, b"x" * 20, b""])
+        with pytest.raises(MessageTooLarge):
+            await many
+        with pytest.raises(MessageTooLarge):
+            await many
+        await producer.flush()
+        assert many.done
+        assert heard == []
+        assert await stored(client) == [b"1", b"2", None, b""]
+        awaited = producer.send(b"awaited")
+        producer.send(b"not awaited, and too large")
+        await awaited
+        with pytest.raises(MessageTooLarge):
+            await producer.close()
+        assert heard == [("message_too_large", 1)]
+
+    with_client(tmp_path, run)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_sizes_come_in_whatever_batches_order_is_kept(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    compression = chance.choice(("none", "zstd"))
+    sizes = [chance.choice((0, 5, 40, 60, 99, 100, 101, 150, 400, 5000)) for _ in range(300)]
+    payloads = [b"%04d" % number + bytes(size) for number, size in enumerate(sizes)]
+
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 104})
+        options = {"batch_messages": chance.choice((2, 7, 1000)), "compression": compression}
+        async with client.producer(TOPIC, **options) as producer:
+            outcomes = await asyncio.gather(*[outcome(producer.send(payload)) for payload in payloads])
+        fine = [payload for payload in payloads if len(payload) <= 104]
+        offsets = iter(range(len(fine)))
+        assert outcomes == [next(offsets) if len(payload) <= 104 else MessageTooLarge for payload in payloads]
+        assert await stored(client) == fine
+
+    with_client(tmp_path, run)
+
+
+def test_numbers_of_the_application_behind_it_are_not_given_to_others(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 10})
+        async with client.producer(TOPIC, name="import") as producer:
+            payloads = [b"0", b"1", b"x" * 11, b"3", b"4"]
+            sent = [producer.send(payload, sequence=number) for number, payload in enumerate(payloads)]
+            assert [await outcome(each) for each in sent] == [0, 1, MessageTooLarge, SequenceGap, SequenceGap]
+            assert producer.last_sequence == 1
+            await producer.send_many([b"2", b"3", b"4"], sequence=2)
+        assert await stored(client) == [b"0", b"1", b"2", b"3", b"4"]
+
+    with_client(tmp_path, run)
