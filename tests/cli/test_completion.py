@@ -40,6 +40,17 @@ def test_topics_are_offered_by_their_short_and_by_their_whole_names(topics: tupl
     assert offered("consume", "/not-there/") == []
 
 
+def test_subscriptions_are_offered_behind_their_topic(danube: Danube, topics: tuple[str, str], topic: str) -> None:
+    for name in ("billing", "bills", "stock"):
+        danube("subscription", "create", topic, name)
+    assert offered("subscription", "describe", topic, "bill") == ["billing", "bills"]
+    assert offered("subscription", "delete", topics[0], "s") == ["stock"]
+    assert offered("consume", topic, "--subscription", "bi") == ["billing", "bills"]
+    assert offered("consume", "--subscription", "bi") == []  # of which topic?
+    assert offered("subscription", "create", topic, "bi") == []  # that one is new
+    assert offered("subscription", "describe", "not-there", "") == []
+
+
 def test_the_broker_that_is_asked_is_the_one_of_the_line(run: Danube, url: str, topics: tuple[str, str]) -> None:
     run("context", "add", "here", "--url", url)
     run("context", "add", "nowhere", "--url", "danube://127.0.0.1:1")

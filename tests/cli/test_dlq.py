@@ -49,6 +49,7 @@ def test_peek_shows_where_a_letter_comes_from(danube: Danube, url: str, topic: s
     first, second = danube("dlq", "peek", dead, "-o", "json").json
     assert first["original_topic"] == f"/default/{topic}"
     assert (first["original_subscription"], first["original_offset"]) == ("work", 0)
+    assert (first["attempts"], first["redriven"]) == (1, False)
     assert first["reason"] == "cannot do b'one'"
     assert first["attributes"] == {"own": "1"}
     assert second["payload"] == "two"
@@ -71,6 +72,36 @@ def test_letters_go_back_once_with_key_and_own_attributes(danube: Danube, url: s
     assert danube("dlq", "redrive", dead, "--yes", "-o", "json").json["redriven"] == 0
     again = ["key one own=1", "key two own=1", "key three own=1"]
     assert values_of(danube, topic, "%k %v %h") == again * 2
+
+
+def test_peek_says_which_letters_were_published_again(danube: Danube, url: str, topic: str, dead: str) -> None:
+    danube("produce", topic, stdin=b"one\ntwo\nthree\n\xff\n")
+    give_up(danube, url, topic, dead)
+
+    def redriven() -> list[bool]:
+        return [row["redriven"] for row in danube("dlq", "peek", dead, "-o", "json").json]
+
+    danube("subscription", "create", dead, "keeps", "--from", "earliest")  # else they go when they are redriven
+    assert redriven() == [False] * 4
+    danube("dlq", "redrive", dead, "--limit", "1", "--yes")
+    danube("dlq", "redrive", dead, "--filter", "reason=three", "--yes")  # behind one that is not
+    assert redriven() == [True, False, True, False]
+    rows = danube("dlq", "peek", dead).lines
+    assert [" yes " in row for row in rows[1:]] == [True, False, True, False]
+    assert rows[-1].endswith(r" \xff")
+
+
+def test_peek_of_a_partitioned_topic_of_letters_says_it_too(danube: Danube, url: str, topic: str) -> None:
+    dead = f"{topic}-dead"
+    danube("topic", "create", dead, "--partitions", "2")
+    danube("produce", topic, "--value", "{n}", "--key", "k{n}", "--count", "6")
+    give_up(danube, url, topic, dead)
+    danube("subscription", "create", dead, "keeps", "--from", "earliest")
+    danube("dlq", "redrive", dead, "--limit", "3", "--yes")
+    rows = danube("dlq", "peek", dead, "-o", "json").json
+    assert sum(row["redriven"] for row in rows) == 3
+    parts = [row for part in range(2) for row in danube("dlq", "peek", f"{dead}-part-{part}", "-o", "json").json]
+    assert [row["redriven"] for row in parts] == [row["redriven"] for row in rows]
 
 
 def test_what_a_filter_leaves_alone_stays(danube: Danube, url: str, topic: str, dead: str) -> None:

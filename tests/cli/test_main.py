@@ -99,6 +99,12 @@ def test_the_version_is_the_package_s(run: Danube) -> None:
         (["namespace", "describe", "not-there"], 3, "namespace not found"),
         (["topic", "list", "--context", "not-there"], 3, "there is no context 'not-there'"),
         (["topic", "list", "--url", "danube://127.0.0.1:1"], 4, "Connection refused"),
+        (
+            ["topic", "list", "--url", "danube://127.0.0.1:1"],
+            4,
+            "(Start one with `danube standalone ",
+        ),
+        (["completion"], 2, "Choose from: bash, zsh, fish"),
         (["topic", "create", "t", "--policy", "flavour=3"], 2, "flavour"),
         (["produce", "t", "-H", "a=\udcff"], 2, "an attribute must be UTF-8"),
         (["topic", "create", "t", "--policy", "ttl_seconds"], 2, "a policy is written name=value"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -35,10 +36,14 @@ class Started:
         self.process.stdin.write(data)
         self.process.stdin.flush()
 
-    def interrupt(self) -> tuple[int, bytes]:
-        self.process.send_signal(signal.SIGINT)
-        _, err = self.process.communicate(timeout=20)
-        return self.process.returncode, err
+    def error_line(self) -> bytes:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline()
+
+    def interrupt(self, stop: signal.Signals = signal.SIGINT) -> tuple[int, bytes]:
+        self.process.send_signal(stop)
+        code = self.process.wait(20)  # before its input ends, which would end it too
+        return code, self.process.communicate()[1]
 
 
 @pytest.fixture
@@ -100,6 +105,64 @@ def test_a_broker_that_goes_away_is_a_connection_lost(tmp_path: Path, run: Danub
     with broker_thread(tmp_path / "data") as url:
         assert run("topic", "create", topic, "--url", url).code == 0
     assert run("topic", "list", "--url", url).code == 4
+
+
+@pytest.mark.parametrize("command", [["subscription", "lag", "TOPIC", "--watch"], ["top"]], ids=" ".join)
+def test_watching_goes_on_while_the_broker_is_away(
+    tmp_path: Path, run: Danube, topic: str, started: list[Started], command: list[str]
+) -> None:
+    with broker_thread(tmp_path / "data") as url:
+        run("topic", "create", topic, "--url", url)
+        words = [topic if word == "TOPIC" else word for word in command]
+        started.append(Started(*words, "--every", "10ms", url=url))
+        assert started[0].line()
+    assert started[0].error_line() == b"danube: the broker is unreachable; trying again\n"
+    assert started[0].process.poll() is None
+    assert started[0].interrupt() == (0, b"")
+
+
+def test_a_producer_whose_broker_goes_away_says_so_at_once(
+    tmp_path: Path, run: Danube, topic: str, started: list[Started]
+) -> None:
+    with broker_thread(tmp_path / "data") as url:
+        started.append(Started("produce", topic, url=url))
+        started[0].write(b"one\n")
+        while run("topic", "describe", topic, "--url", url, "-o", "json").text.count('"messages": 1') == 0:
+            pass  # until it is published
+    assert started[0].error_line() == b"danube: the broker is unreachable; trying again\n"
+    assert started[0].interrupt() == (130, b"1 message acknowledged\n")
+
+
+def test_sigterm_ends_a_producer_as_ctrl_c_does(danube: Danube, url: str, topic: str, started: list[Started]) -> None:
+    danube("topic", "create", topic)
+    consumer, producer = Started("consume", topic, "--from", "earliest", url=url), Started("produce", topic, url=url)
+    started += [consumer, producer]
+    producer.write(b"one\n")
+    assert consumer.line() == b"one\n"
+    assert producer.interrupt(signal.SIGTERM) == (130, b"1 message acknowledged\n")
+    assert consumer.interrupt(signal.SIGTERM) == (0, b"")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_question_that_was_interrupted_is_not_answered_later(
+    danube: Danube, url: str, topic: str, stop: signal.Signals
+) -> None:
+    danube("topic", "create", topic)
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"DANUBE_URL": url}
+    words = [*COMMAND, "topic", "delete", topic]
+    process = subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+    asked = b""
+    while b"Go on?" not in asked:
+        asked += os.read(ours, 1000)
+    process.send_signal(stop)
+    os.write(ours, b"y\n")
+    assert process.wait(20) == 130
+    os.close(ours)
+    assert danube("topic", "describe", topic).code == 0
 
 
 def ready(file: Path, broker: Started) -> str:

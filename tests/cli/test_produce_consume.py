@@ -39,6 +39,17 @@ def test_files_are_read_one_after_the_other(danube: Danube, topic: str, tmp_path
     assert values_of(danube, topic) == [*many, "from b"]
 
 
+def test_a_whole_file_is_one_message(danube: Danube, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\xff\n\r\n\0")
+    (tmp_path / "b").write_bytes(b"")
+    assert danube("produce", topic, str(tmp_path / "a"), str(tmp_path / "b"), "--whole", "-k", "{n}").code == 0
+    assert danube("produce", topic, "--whole", stdin=b"1\n2\n").err == "1 message acknowledged\n"
+    shown = danube("consume", topic, "--from", "earliest", "-e", "-f", "%k %s")
+    assert shown.lines == ["1 5", "2 0", " 4"]
+    assert danube("produce", topic, "--whole", "--json").code == 2
+    assert danube("produce", topic, "--whole", "--value", "v").code == 2
+
+
 def test_a_file_that_is_not_there_is_named(danube: Danube, topic: str) -> None:
     ended = danube("produce", topic, "gone.txt")
     assert ended.code == 2

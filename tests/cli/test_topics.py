@@ -46,6 +46,24 @@ def test_truncating_and_peeking(danube: Danube, topic: str) -> None:
     assert danube("topic", "truncate", topic, "--yes").text == f"deleted 6 messages of /default/{topic}\n"
 
 
+def test_a_table_shows_what_is_no_text_with_escapes(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "--key", "k", stdin=b"\xff\x00\x1b[31m\n")
+    assert r"\xff\x00\x1b[31m" in danube("topic", "peek", topic).text
+    [row] = danube("topic", "peek", topic, "-o", "json").json
+    assert row["payload_encoding"] == "base64"
+
+
+def test_durations_have_a_unit_where_people_read_them(danube: Danube, topic: str) -> None:
+    danube("topic", "create", topic)
+    danube("subscription", "create", topic, "s", "--option", "failure.ack_timeout=90s")
+    rows = dict(line.split() for line in danube("subscription", "describe", topic, "s").lines if "." in line)
+    assert rows["options.failure.ack_timeout"] == "90s"
+    assert rows["options.failure.base_delay"] == "1s"
+    assert rows["options.failure.max_delay"] == "1m"
+    changed = danube("subscription", "alter", topic, "s", "--option", "failure.ack_timeout=250ms").text
+    assert "250ms" in changed
+
+
 @pytest.mark.parametrize(
     ("verb", "said"),
     [

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydanube.cli.values import duration, many, options_of, place, policies_of, read_time, shown_time, sized, topic
+from pydanube.cli.values import (
+    duration,
+    many,
+    options_of,
+    place,
+    policies_of,
+    read_time,
+    shown_duration,
+    shown_time,
+    sized,
+    topic,
+)
 
 MINUTE = 60_000_000
 CALENDAR = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)  # the years 1 to 9999
@@ -33,6 +44,11 @@ def test_a_duration_is_a_number_with_a_unit(text: str, microseconds: int) -> Non
     assert duration(text) == microseconds
 
 
+@given(st.integers(0, 10**15))
+def test_a_duration_is_read_back_as_it_was_shown(microseconds: int) -> None:
+    assert duration(shown_duration(microseconds)) == microseconds
+
+
 @pytest.mark.parametrize("text", ["", "10", "m", "-1s", "1 s", "1y", "1h-3m", "s1"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
@@ -47,6 +63,8 @@ def test_a_place_is_a_word_an_offset_or_a_time() -> None:
     assert 0 <= time.time_ns() // 1000 - 10 * MINUTE - ago < MINUTE
     with pytest.raises(click.BadParameter):
         place("soon")
+    with pytest.raises(click.BadParameter):
+        place("-1")
 
 
 def test_policies_are_numbers_in_their_units() -> None:

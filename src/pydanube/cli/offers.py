@@ -9,6 +9,7 @@ import asyncio
 
 import click
 
+from pydanube.cli import values
 from pydanube.cli.contexts import Contexts
 from pydanube.cli.failures import Failure
 from pydanube.cli.running import client_of, run
@@ -34,7 +35,8 @@ def topics(context: click.Context, incomplete: str) -> list[str]:
 
 def subscriptions(context: click.Context, incomplete: str) -> list[str]:
     try:
-        found: list[str] = run(_subscriptions(context, context.params["topic"]))
+        topic = context.params["topic"] or values.topic(context.args[0])  # behind an option the line is not taken apart
+        found: list[str] = run(_subscriptions(context, topic))
     except Exception:  # as above
         return []
     return [name for name in found if name.startswith(incomplete)]

@@ -154,13 +154,18 @@ class Sending:
     async def run(self, source: AsyncIterator[list[bytes]]) -> int:
         """All of it, or what came before Ctrl-C; every message is answered when it returns."""
         ended = Exit.FINE
-        async with self._producer:
-            try:
-                await self._send_all(source)
-            except asyncio.CancelledError:
-                ended = Exit.INTERRUPTED
-            finally:
-                self._ended = True
+        try:
+            async with self._producer:
+                try:
+                    await self._send_all(source)
+                except asyncio.CancelledError:
+                    ended = Exit.INTERRUPTED
+                finally:
+                    self._ended = True
+        except DanubeError as error:
+            if self._failed:
+                error.__notes__ = [f"{many(self._failed)} not published"]
+            raise
         return ended
 
     async def _send_all(self, source: AsyncIterator[list[bytes]]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import pydanube
+from pydanube.base.errors import ConnectionLost, DanubeError
 from pydanube.cli.failures import say
 from pydanube.cli.settings import broker_of, place_options
 from pydanube.client import Client, ClientEvent
@@ -45,7 +46,15 @@ async def _on_client(work: Callable[..., Awaitable[Any]], *arguments: Any, **opt
     with suppress(NotImplementedError, RuntimeError, ValueError):  # not on every platform, nor beside the main thread
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # it ends as by Ctrl-C
     async with client_of(click.get_current_context(), Announcer().tell) as client:
-        return await work(client, *arguments, **options)
+        try:
+            return await work(client, *arguments, **options)
+        except DanubeError as error:
+            if client.connected or not error.retriable or isinstance(error, ConnectionLost):
+                raise
+            lost = ConnectionLost(f"the broker went away: {error}")  # whatever it said before
+            for note in getattr(error, "__notes__", ()):
+                lost.add_note(note)
+            raise lost from error
 
 
 def client_of(context: click.Context, on_event: Callable[[ClientEvent], None] | None = None) -> Client:

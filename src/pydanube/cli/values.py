@@ -63,11 +63,11 @@ def duration(text: str) -> int:
 
 
 def shown_duration(microseconds: int) -> str:
-    """As `duration` reads it, in the largest unit that fits."""
+    """As `duration` reads it, in the largest unit that it is a whole number of."""
     for unit, size in reversed(_UNITS.items()):
-        if microseconds >= size and microseconds * 1000 % size == 0:
-            return f"{microseconds / size:g}{unit}"
-    return f"{microseconds / 1000:g}ms"
+        if microseconds >= size and microseconds % size == 0:
+            return f"{microseconds // size}{unit}"
+    return f"{microseconds // 1000}.{microseconds % 1000:03}ms"
 
 
 def place(text: str) -> Any:

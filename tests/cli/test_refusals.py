@@ -1,0 +1,230 @@
+"""What a command does not take: it says so, does nothing, and its dry run says the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Danube
+
+
+@pytest.fixture
+def partitioned(danube: Danube, topic: str) -> str:
+    """With three partitions, and the subscription `s`."""
+    danube("topic", "create", topic, "--partitions", "3")
+    danube("subscription", "create", topic, "s", "--from", "earliest")
+    return topic
+
+
+# -- a dry run promises nothing that is then refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("subscription skip T s --count 1", 2, "lies in one partition: name it"),
+        ("subscription skip T-part-0 s --before 9", 1, "/default/T-part-0 ends at 0"),
+        ("subscription seek T s --to 1", 2, "an offset lies in one partition"),
+        ("subscription seek T-part-0 s --to 99999", 1, "/default/T-part-0 ends at 0"),
+        ("subscription delete T-part-0 s", 2, "name the whole topic, /default/T"),
+        ("topic truncate T --before 1", 2, "lies in one partition: name it"),
+        ("topic truncate T-part-0 --before 60000", 1, "/default/T-part-0 ends at 0"),
+        ("topic delete T-part-0", 2, "name the whole topic, /default/T"),
+        ("namespace delete default", 2, "always there"),
+        ("namespace delete system", 2, "always there"),
+    ],
+)
+def test_a_dry_run_is_refused_as_the_deed_is(
+    danube: Danube, partitioned: str, command: str, code: int, said: str
+) -> None:
+    words = command.replace("T", partitioned).split()
+    for way in ("--dry-run", "--yes"):
+        refused = danube(*words, way)
+        assert (refused.code, refused.text) == (code, "")
+        assert said.replace("T", partitioned) in refused.err
+    assert danube("topic", "describe", partitioned, "-o", "json").json["subscriptions"] == 1
+
+
+def test_what_keeps_nothing_is_not_truncated_sought_or_skipped(danube: Danube, topic: str) -> None:
+    danube("topic", "create", topic, "--no-reliable")
+    danube("subscription", "create", topic, "s")
+    for command in (
+        ("topic", "truncate", topic, "--dry-run"),
+        ("subscription", "seek", topic, "s", "--to", "earliest", "--dry-run"),
+        ("subscription", "skip", topic, "s", "--count", "1", "--dry-run"),
+        ("subscription", "explain", topic, "s"),
+        ("topic", "peek", topic),
+        ("consume", topic, "--from", "earliest", "-e"),
+    ):
+        refused = danube(*command)
+        assert (refused.code, refused.text) == (1, "")
+        assert "keeps nothing" in refused.err
+    at_its_end = danube("consume", topic, "-e")
+    assert (at_its_end.code, at_its_end.err) == (0, f"danube: /default/{topic} keeps nothing, so it is at its end\n")
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["-1", "-5"])
+def test_no_place_is_before_the_first(danube: Danube, partitioned: str, place: str) -> None:
+    part = f"{partitioned}-part-0"
+    for command in (
+        ["topic", "peek", part, "--from"],
+        ["consume", part, "-e", "--from"],
+        ["export", part, "-", "--to"],
+    ):
+        refused = danube(*command, place)
+        assert refused.code == 2
+        assert f"an offset is 0 or more, not {place}" in refused.err
+
+
+def test_a_partition_that_is_not_there_is_named(danube: Danube, partitioned: str) -> None:
+    danube("topic", "create", f"{partitioned}-plain")
+    for command in (["topic", "peek"], ["consume", "-e"], ["export", "-o", "json"]):
+        file = ["-", "--format", "csv"] if command[0] == "export" else []
+        missing = danube(*command, partitioned, *file, "--partition", "9")
+        assert missing.code == 3
+        assert "has no partition 9: it has 3 partitions, from 0 on" in missing.err
+        missing = danube(*command, f"{partitioned}-plain", *file, "--partition", "0")
+        assert missing.code == 3
+        assert "it is not partitioned" in missing.err
+
+
+def test_an_offset_of_a_partitioned_topic_needs_a_partition(danube: Danube, partitioned: str) -> None:
+    assert danube("consume", partitioned, "--offset", "0", "-e").code == 2
+    assert danube("consume", partitioned, "--offset", "0", "-e", "-p", "1").code == 0
+    assert danube("subscription", "create", partitioned, "new", "--from", "0").code == 2
+    assert danube("subscription", "create", f"{partitioned}-part-0", "new").code == 2
+
+
+# -- subscriptions that are there --------------------------------------------------------------------------------------
+
+
+def test_a_subscription_that_is_there_is_not_created_and_what_differs_is_said(danube: Danube, topic: str) -> None:
+    danube("topic", "create", topic)
+    create = ("subscription", "create", topic, "s", "--option", "failure.ack_timeout=1m")
+    assert danube(*create, "-o", "json").json["created"] is True
+    again = danube(*create)
+    assert (again.text, again.err) == (f"s of /default/{topic} is there already, unchanged\n", "")
+    other = danube("subscription", "create", topic, "s", "--from", "earliest", "--option", "failure.poison=drop")
+    assert other.code == 0
+    assert "failure.poison stays block, not drop (Use `danube subscription alter`.)" in other.err
+    assert "it stays at 0 (Use `danube subscription seek`.)" in other.err
+    assert danube("subscription", "create", topic, "s", "-o", "json").json["created"] is False
+
+
+def test_consuming_goes_on_where_a_subscription_is_and_as_what_it_is(danube: Danube, topic: str) -> None:
+    danube("produce", topic, stdin=b"1\n2\n")
+    danube("subscription", "create", topic, "s", "--type", "shared", "--from", "1")
+    refused = danube("consume", topic, "-s", "s", "--from", "earliest", "-e")
+    assert (refused.code, refused.text) == (2, "")
+    assert "s is there already, at 1 (Leave the place out, or move it first with `danube subscription seek`.)" in (
+        refused.err
+    )
+    assert danube("consume", topic, "-s", "s", "-e").lines == ["2"]
+    assert danube("consume", topic, "-s", "s", "-e", "--type", "failover").code == 1
+
+
+def test_consuming_makes_no_topic(danube: Danube, topic: str) -> None:
+    for options in ([], ["-s", "s"]):
+        assert danube("consume", topic, "-e", *options).code == 3
+        assert danube("topic", "describe", topic).code == 3
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"foo": 1}', "a message has no 'foo'; it has payload, key"),
+        (b'{"payload": "1", "kye": "k"}', "a message has no 'kye'"),
+        (b'{"key": "k"}', "it has no payload (or value)"),
+        (b"{}", "it has no payload (or value)"),
+    ],
+)
+def test_json_that_says_no_payload_publishes_nothing(danube: Danube, topic: str, line: bytes, said: str) -> None:
+    ended = danube("produce", topic, "--json", stdin=line)
+    assert ended.code == 2
+    assert f"line 1: {said}" in ended.err
+    assert danube("topic", "describe", topic, "-o", "json").json["messages"] == 0
+
+
+def test_what_was_consumed_as_json_can_be_produced(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "-k", "k", "-H", "a=b", stdin=b"1\n\xff\n")
+    shown = danube("consume", topic, "--from", "earliest", "-e", "-o", "json").out
+    assert danube("produce", topic, "--json", stdin=shown).code == 0
+    assert danube("consume", topic, "--from", "2", "-e", "-f", "%k %v %h").out == b"k 1 a=b\nk \xff a=b\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("wrong.csv", "a,b\n1,2\n", "there is no column payload (or value), but a, b"),
+        ("wrong.csv", "key,value\na\n", "row 1: it has no payload"),
+        ("wrong.jsonl", '{"foo": 1}\n', "row 1: it has no payload"),
+    ],
+)
+def test_a_file_without_payloads_is_not_imported(
+    danube: Danube, topic: str, tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    ended = danube("import", topic, str(tmp_path / name))
+    assert ended.code == 1
+    assert said in ended.err
+    assert "0 messages imported" in ended.err
+
+
+def test_an_empty_cell_of_a_file_by_hand_is_an_empty_payload(danube: Danube, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "hand.csv").write_text("key,value\na,\n")
+    assert danube("import", topic, str(tmp_path / "hand.csv")).code == 0
+    assert danube("topic", "peek", topic, "-o", "json").json[0]["payload"] == ""
+
+
+def test_a_separator_has_a_character(danube: Danube, topic: str) -> None:
+    ended = danube("produce", topic, "-K", "", stdin=b"1\n")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "at least one character" in ended.err
+
+
+# -- files that are there ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(danube: Danube, topic: str, tmp_path: Path) -> None:
+    danube("produce", topic, stdin=b"1\n")
+    file = tmp_path / "topic.csv"
+    file.write_text("mine")
+    refused = danube("export", topic, str(file))
+    assert (refused.code, file.read_text()) == (1, "mine")
+    assert "is there already (Choose another name, or say --force.)" in refused.err
+    assert danube("export", topic, str(file), "--force").code == 0
+    assert "mine" not in file.read_text()
+
+
+def test_a_link_stays_one(danube: Danube, topic: str, tmp_path: Path) -> None:
+    danube("produce", topic, stdin=b"1\n")
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "topic.jsonl"
+    link.symlink_to("elsewhere/real.jsonl")
+    for force in ([], ["--force"]):
+        assert danube("export", topic, str(link), *force).code == 0
+        assert link.is_symlink()
+        assert len((tmp_path / "elsewhere" / "real.jsonl").read_text().splitlines()) == 1
+    assert sorted(each.name for each in (tmp_path / "elsewhere").iterdir()) == ["real.jsonl"]
+
+
+def test_a_pipe_is_written_to_and_stays(danube: Danube, topic: str, tmp_path: Path) -> None:
+    danube("produce", topic, stdin=b"1\n2\n")
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.extend(pipe.read_text().splitlines()))
+    reader.start()
+    assert danube("export", topic, str(pipe)).code == 0
+    reader.join(10)
+    assert len(read) == 2
+    assert pipe.is_fifo()
