@@ -113,7 +113,8 @@ def test_every_error_has_a_status_that_says_whose_fault_it_is(code: str) -> None
 def test_namespaces_are_made_changed_listed_and_deleted(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         assert (await http.ask("PUT", "/api/v1/namespaces/shop", {"policies": {"topics_max": 3}})).status == 201
-        assert (await http.ask("PUT", "/api/v1/namespaces/shop")).json["code"] == "namespace_exists"
+        twice = await http.ask("PUT", "/api/v1/namespaces/shop")
+        assert (twice.json["code"], twice.json["detail"]) == ("namespace_exists", "the namespace shop exists")
         found = await http.ask("GET", "/api/v1/namespaces/shop")
         assert found.json == {"namespace": "shop", "policies": {"topics_max": 3}}
         changed = await http.ask("PATCH", "/api/v1/namespaces/shop", {"policies": {"topics_max": None}})
@@ -134,6 +135,10 @@ def test_topics_are_made_described_altered_listed_truncated_and_deleted(tmp_path
         made = await http.ask("PUT", ORDERS, {"durability": "buffered", "policies": {"ttl_seconds": 60}})
         assert made.status == 201
         assert made.json["durability"] == "buffered"
+        twice = await http.ask("PUT", ORDERS)
+        assert (twice.json["code"], twice.json["detail"]) == ("topic_exists", "the topic /default/orders exists")
+        odd = await http.ask("PATCH", ORDERS, {"policies": {"ttl_seconds": "soon"}})
+        assert (odd.status, odd.json["code"], odd.json["blame"]) == (400, "policy_invalid", "caller")
         for name in ("a", "b"):
             assert (await http.ask("PUT", f"/api/v1/topics/default/{name}", {"partitions": 2})).status == 201
         listed = (await http.ask("GET", "/api/v1/topics/default?limit=2")).json

@@ -1,0 +1,68 @@
+"""Options of subscriptions: what is refused, and that the refusal names what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydanube.base.errors import PolicyInvalid
+from pydanube.broker.options import SubscriptionOptions
+from pydanube.dispatch.policy import PoisonPolicy
+
+
+@pytest.mark.parametrize(
+    ("given_options", "sentence"),
+    [
+        ({"retries": {}}, "a subscription has the options failure and dispatch, not 'retries'"),
+        ({"failure": 5}, "failure is an object, options by name, not int"),
+        ({"failure": None}, "failure is an object, options by name, not NoneType"),
+        (
+            {"failure": {"nope": 1}},
+            f"failure has no option 'nope'; it has {', '.join(SubscriptionOptions().to_json()['failure'])}",
+        ),
+        (
+            {"dispatch": {"x": 1}},
+            "dispatch has no option 'x'; it has unacked_max, lookahead_max, delayed_max, unmatched",
+        ),
+        ({"failure": {"poison": "dropp"}}, "failure.poison is block, drop or dead_letter, not 'dropp'"),
+        ({"failure": {"backoff": []}}, "failure.backoff is exponential or fixed, not []"),
+        ({"dispatch": {"unmatched": None}}, "dispatch.unmatched is wait or skip, not None"),
+    ],
+)
+def test_a_refusal_names_what_there_is(given_options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PolicyInvalid) as refused:
+        SubscriptionOptions.from_json(given_options)
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("stored", [b"{", b"[]", b"5", b"null"])
+def test_stored_options_that_are_none_are_refused(stored: bytes) -> None:
+    with pytest.raises(PolicyInvalid):
+        SubscriptionOptions.decode(stored)
+
+
+def test_what_is_not_named_stays_and_what_is_stored_comes_back() -> None:
+    options = SubscriptionOptions.from_json({"failure": {"poison": "drop", "base_delay": 7}})
+    changed = options.changed({"dispatch": {"unmatched": "skip"}})
+    assert (changed.failure.poison, changed.failure.base_delay) == (PoisonPolicy.DROP, 7)
+    assert SubscriptionOptions.decode(changed.encode()) == changed == SubscriptionOptions.from_json(changed.to_json())
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=3
+)
+NAMES = st.sampled_from(
+    [*SubscriptionOptions().to_json()["failure"], *SubscriptionOptions().to_json()["dispatch"], "x"]
+)
+
+
+@given(st.dictionaries(st.sampled_from(["failure", "dispatch", "x"]), st.dictionaries(NAMES, VALUES) | VALUES))
+def test_whatever_is_given_is_taken_or_refused_as_a_policy(found: dict[str, Any]) -> None:
+    try:
+        options = SubscriptionOptions.from_json(found)
+    except PolicyInvalid:
+        return
+    assert SubscriptionOptions.decode(options.encode()) == options
