@@ -90,7 +90,29 @@ def test_config_show_says_each_value_and_its_source(
     assert found["log_level"] == ("debug", "environment")
     assert found["auto_create"] == (False, "flag")
     assert found["listen"] == ("127.0.0.1:6650", "default")
-    assert run("config", "show").code == 2  # no data_dir, as the broker would say
+    assert run("config", "show", "--listen", "nowhere").code == 2  # as the broker would say
+
+
+def test_config_show_without_a_broker_says_what_must_be_given(run: Danube, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DANUBE_URL", "danube://127.0.0.1:1")
+    ended = run("config", "show", "-o", "json")
+    assert (ended.code, ended.json[0]["setting"]) == (0, "data_dir")
+    assert (ended.json[0]["value"], ended.json[0]["source"]) == (None, "must be given")
+    assert "no broker at danube://127.0.0.1:1; this is what one would be started with" in ended.err
+    assert run("config", "show", "--url", "danube://127.0.0.1:1").code == 4
+
+
+def test_config_show_says_what_is_in_force_at_the_broker(
+    danube: Danube, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DANUBE_AUTO_CREATE", "false")  # which is the caller's
+    ended = danube("config", "show", "-o", "json")
+    assert (ended.code, ended.err) == (0, f"danube: in force at {url}\n")
+    found = {row["setting"]: row["value"] for row in ended.json}
+    assert found["listen"] == url.removeprefix("danube://")
+    assert found["auto_create"] is True
+    assert found["journal.buffered_sync_seconds"] > 0
+    assert danube("config", "show", "--data-dir", "x", "-o", "json").json[0]["value"] == "x"
 
 
 def findings(run: Danube, *options: str) -> tuple[int, dict[str, str]]:

@@ -188,5 +188,8 @@ def test_a_broker_with_tls_is_reached_by_its_authority(tmp_path: Path, run: Danu
     refused = run("namespace", "list", "--url", url, "--ca-file", str(other.file))
     assert (refused.code, refused.err.count("\n")) == (4, 1)
     assert run("namespace", "list", "--url", f"danube://{address}").code == 4
+    shown = run("config", "show", "--url", url, "--ca-file", str(authority.file), "-o", "json").json
+    assert {row["setting"]: row["source"] for row in shown}["tls.certificate"] == "flag"
+    assert run("config", "show", "--url", url, "--ca-file", str(other.file)).code == 4
     run("context", "add", "safe", "--url", url, "--ca-file", str(authority.file))
     assert run("namespace", "list").code == 0

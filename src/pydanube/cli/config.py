@@ -1,48 +1,130 @@
-"""`danube config`: what a broker would be configured with, and where each value comes from."""
+"""`danube config`: what a broker is configured with, or would be, and where each value comes from."""
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, fields
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pydanube.api.server import Config
+from pydanube.api.server import Loaded, settings
+from pydanube.base.addresses import HostPort
+from pydanube.base.errors import ConfigInvalid
+from pydanube.cli.failures import Exit, Failure, say
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Output, printed
+from pydanube.cli.settings import Broker, broker_of, place_options
 from pydanube.cli.standalone import loaded, setting_options
+from pydanube.client.transport import Address, parse_addresses
+
+ANSWER_SECONDS = 5.0
+ANSWER_BYTES_MAX = 1 << 20
+MUST_BE_GIVEN = "must be given"
+Settings = dict[str, Any]
 
 
 @click.group(cls=Noun, epilog="Example: danube config show")
 def config() -> None:
-    """What a broker would be configured with."""
+    """What a broker is configured with, or would be."""
 
 
 @config.command("show", epilog="Example: danube config show --config danube.yaml")
 @printed
 @setting_options
+@place_options
 def show(output: Output, config: Path | None, **flags: Any) -> None:
     """Print every setting, its value, and where it comes from.
 
-    Takes the flags of `danube standalone`, and reads the same file and environment.
+    Of the broker that runs. If none is reached, or with --config or any flag of `danube standalone`: what one would be
+    started with, by the same file, flags and environment.
     """
-    found = loaded(config, flags)
-    values = _leaves(found.config)
-    rows = [
-        {"setting": key, "value": values[key], "source": origin.source, "name": origin.name or None}
-        for key, origin in found.origins.items()
-    ]
-    output.rows(rows, ("setting", "value", "source", "name"))
+    broker = broker_of(click.get_current_context())
+    given = config is not None or any(value is not None for value in flags.values())
+    found = None if given else _asked(broker)
+    if found is not None:
+        say(f"in force at {broker.url}")
+    else:
+        if not given:
+            say(f"no broker at {broker.url}; this is what one would be started with")
+        found = _local(config, flags)
+    output.rows(list(_rows(found)), ("setting", "value", "source", "name"))
 
 
-def _leaves(section: Config, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in fields(section):
-        value = getattr(section, each.name)
-        if is_dataclass(value):
-            found.update(_leaves(value, f"{prefix}{each.name}."))  # type: ignore[arg-type]
+def _rows(found: Settings) -> Iterator[dict[str, Any]]:
+    origins = found.pop("origins")
+    values = dict(_leaves(found))
+    for key in [*(key for key in settings() if key in values), *(key for key in values if key not in settings())]:
+        yield {"setting": key, "value": values[key], **origins.get(key, {"source": None, "name": None})}
+
+
+def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
         else:
             plain = value is None or type(value) in (bool, int, float)
-            found[prefix + each.name] = value if plain else str(value)
-    return found
+            yield prefix + name, value if plain else str(value)
+
+
+# -- what one would be started with ------------------------------------------------------------------------------------
+
+
+def _local(config: Path | None, flags: dict[str, Any]) -> Settings:
+    try:
+        found, missing = loaded(config, flags), False
+    except ConfigInvalid:
+        found, missing = _without_directory(config, flags), True
+    values: Settings = {each.name: getattr(found.config, each.name) for each in fields(found.config)}
+    sections = {name: asdict(values[name]) for name in ("tls", "limits", "journal")}
+    origins = {key: {"source": each.source, "name": each.name or None} for key, each in found.origins.items()}
+    if missing:
+        values["data_dir"] = None
+        origins["data_dir"] = {"source": MUST_BE_GIVEN, "name": None}
+    return {**values, **sections, "origins": origins}
+
+
+def _without_directory(config: Path | None, flags: dict[str, Any]) -> Loaded:
+    """Raises `ConfigInvalid` if more is wrong than that nobody has named the one thing that has no default."""
+    return loaded(config, {**flags, "data_dir": MUST_BE_GIVEN})
+
+
+# -- what is in force --------------------------------------------------------------------------------------------------
+
+
+def _asked(broker: Broker) -> Settings | None:
+    """What the broker says, if there is one; one that was named by --url must be."""
+    for address in parse_addresses(broker.url):
+        try:
+            return _ask(address, broker.ca_file)
+        except (OSError, HTTPException) as error:
+            if broker.origin == "--url":
+                raise Failure(f"{address}: {error}", "Check that a broker runs there.", Exit.UNREACHABLE) from None
+    return None
+
+
+def _ask(address: Address, ca_file: str | None) -> Settings:
+    place = (address.host, address.port)
+    if address.tls:
+        context = ssl.create_default_context(cafile=ca_file)
+        connection: HTTPConnection = HTTPSConnection(*place, timeout=ANSWER_SECONDS, context=context)
+    else:
+        connection = HTTPConnection(*place, timeout=ANSWER_SECONDS)
+    with closing(connection):
+        connection.connect()
+        here = HostPort(*connection.sock.getpeername()[:2])  # a broker without TLS answers to no name but its own
+        connection.request("GET", "/api/v1/config", headers={"Host": str(here)})
+        answer = connection.getresponse()
+        body = answer.read(ANSWER_BYTES_MAX)
+    if answer.status != 200:
+        raise Failure(f"{address} does not say its settings: {answer.status} {answer.reason}", "Is it a broker's?")
+    try:
+        found: Settings = json.loads(body)
+    except ValueError:
+        raise Failure(f"{address} does not say its settings in JSON", "Is it a broker's?") from None
+    return {"origins": {}, **found}

@@ -27,7 +27,7 @@ COMMANDS = {
         ("top", "top", "top", "Topics by how much is published to them, again and again."),
         ("bench", "bench", "bench", "Measure how fast a broker takes and gives messages."),
         ("standalone", "standalone", "standalone", "Run a broker in this process."),
-        ("config", "config", "config", "What a broker would be configured with."),
+        ("config", "config", "config", "What a broker is configured with, or would be."),
         ("doctor", "doctor", "doctor", "Check this machine and the broker, and say what to do."),
         ("context", "context", "context", "Addresses of brokers, saved under names."),
         ("completion", "completion", "completion", "Print the script that completes commands in a shell."),

@@ -52,3 +52,5 @@ def _serve(found: Loaded) -> None:
     level = found.config.log_level.upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     run(serve(found))
+    logging.shutdown()
+    os._exit(0)  # all is closed; to free what ten thousand topics were, one by one, would take seconds
