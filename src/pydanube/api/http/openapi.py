@@ -7,6 +7,7 @@ from typing import Any
 
 from pydanube import __version__
 from pydanube.api.http.answer import JSON
+from pydanube.api.http.answers import ANSWERS, TEXT
 from pydanube.api.http.problem import PROBLEM
 from pydanube.api.http.router import RAW, Field, Route
 from pydanube.wire.objects import Object
@@ -59,8 +60,8 @@ def _operation(route: Route) -> Object:
     ]
     fine: Object = {"description": "Done"}
     if route.status != 204:
-        schema = {"type": "object"} if route.content_type == JSON else {"type": "string"}
-        fine["content"] = {route.content_type: {"schema": schema}}
+        told = {"type": "object", "properties": ANSWERS[route.operation]} if route.content_type == JSON else TEXT
+        fine["content"] = {route.content_type: {"schema": told}}
     failed = {"description": "An error", "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     operation: Object = {
         "operationId": route.operation,

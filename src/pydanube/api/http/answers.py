@@ -1,0 +1,118 @@
+"""What each operation of REST answers when all is well, as schemas for the description. Says it, and checks nothing."""
+
+from __future__ import annotations
+
+from pydanube.wire.objects import Object
+
+TEXT: Object = {"type": "string"}
+TEXT_OR_NULL: Object = {"type": ["string", "null"]}
+NUMBER: Object = {"type": "integer"}
+NUMBER_OR_NULL: Object = {"type": ["integer", "null"]}
+SECONDS_OR_NULL: Object = {"type": ["number", "null"]}
+FLAG: Object = {"type": "boolean"}
+BY_NAME: Object = {"type": "object"}
+
+
+def _list(of: Object) -> Object:
+    return {"type": "array", "items": of}
+
+
+def _object(fields: Object) -> Object:
+    return {"type": "object", "properties": fields}
+
+
+_BROKER: Object = {"version": TEXT, "url": TEXT, "address": TEXT}
+_TOPIC: Object = {
+    "topic": TEXT,
+    "id": NUMBER,
+    "reliable": FLAG,
+    "partitions": NUMBER,
+    "durability": {"enum": ["fsynced", "buffered", "none"]},
+    "policies": BY_NAME,
+}
+_SUBSCRIPTION: Object = {
+    "subscription": TEXT,
+    "type": {"enum": ["exclusive", "shared", "failover", "key_shared"]},
+    "floor": NUMBER_OR_NULL,
+    "end": NUMBER_OR_NULL,
+    "generation": NUMBER_OR_NULL,
+    "backlog": NUMBER,
+    "backlog_seconds": SECONDS_OR_NULL,
+    "in_flight": NUMBER,
+    "consumers": NUMBER,
+    "paused": FLAG,
+}
+_IN_FULL: Object = {
+    **_SUBSCRIPTION,
+    "floors": _list(NUMBER_OR_NULL),
+    "ends": _list(NUMBER_OR_NULL),
+    "counts": BY_NAME,
+    "options": BY_NAME,
+}
+_MESSAGE: Object = {
+    "offset": NUMBER,
+    "key": TEXT_OR_NULL,
+    "key_base64": TEXT,
+    "value": TEXT_OR_NULL,
+    "value_base64": TEXT,
+    "value_cut_from_bytes": NUMBER,
+    "attributes": BY_NAME,
+    "publish_time": NUMBER,
+    "append_time": NUMBER,
+    "event_time": NUMBER_OR_NULL,
+    "delivery_time": NUMBER_OR_NULL,
+    "producer": NUMBER,
+    "sequence": NUMBER,
+}
+
+ANSWERS: dict[str, Object] = {
+    "broker": _BROKER,
+    "config": {
+        "data_dir": TEXT,
+        "listen": TEXT,
+        "admin_listen": TEXT_OR_NULL,
+        "advertise": TEXT_OR_NULL,
+        "auto_create": FLAG,
+        "keepalive_seconds": NUMBER,
+        "tls": BY_NAME,
+        "limits": BY_NAME,
+        "journal": BY_NAME,
+        "ready_file": TEXT_OR_NULL,
+        "allow_unprotected_network": FLAG,
+        "log_level": TEXT,
+        "origins": BY_NAME,
+    },
+    "lookup": {"topic": TEXT, "partitions": NUMBER, **_BROKER},
+    "namespace.list": {"namespaces": _list(TEXT), "more": FLAG},
+    "namespace.create": {},
+    "namespace.describe": {"namespace": TEXT, "policies": BY_NAME},
+    "namespace.policies": {"policies": BY_NAME},
+    "topic.list": {"topics": _list(_object(_TOPIC)), "more": FLAG},
+    "topic.create": _TOPIC,
+    "topic.describe": {
+        **_TOPIC,
+        "first": NUMBER_OR_NULL,
+        "end": NUMBER_OR_NULL,
+        "firsts": _list(NUMBER),
+        "ends": _list(NUMBER),
+        "bytes": NUMBER,
+        "producers": NUMBER,
+        "consumers": NUMBER,
+        "subscriptions": NUMBER,
+    },
+    "topic.alter": _TOPIC,
+    "topic.truncate": {"messages": NUMBER},
+    "dlq.redrive": {"redriven": NUMBER, "targets": BY_NAME, "left": NUMBER},
+    "bounds": {"first": NUMBER, "end": NUMBER},
+    "offset_of_time": {"offset": NUMBER},
+    "publish": {"messages": _list(_object({"topic": TEXT, "offset": NUMBER_OR_NULL})), "durability": TEXT},
+    "peek": {"messages": _list(_object(_MESSAGE)), "next": NUMBER, "first": NUMBER, "end": NUMBER},
+    "subscription.list": {"subscriptions": _list(_object(_SUBSCRIPTION)), "more": FLAG},
+    "subscription.create": {},
+    "subscription.describe": _IN_FULL,
+    "subscription.alter": _IN_FULL,
+    "subscription.seek": _IN_FULL,
+    "subscription.skip": {"skipped": NUMBER},
+    "explain": {"sentence": TEXT},
+    "openapi": {"openapi": TEXT, "info": BY_NAME, "paths": BY_NAME, "components": BY_NAME},
+}
