@@ -51,6 +51,11 @@ class Process:
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def end(self, number: int) -> int:
         assert self._process is not None
         os.kill(self._process.pid, number)
@@ -169,7 +174,7 @@ def test_a_second_broker_on_the_same_directory_is_refused_by_name(tmp_path: Path
     command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(tmp_path / "data")]
     second = subprocess.run([*command, "--listen", "127.0.0.1:0"], capture_output=True, timeout=20, check=False)
     assert second.returncode == 1
-    assert b"in use" in second.stderr
+    assert f"another broker (process {process.pid}) uses {tmp_path / 'data'}" in second.stderr.decode()
     assert process.end(signal.SIGTERM) == 0
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,7 +126,7 @@ def test_a_hangup_reloads_the_certificate(tmp_path: Path, processes: list[Proces
         (["--listen", "somewhere"], "listen (flag --listen) must be host:port"),
         (["--listen", "0.0.0.0:0"], "--allow-unprotected-network"),
         (["--listen", "0.0.0.0:0", "--allow-unprotected-network"], "say with advertise"),
-        (["--tls-certificate", "gone", "--tls-key", "gone"], "the certificate gone with the key gone"),
+        (["--tls-certificate", __file__, "--tls-key", "gone"], "tls.key is gone, which cannot be read: No such file"),
         (["--config", "gone.yaml"], "gone.yaml cannot be read"),
     ],
 )
@@ -137,6 +138,43 @@ def test_what_is_wrong_ends_it_before_anything_is_touched(
     assert main(["standalone", "--data-dir", "data", *flags]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--admin-listen"])
+def test_a_port_that_is_taken_is_named_with_its_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    monkeypatch.setattr(server_module, "raise_file_limit", lambda: 1 << 20)
+    addresses = {"--listen": "127.0.0.1:0", "--admin-listen": "127.0.0.1:0"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        addresses[flag] = f"127.0.0.1:{taken.getsockname()[1]}"
+        flags = [part for each in addresses.items() for part in each]
+        assert main(["standalone", "--data-dir", str(tmp_path), "--log-level", "error", *flags]) == 2
+    said = f"{addresses[flag]} is in use by another program; choose another {flag} "
+    assert said in capsys.readouterr().err
+
+
+def test_a_stop_that_does_not_come_to_its_end_is_ended(tmp_path: Path) -> None:
+    hang = """
+import asyncio, sys
+from pydanube.api import server
+from pydanube.cli.main import main
+async def never(self): await asyncio.sleep(100)
+server.STOP_SECONDS, server.Server.stop = 1, never
+main(sys.argv[1:])
+"""
+    ready = tmp_path / "ready"
+    flags = ["--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--admin-listen", ""]
+    command = [sys.executable, "-c", hang, "standalone", *flags, "--ready-file", str(ready)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "serves on" in line:
+                process.send_signal(signal.SIGTERM)
+                break
+        said = process.stderr.read()
+    assert process.returncode == server_module.UNCLEAN
+    assert "did not stop within 1 s of the signal" in said
 
 
 def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:

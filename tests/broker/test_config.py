@@ -55,6 +55,7 @@ def test_sections_are_nested_in_a_file_and_have_two_underscores_in_the_environme
     ("text", "said"),
     [
         ("lissten: 127.0.0.1:1", "no setting lissten .*nearest is listen"),
+        ("limitz: {cache_bytes: 5}", "no setting limitz .*nearest is limits$"),
         ("tls: {kee: x}", "no setting tls.kee .*nearest is tls.key"),
         ("listen: [a, b]", "listen .*must be host:port.*not several values"),
         ("listen:", "listen .*must be host:port"),

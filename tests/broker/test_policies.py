@@ -145,6 +145,24 @@ def test_a_full_backlog_refuses_until_consumers_catch_up(world: TopicWorld) -> N
     world.run(main())
 
 
+def test_what_is_dropped_is_told_once_a_turn_and_not_with_every_publish(
+    world: TopicWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        slow = await subscribed(topic, SHARED, name="slow")
+        await fill(topic, 60)
+        await topic.tick()
+        await topic.tick()
+        told = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
+        dropped = slow.known.counts[Cause.DROPPED]
+        assert told == [f"{topic.name}: slow was behind; {dropped} of its messages are dropped"]
+
+    world.options = TopicOptions(backlog=BacklogQuota(bytes=10_000, drop_oldest=True))
+    with caplog.at_level("WARNING"):
+        world.run(main())
+
+
 def test_the_oldest_go_where_that_was_chosen_and_are_counted_for_good(world: TopicWorld) -> None:
     async def first_life() -> None:
         topic = await world.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -21,6 +22,7 @@ from pydanube.api.http.rest import make_router
 from pydanube.api.listener import Listener
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
+from pydanube.base.errors import ConfigInvalid
 from pydanube.base.limits import FILES_RESERVED
 from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, load, settings
 from pydanube.broker.metrics import LoopWatch, Metrics, Page
@@ -67,7 +69,7 @@ class Server:
         self._listener = self._make_listener(web, grpc)
         self._admin = self._make_listener(web, grpc, serves_data=False)
         try:
-            self.address = await self._listener.start(HostPort(chosen.host, chosen.port), chosen.advertise)
+            self.address = await self._start_listener(HostPort(chosen.host, chosen.port))
             await self._start_admin()
         except BaseException:
             self._watch.stop()
@@ -96,6 +98,12 @@ class Server:
             keepalive_seconds=self.settings.keepalive_seconds,
         )
 
+    async def _start_listener(self, listen: HostPort) -> tuple[str, int]:
+        try:
+            return await self._listener.start(listen, self.settings.advertise)
+        except OSError as error:
+            raise _not_bound("listen", listen, error) from None
+
     async def _start_admin(self) -> None:
         chosen = self.settings.admin_listen
         if chosen is None:
@@ -105,8 +113,8 @@ class Server:
         except OSError as error:
             if self.settings.admin_required:
                 await self._listener.stop()
-                raise
-            log.warning("no admin services on %s (%s): choose another admin_listen", chosen, error.strerror)
+                raise _not_bound("admin_listen", chosen, error) from None
+            log.warning("no admin services: %s", _not_bound("admin_listen", chosen, error))
 
     def _grpc_urls(self) -> tuple[str, str]:
         """Where clients reach the broker, and where those do that manage it."""
@@ -180,6 +188,15 @@ class Server:
         self._watch.stop()
         await asyncio.gather(self._listener.stop(), self._admin.stop())
         await self._broker.close()
+
+
+def _not_bound(setting: str, address: HostPort, error: OSError) -> ConfigInvalid:
+    flag = settings()[setting].flag
+    if error.errno == errno.EADDRINUSE:
+        return ConfigInvalid(f"{address} is in use by another program; choose another {flag}")
+    known = error.errno is not None and error.errno > 0  # else it is a resolver's
+    why = os.strerror(error.errno or 0) if known else error.strerror
+    return ConfigInvalid(f"{flag} is {address}, which cannot be bound: {why}")
 
 
 def write_ready_file(path: Path, address: tuple[str, int], admin_address: tuple[str, int] | None = None) -> None:

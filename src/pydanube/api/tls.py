@@ -29,6 +29,11 @@ class Certificate:
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = (certificate, key)
+        for setting, file in (("tls.certificate", certificate), ("tls.key", key)):
+            try:
+                file.open("rb").close()
+            except OSError as error:  # OpenSSL would not say which of the two
+                raise ConfigInvalid(f"{setting} is {file}, which cannot be read: {error.strerror}") from None
         self._seen = self._look()
         try:
             self.context = self._read()

@@ -36,6 +36,7 @@ class Backlog:
         self._ledger = ledger
         self._subscriptions = subscriptions
         self._room = 0  # bytes that may be published before somebody must look again
+        self._dropped: dict[str, int] = {}  # messages since the last tick, by subscription
         self._old: int | None = None  # the slowest cursor stands here, at a message that is too old
 
     def change(self, quota: BacklogQuota | None) -> None:
@@ -86,9 +87,19 @@ class Backlog:
                 continue
             dropped = host.known.counts[Cause.DROPPED] - before
             if dropped:
-                log.warning("%s: %s was behind; %d of its messages are dropped", self._topic, name, dropped)
+                self._dropped[name] = self._dropped.get(name, 0) + dropped
+
+    def _tell_dropped(self) -> None:
+        """Once a second at most: a topic at its quota drops with many a publish."""
+        for name, dropped in self._dropped.items():
+            log.warning("%s: %s was behind; %d of its messages are dropped", self._topic, name, dropped)
+        self._dropped.clear()
 
     async def tick(self, wall: int, *, clock_trusted: bool) -> None:
+        await self._hold_to_quota(wall, clock_trusted)
+        self._tell_dropped()
+
+    async def _hold_to_quota(self, wall: int, clock_trusted: bool) -> None:
         quota = self.quota
         if quota is None:
             return

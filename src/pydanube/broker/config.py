@@ -281,7 +281,8 @@ def _flattened(found: Any, prefix: str, origin: Origin) -> Iterator[tuple[str, s
         elif any(known.startswith(key + ".") for known in settings()):
             yield from _flattened(value, key + ".", origin)
         else:
-            raise ConfigInvalid(f"there is no setting {key[:_SHOWN_CHARACTERS]} ({origin}){nearest(key, settings())}")
+            known = {**settings(), **dict.fromkeys(name.rpartition(".")[0] for name in settings() if "." in name)}
+            raise ConfigInvalid(f"there is no setting {key[:_SHOWN_CHARACTERS]} ({origin}){nearest(key, known)}")
 
 
 def nearest(name: str, known: Mapping[str, object]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.addresses import HostPort
 from pydanube.base.counting import Histogram
-from pydanube.base.errors import DanubeError, DiskFull
+from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFull
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
 from pydanube.broker.directory import Directory
@@ -85,9 +86,13 @@ class Broker:
             await self._node.meet_catalog(catalog.known(), catalog.next_ledger)
             directory = Directory(self._metadata)
             await directory.prepare()
-        except BaseException:
+        except BaseException as error:
             for disk in self._disks:
                 disk.close()
+            if isinstance(error, DirectoryInUse):
+                process = re.search(r"process \d+", str(error))  # as it signed the lock, if it could
+                who = "" if process is None else f" ({process[0]})"
+                raise DirectoryInUse(f"another broker{who} uses {settings.data_dir}") from None
             raise
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
         self.service = Service(
