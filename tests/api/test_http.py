@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 from api.http_client import Http, Reply, with_http
 from pydanube.api.http import connection as connection_module
+from pydanube.api.http.answer import Answer
+from pydanube.api.http.connection import Web
 from pydanube.api.http.problem import status_of
 from pydanube.api.http.rest import make_router
 from pydanube.api.server import Server
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import error_table
 from pydanube.base.limits import HTTP_PIPELINED_BYTES_MAX, KIB, MIB
+from pydanube.wire.http1 import Request
 
 ORDERS = "/api/v1/topics/default/orders"
 
@@ -326,3 +329,30 @@ def test_whatever_is_asked_gets_an_answer_of_the_table(
                 http.reader, http.writer = await asyncio.open_connection(*server.address)
 
     with_http(tmp_path_factory.mktemp("noise"), story)
+
+
+def test_requests_behind_one_another_are_served_one_in_a_turn_so_that_others_come_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, served = Web.answer, []
+
+    async def noted(web: Web, request: Request) -> Answer:
+        served.append(request.target)
+        return await answer(web, request)
+
+    monkeypatch.setattr(Web, "answer", noted)
+
+    async def story(server: Server, http: Http) -> None:
+        other = await Http.connect(server)
+        for _ in range(500):
+            http.send("GET", "/healthz")
+        while len(served) < 10:  # noqa: ASYNC110 - sockets of this loop
+            await asyncio.sleep(0)
+        other.send("GET", "/metrics")
+        assert (await other.reply()).status == 200
+        assert served.index("/metrics") < 250
+        for _ in range(500):
+            assert (await http.reply()).status == 200
+        await other.close()
+
+    with_http(tmp_path, story)

@@ -202,6 +202,30 @@ def test_what_waits_for_those_who_read_nothing_has_one_bound(tmp_path: Path, mon
     with_broker(tmp_path, story)
 
 
+def test_what_waits_is_counted_again_at_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorway_module, "SEND_BUFFER_BYTES_MAX", 64 * KIB)
+
+    async def story(server: Server) -> None:
+        client = await Client.connect(server.address)
+        (doorway,) = doorways(server)
+        narrow(client._writer.transport, socket.SO_RCVBUF)
+        narrow(doorway._transport, socket.SO_SNDBUF)
+        client.stop_reading()
+        client.write(b"".join(Ping(1).encode()) * 50_000)
+        await until(partial(server._listener._stuck.__contains__, doorway))
+        doorway._transport.write(bytes(MIB))  # as an answer that was being made
+        doorway.look()
+        waiting = doorway._transport.get_write_buffer_size()
+        assert MIB < waiting == server._listener._stuck_bytes
+        monkeypatch.setattr(listener_module, "SEND_BUFFERS_BYTES_MAX", MIB)
+        doorway.look()
+        await until(lambda: not server._listener.connections)
+        assert server._listener._stuck_bytes == 0
+        client.abort()
+
+    with_broker(tmp_path, story)
+
+
 def test_reads_are_answered_one_by_one_and_only_to_who_takes_the_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

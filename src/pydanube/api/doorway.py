@@ -142,6 +142,7 @@ class Doorway(asyncio.Protocol):
         if self._timer is not None:
             return
         waiting_bytes = transport.get_write_buffer_size()
+        self._listener.recount(self, waiting_bytes)
         heard = self._heard or waiting_bytes < self._waiting_bytes  # slowly perhaps, but it reads
         if (native := self._native) is not None:
             heard = heard or native.heard or native.choked  # choked: it may speak, but we do not listen

@@ -131,12 +131,17 @@ class Listener:
 
     def stuck(self, doorway: Doorway, bytes: int) -> None:
         """It takes nothing, and so much waits for it. What waits for all such has a bound."""
+        self._stuck_bytes += bytes - self._stuck.get(doorway, 0)
         self._stuck[doorway] = bytes
-        self._stuck_bytes += bytes
         while self._stuck_bytes > SEND_BUFFERS_BYTES_MAX:
             longest = next(iter(self._stuck))
             self.unstuck(longest)
             longest.abort()
+
+    def recount(self, doorway: Doorway, bytes: int) -> None:
+        """What it had asked for before may have been answered since."""
+        if doorway in self._stuck:
+            self.stuck(doorway, bytes)
 
     def unstuck(self, doorway: Doorway) -> None:
         self._stuck_bytes -= self._stuck.pop(doorway, 0)
