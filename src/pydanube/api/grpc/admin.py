@@ -253,8 +253,8 @@ def _failure(policy: Any) -> dict[str, Any]:
         "ack_timeout": policy.ack_timeout_ms * MILLISECOND or None,
         "base_delay": policy.base_redelivery_delay_ms * MILLISECOND,
         "max_delay": policy.max_redelivery_delay_ms * MILLISECOND,
-        "backoff": backoff,
-        "poison": poison,
+        "backoff": backoff.value,
+        "poison": poison.value,
         "dead_letter_topic": policy.dead_letter_topic or None if poison is PoisonPolicy.DEAD_LETTER else None,
     }
 
