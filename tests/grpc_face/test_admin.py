@@ -8,9 +8,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-import grpc
 from grpc_face.rig import Broker, Consumers, Producers, api, ask, channel, message, refused
 from grpc_face.test_calls import made, subscribed
 from pydanube.api.server import Server, load
