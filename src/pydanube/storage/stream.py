@@ -383,9 +383,9 @@ class Stream:
 
     def _report(self, error: DanubeError | None) -> None:
         """Logs a change, once: that it cannot be appended to and why, or that it can again."""
-        reason = "" if error is None else str(error)
+        reason = "" if error is None else error.code
         if reason and reason != self._reported:
-            log.warning("%s cannot be appended to: %s", self.title, reason)
+            log.warning("%s cannot be appended to: %s", self.title, error)
         elif self._reported and not reason:
             log.warning("%s can be appended to again", self.title)
         self._reported = reason
