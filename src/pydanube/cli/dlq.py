@@ -119,11 +119,13 @@ async def _redriven(client: Client, topic: str, letters: list[Message]) -> list[
         return [False] * len(letters)
     places = dict((await client.topic(topic)).places())
     floors = dict(zip(places, known["floors"], strict=False))  # of partitions that it has seen
+    stands = [(floor, end) for floor, end in zip(known["floors"], known["ends"], strict=True) if floor is not None]
+    scattered = sum(end - floor for floor, end in stands) > known["backlog"]  # something above a floor is done
     found = []
     for letter in letters:
         floor = floors.get(letter.partition)
         done = floor is not None and letter.offset < floor
-        if not done and floor is not None:
+        if scattered and not done and floor is not None:
             place = places[letter.partition]
             done = await client.admin.explain(place, SUBSCRIPTION, offset=letter.offset) == ACKNOWLEDGED
         found.append(done)

@@ -38,8 +38,7 @@ async def kept(client: Client, topic: str) -> TopicInfo:
 async def check_whole(client: Client, topic: str, deed: str) -> None:
     """What is done to a topic is done to all its partitions."""
     if (await client.topic(topic)).partition is not None:
-        whole = topic.rpartition("-part-")[0]
-        raise click.UsageError(f"{deed} not for one partition alone: name the whole topic, {whole}")
+        raise click.UsageError(f"{topic} is one partition, and {deed}: name {topic.rpartition('-part-')[0]}")
 
 
 async def stored(client: Client, places: list[tuple[Place, int]]) -> AsyncIterator[MessageBatch]:

@@ -57,7 +57,7 @@ async def create(
     dead_letter_topic: str | None,
 ) -> None:
     """Create a subscription. One that is there already stays as it is."""
-    await check_whole(client, topic, "a subscription is made")
+    await check_whole(client, topic, "a subscription is made in all of them")
     await place_in(client, topic, None, start)
     chosen = options_of(options) or {}
     if dead_letter_topic is not None:
@@ -267,7 +267,7 @@ async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, topic: str, name: str) -> None:
     """Delete a subscription. Its consumers are told."""
-    await check_whole(client, topic, "a subscription is deleted")
+    await check_whole(client, topic, "a subscription is deleted from all of them")
     found = await client.admin.describe_subscription(topic, name)
     fields = {"topic": topic, "subscription": name, "backlog": found["backlog"], "consumers": found["consumers"]}
     deed = f"delete {name} of {topic} with {many(found['backlog'])} to do and {many(found['consumers'], 'consumer')}"

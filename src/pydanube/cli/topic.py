@@ -97,7 +97,7 @@ async def alter(client: Client, output: Output, name: str, partitions: int | Non
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
     """Delete a topic with its messages and subscriptions."""
-    await check_whole(client, name, "a topic is deleted as a whole,")
+    await check_whole(client, name, "a topic is deleted as a whole")
     found = await client.admin.describe_topic(name)
     fields = {"topic": name, "messages": messages_of(found), "subscriptions": found["subscriptions"]}
     deed = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
