@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import pydanube
 from pydanube import client as asynchronous
-from pydanube.base.errors import ClientClosed, DanubeError
+from pydanube.base.errors import AlreadyOpened, ClientClosed, DanubeError
 from pydanube.client.outgoing import fresh
 
 if TYPE_CHECKING:
@@ -381,6 +381,8 @@ class Client:
         return Admin(self._loop, self._inner.admin)
 
     def open(self) -> Self:
+        if self._running is not None:
+            raise AlreadyOpened("the client is open")
         self._running = _Loop()
         try:
             self._running.wait(self._inner.open())

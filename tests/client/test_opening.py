@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import pydanube
-from client.broker import TOPIC, Door, with_client, with_door
+import pydanube.sync
+from client.broker import TOPIC, Door, running, with_client, with_door
 from pydanube.base.errors import AlreadyOpened, ArgumentInvalid, ConsumerBusy, DanubeError, NotAnswered
 from pydanube.client import Client, Consumer, Producer
 
@@ -99,6 +100,23 @@ def test_what_is_open_is_not_opened_again(tmp_path: Path) -> None:
         assert await held(client) == (0, 0)
 
     with_client(tmp_path, run)
+
+
+def test_a_client_of_a_thread_that_is_open_stays_as_it_is(tmp_path: Path) -> None:
+    def story(url: str) -> None:
+        with pydanube.sync.connect(url) as client:
+            with pytest.raises(AlreadyOpened):
+                client.open()
+            with client.producer(TOPIC) as producer:
+                with pytest.raises(AlreadyOpened):
+                    producer.open()
+                assert producer.send(b"one").result(5).offset == 0
+
+    async def run() -> None:
+        async with asyncio.timeout(20), running(tmp_path) as server:
+            await asyncio.to_thread(story, server.url)
+
+    asyncio.run(run())
 
 
 def test_an_opening_that_failed_may_be_tried_again(tmp_path: Path) -> None:
