@@ -14,8 +14,10 @@ from pydanube.base.errors import (
     DanubeError,
     NameInvalid,
     NamespaceNotFound,
+    OffsetNotConfirmed,
     PartitionMissing,
     PolicyInvalid,
+    RequestInvalid,
     SubscriptionInvalid,
     SubscriptionNotFound,
     TlsFailed,
@@ -48,6 +50,7 @@ _KINDS: dict[type[DanubeError], Exit] = {
     ConfigInvalid: Exit.USAGE,
     NameInvalid: Exit.USAGE,
     PolicyInvalid: Exit.USAGE,
+    RequestInvalid: Exit.USAGE,
     SubscriptionInvalid: Exit.USAGE,
     NamespaceNotFound: Exit.NOT_FOUND,
     PartitionMissing: Exit.NOT_FOUND,
@@ -58,6 +61,7 @@ _KINDS: dict[type[DanubeError], Exit] = {
 }
 _HELP: dict[type[DanubeError], str] = {  # where that of the client's is not a command's
     ConnectionLost: "Start one with `danube standalone --data-dir ./data`, or say with --url where it is.",
+    OffsetNotConfirmed: "Name an offset up to there.",
 }
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import click
 
-from pydanube.base.errors import NamespaceNotEmpty
-from pydanube.cli.failures import Exit, Failure
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed
-from pydanube.cli.running import connected
+from pydanube.cli.running import connected, rehearsed
 from pydanube.cli.topic import policy_option
-from pydanube.cli.values import many, policies_of
+from pydanube.cli.values import policies_of
 from pydanube.client import Client
-
-ALWAYS_THERE = ("default", "system")
 
 
 @click.group(cls=Noun, epilog="Example: danube namespace describe default")
@@ -70,11 +66,7 @@ async def alter(client: Client, output: Output, name: str, policies: tuple[str])
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
     """Delete a namespace that has no topics any more."""
-    topics = len(await client.admin.topics(name))
-    if name in ALWAYS_THERE:
-        raise Failure(f"the namespace {name} is always there", "Delete topics of it instead.", Exit.USAGE)
-    if topics:
-        raise NamespaceNotEmpty(f"the namespace {name} has {many(topics, 'topic')}")
-    if agreement.given(output, f"delete the namespace {name}", namespace=name, topics=topics):
+    await rehearsed(client, "namespace.delete", namespace=name)
+    if agreement.given(output, f"delete the namespace {name}", namespace=name):
         await client.admin.delete_namespace(name)
         output.done(f"deleted the namespace {name}", namespace=name)

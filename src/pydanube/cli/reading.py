@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pydanube.base.errors import NotReliable, PartitionMissing
+from pydanube.base.errors import PartitionMissing
 from pydanube.cli.values import many
 from pydanube.client import Client, Consumer, MessageBatch
 from pydanube.client.client import TopicInfo
@@ -25,20 +25,6 @@ async def place_in(client: Client, topic: str, partition: int | None, *places: A
     if partition is None and found.partitions > 1 and any(type(place) is int for place in places):
         raise click.UsageError(f"an offset lies in one partition: name it, as in {topic}-part-0")
     return found
-
-
-async def kept(client: Client, topic: str) -> TopicInfo:
-    """The topic; raises if it keeps nothing."""
-    found = await client.topic(topic)
-    if not found.reliable:
-        raise NotReliable(f"{topic} keeps nothing")
-    return found
-
-
-async def check_whole(client: Client, topic: str, deed: str) -> None:
-    """What is done to a topic is done to all its partitions."""
-    if (await client.topic(topic)).partition is not None:
-        raise click.UsageError(f"{topic} is one partition, and {deed}: name {topic.rpartition('-part-')[0]}")
 
 
 async def stored(client: Client, places: list[tuple[Place, int]]) -> AsyncIterator[MessageBatch]:

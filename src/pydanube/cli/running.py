@@ -62,6 +62,12 @@ def client_of(context: click.Context, on_event: Callable[[ClientEvent], None] | 
     return pydanube.connect(broker.url, ca_file=broker.ca_file, on_event=on_event)
 
 
+async def rehearsed(client: Client, verb: str, **fields: Any) -> dict[str, Any]:
+    """What the broker would answer; it refuses what it would refuse. So nobody agrees to what then cannot be done."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    return await client.ask(verb, {**given, "dry_run": True})
+
+
 class Announcer:
     """Says on stderr when the broker goes away and comes back: a command that waits for it is not silent."""
 

@@ -10,11 +10,11 @@ from click.core import ParameterSource
 
 from pydanube.base.errors import SubscriptionNotFound, TopicNotFound
 from pydanube.cli import values
-from pydanube.cli.failures import Failure, say
+from pydanube.cli.failures import say
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed
-from pydanube.cli.reading import bounded_places, check_whole, how_many, kept, place_in
-from pydanube.cli.running import connected
+from pydanube.cli.reading import bounded_places, how_many, place_in
+from pydanube.cli.running import connected, rehearsed
 from pydanube.cli.values import PLACES, many, options_of, shown_duration, shown_time
 from pydanube.cli.watching import looks
 from pydanube.client import Client
@@ -57,7 +57,6 @@ async def create(
     dead_letter_topic: str | None,
 ) -> None:
     """Create a subscription. One that is there already stays as it is."""
-    await check_whole(client, topic, "a subscription is made in all of them")
     await place_in(client, topic, None, start)
     chosen = options_of(options) or {}
     if dead_letter_topic is not None:
@@ -145,10 +144,7 @@ async def alter(client: Client, output: Output, topic: str, name: str, options: 
 @connected
 async def seek(client: Client, output: Output, agreement: Agreement, topic: str, name: str, to: Any) -> None:
     """Let it go on from another place; what it had received and not acknowledged counts no more."""
-    await place_in(client, topic, None, to)
-    before = await client.admin.describe_subscription(topic, name)
-    if isinstance(to, int):
-        _check_end(topic, before, to)
+    before = await rehearsed(client, "subscription.seek", topic=topic, subscription=name, to=to)
     target = shown_time(to["time"]) if isinstance(to, dict) else to
     left = how_many(await bounded_places(client, topic, to, None))
     deed = (
@@ -176,17 +172,10 @@ async def skip(
     """Give messages up: they count as done. Of a partitioned topic, name the partition: orders-part-0."""
     if (count is None) == (before is None):
         raise click.UsageError("say either --count or --before")
-    await kept(client, topic)
+    named = {"topic": topic, "subscription": name}
+    most = (await rehearsed(client, "subscription.skip", **named, count=count, offset=before))["skipped"]
     found = await client.admin.describe_subscription(topic, name)
-    if len(found["floors"]) > 1:
-        raise click.UsageError(f"what is given up lies in one partition: name it, as in {topic}-part-0")
-    if before is not None:
-        _check_end(topic, found, before)
-    if count is not None:
-        most = min(count, found["backlog"])
-        deed = f"give up the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
-    else:
-        deed = f"give up what {name} has to do below offset {before}; it is done below {floors_of(found)}"
+    deed = f"give up the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
     if agreement.given(output, deed, topic=topic, subscription=name, backlog=found["backlog"]):
         skipped = await client.admin.skip_messages(topic, name, count=count, to=before)
         output.done(f"gave up {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
@@ -267,7 +256,7 @@ async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, topic: str, name: str) -> None:
     """Delete a subscription. Its consumers are told."""
-    await check_whole(client, topic, "a subscription is deleted from all of them")
+    await rehearsed(client, "subscription.delete", topic=topic, subscription=name)
     found = await client.admin.describe_subscription(topic, name)
     fields = {"topic": topic, "subscription": name, "backlog": found["backlog"], "consumers": found["consumers"]}
     deed = f"delete {name} of {topic} with {many(found['backlog'])} to do and {many(found['consumers'], 'consumer')}"
@@ -279,13 +268,6 @@ async def delete(client: Client, output: Output, agreement: Agreement, topic: st
 def _short(place: Any) -> str:
     """A time without a fraction of a second that it does not have."""
     return str(place).replace(".000000Z", "Z")
-
-
-def _check_end(topic: str, described: dict[str, Any], offset: int) -> None:
-    """The broker refuses it too; a dry run is to say so."""
-    end = described["ends"][0]
-    if end is not None and offset > end:
-        raise Failure(f"{topic} ends at {end}, so nothing goes on from {offset}", "Say an offset up to its end.")
 
 
 def floors_of(described: dict[str, Any]) -> str:

@@ -7,12 +7,11 @@ from typing import Any
 import click
 
 from pydanube.cli import values
-from pydanube.cli.failures import Failure
 from pydanube.cli.lazy import Noun
 from pydanube.cli.messages import peeked
 from pydanube.cli.output import Agreement, Output, destructive, printed
-from pydanube.cli.reading import check_whole, kept, place_in
-from pydanube.cli.running import connected
+from pydanube.cli.reading import place_in
+from pydanube.cli.running import connected, rehearsed
 from pydanube.cli.values import PLACES, many, policies_of, sized
 from pydanube.client import Client
 
@@ -97,7 +96,7 @@ async def alter(client: Client, output: Output, name: str, partitions: int | Non
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
     """Delete a topic with its messages and subscriptions."""
-    await check_whole(client, name, "a topic is deleted as a whole")
+    await rehearsed(client, "topic.delete", topic=name)
     found = await client.admin.describe_topic(name)
     fields = {"topic": name, "messages": messages_of(found), "subscriptions": found["subscriptions"]}
     deed = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
@@ -114,17 +113,7 @@ async def delete(client: Client, output: Output, agreement: Agreement, name: str
 @connected
 async def truncate(client: Client, output: Output, agreement: Agreement, name: str, before: int | None) -> None:
     """Delete its messages, and keep the topic. Subscriptions pass over them."""
-    await kept(client, name)
-    found = await client.admin.describe_topic(name)
-    count = messages_of(found)
-    if before is not None:
-        if len(found["ends"]) > 1:
-            raise click.UsageError(f"an offset lies in one partition: name it, as in {name}-part-0")
-        if before > found["end"]:
-            raise Failure(
-                f"{name} ends at {found['end']}, so it cannot begin at {before}", "Say an offset up to its end."
-            )
-        count = max(0, min(before, found["end"]) - found["first"])
+    count = (await rehearsed(client, "topic.truncate", topic=name, before=before))["messages"]
     if agreement.given(output, f"delete {many(count)} of {name}", topic=name, messages=count):
         await client.admin.truncate_topic(name, before=before)
         output.done(f"deleted {many(count)} of {name}", topic=name, messages=count)
