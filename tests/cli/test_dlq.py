@@ -155,11 +155,19 @@ def test_they_may_go_elsewhere(danube: Danube, url: str, topic: str, dead: str) 
     assert danube("dlq", "redrive", dead, "--to", f"{topic}-passing", "--yes", "-o", "json").json["redriven"] == 1
 
 
-def test_a_message_that_is_no_dead_letter_is_refused(danube: Danube, dead: str) -> None:
+def test_a_message_that_is_no_dead_letter_stays_and_is_in_nobody_s_way(
+    danube: Danube, url: str, topic: str, dead: str
+) -> None:
     danube("produce", dead, stdin=b"stranger\n")
-    ended = danube("dlq", "redrive", dead, "--yes")
-    assert ended.code == 1
-    assert "does not say where it comes from (Say with --to" in ended.err
+    danube("produce", topic, stdin=b"one\n")
+    give_up(danube, url, topic, dead)
+    left = "; 1 message without an origin left: say --to\n"
+    tried = danube("dlq", "redrive", dead, "--dry-run")
+    assert tried.text == f"would publish 1 dead letter of /default/{dead} again: 1 to /default/{topic}{left}"
+    assert danube("dlq", "redrive", dead, "--yes").text == f"published 1 dead letter of /default/{dead} again{left}"
+    assert danube("dlq", "redrive", dead, "--yes", "--filter", "reason=one", "-o", "json").json["left"] == 0
+    assert danube("dlq", "redrive", dead, "--yes", "--to", topic, "-o", "json").json["redriven"] == 1
+    assert values_of(danube, topic) == ["one", "one", "stranger"]
 
 
 def test_what_comes_back_at_once_is_not_redriven_again_and_again(

@@ -15,7 +15,6 @@ import click
 from pydanube.base.errors import NothingReceived, SubscriptionNotFound
 from pydanube.base.limits import REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.cli import values
-from pydanube.cli.failures import Failure
 from pydanube.cli.lazy import Noun
 from pydanube.cli.messages import described, with_escapes
 from pydanube.cli.output import Agreement, Output, destructive, printed, progress
@@ -137,13 +136,19 @@ class Filter:
 
     _NAMES: ClassVar = {"topic": TOPIC, "subscription": "x-original-subscription"}
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], *, origin_needed: bool = False) -> None:
+        self._origin_needed = origin_needed
+        self.strangers = 0  # that would be wanted, and do not say where they come from
         self._wanted = pairs(texts, "a filter")
         if "topic" in self._wanted:
             self._wanted["topic"] = values.topic(self._wanted["topic"])
 
     def has(self, letter: Message) -> bool:
-        return all(self._holds(letter, name, text) for name, text in self._wanted.items())
+        if not all(self._holds(letter, name, text) for name, text in self._wanted.items()):
+            return False
+        stranger = self._origin_needed and TOPIC not in letter.attributes
+        self.strangers += stranger
+        return not stranger
 
     def _holds(self, letter: Message, name: str, text: str) -> bool:
         if name == "key":
@@ -174,15 +179,15 @@ async def redrive(
 
     The subscription danube-redrive of the dead-letter topic acknowledges what was published. As any message, a letter
     goes once every subscription of its topic has it done, unless retention keeps it. A run that broke off and is
-    repeated with the same options publishes nothing twice.
+    repeated with the same options publishes nothing twice. What does not say where it comes from stays, but for --to.
     """
-    wanted = Filter(filters)
+    wanted = Filter(filters, origin_needed=target is None)
     if agreement.dry_run:
         found = await _counted(client, topic, wanted, limit, target)
         total = sum(found.values())
         ways = ", ".join(f"{count:,} to {place}" for place, count in found.items())
         deed = f"publish {many(total, 'dead letter')} of {topic} again" + (f": {ways}" if ways else "")
-        agreement.given(output, deed, topic=topic, letters=total, targets=found)
+        agreement.given(output, deed + _left(wanted), topic=topic, letters=total, targets=found, left=wanted.strangers)
         return
     most = await _backlog(client, topic)
     most = most if limit is None else min(limit, most)
@@ -196,7 +201,12 @@ async def redrive(
                 await _publish(client, consumer, chunk, target)
                 done += len(chunk)
                 advance(len(chunk))
-    output.done(f"published {many(done, 'dead letter')} of {topic} again", topic=topic, redriven=done)
+    sentence = f"published {many(done, 'dead letter')} of {topic} again{_left(wanted)}"
+    output.done(sentence, topic=topic, redriven=done, left=wanted.strangers)
+
+
+def _left(wanted: Filter) -> str:
+    return f"; {many(wanted.strangers)} without an origin left: say --to" if wanted.strangers else ""
 
 
 async def _backlog(client: Client, topic: str) -> int:
@@ -223,7 +233,7 @@ async def _counted(client: Client, topic: str, wanted: Filter, limit: int | None
 
 def _add(found: dict[str, int], letters: list[Message], target: str | None) -> None:
     for letter in letters:
-        place = target or _origin(letter)
+        place = target or letter.attributes[TOPIC]
         found[place] = found.get(place, 0) + 1
 
 
@@ -260,7 +270,7 @@ async def _publish(client: Client, consumer: Consumer, chunk: list[Message], tar
     """Acknowledges the letters when all of them are published."""
     ways: dict[str, list[Message]] = {}
     for letter in chunk:
-        ways.setdefault(target or _origin(letter), []).append(letter)
+        ways.setdefault(target or letter.attributes[TOPIC], []).append(letter)
     for place, letters in ways.items():
         await _publish_to(client, place, letters)
     for acks in dict.fromkeys(consumer.ack(letter) for letter in chunk):
@@ -292,11 +302,3 @@ async def _publish_to(client: Client, place: str, letters: list[Message]) -> Non
             sent.append(producer.send(letter.payload, **options))
         for each in sent:
             await each
-
-
-def _origin(letter: Message) -> str:
-    origin = letter.attributes.get(TOPIC)
-    if origin is None:
-        sentence = f"message {letter.offset} of {letter.topic} does not say where it comes from"
-        raise Failure(sentence, "Say with --to where it shall go, or leave it out with --filter.")
-    return origin
