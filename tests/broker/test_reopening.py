@@ -1,0 +1,111 @@
+"""Topics that nobody has asked for since a start: they are looked after all the same, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pydanube.base.limits import MIB, TOPICS_REOPENING
+from pydanube.broker.holds import ANONYMOUS, Opened, Principal
+from pydanube.broker.service import Service
+from pydanube.broker.standalone import Broker, StandaloneSettings
+from pydanube.broker.topic import Topic
+from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.storage.settings import NodeSettings
+from pydanube.testing import VirtualClock
+from pydanube.wire.batch import build
+
+HOUR = 3_600
+TOPICS = [f"/default/t{number:02}" for number in range(20)]
+
+
+@asynccontextmanager
+async def started(directory: Path, clock: VirtualClock) -> AsyncIterator[Service]:
+    broker = Broker(StandaloneSettings(directory, node=NodeSettings(file_bytes=4 * MIB)), clock)
+    await broker.open()
+    try:
+        async with asyncio.timeout(20):
+            yield broker.service
+    finally:
+        await broker.close()
+
+
+async def reopened(service: Service) -> None:
+    service.reopen()
+    assert service._reopening is not None
+    await service._reopening
+
+
+def test_messages_expire_in_a_topic_that_nobody_has_asked_for(tmp_path: Path) -> None:
+    async def life() -> None:
+        clock = VirtualClock()
+        async with started(tmp_path, clock) as service:
+            await service.create_topic(ANONYMOUS, "/default/orders", policies={"ttl_seconds": HOUR})
+            await service.admin.subscribe(ANONYMOUS, "/default/orders", "s", SubscriptionKind.SHARED)
+            producer = await service.open_producer(ANONYMOUS, "/default/orders", lambda _: None)
+            await service.publish(producer, build([b"x"] * 3, publish_time=1)).confirmed
+        async with started(tmp_path, clock) as service:
+            await reopened(service)
+            [opened] = service.opened()
+            assert isinstance(opened.topic, Topic)
+            cursor = opened.topic.subscriptions["s"].known.cursor
+            assert cursor.floor == 0
+            clock.advance(2 * HOUR)
+            service.time_moved()
+            while cursor.floor < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    asyncio.run(life())
+
+
+def test_few_are_opened_at_a_time_and_those_that_are_deleted_meanwhile_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = most = 0
+    opening = Service.open
+
+    async def counted(self: Service, principal: Principal, name: str, **options: Any) -> Opened:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            return await opening(self, principal, name, **options)
+        finally:
+            at_once -= 1
+
+    async def life() -> None:
+        clock = VirtualClock()
+        async with started(tmp_path, clock) as service:
+            for topic in TOPICS:
+                await service.create_topic(ANONYMOUS, topic)
+        monkeypatch.setattr(Service, "open", counted)
+        async with started(tmp_path, clock) as service:
+            service.reopen()
+            assert service._reopening is not None
+            for topic in reversed(TOPICS[10:]):
+                await service.delete_topic(ANONYMOUS, topic)
+            await service._reopening
+            assert sorted(str(each.name) for each in service.opened()) == TOPICS[:10]
+
+    asyncio.run(life())
+    assert 1 < most <= TOPICS_REOPENING
+
+
+def test_a_broker_that_stops_meanwhile_stops_at_once(tmp_path: Path) -> None:
+    async def life() -> None:
+        clock = VirtualClock()
+        async with started(tmp_path, clock) as service:
+            for topic in TOPICS:
+                await service.create_topic(ANONYMOUS, topic)
+        async with started(tmp_path, clock) as service:
+            service.reopen()
+            await asyncio.sleep(0)
+        assert service._reopening is not None
+        assert service._reopening.cancelled()
+
+    asyncio.run(life())
