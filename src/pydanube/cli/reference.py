@@ -30,7 +30,7 @@ danube consume greetings --from earliest --exit-at-end
 - Results go to stdout, as a table, JSON or YAML (`-o`); everything else goes to stderr. A table is for people and may
   change; the fields of JSON and YAML stay.
 - What deletes, moves or publishes again asks first. `--yes` answers for you, `--dry-run` says with numbers what would
-  happen. Where nobody can be asked, one of them must be given.
+  happen, or is refused as the deed would be. Where nobody can be asked, one of them must be given.
 - Times are `10m` (ago), `1h30m`, or `2026-01-31T10:00`, which is local time unless it names a zone. They are printed in
   UTC.
 - An error is one line on stderr: what went wrong, and what to do. `--debug` adds where in the program it arose.
