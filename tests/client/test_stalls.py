@@ -91,6 +91,25 @@ def test_more_than_may_be_under_way_is_given_up_too_and_leaves_no_gap(tmp_path: 
     with_door(tmp_path, run)
 
 
+def test_what_found_no_room_to_be_sent_has_no_more_time_than_the_rest(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with client.producer(TOPIC, send_timeout=0.2) as producer:
+            door.stall()
+            first = asyncio.ensure_future(outcome(producer.send(b"0")))  # of a new name: nothing goes before its answer
+            await asyncio.sleep(0.01)
+            for number in (1, 2):
+                async with asyncio.timeout(0.35):
+                    assert isinstance(await outcome(producer.send(b"%d" % number)), NotAnswered)
+            assert isinstance(await first, NotAnswered)
+            waiting = producer.send(b"3")
+            await asyncio.sleep(0)
+            door.cut()
+            door.flow()
+            assert (await waiting).offset == 0
+
+    with_door(tmp_path, run)
+
+
 def test_the_application_repeats_what_was_not_answered_under_its_number(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
         async with client.producer(TOPIC, name="import", send_timeout=0.2) as producer:

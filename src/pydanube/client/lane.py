@@ -112,7 +112,12 @@ class Lane(ReopeningChannel):
             self._linger.cancel()
             self._linger = None
         self._due = True
+        filling = self.filling
+        if filling.payloads and not filling.deadline:
+            filling.deadline = self.loop.time() + self.producer.send_timeout
         self.pump()
+        if filling is self.filling and filling.payloads:  # there is no room, perhaps for long
+            self._watch(filling)
 
     def seal(self) -> None:
         """What is being filled becomes a batch; it goes when its turn comes."""
@@ -134,11 +139,12 @@ class Lane(ReopeningChannel):
         first = self.next_sequence if outgoing.numbered is None else outgoing.numbered
         if first > self.next_sequence:  # those before it have failed since
             raise self._gap(self.next_sequence, first)
-        outgoing.deadline = self.loop.time() + producer.send_timeout
+        outgoing.deadline = outgoing.deadline or self.loop.time() + producer.send_timeout
         outgoing.seal(self.client.clock.wall(), self.producer_id, first, producer.codec)
         self.next_sequence = max(self.next_sequence, first + outgoing.count)
         producer.taken(outgoing)
         self._waiting.append(outgoing)
+        self._watch(outgoing)
 
     def pump(self) -> None:
         """Sends what may be sent. A batch that lingered long enough is sealed only now: it grew meanwhile."""
@@ -162,8 +168,7 @@ class Lane(ReopeningChannel):
             assert outgoing.batch is not None
             request = connection.next_request()
             flying[request] = outgoing
-            if self._expiry is None:
-                self._expiry = self.loop.call_at(outgoing.deadline, self._expire)
+            self._watch(outgoing)
             connection.write(encode_publish(self.number, request, *outgoing.batch.parts()))
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -313,7 +318,12 @@ class Lane(ReopeningChannel):
                 self._fail(outgoing, ConnectionLost(f"not answered, and not sent again: {error}"))
         for outgoing in self._waiting:
             outgoing.reason = outgoing.reason or error
+        self.pump()  # what waited for room is sealed
         self._expire()
+
+    def _watch(self, outgoing: Outgoing) -> None:
+        if self._expiry is None:
+            self._expiry = self.loop.call_at(outgoing.deadline, self._expire)
 
     def _expire(self) -> None:
         """What has waited too long fails: without a channel of the reason it waits for, else of not being answered.
@@ -326,6 +336,8 @@ class Lane(ReopeningChannel):
         if self.closed:
             return
         now = self.loop.time()
+        if self._due and self.filling.payloads and self.filling.deadline <= now:
+            self.seal()
         soonest = now + self.producer.send_timeout if self.connection is None else inf
         for outgoing in [*self._stumbled, *self._flying.values(), *self._waiting]:
             if outgoing.deadline > now:
@@ -334,6 +346,8 @@ class Lane(ReopeningChannel):
                 self._fail(outgoing, self._overdue(outgoing))
         self._stumbled = [outgoing for outgoing in self._stumbled if not outgoing.done]
         self._waiting = deque(outgoing for outgoing in self._waiting if not outgoing.done)
+        if self._due and self.filling.payloads:
+            soonest = min(soonest, self.filling.deadline)
         if soonest < inf:
             self._expiry = self.loop.call_at(soonest, self._expire)
 
