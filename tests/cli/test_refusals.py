@@ -129,6 +129,15 @@ def test_consuming_goes_on_where_a_subscription_is_and_as_what_it_is(danube: Dan
     assert danube("consume", topic, "-s", "s", "-e", "--type", "failover").code == 1
 
 
+def test_consuming_one_partition_makes_no_subscription_in_it_alone(danube: Danube, partitioned: str) -> None:
+    for command in (["consume", partitioned, "-p", "0"], ["consume", f"{partitioned}-part-0"]):
+        assert danube(*command, "-e", "-s", "s").code == 0
+        refused = danube(*command, "-e", "-s", "new")
+        assert refused.code == 3
+        assert "it is made for a whole topic" in refused.err
+    assert danube("topic", "describe", partitioned, "-o", "json").json["subscriptions"] == 1
+
+
 def test_consuming_makes_no_topic(danube: Danube, topic: str) -> None:
     for options in ([], ["-s", "s"]):
         assert danube("consume", topic, "-e", *options).code == 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pydanube.base.errors import NothingReceived, NotReliable
+from pydanube.base.errors import NothingReceived, NotReliable, SubscriptionNotFound
 from pydanube.base.names import parse_topic
 from pydanube.cli import values
 from pydanube.cli.failures import Exit, Failure, say
@@ -96,6 +96,8 @@ async def _consumer(client: Client, place: str, name: str, kind: str | None, beg
     """Of a subscription as it is, or of a new one."""
     found = await described(client, place, name)
     if found is None:
+        if parse_topic(place).partition is not None:  # a new one would be in this partition only
+            raise SubscriptionNotFound(f"{place} has no subscription {name!r}, and it is made for a whole topic")
         start = "latest" if begin is None else begin
         return client.consumer(place, subscription=name, type=kind or "exclusive", start=start, create=False)
     if begin is not None:
