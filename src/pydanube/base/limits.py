@@ -208,6 +208,8 @@ METRIC_READS_MAX = 32  # of storage in one scrape, for the age of backlogs that 
 AGE_READS_MAX = 100  # the same, in one answer about subscriptions: some ten milliseconds
 
 # -- gRPC face -------------------------------------------------------------------------------------------------------
+GRPC_BODIES_BYTES_MAX = 128 * MIB  # of all requests that are being received; beyond it HttpBusy
+GRPC_BODY_SECONDS = 60.0  # from the first byte of a request to its last; the largest at 70 KiB/s
 GRPC_COALESCED_BYTES = 1 * MIB  # of messages that came in one read and become one batch
 GRPC_COALESCED_MESSAGES = 1_000  # of them
 GRPC_UNACKED_DEFAULT = 100  # window of a subscription made here: what its clients queue before anybody looks at it

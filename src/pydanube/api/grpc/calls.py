@@ -18,6 +18,8 @@ from pydanube.base.errors import (
     ConsumerLimitReached,
     DanubeError,
     FilterInvalid,
+    HttpBusy,
+    HttpTooSlow,
     MessageTooLarge,
     NameInvalid,
     NamespaceExists,
@@ -65,6 +67,8 @@ STATUSES: dict[type[DanubeError], Status] = {
     ConsumerLimitReached: Status.RESOURCE_EXHAUSTED,
     ProducerLimitReached: Status.RESOURCE_EXHAUSTED,
     TooManyConsumers: Status.RESOURCE_EXHAUSTED,
+    HttpBusy: Status.RESOURCE_EXHAUSTED,
+    HttpTooSlow: Status.DEADLINE_EXCEEDED,
     NotServed: Status.UNIMPLEMENTED,
 }
 _OTHERS = {"caller": Status.FAILED_PRECONDITION, "environment": Status.UNAVAILABLE, "server": Status.INTERNAL}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import Future, Transport
+from asyncio import Future, TimerHandle, Transport
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,22 @@ from typing import TYPE_CHECKING, Any
 from pydanube.api.buffers import coalesced
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.messages import DecodeError
-from pydanube.base.errors import DanubeError, GrpcCallInvalid
-from pydanube.base.limits import GRPC_GOODBYE_SECONDS
+from pydanube.base.errors import DanubeError, GrpcCallInvalid, HttpBusy, HttpTooSlow
+from pydanube.base.limits import GRPC_BODIES_BYTES_MAX, GRPC_BODY_SECONDS, GRPC_GOODBYE_SECONDS
 from pydanube.broker.intake import Account
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
 from pydanube.wire.http2.fields import Head
-from pydanube.wire.http2.grpc import NOT_GRPC, MessageReader, Status, is_call, only_message, refusal, timeout_of
+from pydanube.wire.http2.grpc import (
+    NOT_GRPC,
+    PREFIX_BYTES,
+    MessageReader,
+    Status,
+    is_call,
+    only_message,
+    refusal,
+    timeout_of,
+)
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.consumers import Acks, GrpcConsumer
@@ -38,14 +48,15 @@ _GRPC = b"application/grpc"
 class _Incoming:
     """A call whose body has not come whole, or that has many messages."""
 
-    __slots__ = ("call", "held", "message", "method", "reader")
+    __slots__ = ("call", "held", "messages", "method", "reader", "timer")
 
     def __init__(self, call: Call, method: Method) -> None:
         self.call = call
         self.method = method
         self.reader = MessageReader()
-        self.message: bytes | None = None  # the one of a call that has one
-        self.held = 0  # bytes that the core counts as not done with
+        self.messages: deque[bytes] = deque()  # whole, and not served yet
+        self.held = 0  # bytes that came and are not done with
+        self.timer: TimerHandle | None = None  # until when they have to be
 
 
 class GrpcConnection:
@@ -94,7 +105,7 @@ class GrpcConnection:
             if incoming is not None:
                 self._feed(incoming, event.data, event.ended)
         elif type(event) is StreamReset:
-            self._incoming.pop(event.stream, None)
+            self._drop_body(event.stream)
             self._give_up(event.stream, left=True)
         elif type(event) is ConnectionEnded:
             log.info("an HTTP/2 connection ends: %s", event.error)
@@ -170,7 +181,8 @@ class GrpcConnection:
         for stream in list(self._calls):
             self._give_up(stream, left=False)
         self.face.forget(self)
-        self._incoming.clear()
+        for stream in list(self._incoming):
+            self._drop_body(stream)
         self.sends.clear()
         self.acks.clear()
 
@@ -225,36 +237,76 @@ class GrpcConnection:
             self._failed(call, error)
 
     def _feed(self, incoming: _Incoming, data: bytes, ended: bool) -> None:
-        call, reader = incoming.call, incoming.reader
+        call, reader, streams_in = incoming.call, incoming.reader, incoming.method.streams_in
         try:
-            incoming.held += len(data)
-            for message in reader.feed(data):
-                if incoming.method.streams_in:
-                    self._run(call, incoming.method, message)
-                elif incoming.message is not None:
-                    raise GrpcCallInvalid("the body has more than one message")
-                else:
-                    incoming.message = message
+            self._hold(incoming, len(data))
+            incoming.messages += reader.feed(data)
             if ended:
-                del self._incoming[call.stream]
                 reader.end()
+            if streams_in:
+                self._run_each(incoming)
+            elif len(incoming.messages) > 1:
+                raise GrpcCallInvalid("the body has more than one message")
+            self._set_timer(incoming, running=not streams_in or incoming.held > 0)
+            if streams_in and incoming.messages:
+                self.woken[call.stream] = partial(self._feed, incoming, b"", ended)
+            elif ended:
+                self._drop_body(call.stream)
                 self._end_of_body(incoming)
             elif reader.missing:
                 self.core.expect(call.stream, reader.missing)
-            elif incoming.method.streams_in:
-                self.core.data_consumed(call.stream, incoming.held)
-                incoming.held = 0
         except Exception as error:
-            self._incoming.pop(call.stream, None)
+            self._drop_body(call.stream)
             self._failed(call, error)
+
+    def _run_each(self, incoming: _Incoming) -> None:
+        """As many as their answers have room; the rest waits, and its client may send no more than a window."""
+        call, messages = incoming.call, incoming.messages
+        done = 0
+        while messages and call.room():
+            message = messages.popleft()
+            done += PREFIX_BYTES + len(message)
+            self._run(call, incoming.method, message)
+        if done:
+            self._set_timer(incoming, running=False)
+            self._hold(incoming, -done)
+            self.core.data_consumed(call.stream, done)
 
     def _end_of_body(self, incoming: _Incoming) -> None:
         if incoming.method.streams_in:
             incoming.call.finish()
-        elif incoming.message is None:
+        elif not incoming.messages:
             raise GrpcCallInvalid("the body has no message")
         else:
-            self._run(incoming.call, incoming.method, incoming.message)
+            self._run(incoming.call, incoming.method, incoming.messages[0])
+
+    # -- what has come of bodies ---------------------------------------------------------------------------------------
+
+    def _hold(self, incoming: _Incoming, size: int) -> None:
+        incoming.held += size
+        self.face.held += size
+        if size > 0 and self.face.held > GRPC_BODIES_BYTES_MAX:
+            raise HttpBusy("other requests are being received")
+
+    def _set_timer(self, incoming: _Incoming, *, running: bool) -> None:
+        if running and incoming.timer is None:
+            incoming.timer = self._loop.call_later(GRPC_BODY_SECONDS, self._too_slow, incoming)
+        elif not running and incoming.timer is not None:
+            incoming.timer.cancel()
+            incoming.timer = None
+
+    def _too_slow(self, incoming: _Incoming) -> None:
+        self._drop_body(incoming.call.stream)
+        incoming.call.fail(HttpTooSlow(f"the body has not come whole in {GRPC_BODY_SECONDS:.0f} s"))
+
+    def _drop_body(self, stream: int) -> None:
+        """Every way in which a body is done with leads through here, so that others have its memory."""
+        incoming = self._incoming.pop(stream, None)
+        if incoming is not None:
+            self._hold(incoming, -incoming.held)
+            self._set_timer(incoming, running=False)
+
+    # -- running them --------------------------------------------------------------------------------------------------
 
     def _run(self, call: Call, method: Method, body: bytes) -> None:
         try:
@@ -295,7 +347,7 @@ class GrpcConnection:
 
     def _too_late(self, call: Call) -> None:
         self._give_up(call.stream, left=True)
-        self._incoming.pop(call.stream, None)
+        self._drop_body(call.stream)
         call.finish(Status.DEADLINE_EXCEEDED, "The time that the client gave the call is over.")
 
     def _keep(self, call: Call) -> None:

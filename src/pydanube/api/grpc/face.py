@@ -35,6 +35,7 @@ class GrpcFace:
         self.service = door
         self.url = url  # where clients reach the broker, as they want it: with a scheme
         self.admin_url = admin_url
+        self.held = 0  # bytes of requests that are being received, of all connections
         self.pending = PendingOptions(door.notes)
         self.producers = ProducerService(self)
         self.consumers = ConsumerService(self)

@@ -1,0 +1,189 @@
+"""What clients can make the broker hold before a request is whole, and of answers that they do not read."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pydanube.api.grpc import connection as module
+from pydanube.api.grpc.calls import Call, Method
+from pydanube.api.grpc.connection import GrpcConnection
+from pydanube.api.grpc.messages import message_class
+from pydanube.api.grpc.reflection import ReflectionService
+from pydanube.broker.intake import Intake
+from pydanube.wire.http2.frames import PREFACE, WINDOW_BYTES, Kind
+from pydanube.wire.http2.grpc import Status, framed
+from wire.http2.peer import EMPTY_SETTINGS, data, frames_of, headers, rst_stream, window_update
+
+REFLECTION, UNARY = b"/reflection", b"/unary"
+FILE = message_class("grpc.reflection.v1.ServerReflectionRequest")(file_by_filename="danube_admin.proto")
+QUESTION = framed(FILE.SerializeToString())
+LARGE = 1 << 20
+
+
+class Socket:
+    """Keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.next: Future[None] = asyncio.get_running_loop().create_future()
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.written += b"".join(parts)
+        if not self.next.done():
+            self.next.set_result(None)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Client:
+    """Frames in, frames out, and what the face's services saw."""
+
+    def __init__(self, face: Any) -> None:
+        self.socket = Socket()
+        self.served: list[Any] = []
+        methods = {
+            REFLECTION: Method(type(FILE), self._reflect, waits=False, streams_in=True),
+            UNARY: Method(message_class("danube.StreamMessage"), self._reply, waits=False),
+        }
+        self._reflection = ReflectionService(face, "v1")
+        self.connection = GrpcConnection(face, methods, cast("Any", self.socket))
+        self.say(PREFACE, EMPTY_SETTINGS, window_update(0, 1 << 30))
+
+    def _reflect(self, call: Call, request: Any) -> None:
+        self.served.append(request)
+        self._reflection.server_reflection_info(call, request)
+
+    def _reply(self, call: Call, request: Any) -> None:
+        self.served.append(request)
+        call.reply(b"")
+
+    def say(self, *parts: bytes) -> None:
+        self.connection.receive(b"".join(parts))
+
+    def begin(self, stream: int, path: bytes) -> None:
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"a")]
+        self.say(headers(stream, [*fields, (b"content-type", b"application/grpc")], end=False))
+
+    def received(self, stream: int) -> int:
+        return sum(len(f.payload) for f in frames_of(self.socket.written) if (f.kind, f.stream) == (Kind.DATA, stream))
+
+    def granted(self, stream: int) -> int:
+        frames = [f for f in frames_of(self.socket.written) if (f.kind, f.stream) == (Kind.WINDOW_UPDATE, stream)]
+        return sum(int.from_bytes(f.payload, "big") for f in frames)
+
+    def ended_with(self, status: Status) -> bool:
+        return f"grpc-status{chr(len(str(int(status))))}{int(status)}".encode() in self.socket.written
+
+
+def face() -> Any:
+    return SimpleNamespace(held=0, service=SimpleNamespace(intake=Intake()), services=[], forget=lambda gone: None)
+
+
+def test_questions_of_a_client_that_reads_no_answers_wait_and_it_may_send_no_more() -> None:
+    async def run() -> None:
+        shared = face()
+        client = Client(shared)
+        client.begin(1, REFLECTION)
+        count = WINDOW_BYTES // len(QUESTION)
+        client.say(*[data(1, QUESTION * 100) for _ in range(count // 100)], data(1, QUESTION * (count % 100)))
+        assert 0 < len(client.served) < count // 10
+        assert client.received(1) == WINDOW_BYTES
+        assert client.granted(1) == 0
+        assert shared.held == (count - len(client.served)) * len(QUESTION)
+
+    asyncio.run(run())
+
+
+def test_questions_that_wait_are_answered_in_turn_when_the_client_reads() -> None:
+    async def run() -> None:
+        shared = face()
+        client = Client(shared)
+        client.begin(1, REFLECTION)
+        client.say(data(1, QUESTION * 200, end=True))
+        assert 0 < len(client.served) < 200
+        client.say(window_update(1, 1 << 30))
+        assert len(client.served) == 200
+        assert client.ended_with(Status.OK)
+        assert shared.held == 0
+
+    asyncio.run(run())
+
+
+def test_half_requests_of_all_connections_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRPC_BODIES_BYTES_MAX", 3 * 10_000)
+
+    async def run() -> None:
+        shared = face()
+        clients = [Client(shared) for _ in range(4)]
+        half = framed(bytes(LARGE))[:10_000]
+        for client in clients:
+            client.begin(1, UNARY)
+            client.say(data(1, half))
+        assert [client.ended_with(Status.RESOURCE_EXHAUSTED) for client in clients] == [False, False, False, True]
+        assert shared.held == 30_000
+        clients[0].say(rst_stream(1))
+        clients[1].connection.lost()
+        assert shared.held == 10_000
+        clients[3].begin(3, UNARY)
+        clients[3].say(data(3, half))
+        clients[3].say(data(3, b"", end=True))
+        assert shared.held == 10_000
+
+    asyncio.run(run())
+
+
+def test_a_request_that_came_in_pieces_is_served_and_gives_its_memory_back() -> None:
+    async def run() -> None:
+        shared = face()
+        client = Client(shared)
+        request = message_class("danube.StreamMessage")(payload=bytes(range(100)))
+        body = framed(request.SerializeToString())
+        client.begin(1, UNARY)
+        client.say(data(1, body[:50]))
+        assert shared.held == 50
+        client.say(data(1, body[50:], end=True))
+        assert client.served == [request]
+        assert shared.held == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("path", "part"), [(UNARY, b""), (UNARY, b"\0"), (REFLECTION, QUESTION[:7])])
+def test_a_body_that_does_not_come_whole_in_time_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, path: bytes, part: bytes
+) -> None:
+    monkeypatch.setattr(module, "GRPC_BODY_SECONDS", 0.0)
+
+    async def run() -> None:
+        shared = face()
+        client = Client(shared)
+        client.begin(1, path)
+        client.say(data(1, part))
+        client.socket.next = asyncio.get_running_loop().create_future()
+        await client.socket.next
+        assert client.ended_with(Status.DEADLINE_EXCEEDED)
+        assert shared.held == 0
+
+    asyncio.run(run())
+
+
+def test_a_stream_of_questions_may_be_silent_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRPC_BODY_SECONDS", 0.0)
+
+    async def run() -> None:
+        client = Client(face())
+        client.begin(1, REFLECTION)
+        client.say(data(1, QUESTION[:7]))
+        client.say(data(1, QUESTION[7:]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        client.say(data(1, QUESTION))
+        assert len(client.served) == 2
+
+    asyncio.run(run())
