@@ -21,7 +21,7 @@ CODEC_AT = 9  # in a content
 def poisoned(count: int) -> Batch:
     """Its payloads are said to be compressed, and are not."""
     content = bytearray(build([b"x"] * count, publish_time=1).content)
-    content[CODEC_AT] = Codec.ZSTD
+    content[CODEC_AT] = Codec.LZ4  # which says nothing of itself that a broker could check
     crc = content_check(bytes(content))
     content[:4] = crc.to_bytes(4, "little")
     return Batch.from_parts(make_stamp(0, 0, 0, crc), bytes(content))
