@@ -111,7 +111,7 @@ def test_a_window_holds_for_a_running_subscription(broker: Broker, topic: str) -
         async with channel(broker.target) as opened:
             sender, number = await made(opened, topic), await subscribed(opened, topic, subscription_type=1)
             found = await ask(opened, f"{TOPICS}/GetSubscriptionDispatchConfig", **name)
-            assert found.dispatch_config.max_unacked_messages == 100
+            assert found.dispatch_config.max_unacked_messages == 10
             setting = {"dispatch_config": {"max_unacked_messages": 3}}
             await ask(opened, f"{TOPICS}/SetSubscriptionDispatchConfig", **name, **setting)
             stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=number))
