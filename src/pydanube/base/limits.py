@@ -211,6 +211,7 @@ AGE_READS_MAX = 100  # the same, in one answer about subscriptions: some ten mil
 GRPC_BODIES_BYTES_MAX = 128 * MIB  # of all requests that are being received; beyond it HttpBusy
 GRPC_BODY_SECONDS = 60.0  # from the first byte of a request to its last; the largest at 70 KiB/s
 GRPC_FIELDS_MAX = 1_024  # of a request, each attribute of a message one; to decode 380,000 stops all for seconds
+GRPC_FIELDS_MAX = 1_024  # of a request, each attribute of a message one; to decode 380,000 stops all for seconds
 GRPC_COALESCED_BYTES = 1 * MIB  # of messages that came in one read and become one batch
 GRPC_COALESCED_MESSAGES = 1_000  # of them
 GRPC_UNACKED_DEFAULT = 10  # window of a subscription made here: clients queue it, and its ack timeout runs meanwhile

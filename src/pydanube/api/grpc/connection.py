@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube.api.buffers import coalesced
 from pydanube.api.grpc.calls import Call, Method
+from pydanube.api.grpc.crowding import is_crowded
 from pydanube.api.grpc.messages import DecodeError
-from pydanube.base.errors import DanubeError, GrpcCallInvalid, HttpBusy, HttpTooSlow
-from pydanube.base.limits import GRPC_BODIES_BYTES_MAX, GRPC_BODY_SECONDS, GRPC_GOODBYE_SECONDS
+from pydanube.base.errors import DanubeError, GrpcCallInvalid, HttpBusy, HttpTooSlow, RequestInvalid
+from pydanube.base.limits import GRPC_BODIES_BYTES_MAX, GRPC_BODY_SECONDS, GRPC_FIELDS_MAX, GRPC_GOODBYE_SECONDS
 from pydanube.broker.intake import Account
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
@@ -309,6 +310,8 @@ class GrpcConnection:
     # -- running them --------------------------------------------------------------------------------------------------
 
     def _run(self, call: Call, method: Method, body: bytes) -> None:
+        if is_crowded(body):
+            raise RequestInvalid(f"more than {GRPC_FIELDS_MAX} fields, of which each attribute is one")
         try:
             request = method.request.FromString(body)
         except DecodeError:
