@@ -64,6 +64,32 @@ def test_producers_and_consumers_go_on_after_a_kill(own_broker: Broker, topic: s
     asyncio.run(run())
 
 
+def test_an_ack_of_what_came_before_a_kill_counts(own_broker: Broker, topic: str) -> None:
+    broker = own_broker
+
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            made = await Producers(opened).CreateProducer(
+                api.ProducerRequest(producer_name="p", topic_name=topic, dispatch_strategy=1)
+            )
+            subscribed = await Consumers(opened).Subscribe(
+                api.ConsumerRequest(topic_name=topic, consumer_name="c", subscription="s")
+            )
+            for payload in (b"0", b"1", b"2"):
+                await Producers(opened).SendMessage(message(topic, payload, made.producer_id))
+            receive = api.ReceiveRequest(consumer_id=subscribed.consumer_id)
+            stream = Consumers(opened).ReceiveMessages(receive)
+            taken = [await stream.read() for _ in range(3)]
+        broker.kill()
+        broker.start()
+        async with channel(broker.target) as opened:
+            for each in taken[:2]:
+                await Consumers(opened).Ack(api.AckRequest(msg_id=each.msg_id, subscription_name="s"))
+            assert (await Consumers(opened).ReceiveMessages(receive).read()).payload == b"2"
+
+    asyncio.run(run())
+
+
 def test_an_acknowledged_message_does_not_come_back_after_a_kill(own_broker: Broker, topic: str) -> None:
     broker = own_broker
 
@@ -140,6 +166,7 @@ def test_what_was_answered_while_the_broker_stopped_is_there_afterwards(own_brok
             while not safe <= seen:
                 got = await asyncio.wait_for(stream.read(), SECONDS)
                 seen.add(int(got.payload))
+                await Consumers(opened).Ack(api.AckRequest(msg_id=got.msg_id, subscription_name="s"))
             stream.cancel()
 
     asyncio.run(run())

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from asyncio import Future
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.encoding import Encoder
@@ -61,6 +62,7 @@ KINDS = {
     2: SubscriptionKind.FAILOVER,
     3: SubscriptionKind.KEY_SHARED,
 }
+NEVER_ACKED = (Cause.NOT_PUBLISHED, Cause.BELOW_START, Cause.CURSOR_FULL)  # nobody can have got these
 NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
@@ -129,6 +131,8 @@ class GrpcConsumer:
         except DanubeError as error:  # a native producer may send what only a reader finds to be no message
             hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {error}")
             return
+        if generation and isinstance(hold.host, SubscriptionHost):
+            self._service.hand_out(hold.host, generation, last)
         # Large ones count for a while: permits that small ones got must not let many of them in.
         self._message_bytes = max(len(data) // (last - first + 1), self._message_bytes * 7 // 8)
         if call is None:
@@ -168,19 +172,19 @@ class GrpcConsumer:
 class Acks:
     """Acks of one subscription that came in one read."""
 
-    __slots__ = ("calls", "connection", "host", "offsets")
+    __slots__ = ("calls", "connection", "generation", "host", "offsets")
 
     def __init__(self, host: SubscriptionHost, connection: GrpcConnection) -> None:
         self.host = host
+        self.generation = host.known.cursor.generation
         self.connection = connection
         self.calls: list[tuple[Call, int]] = []  # with the number of the request
         self.offsets: list[int] = []
 
     def log(self) -> None:
         self.connection.acks.pop(self.host, None)
-        generation = self.host.known.cursor.generation
         try:
-            done = self.host.ack(generation, ranges_of(sorted(set(self.offsets))))
+            done = self.host.ack(self.generation, ranges_of(sorted(set(self.offsets))))
         except DanubeError as error:
             for call, _ in self.calls:
                 call.fail(error)
@@ -201,6 +205,8 @@ class ConsumerService:
 
     def __init__(self, face: GrpcFace) -> None:
         self.consumers: dict[int, GrpcConsumer] = {}  # that are in their subscriptions
+        # Of subscriptions that were sought: the generation, and the end of what was handed out in it.
+        self.handed_out: WeakKeyDictionary[SubscriptionHost, tuple[int, int]] = WeakKeyDictionary()
         self._face = face
         self._memory = Memory(face.service.notes)
 
@@ -292,6 +298,11 @@ class ConsumerService:
             return
         consumer.stream(call)
 
+    def hand_out(self, host: SubscriptionHost, generation: int, last: int) -> None:
+        """A consumer of a subscription that was sought got messages up to `last`."""
+        sought, end = self.handed_out.get(host, (0, 0))
+        self.handed_out[host] = generation, max(last + 1, end if generation == sought else 0)
+
     # -- acks ----------------------------------------------------------------------------------------------------------
 
     def ack(self, call: Call, request: Any) -> None:
@@ -307,7 +318,7 @@ class ConsumerService:
     def _ack(self, call: Call, request: Any, host: AnySubscription) -> None:
         offset = request.msg_id.topic_offset
         cause = host.explain(offset).cause if isinstance(host, SubscriptionHost) else None
-        if not isinstance(host, SubscriptionHost) or cause not in (Cause.IN_FLIGHT, Cause.ACKED):
+        if not isinstance(host, SubscriptionHost) or cause in NEVER_ACKED:
             call.reply(danube.AckResponse(request_id=request.request_id).SerializeToString())
             return
         connection = call.connection
@@ -316,8 +327,14 @@ class ConsumerService:
             acks = connection.acks[host] = Acks(host, connection)
             connection.behind(acks.log)
         acks.calls.append((call, request.request_id))
-        if cause is Cause.IN_FLIGHT:
+        if cause is Cause.IN_FLIGHT or (cause is not Cause.ACKED and self._handed_out(host, offset)):
             acks.offsets.append(offset)
+
+    def _handed_out(self, host: SubscriptionHost, offset: int) -> bool:
+        """Since the last seek (§14). Of one that was never sought any message may have been, before a restart too."""
+        generation = host.known.cursor.generation
+        sought, end = self.handed_out.get(host, (0, 0))
+        return not generation or (generation == sought and offset < end)
 
     async def nack(self, call: Call, request: Any) -> Any:
         host = self._served(request) or await self._host(request)
