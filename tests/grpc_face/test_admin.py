@@ -11,11 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
-from grpc_face.rig import Broker, Consumers, Producers, api, ask, channel, message, refused
+from grpc_face.rig import Broker, Consumers, Producers, api, ask, channel, message, refused, until_allowed
 from grpc_face.test_calls import made, subscribed
 from pydanube.api.server import Server, load
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
+from pydanube.base.limits import GRPC_UNACKED_DEFAULT
 from pydanube.broker.standalone import StandaloneSettings
 
 TOPICS = "danube_admin.TopicAdmin"
@@ -181,6 +182,62 @@ def test_options_may_be_set_before_the_subscription_is_made(own_broker: Broker, 
             assert window.dispatch_config.max_unacked_messages == 7
 
     asyncio.run(run())
+
+
+def test_a_partition_that_is_added_has_the_options_that_were_set_last(broker: Broker, topic: str) -> None:
+    name = {"topic": topic, "subscription": "s"}
+
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            await ask(opened, f"{TOPICS}/CreatePartitionedTopic", base_name=topic, partitions=2, dispatch_strategy=1)
+            for window in (3, 7):
+                await set_window(opened, window, **name)
+                for each in range(2):
+                    await subscribed(opened, f"{topic}-part-{each}")
+            await set_window(opened, 9, topic=f"{topic}-part-0", subscription="s")  # of this one alone
+            await made(opened, f"{topic}-part-2")
+            await subscribed(opened, f"{topic}-part-2")
+            windows = [await window_of(opened, topic=f"{topic}-part-{each}", subscription="s") for each in range(3)]
+            assert windows == [9, 7, 7]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("deleted", ["topic", "subscription"])
+def test_options_go_with_what_they_are_of(broker: Broker, topic: str, deleted: str) -> None:
+    name = {"topic": topic, "subscription": "s"}
+    other = {"topic": topic, "subscription": "other"}
+
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            create = {"base_name": topic, "partitions": 2, "dispatch_strategy": 1}
+            await ask(opened, f"{TOPICS}/CreatePartitionedTopic", **create)
+            await set_window(opened, 3, **name)
+            await set_window(opened, 4, **other)
+            async with channel(broker.target) as consumers:
+                await subscribed(consumers, f"{topic}-part-0")
+            if deleted == "topic":
+                await ask(opened, f"{TOPICS}/DeleteTopic", name=topic)
+                await ask(opened, f"{TOPICS}/CreatePartitionedTopic", **create)
+            else:
+                await until_allowed(lambda: ask(opened, f"{TOPICS}/Unsubscribe", **name))
+            assert await window_of(opened, **name) == 0
+            assert await window_of(opened, **other) == (0 if deleted == "topic" else 4)
+            await subscribed(opened, f"{topic}-part-0")
+            assert await window_of(opened, topic=f"{topic}-part-0", subscription="s") == GRPC_UNACKED_DEFAULT
+
+    asyncio.run(run())
+
+
+async def set_window(opened: grpc.aio.Channel, window: int, **name: str) -> None:
+    setting = {"dispatch_config": {"max_unacked_messages": window}}
+    await ask(opened, f"{TOPICS}/SetSubscriptionDispatchConfig", **name, **setting)
+
+
+async def window_of(opened: grpc.aio.Channel, **name: str) -> int:
+    found = await ask(opened, f"{TOPICS}/GetSubscriptionDispatchConfig", **name)
+    number: int = found.dispatch_config.max_unacked_messages
+    return number
 
 
 def test_a_topic_that_keeps_nothing_has_no_failure_policy(broker: Broker, topic: str) -> None:

@@ -136,6 +136,7 @@ class TopicAdmin:
         if parse_topic(request.name).partition is not None:
             raise RequestInvalid(f"{request.name} is a partition; delete its topic")
         await self._face.service.delete_topic(ANONYMOUS, request.name)
+        await self._face.pending.drop_all(request.name)
         return admin.TopicResponse(success=True)
 
     async def describe_topic(self, call: Call, request: Any) -> Any:
@@ -164,6 +165,7 @@ class TopicAdmin:
         if found.consumers:
             raise ConsumerBusy(f"{request.subscription!r} has {found.consumers} consumers")
         await self._face.service.admin.unsubscribe(ANONYMOUS, request.topic, request.subscription)
+        await self._face.pending.drop(request.topic, request.subscription)
         return admin.SubscriptionResponse(success=True)
 
     async def set_subscription_failure_policy(self, call: Call, request: Any) -> Any:
@@ -204,15 +206,22 @@ class TopicAdmin:
         return await self._face.service.admin.describe_subscription(ANONYMOUS, request.topic, request.subscription)
 
     async def _alter(self, request: Any, changes: dict[str, Any]) -> None:
-        """Of a running subscription at once; of one that is not there yet, when it is made."""
-        service, topic, name = self._face.service, request.topic, request.subscription
+        """Of a running subscription at once; where it is not there yet, when it is made."""
+        service, pending = self._face.service, self._face.pending
+        topic, name = request.topic, request.subscription
         record = await service.topic(ANONYMOUS, topic)
         if not record.reliable:
             raise NotReliable(f"{topic} keeps nothing, and no options")
+        more_may_come = record.partitions and parse_topic(topic).partition is None
+        if more_may_come:
+            pending.check_room(topic, name)
         try:
-            await service.admin.alter_subscription(ANONYMOUS, topic, name, changes)
+            altered = await service.admin.alter_subscription(ANONYMOUS, topic, name, changes)
         except SubscriptionNotFound:
-            await self._face.pending.change(topic, name, changes)
+            await pending.change(topic, name, changes)
+            return
+        if more_may_come:
+            await pending.put(topic, name, altered.options)
 
 
 # -- how things are said -----------------------------------------------------------------------------------------------

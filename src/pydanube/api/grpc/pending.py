@@ -1,4 +1,7 @@
-"""Options for subscriptions that are not there yet: an operator may set them before the first consumer comes."""
+"""Options for subscriptions that are not there yet: an operator may set them before the first consumer comes.
+
+Of a topic with partitions they stay for as long as the subscription does: a partition may be added at any time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ DEFAULT = SubscriptionOptions(dispatch=DispatchSettings(unacked_max=GRPC_UNACKED
 
 
 class PendingOptions:
-    """Kept as notes with the metadata, until the subscription is made."""
+    """Kept as notes with the metadata."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -33,17 +36,36 @@ class PendingOptions:
         return self.find(topic, subscription) or DEFAULT
 
     async def change(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
-        name = _name(topic, subscription)
-        options = self.get(topic, subscription).changed(changes)
-        if self._notes.get(name) is None and len(self._notes.all(_PREFIX)) >= GRPC_OPTIONS_PENDING_MAX:
-            raise LimitReached(f"options of {GRPC_OPTIONS_PENDING_MAX} subscriptions that are not there")
-        await self._notes.put(name, options.encode())
+        await self.put(topic, subscription, self.get(topic, subscription).changed(changes))
+
+    async def put(self, topic: str, subscription: str, options: SubscriptionOptions) -> None:
+        self.check_room(topic, subscription)
+        await self._notes.put(_name(topic, subscription), options.encode())
+
+    def check_room(self, topic: str, subscription: str) -> None:
+        """That there may be options of one more, unless it has some already."""
+        known = self._notes.get(_name(topic, subscription)) is not None
+        if not known and len(self._notes.all(_PREFIX)) >= GRPC_OPTIONS_PENDING_MAX:
+            raise LimitReached(f"options of {GRPC_OPTIONS_PENDING_MAX} subscriptions that are not there everywhere")
 
     async def forget(self, topic: str, subscription: str) -> None:
         """It is made; in the other partitions it may still be to come."""
         if parse_topic(topic).partition is None:
             await self._notes.put(_name(topic, subscription), None)
 
+    async def drop(self, topic: str, subscription: str) -> None:
+        """It is deleted."""
+        await self._notes.put(_name(topic, subscription), None)
+
+    async def drop_all(self, topic: str) -> None:
+        """The topic is deleted; another one may have its name one day."""
+        for name in self._notes.all(_folder(topic)):
+            await self._notes.put(name, None)
+
 
 def _name(topic: str, subscription: str) -> str:
-    return f"{_PREFIX}{options_id(str(parse_topic(topic).whole), subscription):016x}"
+    return f"{_folder(topic)}{options_id(str(parse_topic(topic).whole), subscription):016x}"
+
+
+def _folder(topic: str) -> str:
+    return f"{_PREFIX}{options_id(str(parse_topic(topic).whole), ''):016x}/"
