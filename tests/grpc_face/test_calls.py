@@ -105,7 +105,7 @@ def test_a_message_beyond_4_mib_is_refused_and_the_connection_lives(broker: Brok
         async with channel(broker.target) as opened:
             number = await made(opened, topic)
             status, _ = await refused(Producers(opened).SendMessage(message(topic, bytes(5 << 20), number)))
-            assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert status is grpc.StatusCode.OUT_OF_RANGE
             await Producers(opened).SendMessage(message(topic, bytes(3 << 20), number))
 
     asyncio.run(run())

@@ -178,7 +178,8 @@ HTTP2_RESETS_MAX = 4 * HTTP2_STREAMS_MAX  # at once: a client that leaves cancel
 HTTP2_RESETS_PER_SECOND = 1_000  # of streams, by the client or by its faults; beyond it the connection ends
 HTTP2_IDLE_FRAMES_MAX = 10_000  # PING, SETTINGS, PRIORITY, empty and unknown frames at once; they carry nothing
 HTTP2_IDLE_FRAMES_PER_SECOND = 1_000
-GRPC_MESSAGE_BYTES_MAX = 4 * MIB  # of a request; what every gRPC server allows unless told otherwise
+GRPC_MESSAGE_BYTES_MAX = 4 * MIB  # of a message to a client; what every gRPC peer takes unless told otherwise
+GRPC_REQUEST_BYTES_MAX = GRPC_MESSAGE_BYTES_MAX - 1 * KIB  # delivered, it also has an offset, a time and an address
 GRPC_STATUS_MESSAGE_BYTES_MAX = 1 * KIB  # three times as long when escaped; it travels as a header
 
 # -- HTTP/1, REST and metrics ----------------------------------------------------------------------------------------
@@ -210,7 +211,6 @@ AGE_READS_MAX = 100  # the same, in one answer about subscriptions: some ten mil
 # -- gRPC face -------------------------------------------------------------------------------------------------------
 GRPC_BODIES_BYTES_MAX = 128 * MIB  # of all requests that are being received; beyond it HttpBusy
 GRPC_BODY_SECONDS = 60.0  # from the first byte of a request to its last; the largest at 70 KiB/s
-GRPC_FIELDS_MAX = 1_024  # of a request, each attribute of a message one; to decode 380,000 stops all for seconds
 GRPC_FIELDS_MAX = 1_024  # of a request, each attribute of a message one; to decode 380,000 stops all for seconds
 GRPC_COALESCED_BYTES = 1 * MIB  # of messages that came in one read and become one batch
 GRPC_COALESCED_MESSAGES = 1_000  # of them

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.base.errors import GrpcCallInvalid, GrpcEncodingUnknown, GrpcMessageTooLarge
-from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
+from pydanube.base.limits import GRPC_REQUEST_BYTES_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
 from pydanube.wire.http2.fields import Head, head_of
 from pydanube.wire.http2.frames import FRAME_BYTES
 from pydanube.wire.http2.grpc import (
@@ -144,11 +144,11 @@ def test_compressed_messages_are_unimplemented() -> None:
 
 
 def test_a_message_beyond_the_bound_is_refused_by_its_prefix() -> None:
-    prefix = b"\0" + (GRPC_MESSAGE_BYTES_MAX + 1).to_bytes(4, "big")
+    prefix = b"\0" + (GRPC_REQUEST_BYTES_MAX + 1).to_bytes(4, "big")
     for read in (only_message, MessageReader().feed):
         with pytest.raises(GrpcMessageTooLarge):
             read(prefix)
-    assert len(only_message(framed(bytes(GRPC_MESSAGE_BYTES_MAX)))) == GRPC_MESSAGE_BYTES_MAX
+    assert len(only_message(framed(bytes(GRPC_REQUEST_BYTES_MAX)))) == GRPC_REQUEST_BYTES_MAX
 
 
 # -- how a call ends -------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import (
     ConsumerNotFound,
     DanubeError,
+    GrpcMessageTooLarge,
     LimitReached,
     PartitionMissing,
     ProducerUnknown,
@@ -76,6 +77,7 @@ class GrpcConsumer:
         self.call: Call | None = None  # its stream
         self._service = service
         self._encoder: Encoder
+        self._failing = False  # a message could not be sent
         self._ahead = 0  # permits passed on, for which nothing came yet
         self._early = b""  # came before the stream was there; only of topics that would not send it again
         self._message_bytes = HTTP2_STREAM_QUEUE_BYTES_MAX // PERMITS_AT_FIRST
@@ -126,10 +128,18 @@ class GrpcConsumer:
         self._ahead -= last - first + 1
         if hold is None or len(self._early) >= HTTP2_STREAM_QUEUE_BYTES_MAX:
             return
+        if self._failing and self._taken_back(hold, first):
+            self._top_up()
+            return
         try:
             data = self._encoder.encode(batch, first, last)
         except DanubeError as error:  # a native producer may send what only a reader finds to be no message
+            if isinstance(error, GrpcMessageTooLarge) and first < last:
+                self._deliver_singly(delivery)
+                return
+            self._failing = True
             hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {error}")
+            self._top_up()
             return
         if generation and isinstance(hold.host, SubscriptionHost):
             self._service.hand_out(hold.host, generation, last)
@@ -140,6 +150,16 @@ class GrpcConsumer:
             return
         call.send(data)
         self._top_up()
+
+    def _deliver_singly(self, delivery: Delivery) -> None:
+        """One of them is too large, and only that one fails."""
+        self._ahead += delivery.last - delivery.first + 1
+        for offset in range(delivery.first, delivery.last + 1):
+            self.deliver(delivery._replace(first=offset, last=offset))
+
+    def _taken_back(self, hold: ConsumerHold, offset: int) -> bool:
+        """Where order is kept, what comes after a message that failed waits for it: also what is being handed out."""
+        return isinstance(hold.host, SubscriptionHost) and hold.host.explain(offset).cause is not Cause.IN_FLIGHT
 
     def reset(self, generation: int) -> None:
         """What was delivered cannot be called back here; its acks count only if it is in flight again (§14)."""

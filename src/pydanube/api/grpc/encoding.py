@@ -1,4 +1,7 @@
-"""Batches into the `StreamMessage`s of one consumer. Owns no connection; raises what a damaged batch raises."""
+"""Batches into the `StreamMessage`s of one consumer. Owns no connection; raises what a damaged batch raises.
+
+A message that a client would not take is never encoded: clients end their stream for it, and ask for it again.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from struct import Struct
 
 from pydanube.api.grpc.ids import producer_id
 from pydanube.api.grpc.messages import Messages
+from pydanube.base.errors import GrpcMessageTooLarge
+from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX
 from pydanube.broker.delivery import PRODUCER_ATTRIBUTE
 from pydanube.wire.batch import Batch
 
@@ -47,7 +52,7 @@ class Encoder:
         self._identity.broker_addr = broker_url
 
     def encode(self, batch: Batch, first: int, last: int) -> bytes:
-        """The messages with these offsets, each framed for gRPC."""
+        """The messages with these offsets, each framed for gRPC. Raises if one is too large for that."""
         columns = self._columns
         if columns is None or columns.batch is not batch:
             columns = _Columns(batch, self._name_of)
@@ -68,10 +73,16 @@ class Encoder:
             if columns.attributes is not None or columns.schemas is not None:
                 self._set_rest(columns, row)
             data = message.SerializeToString()
+            if len(data) > GRPC_MESSAGE_BYTES_MAX:
+                self._clear()
+                raise GrpcMessageTooLarge(f"{len(data)} bytes, and clients take {GRPC_MESSAGE_BYTES_MAX}")
             parts += _PREFIX(0, len(data)), data
-        for field in ("routing_key", "attributes", "schema_id", "schema_version"):
-            message.ClearField(field)
+        self._clear()
         return b"".join(parts)
+
+    def _clear(self) -> None:
+        for field in ("payload", "routing_key", "attributes", "schema_id", "schema_version"):
+            self._message.ClearField(field)
 
     def _sent_by(self, batch: Batch, name: str) -> None:
         self._message.producer_name = name

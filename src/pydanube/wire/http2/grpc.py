@@ -12,7 +12,7 @@ from functools import lru_cache
 from struct import Struct
 
 from pydanube.base.errors import DanubeError, GrpcCallInvalid, GrpcEncodingUnknown, GrpcMessageTooLarge
-from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
+from pydanube.base.limits import GRPC_REQUEST_BYTES_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
 from pydanube.wire.http2.fields import Head, block_of
 
 _PREFIX = Struct(">BI")  # whether it is compressed, and its length
@@ -49,7 +49,7 @@ class Status(IntEnum):
 STATUS_OF: dict[type[DanubeError], Status] = {  # of the errors that this module raises
     GrpcCallInvalid: Status.INTERNAL,
     GrpcEncodingUnknown: Status.UNIMPLEMENTED,
-    GrpcMessageTooLarge: Status.RESOURCE_EXHAUSTED,
+    GrpcMessageTooLarge: Status.OUT_OF_RANGE,  # clients try again after RESOURCE_EXHAUSTED, for ever
 }
 
 # Header blocks that never change. `HEAD`, messages and `OK` are a whole answer.
@@ -84,7 +84,7 @@ def framed(message: bytes) -> bytes:
     return _PREFIX.pack(0, len(message)) + message
 
 
-def only_message(body: bytes, most: int = GRPC_MESSAGE_BYTES_MAX) -> bytes:
+def only_message(body: bytes, most: int = GRPC_REQUEST_BYTES_MAX) -> bytes:
     """The one message that is the whole body of a call."""
     size = _size(body, most)
     if size is None or len(body) != PREFIX_BYTES + size:
@@ -97,7 +97,7 @@ class MessageReader:
 
     __slots__ = ("_most", "_rest")
 
-    def __init__(self, most: int = GRPC_MESSAGE_BYTES_MAX) -> None:
+    def __init__(self, most: int = GRPC_REQUEST_BYTES_MAX) -> None:
         self._most = most
         self._rest = bytearray()  # a message that has not come whole
 
