@@ -228,7 +228,7 @@ class ConsumerService:
         # Of subscriptions that were sought: the generation, and the end of what was handed out in it.
         self.handed_out: WeakKeyDictionary[SubscriptionHost, tuple[int, int]] = WeakKeyDictionary()
         self._face = face
-        self._memory = Memory(face.service.notes)
+        self._memory = Memory(face.service.notes, self.consumers)
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 

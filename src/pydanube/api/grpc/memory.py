@@ -1,11 +1,13 @@
 """The consumers that a broker knows again after a restart: some clients go on with their old id and never subscribe.
 
-Kept as notes with the metadata, bounded: of too many, the one that subscribed longest ago is forgotten.
+Kept as notes with the metadata, bounded: of too many, the one that subscribed longest ago is forgotten, and never one
+that is connected while there is another.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 
 from pydanube.api.grpc.ids import consumer_id
@@ -34,8 +36,9 @@ class KnownConsumer:
 class Memory:
     """All of them by id, the one that subscribed longest ago first."""
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, connected: Container[int]) -> None:
         self._notes = notes
+        self._connected = connected  # ids
         found = [json.loads(text) for text in notes.all(_PREFIX).values()]
         found.sort(key=lambda each: (each["turn"], each["topic"], each["subscription"], each["name"]))
         self._turn = found[-1]["turn"] if found else 0
@@ -53,7 +56,8 @@ class Memory:
             text = json.dumps(asdict(consumer) | {"turn": self._turn}, separators=(",", ":"))
             await self._notes.put(_name(consumer.id), text.encode())
         while len(self._known) > GRPC_CONSUMERS_REMEMBERED_MAX:
-            await self.forget(next(iter(self._known)))
+            newest = next(reversed(self._known))
+            await self.forget(next((each for each in self._known if each not in self._connected), newest))
 
     async def forget(self, number: int) -> None:
         if self._known.pop(number, None) is not None:
