@@ -51,7 +51,7 @@ class Client:
             REFLECTION: Method(type(FILE), self._reflect, waits=False, streams_in=True),
             UNARY: Method(message_class("danube.StreamMessage"), self._reply, waits=False),
         }
-        self._reflection = ReflectionService(face, "v1")
+        self._reflection = ReflectionService([], "v1")
         self.connection = GrpcConnection(face, methods, cast("Any", self.socket))
         self.say(PREFACE, EMPTY_SETTINGS, window_update(0, 1 << 30))
 
@@ -66,9 +66,9 @@ class Client:
     def say(self, *parts: bytes) -> None:
         self.connection.receive(b"".join(parts))
 
-    def begin(self, stream: int, path: bytes) -> None:
+    def begin(self, stream: int, path: bytes, *more: tuple[bytes, bytes]) -> None:
         fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"a")]
-        self.say(headers(stream, [*fields, (b"content-type", b"application/grpc")], end=False))
+        self.say(headers(stream, [*fields, (b"content-type", b"application/grpc"), *more], end=False))
 
     def received(self, stream: int) -> int:
         return sum(len(f.payload) for f in frames_of(self.socket.written) if (f.kind, f.stream) == (Kind.DATA, stream))
@@ -82,7 +82,7 @@ class Client:
 
 
 def face() -> Any:
-    return SimpleNamespace(held=0, service=SimpleNamespace(intake=Intake()), services=[], forget=lambda gone: None)
+    return SimpleNamespace(held=0, service=SimpleNamespace(intake=Intake()), forget=lambda gone: None)
 
 
 def test_questions_of_a_client_that_reads_no_answers_wait_and_it_may_send_no_more() -> None:
@@ -111,6 +111,18 @@ def test_questions_that_wait_are_answered_in_turn_when_the_client_reads() -> Non
         assert len(client.served) == 200
         assert client.ended_with(Status.OK)
         assert shared.held == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("encoding", "status"), [(b"snappy", Status.UNIMPLEMENTED), (b"identity", Status.OK)])
+def test_an_encoding_that_is_not_known_is_refused_though_the_message_is_plain(encoding: bytes, status: Status) -> None:
+    async def run() -> None:
+        client = Client(face())
+        client.begin(1, UNARY, (b"grpc-encoding", encoding))
+        client.say(data(1, framed(b""), end=True))
+        assert client.ended_with(status)
+        assert len(client.served) == (status is Status.OK)
 
     asyncio.run(run())
 

@@ -239,3 +239,30 @@ def test_common_tools_can_ask_what_is_served(broker: Broker, version: str) -> No
             assert await stream.read() is grpc.aio.EOF
 
     asyncio.run(run())
+
+
+def test_tools_are_told_of_what_an_address_serves_and_of_nothing_else(broker: Broker) -> None:
+    package = "grpc.reflection.v1"
+    request, response = (message_class(f"{package}.ServerReflection{kind}") for kind in ("Request", "Response"))
+
+    async def run() -> None:
+        async with channel(broker.admin_target) as opened:
+            stream = opened.stream_stream(
+                f"/{package}.ServerReflection/ServerReflectionInfo",
+                request_serializer=lambda body: body.SerializeToString(),
+                response_deserializer=response.FromString,
+            )()
+            await stream.write(request(list_services=""))
+            names = [each.name for each in (await stream.read()).list_services_response.service]
+            await stream.done_writing()
+            assert names == [
+                "danube_admin.BrokerAdmin",
+                "danube_admin.ClusterAdmin",
+                "danube_admin.NamespaceAdmin",
+                "danube_admin.TopicAdmin",
+                "grpc.health.v1.Health",
+                "grpc.reflection.v1.ServerReflection",
+                "grpc.reflection.v1alpha.ServerReflection",
+            ]
+
+    asyncio.run(run())

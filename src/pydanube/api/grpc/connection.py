@@ -18,7 +18,14 @@ from pydanube.api.buffers import coalesced
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.crowding import is_crowded
 from pydanube.api.grpc.messages import DecodeError
-from pydanube.base.errors import DanubeError, GrpcCallInvalid, HttpBusy, HttpTooSlow, RequestInvalid
+from pydanube.base.errors import (
+    DanubeError,
+    GrpcCallInvalid,
+    GrpcEncodingUnknown,
+    HttpBusy,
+    HttpTooSlow,
+    RequestInvalid,
+)
 from pydanube.base.limits import GRPC_BODIES_BYTES_MAX, GRPC_BODY_SECONDS, GRPC_FIELDS_MAX, GRPC_GOODBYE_SECONDS
 from pydanube.broker.intake import Account
 from pydanube.wire.http2.connection import ServerConnection
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 MICROSECONDS = 1_000_000
 _GRPC = b"application/grpc"
+_IDENTITY = b"identity"  # the encoding that is none
 
 
 class _Incoming:
@@ -227,6 +235,8 @@ class GrpcConnection:
             return
         call = Call(self, stream)
         try:
+            if head.fields.get(b"grpc-encoding", _IDENTITY) != _IDENTITY:
+                raise GrpcEncodingUnknown("only messages that are not compressed are read here")
             if b"grpc-timeout" in head.fields:
                 self._limit(call, head)
             if ended and not method.streams_in:

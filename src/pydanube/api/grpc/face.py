@@ -39,12 +39,12 @@ class GrpcFace:
         self.pending = PendingOptions(door.notes)
         self.producers = ProducerService(self)
         self.consumers = ConsumerService(self)
-        tools = [HealthService(self), ReflectionService(self, "v1"), ReflectionService(self, "v1alpha")]
-        admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self)]
+        admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self), HealthService(self)]
         data = [self.producers, self.consumers, DiscoveryService(self), HealthCheckService(self), StorageService(self)]
-        self.services = [each.name for each in (*data, *admin, *tools)] + list(_ABSENT)  # type: ignore[attr-defined]
-        self._admin_methods = _methods([*admin, *tools])
-        self._methods = _methods([*data, *admin, *tools])
+        everything = _reflected([*data, *admin])
+        self.services = [each.name for each in everything]
+        self._admin_methods = _methods(_reflected(admin))
+        self._methods = _methods(everything)
 
     def connect(self, transport: Transport, *, admin_only: bool) -> GrpcConnection:
         return GrpcConnection(self, self._admin_methods if admin_only else self._methods, transport)
@@ -55,6 +55,14 @@ class GrpcFace:
             self.consumers.detach(consumer)
         for producer in list(connection.producers.values()):
             self.producers.forget(producer, connection)
+
+
+def _reflected(services: list[Any]) -> list[Any]:
+    """With the two that tell tools which they are, themselves among them."""
+    names: list[str] = []
+    reflected = [*services, ReflectionService(names, "v1"), ReflectionService(names, "v1alpha")]
+    names += sorted(each.name for each in reflected)
+    return reflected
 
 
 def _methods(services: list[Any]) -> dict[bytes, Method]:

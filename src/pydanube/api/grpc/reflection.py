@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import FILES, POOL, Messages
 from pydanube.wire.http2.grpc import Status, framed
-
-if TYPE_CHECKING:
-    from pydanube.api.grpc.face import GrpcFace
 
 _BY_NAME = {file.name: file for file in FILES}
 
@@ -17,16 +14,16 @@ _BY_NAME = {file.name: file for file in FILES}
 class ReflectionService:
     """Each request is answered on its own; no file of ours imports another."""
 
-    def __init__(self, face: GrpcFace, version: str) -> None:
+    def __init__(self, services: list[str], version: str) -> None:
         self.name = f"grpc.reflection.{version}.ServerReflection"
-        self._face = face
+        self._services = services
         self._messages = Messages(f"grpc.reflection.{version}")
 
     def server_reflection_info(self, call: Call, request: Any) -> None:
         answer = self._messages.ServerReflectionResponse(valid_host=request.host, original_request=request)
         asked = request.WhichOneof("message_request")
         if asked == "list_services":
-            for name in sorted(self._face.services):
+            for name in self._services:
                 answer.list_services_response.service.add(name=name)
         elif asked == "file_by_filename":
             self._add_file(answer, request.file_by_filename)
