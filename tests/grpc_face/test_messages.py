@@ -69,7 +69,7 @@ def test_a_message_comes_out_as_it_went_in(sent: list[object], data: st.DataObje
     for number, (before, after) in enumerate(zip(sent, map(StreamMessage.FromString, got), strict=True)):
         assert after.msg_id.topic_offset == 100 + number
         assert (after.msg_id.topic_name, after.msg_id.broker_addr) == (TOPIC, "http://here")
-        assert after.msg_id.producer_id == producer_id(TOPIC, "p")
+        assert after.msg_id.producer_id == producer_id(TOPIC, "p", reliable=True)
         after.ClearField("msg_id")
         before.ClearField("request_id")  # type: ignore[attr-defined]
         assert after == before
@@ -106,10 +106,12 @@ def test_ids_have_64_bits_and_differ_by_every_name() -> None:
     ids = [
         consumer_id("/a/b", "s", "c"),
         consumer_id("/a/b", "sc", ""),
-        producer_id("/a/b", "s"),
-        producer_id("/a/b", "s", exclusive=True),
+        producer_id("/a/b", "s", reliable=True),
+        producer_id("/a/b", "s", reliable=False),
+        producer_id("/a/b", "s", reliable=True, exclusive=True),
+        producer_id("/a/b", "s", reliable=False, exclusive=True),
     ]
-    assert len(set(ids)) == 4
+    assert len(set(ids)) == 6
     assert all(0 < number < 2**64 for number in ids)
 
 

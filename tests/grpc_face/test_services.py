@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-import grpc
 import pydanube
 from grpc_face.rig import (
     Broker,
@@ -54,6 +54,22 @@ def test_a_producer_of_the_other_kind_is_refused(broker: Broker, topic: str) -> 
         async with channel(broker.target) as opened:
             await made(opened, topic, reliable=True)
             assert await status_of(made(opened, topic, reliable=False)) is grpc.StatusCode.FAILED_PRECONDITION
+
+    asyncio.run(run())
+
+
+def test_a_producer_is_not_answered_by_a_topic_that_came_back_as_another(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            kept, partition = await made(opened, topic), await made(opened, f"{topic}p-part-0")
+            for name in (topic, f"{topic}p"):
+                await ask(opened, "danube_admin.TopicAdmin/DeleteTopic", name=name)
+                await ask(opened, "danube_admin.TopicAdmin/CreateTopic", name=name, dispatch_strategy=0)
+            late = Producers(opened).SendMessage(message(topic, b"x", kept))
+            assert await status_of(late) is grpc.StatusCode.UNAVAILABLE
+            late = Producers(opened).SendMessage(message(f"{topic}p-part-0", b"x", partition))
+            assert await status_of(late) is grpc.StatusCode.UNAVAILABLE
+            assert await status_of(made(opened, topic)) is grpc.StatusCode.FAILED_PRECONDITION
 
     asyncio.run(run())
 
@@ -256,7 +272,7 @@ def test_a_deleted_topic_says_close_before_its_streams_end(tmp_path: Path, monke
             assert await asyncio.wait_for(ended, 5) is grpc.aio.EOF
             assert await stream.code() is grpc.StatusCode.OK
             late = Producers(opened).SendMessage(message(topic, b"x", number))
-            assert await status_of(late) is grpc.StatusCode.NOT_FOUND
+            assert await status_of(late) is grpc.StatusCode.UNAVAILABLE
         await server.stop()
 
     asyncio.run(run())

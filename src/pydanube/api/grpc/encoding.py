@@ -86,7 +86,7 @@ class Encoder:
 
     def _sent_by(self, batch: Batch, name: str) -> None:
         self._message.producer_name = name
-        self._identity.producer_id = batch.producer_id or producer_id(self._topic, name)
+        self._identity.producer_id = batch.producer_id or producer_id(self._topic, name, reliable=self._reliable)
 
     def _set_key(self, key: bytes | None) -> None:
         if key is None:

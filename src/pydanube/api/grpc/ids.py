@@ -10,8 +10,10 @@ from hashlib import blake2b
 
 
 @lru_cache(maxsize=4096)
-def producer_id(topic: str, name: str, *, exclusive: bool = False) -> int:
-    return _number("exclusive producer" if exclusive else "producer", topic, name)
+def producer_id(topic: str, name: str, *, reliable: bool, exclusive: bool = False) -> int:
+    """It tells what was promised to the producer: whether its messages are kept, and whether it is alone."""
+    kept = "producer" if reliable else "best-effort producer"
+    return _number(f"exclusive {kept}" if exclusive else kept, topic, name)
 
 
 def consumer_id(topic: str, subscription: str, name: str) -> int:

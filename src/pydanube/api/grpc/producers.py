@@ -18,10 +18,12 @@ from pydanube.base.errors import (
     LimitReached,
     NamespaceNotFound,
     NotServed,
+    PartitionMissing,
     PolicyInvalid,
     RequestInvalid,
     TopicClosed,
     TopicExists,
+    TopicKindDiffers,
     TopicNotFound,
 )
 from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES
@@ -133,7 +135,7 @@ class ProducerService:
             raise NotServed("producers with a schema: the schema registry is not served yet")
         reliable, exclusive = request.dispatch_strategy == 1, request.producer_access_mode == 1
         await self._topic(topic, reliable)
-        producer = await self._attach(topic, name, exclusive)
+        producer = await self._attach(topic, name, reliable, exclusive)
         self._use(producer, call.connection)
         return danube.ProducerResponse(
             request_id=request.request_id, producer_id=producer.id, producer_name=producer.name
@@ -162,14 +164,14 @@ class ProducerService:
             except PolicyInvalid:
                 continue  # somebody else added more
 
-    async def _attach(self, topic: str, name: str, exclusive: bool) -> GrpcProducer:
-        number = producer_id(topic, name, exclusive=exclusive)
+    async def _attach(self, topic: str, name: str, reliable: bool, exclusive: bool) -> GrpcProducer:
+        number = producer_id(topic, name, reliable=reliable, exclusive=exclusive)
         known = self.producers.get(number)
         if known is not None:
             return known
         attaching = self._attaching.get(number)
         if attaching is None:
-            attaching = asyncio.ensure_future(self._open(number, topic, name, exclusive))
+            attaching = asyncio.ensure_future(self._open(number, topic, name, reliable, exclusive))
             self._attaching[number] = attaching
             attaching.add_done_callback(partial(self._attached, number))
         return await asyncio.shield(attaching)
@@ -185,12 +187,10 @@ class ProducerService:
             del self.producers[producer.id]
             self._face.service.close_producer(producer.hold)
 
-    async def _open(self, number: int, topic: str, name: str, exclusive: bool) -> GrpcProducer:
-        service = self._face.service
-        record = await service.topic(ANONYMOUS, topic)
+    async def _open(self, number: int, topic: str, name: str, reliable: bool, exclusive: bool) -> GrpcProducer:
         ended = partial(self._ended, number)
-        hold = await service.open_producer(
-            ANONYMOUS, topic, ended, reliable=record.reliable, create=False, exclusive=exclusive
+        hold = await self._face.service.open_producer(
+            ANONYMOUS, topic, ended, reliable=reliable, create=False, exclusive=exclusive
         )
         producer = self.producers[number] = GrpcProducer(number, topic, name, exclusive, hold)
         return producer
@@ -242,14 +242,18 @@ class ProducerService:
         if not request.HasField("msg_id"):
             raise RequestInvalid("a message without msg_id")
         topic, number = identity.topic_name, identity.producer_id
-        for exclusive in (False, True):
-            if number == producer_id(topic, name, exclusive=exclusive):
-                call.connection.spawn(call, self._reattach(call, request, exclusive))
+        for reliable, exclusive in ((True, False), (False, False), (True, True), (False, True)):
+            if number == producer_id(topic, name, reliable=reliable, exclusive=exclusive):
+                call.connection.spawn(call, self._reattach(call, request, reliable, exclusive))
                 return
         call.finish(Status.UNAVAILABLE, f"There is no producer {number} of {topic[:300]} here; create it again.")
 
-    async def _reattach(self, call: Call, request: Any, exclusive: bool) -> None:
-        producer = await self._attach(request.msg_id.topic_name, request.producer_name, exclusive)
+    async def _reattach(self, call: Call, request: Any, reliable: bool, exclusive: bool) -> None:
+        try:
+            producer = await self._attach(request.msg_id.topic_name, request.producer_name, reliable, exclusive)
+        except (TopicNotFound, PartitionMissing, TopicKindDiffers) as error:  # to be made again, or refused then
+            call.finish(Status.UNAVAILABLE, f"{error}: create the producer again.")
+            return
         self._use(producer, call.connection)
         self._send(call, request, producer)
 
