@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pydanube.api.grpc import memory as memory_module
 from pydanube.api.grpc.encoding import Encoder
-from pydanube.api.grpc.ids import consumer_id, producer_id
+from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, consumer_id, producer_id
 from pydanube.api.grpc.memory import KnownConsumer, Memory
 from pydanube.api.grpc.messages import message_class
 from pydanube.api.grpc.pending import DEFAULT, PendingOptions
@@ -73,6 +73,14 @@ def test_a_message_comes_out_as_it_went_in(sent: list[object], data: st.DataObje
         after.ClearField("msg_id")
         before.ClearField("request_id")  # type: ignore[attr-defined]
         assert after == before
+
+
+@pytest.mark.parametrize("number", ["", "0", "-1", "x", "\u0665", str(1 << 64), "9" * 5_000])
+def test_an_attribute_that_is_no_id_of_a_producer_is_none(number: str) -> None:
+    batch = build([b"x"], publish_time=1, attributes=[{PRODUCER_ATTRIBUTE: "p", NUMBER_ATTRIBUTE: number}])
+    encoded = Encoder(TOPIC, "http://here", True, lambda producer: "").encode(batch.stamped(0, 1, 1), 0, 0)
+    got = StreamMessage.FromString(cut(encoded)[0])
+    assert got.msg_id.producer_id == producer_id(TOPIC, "p", reliable=True)
 
 
 def test_a_message_without_a_time_has_the_brokers() -> None:

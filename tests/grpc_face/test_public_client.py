@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import grpc
 import pytest
 
-import grpc
 from grpc_face.rig import Broker, Consumer, ask, channel, connect, consumer, producer, refused
+from pydanube.api.grpc.ids import producer_id
 
 
 @pytest.mark.parametrize("reliable", [False, True], ids=["best-effort", "reliable"])
@@ -185,6 +186,8 @@ def test_what_failed_too_often_becomes_a_dead_letter(broker: Broker, topic: str)
             assert letter.attributes["x-original-topic"] == topic
             assert letter.attributes["x-failure-reason"] == "no use"
             assert letter.producer_name == "p"
+            assert letter.attributes["x-original-producer-id"] == str(producer_id(topic, "p", reliable=True))
+            assert letter.attributes["x-original-broker-addr"] == broker.url
         await dead_sender.close()
 
     asyncio.run(run())

@@ -124,6 +124,24 @@ def test_an_exclusive_producer_is_alone_until_it_leaves(broker: Broker, topic: s
     asyncio.run(run())
 
 
+def test_messages_of_an_exclusive_producer_have_the_id_that_it_got(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        async with channel(broker.target) as opened:
+            request = api.ProducerRequest(
+                producer_name="p", topic_name=topic, dispatch_strategy=1, producer_access_mode=EXCLUSIVE
+            )
+            number = (await Producers(opened).CreateProducer(request)).producer_id
+            reader = await subscribed(opened, topic)
+            stream = Consumers(opened).ReceiveMessages(api.ReceiveRequest(consumer_id=reader))
+            for attributes in ({}, {"a": "b"}):
+                await Producers(opened).SendMessage(message(topic, b"x", number, attributes=attributes))
+                got = await stream.read()
+                assert (got.msg_id.producer_id, dict(got.attributes)) == (number, attributes)
+            stream.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_message_that_breaks_a_rule_fails_alone(broker: Broker, topic: str) -> None:
     async def run() -> None:
         async with channel(broker.target) as opened:

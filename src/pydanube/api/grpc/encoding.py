@@ -8,22 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 
-from pydanube.api.grpc.ids import producer_id
+from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, producer_id
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import GrpcMessageTooLarge
 from pydanube.base.limits import GRPC_MESSAGE_BYTES_MAX
+from pydanube.broker.dead_letter import ORIGIN, SUBSCRIBER
 from pydanube.broker.delivery import PRODUCER_ATTRIBUTE
 from pydanube.wire.batch import Batch
 
 MILLISECOND = 1_000  # microseconds
 _PREFIX = Struct(">BI").pack  # of a message in gRPC: not compressed, and its length
+_DIGITS_MAX = 20  # of 64 bits
+ORIGIN_PRODUCER = "x-original-producer-id"
+ORIGIN_ADDRESS = "x-original-broker-addr"
 danube = Messages("danube")
 
 
 class _Columns:
     """One batch, decoded: lists with a value for each message, or None where no message has one."""
 
-    __slots__ = ("attributes", "batch", "keys", "names", "payloads", "schemas", "times")
+    __slots__ = ("attributes", "batch", "keys", "payloads", "schemas", "senders", "times")
 
     def __init__(self, batch: Batch, name_of: Callable[[int], str]) -> None:
         self.batch = batch
@@ -34,7 +38,10 @@ class _Columns:
         schemas = list(zip(ids, versions, strict=True))
         self.schemas = schemas if schemas.count((None, None)) < batch.count else None
         name, rows = name_of(batch.producer_id), batch.attributes()
-        self.names = [name if row is None else row.pop(PRODUCER_ATTRIBUTE, name) for row in rows]
+        self.senders = [  # name, and the id where it was sent along
+            (name, "") if row is None else (row.pop(PRODUCER_ATTRIBUTE, name), row.pop(NUMBER_ATTRIBUTE, ""))
+            for row in rows
+        ]
         self.attributes = rows if any(rows) else None
 
 
@@ -58,12 +65,12 @@ class Encoder:
             columns = _Columns(batch, self._name_of)
         self._columns = columns if last < batch.last_offset else None
         message, identity, reliable = self._message, self._identity, self._reliable
-        name, base = None, batch.base_offset
+        sender, base = None, batch.base_offset
         parts: list[bytes] = []
         for row in range(first - base, last - base + 1):
-            if columns.names[row] != name:
-                name = columns.names[row]
-                self._sent_by(batch, name)
+            if columns.senders[row] != sender:
+                sender = columns.senders[row]
+                self._sent_by(batch, *sender)
             if reliable:
                 identity.topic_offset = base + row
             message.payload = columns.payloads[row] or b""
@@ -84,9 +91,11 @@ class Encoder:
         for field in ("payload", "routing_key", "attributes", "schema_id", "schema_version"):
             self._message.ClearField(field)
 
-    def _sent_by(self, batch: Batch, name: str) -> None:
+    def _sent_by(self, batch: Batch, name: str, number: str) -> None:
         self._message.producer_name = name
-        self._identity.producer_id = batch.producer_id or producer_id(self._topic, name, reliable=self._reliable)
+        self._identity.producer_id = (
+            batch.producer_id or _known(number) or producer_id(self._topic, name, reliable=self._reliable)
+        )
 
     def _set_key(self, key: bytes | None) -> None:
         if key is None:
@@ -100,6 +109,8 @@ class Encoder:
             message.ClearField(field)
         attributes = None if columns.attributes is None else columns.attributes[row]
         if attributes:
+            if ORIGIN in attributes and SUBSCRIBER in attributes:
+                self._tell_origin(attributes, *columns.senders[row])
             message.attributes.update(attributes)
         if columns.schemas is not None:
             schema_id, schema_version = columns.schemas[row]
@@ -107,3 +118,16 @@ class Encoder:
                 message.schema_id = schema_id
             if schema_version is not None:
                 message.schema_version = schema_version
+
+    def _tell_origin(self, attributes: dict[str, str], name: str, number: str) -> None:
+        """A dead letter says whose it was. Producers of this face have no number that their topic knows."""
+        if name and attributes.get(ORIGIN_PRODUCER) == "0":
+            known = _known(number) or producer_id(attributes[ORIGIN], name, reliable=True)
+            attributes[ORIGIN_PRODUCER] = str(known)
+        attributes.setdefault(ORIGIN_ADDRESS, self._identity.broker_addr)
+
+
+def _known(number: str) -> int:
+    """An id that came as an attribute; 0 for none, as a native producer may have set it to anything."""
+    known = int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX else 0
+    return known if known < 1 << 64 else 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
+NUMBER_ATTRIBUTE = "x-danube-producer-id"  # of a message whose producer's id does not follow from its name
+
 
 @lru_cache(maxsize=4096)
 def producer_id(topic: str, name: str, *, reliable: bool, exclusive: bool = False) -> int:

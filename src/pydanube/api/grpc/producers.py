@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydanube.api.grpc.calls import Call
-from pydanube.api.grpc.ids import producer_id
+from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, producer_id
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import (
     DanubeError,
@@ -259,21 +259,20 @@ class ProducerService:
 
     def publish(self, producer: GrpcProducer, messages: list[Any]) -> Receipt:
         now = self._face.service.clock.wall()
-        return self._face.service.publish(producer.hold, batch_of(messages, producer.name, now))
+        number = producer.id if producer.exclusive else None
+        return self._face.service.publish(producer.hold, batch_of(messages, producer.name, now, number))
 
 
-def batch_of(messages: list[Any], name: str, now: int) -> Batch:
-    """As a native producer would build it; the producer's name travels as an attribute."""
+def batch_of(messages: list[Any], name: str, now: int, number: int | None = None) -> Batch:
+    """As a native producer would build it; the producer's name travels as an attribute, an exclusive one's id too."""
     times = [message.publish_time * MILLISECOND or now for message in messages]
-    alone = {PRODUCER_ATTRIBUTE: name}
+    alone = {PRODUCER_ATTRIBUTE: name} if number is None else {PRODUCER_ATTRIBUTE: name, NUMBER_ATTRIBUTE: str(number)}
     return build(
         [message.payload for message in messages],
         publish_time=times[0],
         publish_times=times,
         keys=_present(messages, "routing_key"),
-        attributes=[
-            {**message.attributes, PRODUCER_ATTRIBUTE: name} if message.attributes else alone for message in messages
-        ],
+        attributes=[{**message.attributes, **alone} if message.attributes else alone for message in messages],
         schema_ids=_present(messages, "schema_id"),
         schema_versions=_present(messages, "schema_version"),
     )
