@@ -219,5 +219,5 @@ GRPC_CONSUMERS_REMEMBERED_MAX = 10_000  # of one broker, so that they go on afte
 GRPC_REFUSAL_SECONDS = 0.2  # before a consumer that is not known hears so: some ask again at once, for ever
 GRPC_GOODBYE_SECONDS = 0.4  # for calls that are being answered when the connection is to end
 GRPC_CLOSE_SECONDS = 6.0  # between CLOSE in answer to health checks, which come every 5 s, and the end of a stream
-GRPC_OPTIONS_PENDING_MAX = 1_000  # of subscriptions that nobody has made yet
+GRPC_OPTIONS_PENDING_MAX = 1_000  # of subscriptions that nobody has made yet, or not in partitions that may come
 NOTE_BYTES_MAX = 16 * KIB  # of what a face keeps with the metadata under one name
