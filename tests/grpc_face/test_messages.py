@@ -39,8 +39,8 @@ def stream_messages(draw: st.DrawFn) -> object:
     )
     for field, values in (
         ("routing_key", texts),
-        ("schema_id", st.integers(0, 2**63 - 1)),
-        ("schema_version", st.integers(0, 2**31 - 1)),
+        ("schema_id", st.integers(0, 2**64 - 1)),
+        ("schema_version", st.integers(0, 2**32 - 1)),
     ):
         value = draw(st.none() | values)
         if value is not None:
@@ -87,10 +87,14 @@ def test_a_message_without_a_time_has_the_brokers() -> None:
     assert batch_of([StreamMessage(payload=b"x")], "p", now=1_234_000).publish_times() == [1_234_000]
 
 
-def test_numbers_that_no_batch_can_hold_are_refused() -> None:
-    for field in ({"schema_id": 2**63}, {"schema_version": 2**31}, {"publish_time": 2**64 - 1}):
-        with pytest.raises(BatchInvalid):
-            batch_of([StreamMessage(payload=b"x", **field)], "p", now=5)
+def test_a_time_that_no_batch_can_hold_is_refused() -> None:
+    with pytest.raises(BatchInvalid):
+        batch_of([StreamMessage(payload=b"x", publish_time=2**64 - 1)], "p", now=5)
+
+
+def test_the_largest_schema_numbers_are_negative_in_a_batch() -> None:
+    batch = batch_of([StreamMessage(payload=b"x", schema_id=2**64 - 1, schema_version=2**32 - 2)], "p", now=5)
+    assert (batch.schema_ids(), batch.schema_versions()) == ([-1], [-2])
 
 
 @given(st.integers(0, 2**64 - 1))

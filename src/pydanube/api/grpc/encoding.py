@@ -19,6 +19,7 @@ from pydanube.wire.batch import Batch
 MILLISECOND = 1_000  # microseconds
 _PREFIX = Struct(">BI").pack  # of a message in gRPC: not compressed, and its length
 _DIGITS_MAX = 20  # of 64 bits
+UINT64, UINT32 = (1 << 64) - 1, (1 << 32) - 1  # schema numbers have no sign here; in a batch they do
 ORIGIN_PRODUCER = "x-original-producer-id"
 ORIGIN_ADDRESS = "x-original-broker-addr"
 danube = Messages("danube")
@@ -115,9 +116,9 @@ class Encoder:
         if columns.schemas is not None:
             schema_id, schema_version = columns.schemas[row]
             if schema_id is not None:
-                message.schema_id = schema_id
+                message.schema_id = schema_id & UINT64
             if schema_version is not None:
-                message.schema_version = schema_version
+                message.schema_version = schema_version & UINT32
 
     def _tell_origin(self, attributes: dict[str, str], name: str, number: str) -> None:
         """A dead letter says whose it was. Producers of this face have no number that their topic knows."""
@@ -130,4 +131,4 @@ class Encoder:
 def _known(number: str) -> int:
     """An id that came as an attribute; 0 for none, as a native producer may have set it to anything."""
     known = int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX else 0
-    return known if known < 1 << 64 else 0
+    return known if known <= UINT64 else 0

@@ -273,8 +273,8 @@ def batch_of(messages: list[Any], name: str, now: int, number: int | None = None
         publish_times=times,
         keys=_present(messages, "routing_key"),
         attributes=[{**message.attributes, **alone} if message.attributes else alone for message in messages],
-        schema_ids=_present(messages, "schema_id"),
-        schema_versions=_present(messages, "schema_version"),
+        schema_ids=_signed(_present(messages, "schema_id"), 64),
+        schema_versions=_signed(_present(messages, "schema_version"), 32),
     )
 
 
@@ -282,6 +282,12 @@ def _present(messages: list[Any], field: str) -> list[Any] | None:
     """The values of an optional field; None if no message has it."""
     values = [getattr(message, field) if message.HasField(field) else None for message in messages]
     return values if values.count(None) < len(values) else None
+
+
+def _signed(values: list[Any] | None, bits: int) -> list[Any] | None:
+    """Numbers without a sign, as the columns of a batch have them: the upper half as negative ones."""
+    half = 1 << (bits - 1)
+    return values and [value if value is None or value < half else value - 2 * half for value in values]
 
 
 def response(request_id: int) -> bytes:
