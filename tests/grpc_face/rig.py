@@ -16,10 +16,10 @@ from time import monotonic, sleep
 from typing import Any
 
 import danube
+import grpc
 from danube.client import DanubeClientBuilder
 from danube.proto import DanubeApi_pb2, DanubeApi_pb2_grpc
 
-import grpc
 from pydanube.api.grpc.messages import message_class, service
 
 SECONDS = 20.0  # for anything that should happen at once

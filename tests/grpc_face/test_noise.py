@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc
 import pytest
 
-import grpc
 from grpc_face.rig import SECONDS, channel
 from pydanube.api.grpc.messages import FILES, message_class, service
 from pydanube.api.server import Server

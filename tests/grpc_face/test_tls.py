@@ -6,9 +6,9 @@ import asyncio
 import ssl
 from pathlib import Path
 
+import grpc
 import pytest
 
-import grpc
 from api.test_tls import broker
 from certificates import Authority
 from grpc_face.rig import Producers, api
