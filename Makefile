@@ -29,6 +29,7 @@ test: $(STAMP) ## run the whole test suite
 	$(BIN)/python -m pytest -q
 
 test-clients: $(STAMP) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools  # has a protoc, for the Rust client
 	TEST_CLIENTS=1 $(BIN)/python -m pytest -q tests/grpc_face/test_other_clients.py
 
 lint: $(STAMP) ## check style, format and types
