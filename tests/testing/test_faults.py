@@ -91,7 +91,7 @@ def test_crashes_leave_no_files_open() -> None:
         assert files() < before + 10  # a broker has now some more, now some less
 
 
-def test_on_a_full_disk_nothing_is_promised_and_reading_goes_on() -> None:
+def test_on_a_full_disk_nothing_more_is_taken_and_reading_and_acknowledging_go_on() -> None:
     async def run(running: RunningBroker, client: Client) -> None:
         async with client.producer(TOPIC, send_timeout=0.3) as producer, client.producer(TOPIC) as patient:
             await producer.send(b"before")
