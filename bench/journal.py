@@ -269,7 +269,7 @@ class _Only:
     def get(self, identity: NodeIdentity) -> DiskNode:
         return self._node
 
-    def choose(self, count: int, vital: bool = False) -> list[NodeIdentity]:
+    def choose(self, count: int) -> list[NodeIdentity]:
         return [self._node.identity]
 
 

@@ -78,10 +78,10 @@ def test_users_of_a_topic_that_another_broker_took_may_try_again(tmp_path: Path,
         opened = await service.open(ANONYMOUS, TOPIC)
         stream = opened.record.stream(None)
         around = service._around
-        client.send(Publish(1, 5, build([b"x"], publish_time=1).to_bytes()))
-        assert isinstance(await client.receive(), Published)
         record, version = await around.catalog.load(stream)
         await around.catalog.store(stream, record.taken_over("another"), version)
+        client.send(Publish(1, 5, build([b"x"], publish_time=1).to_bytes()))
+        assert isinstance(await client.receive(), Published)
         await asyncio.gather(opened.topic.truncate(), return_exceptions=True)  # type: ignore[union-attr]
         if found_out == "by use":
             await service.open(ANONYMOUS, TOPIC)

@@ -39,7 +39,7 @@ class OneNode:
         assert identity == self.node.identity
         return self.node
 
-    def choose(self, count: int, vital: bool = False) -> list[NodeIdentity]:
+    def choose(self, count: int) -> list[NodeIdentity]:
         return [self.node.identity]
 
 

@@ -47,7 +47,7 @@ class Nodes:
     def get(self, identity: NodeIdentity) -> StorageNode:
         return Reached(self, identity)  # type: ignore[return-value]
 
-    def choose(self, count: int, vital: bool = False) -> list[NodeIdentity]:
+    def choose(self, count: int) -> list[NodeIdentity]:
         return list(self.nodes)[:count]
 
 

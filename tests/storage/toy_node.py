@@ -44,7 +44,7 @@ class ToyNode:
         self._ledgers: dict[LedgerId, Toy] = {}
         self._closed = False
 
-    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability, vital: bool = False) -> Future[None]:
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         def work() -> None:
             toy = self._ledgers.setdefault(ledger, Toy(epoch, durability, epoch))
             if toy.state is not LedgerState.OPEN or epoch < toy.maker:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid
 from pydanube.broker.quotas import BacklogQuota
-from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
+from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.ledger.catalog import Copies
 from pydanube.ledger.retention import RetentionPolicy
-from pydanube.storage.stream import StreamSettings
-
-Section = TypeVar("Section", FailurePolicy, DispatchSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +33,6 @@ class TopicOptions:
     def __post_init__(self) -> None:
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:
             raise PolicyInvalid(f"a message cannot live for {self.ttl_seconds} seconds")
-
-    def for_messages(self, topic: str) -> StreamSettings:
-        sizes = (self.ledger_bytes, self.ledger_seconds)
-        return StreamSettings(self.copies, self.durability, *sizes, lazy=True, title=topic)
-
-    def for_state(self, topic: str) -> StreamSettings:
-        """Whatever messages are worth, what consumers were promised is kept; also when there is no room for more."""
-        seconds, title = self.ledger_seconds, f"the state of {topic}"
-        return StreamSettings(self.copies, ledger_seconds=seconds, lazy=True, vital=True, title=title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +55,13 @@ class SubscriptionOptions:
         unknown = [name for name in found if name not in ("failure", "dispatch")]
         if unknown:
             raise PolicyInvalid(f"a subscription has the options failure and dispatch, not {unknown[0][:100]!r}")
-        return SubscriptionOptions(
-            _changed(self.failure, "failure", found.get("failure", {})),
-            _changed(self.dispatch, "dispatch", found.get("dispatch", {})),
-        )
+        try:
+            return SubscriptionOptions(
+                replace(self.failure, **_typed(found.get("failure", {}), backoff=Backoff, poison=PoisonPolicy)),
+                replace(self.dispatch, **_typed(found.get("dispatch", {}), unmatched=Unmatched)),
+            )
+        except (ValueError, TypeError, AttributeError) as why:
+            raise PolicyInvalid(f"options of a subscription cannot be read: {why}") from why
 
     @classmethod
     def decode(cls, data: bytes) -> SubscriptionOptions:
@@ -78,8 +69,6 @@ class SubscriptionOptions:
             found = json.loads(data) if data else {}
         except ValueError as why:
             raise PolicyInvalid(f"options of a subscription cannot be read: {why}") from why
-        if not isinstance(found, dict):
-            raise PolicyInvalid(f"options of a subscription are an object, not {type(found).__name__}")
         return cls.from_json(found)
 
     @classmethod
@@ -92,22 +81,5 @@ def _plain(value: object) -> object:
     return value.value
 
 
-def _changed(options: Section, section: str, found: object) -> Section:
-    """With these values; a complaint names what there is."""
-    if not isinstance(found, Mapping):
-        raise PolicyInvalid(f"{section} is an object, options by name, not {type(found).__name__}")
-    known = [each.name for each in fields(options)]
-    values: dict[str, Any] = {}
-    for name, value in found.items():
-        if name not in known:
-            raise PolicyInvalid(f"{section} has no option {name[:100]!r}; it has {', '.join(known)}")
-        now = getattr(options, name)
-        values[name] = _chosen(type(now), f"{section}.{name}", value) if isinstance(now, Enum) else value
-    return replace(options, **values)
-
-
-def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
-    choices = [each.value for each in kind]
-    if value not in choices:
-        raise PolicyInvalid(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {value!r:.50}")
-    return kind(value)
+def _typed(found: dict[str, Any], **kinds: type[Enum]) -> dict[str, Any]:
+    return {name: kinds[name](value) if name in kinds else value for name, value in found.items()}

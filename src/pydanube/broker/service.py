@@ -16,7 +16,6 @@ from pydanube.base.checksum import crc32c
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
-    DiskFull,
     NotReliable,
     RequestInvalid,
     SubscriptionNotFound,
@@ -26,7 +25,7 @@ from pydanube.base.errors import (
     TopicNotFound,
 )
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import KIB, READ_BYTES_MAX, TOPICS_OPENING_MAX
+from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.admin import Admin
 from pydanube.broker.best_effort_topic import BestEffortTopic
@@ -64,7 +63,6 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 TOPICS_CLOSING = 250  # at once, when the broker stops: their records become durable together
 SEALING_SECONDS = 1.0  # of a stop; a topic that is not sealed by then is recovered when it is next opened
-ROLL_BYTES_WHEN_FULL = 64 * KIB  # an open ledger with as much that nobody needs is sealed, to go
 QUIET_TURNS = 10  # of housekeeping, after which a topic is looked at although nothing happens in it by itself
 
 
@@ -514,16 +512,13 @@ class Service:
             moved, turn = self._moved.is_set(), turn + 1
             self._moved.clear()
             self.intake.turn()
-            full = self._disk_full()
             for number, opened in enumerate(list(self._opened.values())):
-                due = moved or full or opened.policies.due_always or (turn + number) % QUIET_TURNS == 0
+                due = moved or opened.policies.due_always or (turn + number) % QUIET_TURNS == 0
                 if self._gone(opened):
                     await self._let_go(opened)
                 elif isinstance(opened.topic, Topic) and (opened.topic.stirred() or due):
                     try:
                         await opened.topic.tick()
-                        if full:
-                            opened.topic.roll_unneeded(ROLL_BYTES_WHEN_FULL)
                         if self._opened.get(opened.name) is opened:
                             self._settle_usage(opened)
                     except Exception as error:  # one topic's trouble is not the others'
@@ -533,15 +528,6 @@ class Service:
         """Opens all that keep messages, in the background: what is due in them is due though nobody asks for them."""
         assert self._reopening is None
         self._reopening = self._loop.create_task(reopen(self, self._directory))
-
-    def _disk_full(self) -> bool:
-        try:
-            self._around.nodes.choose(1)
-        except DiskFull:
-            return True
-        except DanubeError:
-            return False
-        return False
 
     def opened(self) -> list[Opened]:
         """All that is served here now, in the order of opening."""

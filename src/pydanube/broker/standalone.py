@@ -17,7 +17,7 @@ from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.addresses import HostPort
 from pydanube.base.counting import Histogram
-from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFull
+from pydanube.base.errors import DanubeError, DirectoryInUse
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
 from pydanube.broker.directory import Directory
@@ -59,9 +59,7 @@ class LocalNodes:
     def get(self, identity: NodeIdentity) -> StorageNode:
         return self._node
 
-    def choose(self, count: int, vital: bool = False) -> list[NodeIdentity]:
-        if self._node.full(vital=vital):
-            raise DiskFull("no room for another ledger")
+    def choose(self, count: int) -> list[NodeIdentity]:
         return [self._node.identity]
 
 

@@ -12,7 +12,7 @@ from asyncio import Future, Task
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-from pydanube.base.errors import DanubeError, DiskFull, NodeBusy, TopicBusy, TopicClosed, TopicRecovering
+from pydanube.base.errors import DanubeError, NodeBusy, TopicBusy, TopicClosed, TopicRecovering
 from pydanube.base.limits import (
     ACK_RANGES_MAX,
     GROUP_BYTES_TARGET,
@@ -29,7 +29,6 @@ from pydanube.wire.batch import build
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.05
-RETRY_SECONDS_MAX = 1.0  # with each attempt that failed the next one waits longer
 
 
 @dataclass(slots=True)
@@ -80,7 +79,6 @@ class StateLog:
 
     def __init__(self, stream: Stream, state: TopicState, data_end: Callable[[], int]) -> None:
         self._stream = stream
-        self._title = stream.title
         self._state = state
         self._data_end = data_end
         self._loop = asyncio.get_running_loop()
@@ -120,7 +118,7 @@ class StateLog:
             return
         if self._stream.lost or isinstance(self._broken, TopicClosed):
             raise TopicClosed(f"{self._stream.name} is not served here any more")
-        raise _for_users(self._broken)
+        raise TopicRecovering(f"the topic's state could not be written: {self._broken}")
 
     def apply(self, *records: Record) -> Future[None]:
         """Memory has them when this returns, the disk when the future is done."""
@@ -187,7 +185,7 @@ class StateLog:
             self._filling, self._queued = group, len(group.records)
             self._schedule(RETRY_SECONDS)
         except DanubeError as error:
-            group.settle(_for_users(error))
+            group.settle(TopicRecovering(str(error)))
             self._break(error)
 
     def _floors(self, subscriptions: Container[int]) -> dict[int, tuple[int, int]]:
@@ -223,9 +221,8 @@ class StateLog:
         self._writing -= 1
         error = None if done.cancelled() else done.exception()
         if error is not None:
-            cause = error if isinstance(error, DanubeError) else DanubeError(str(error))
-            group.settle(_for_users(cause))
-            self._break(cause)
+            group.settle(TopicRecovering(str(error)))
+            self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
             return
         for subscription, (generation, floor) in group.floors.items():
             self._state.durable(subscription, generation, floor)
@@ -275,7 +272,7 @@ class StateLog:
         try:
             await self._stream.trim(before)
         except DanubeError as error:
-            log.warning("%s: what is old of it was not trimmed yet: %s", self._title, error)
+            log.warning("%s: old state was not trimmed yet: %s", self._stream.name, error)
 
     # -- failing and mending -----------------------------------------------------------------------------------------
 
@@ -285,12 +282,11 @@ class StateLog:
             return
         self._broken = error
         group, self._filling, self._queued = self._filling, _Group(), 0
-        group.settle(_for_users(error))
+        group.settle(TopicRecovering(str(error)))
         self._mending = self._loop.create_task(self._mend())
 
     async def _mend(self) -> None:
         """Some of what memory has was perhaps not written: a snapshot says all of it again."""
-        pause, said = RETRY_SECONDS, ""
         while True:
             try:
                 await self._stream.ready()
@@ -306,13 +302,10 @@ class StateLog:
             except DanubeError as error:
                 if self._stream.lost or isinstance(self._broken, TopicClosed):
                     return
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("%s is not written again yet: %s", self._title, said)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, RETRY_SECONDS_MAX)
+                log.warning("%s: the state is not written again yet: %s", self._stream.name, error)
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
-            log.info("%s is whole again", self._title)
+            log.info("%s: the state is whole again", self._stream.name)
             self._broken = None
             self._schedule()
             return
@@ -326,13 +319,6 @@ class StateLog:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-
-
-def _for_users(error: DanubeError) -> DanubeError:
-    """A full disk is what people should hear of; everything else is for the topic to find out."""
-    if isinstance(error, DiskFull):
-        return error
-    return TopicRecovering(f"the topic's state could not be written: {error}")
 
 
 def _first_part(payloads: list[bytes]) -> int:

@@ -121,9 +121,9 @@ class Topic:
         `name` is what people call it; the streams go by their own.
         """
         topic = cls(name or stream, surroundings, options)
-        data = await topic._take(stream, options.for_messages(topic.name))
+        data = await topic._take(stream, lazy=False)
         try:
-            state = await topic._take(state_stream(stream), options.for_state(topic.name))
+            state = await topic._take(state_stream(stream), lazy=True)
         except BaseException:
             await data.close()
             raise
@@ -142,8 +142,11 @@ class Topic:
             topic._host(known)
         return topic
 
-    async def _take(self, name: str, settings: StreamSettings) -> Stream:
-        around = self._around
+    async def _take(self, name: str, *, lazy: bool) -> Stream:
+        around, options = self._around, self.options
+        settings = StreamSettings(options.copies, options.durability, options.ledger_bytes, options.ledger_seconds)
+        if lazy:  # the state: whatever the messages are worth, what consumers were promised is kept
+            settings = StreamSettings(options.copies, ledger_seconds=options.ledger_seconds, lazy=True)
         return await Stream.take(name, around.catalog, around.nodes, around.clock, around.randomness, settings)
 
     @property
@@ -546,8 +549,7 @@ class Topic:
     def _check_certain(self) -> None:
         self._check_open()
         if self._rebuilding is not None:
-            full = self.ledger.stream.disk_full
-            raise full or TopicRecovering(f"{self.name} is finding out what became of a failed write")
+            raise TopicRecovering(f"{self.name} is finding out what became of a failed write")
 
     def _task(self, work: Coroutine[object, object, None]) -> Task[None]:
         return self._loop.create_task(work)

@@ -61,7 +61,6 @@ class Ledger:
     damaged: bool = False
     away: bool = False  # some of it may be on a disk that is not there; not stored, for the disk may come back
     quarantined: bool = False
-    vital: bool = False  # may use the last room of a full disk; known as long as it is open, so not stored
     deleted: bool = False
     extents: array[int] = field(default_factory=lambda: array("q"))  # see `add_extent`
     _packed: bytes = b""

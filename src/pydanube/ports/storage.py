@@ -49,11 +49,8 @@ class StorageNode(Protocol):
         """Whether new entries of a ledger are acknowledged in the order they were appended, as a journal does it."""
         ...
 
-    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability, vital: bool = False) -> Future[None]:
-        """Repeating it with the same arguments while the ledger is open is fine.
-
-        A vital ledger says what may be deleted: a node whose disk is full has some room left for it.
-        """
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
+        """Repeating it with the same arguments while the ledger is open is fine."""
         ...
 
     def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
@@ -90,9 +87,6 @@ class StorageNodes(Protocol):
         """Never fails: a node that cannot be reached answers every call with `NodeUnreachable`."""
         ...
 
-    def choose(self, count: int, vital: bool = False) -> list[NodeIdentity]:
-        """The best `count` nodes for a new ledger, those that seem up first; `QuorumLost` if not as many are known.
-
-        `DiskFull` if it is known that they have no room for one that is no more vital than that.
-        """
+    def choose(self, count: int) -> list[NodeIdentity]:
+        """The best `count` nodes for a new ledger, those that seem up first; `QuorumLost` if not as many are known."""
         ...

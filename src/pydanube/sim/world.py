@@ -57,7 +57,7 @@ class Nodes:
         assert self._caller is not None
         return self._caller.node(self._world.addresses[identity], identity)
 
-    def choose(self, count: int, vital: bool = False) -> list[NodeIdentity]:
+    def choose(self, count: int) -> list[NodeIdentity]:
         """As a membership service would: those that seem to be up first, in any order."""
         if self._local is not None:
             return [self._local.identity]

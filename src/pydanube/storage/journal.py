@@ -11,7 +11,6 @@ from asyncio import Future, Task
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import DanubeError, DiskFull, NodeClosed
@@ -25,8 +24,7 @@ from pydanube.storage.files import StoredFile
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.batch import Batch
 
-VITAL_ROOM_PART = 4  # as much as 1/4 of a usual file is for vital ledgers and control records while there is no spare
-CONTROL_ROOM_PART = 16  # and the last 1/16 of the file for control records alone
+CONTROL_ROOM_PART = 8  # the last 1/8 of a file is for control records while there is no spare file
 
 
 @dataclass(slots=True)
@@ -46,9 +44,6 @@ class Pending:
     appends: list[tuple[Ledger, Batch, int]] = field(default_factory=list)  # with the last confirmed offset
     body_bytes: int = 0
     waiters: list[Future[None]] = field(default_factory=list)
-    vital: list[tuple[Ledger, Batch, int]] = field(default_factory=list)  # appends of vital ledgers
-    vital_bytes: int = 0  # of the body
-    vital_waiters: list[Future[None]] = field(default_factory=list)
     controls: list[bytes] = field(default_factory=list)  # as directory entries
     control_ledgers: dict[LedgerId, None] = field(default_factory=dict)
     control_waiters: list[Future[None]] = field(default_factory=list)
@@ -58,7 +53,7 @@ class Pending:
 
     @property
     def entries(self) -> int:
-        return len(self.appends) + len(self.vital) + len(self.controls)
+        return len(self.appends) + len(self.controls)
 
     @property
     def names(self) -> dict[LedgerId, object]:
@@ -71,12 +66,12 @@ class Pending:
 
     @property
     def waited_for(self) -> bool:
-        return bool(self.waiters or self.vital_waiters or self.control_waiters)
+        return bool(self.waiters or self.control_waiters)
 
     def pack(self) -> None:
         packed = self.packed = Packed()
         directory, body, runs, ledgers = packed.directory, packed.body, packed.runs, packed.ledgers
-        for ledger, batch, confirmed in chain(self.appends, self.vital) if self.vital else self.appends:
+        for ledger, batch, confirmed in self.appends:
             key, first, count, size = ledger.id, batch.base_offset, batch.count, batch.size
             directory.append(pack_entry(key, first, confirmed, size, count, batch.crc, 1))
             body.append(batch.stamp)
@@ -94,23 +89,15 @@ class Pending:
             else:
                 runs[key].append([first, first + count - 1, confirmed, size])
 
-    def refuse_appends(self, error: DanubeError, *, vital: bool) -> None:
-        """They are not in it any more, and as they leave gaps, their ledgers are closed. Vital ones only if it says."""
-        self._refuse(self.appends, self.waiters, error)
-        if vital:
-            self._refuse(self.vital, self.vital_waiters, error)
-            self.vital_bytes = 0
-        self.body_bytes = self.vital_bytes
-        self.pack()
-
-    def _refuse(
-        self, appends: list[tuple[Ledger, Batch, int]], waiters: list[Future[None]], error: DanubeError
-    ) -> None:
-        for ledger, _, _ in appends:
+    def refuse_appends(self, error: DanubeError) -> None:
+        """They are not in it any more, and as they leave gaps, their ledgers are closed."""
+        for ledger, _, _ in self.appends:
             ledger.close()
-        _refuse(waiters, error)
-        appends.clear()
-        waiters.clear()
+        _refuse(self.waiters, error)
+        self.appends.clear()
+        self.waiters.clear()
+        self.packed = Packed()
+        self.body_bytes = 0
 
 
 @dataclass(slots=True)
@@ -167,18 +154,15 @@ class Journal:
         if self.failure is not None:
             return self._refused(self.failure)
         group = self._filling
-        entries = len(group.appends) + len(group.vital) + len(group.controls)
-        if group.body_bytes >= GROUP_BYTES_TARGET or entries >= GROUP_ENTRIES_MAX:
+        if group.body_bytes >= GROUP_BYTES_TARGET or len(group.appends) + len(group.controls) >= GROUP_ENTRIES_MAX:
             group = self._next_group()
-        if ledger.vital:
-            group.vital_bytes += batch.size
-        (group.vital if ledger.vital else group.appends).append((ledger, batch, confirmed))
+        group.appends.append((ledger, batch, confirmed))
         group.body_bytes += batch.size
         self._queued_bytes += batch.size
         if sync:
             group.sync = True
         waiter = self._create_future()
-        (group.vital_waiters if ledger.vital else group.waiters).append(waiter)
+        group.waiters.append(waiter)
         if self._writing is None and not self._scheduled:
             self._schedule()
         return waiter
@@ -215,14 +199,11 @@ class Journal:
             return self._refused(self.failure)
         return self._wait(self._filling.waiters)
 
-    def full(self, *, vital: bool = False) -> bool:
-        """No spare file, and the active one has room for more vital things only."""
-        return not self.has_spare and self.active.position + 2 * BLOCK_BYTES > self._limit(vital=vital)
-
-    def _limit(self, *, vital: bool) -> int:
-        """Where appends end while there is no spare file."""
-        capacity = self.active.capacity
-        return capacity - (capacity // CONTROL_ROOM_PART if vital else self._settings.file_bytes // VITAL_ROOM_PART)
+    @property
+    def full(self) -> bool:
+        """No spare file, and the active one has room for control records only."""
+        limit = self.active.capacity - self.active.capacity // CONTROL_ROOM_PART
+        return not self.has_spare and self.active.position + 2 * BLOCK_BYTES > limit
 
     def find_queued(self, ledger: LedgerId, first: int, last: int) -> tuple[int, int] | None:
         """Base offset and checksum of a batch on its way that overlaps [first, last], for one that comes again."""
@@ -230,7 +211,7 @@ class Journal:
             [*self._queue, self._filling] if self._writing is None else [self._writing, *self._queue, self._filling]
         )
         for group in groups:
-            for entry_ledger, batch, _ in chain(group.appends, group.vital):
+            for entry_ledger, batch, _ in group.appends:
                 if entry_ledger.id == ledger and batch.base_offset <= last and first <= batch.last_offset:
                     return batch.base_offset, batch.crc
         return None
@@ -287,19 +268,18 @@ class Journal:
             return self.active.position + group.length <= self.active.capacity
         limit = self.active.capacity
         if group.body_bytes and not self.has_spare:
-            limit = self._limit(vital=not group.appends)
+            limit -= limit // CONTROL_ROOM_PART
         return self.active.position + group.length + BLOCK_BYTES <= limit
 
-    def _refuse_appends(self, error: DanubeError, *, vital: bool) -> None:
+    def _refuse_appends(self, error: DanubeError) -> None:
         """The disk is full: no append is taken, also of those that wait, for later ones must not overtake.
 
-        Vital ledgers have some room left, for what they say makes more. Control records always have: were they refused
-        too, memory would know what no file does.
+        Control records still have room. Were they refused too, memory would know what no file does.
         """
-        groups = [group for group in (self._writing, *self._queue, self._filling) if group is not None]
-        for group in groups:
-            group.refuse_appends(error, vital=vital)
-        self._queued_bytes = sum(group.body_bytes for group in groups)
+        for group in (self._writing, *self._queue, self._filling):
+            if group is not None:
+                group.refuse_appends(error)
+        self._queued_bytes = 0
 
     def _rolled(self, task: Task[ActiveFile]) -> None:
         group = self._writing
@@ -307,7 +287,7 @@ class Journal:
             return
         error = task.exception()
         if isinstance(error, DiskFull) and group.body_bytes:
-            self._refuse_appends(error, vital=not group.appends)
+            self._refuse_appends(error)
             self._write_or_roll(group)
             return
         if error is not None:
@@ -389,7 +369,7 @@ class Journal:
         self._writing = None
         self._queued_bytes -= group.body_bytes
         self._last_activity = self._loop.time()
-        for waiters in (group.waiters, group.vital_waiters, group.control_waiters):
+        for waiters in (group.waiters, group.control_waiters):
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -441,8 +421,8 @@ class Journal:
         self._queue.clear()
         self._queued_bytes = 0
         for group in groups:
-            for waiters in (group.waiters, group.vital_waiters, group.control_waiters):
-                _refuse(waiters, error)
+            _refuse(group.waiters, error)
+            _refuse(group.control_waiters, error)
         if report:
             self._report_failure(error)
 

@@ -54,7 +54,7 @@ class MemoryNode:
 
     in_order = True
 
-    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability, vital: bool = False) -> Future[None]:
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
         return self._control(lambda: self._table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))
 
     def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:

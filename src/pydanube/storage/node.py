@@ -126,18 +126,10 @@ class DiskNode:
         """Group commits of the current journal since the node started or last recovered."""
         return self._journal.groups_written
 
-    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability, vital: bool = False) -> Future[None]:
-        if self.full(vital=vital):
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
+        if self._roller.disk_full and self._journal.full:
             return self._refused(DiskFull("no room for another ledger"))
-        made = self._control(lambda: self._state.table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))
-        found = self._state.table.find(ledger)
-        if found is not None and found.epoch == epoch:
-            found.vital = vital
-        return made
-
-    def full(self, *, vital: bool = False) -> bool:
-        """No room for another ledger; what room is left is for vital ones, and the last of it for deletions."""
-        return self._roller.disk_full and self._journal.full(vital=vital)
+        return self._control(lambda: self._state.table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))
 
     def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
         found = self._state.table.find(ledger)
@@ -258,7 +250,7 @@ class DiskNode:
 
     async def _fence(self, ledger: LedgerId, epoch: Epoch) -> LedgerStatus:
         state = self._state
-        if state.table.find(ledger) is None and self.full(vital=True):
+        if state.table.find(ledger) is None and self._roller.disk_full and self._journal.full:
             raise DiskFull("no room for another ledger")  # what room is left is for deletions, which make more
         await self._control(lambda: state.table.decide_fence(ledger, epoch))
         return self._status(state.table.get(ledger))

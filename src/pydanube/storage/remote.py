@@ -105,8 +105,8 @@ class RemoteNode:
 
     in_order = False  # the network may let one answer overtake another
 
-    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability, vital: bool = False) -> Future[None]:
-        return self._call("create", ledger, epoch, durability, vital)
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
+        return self._call("create", ledger, epoch, durability)
 
     def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
         return self._call("append", ledger, epoch, batch, confirmed)

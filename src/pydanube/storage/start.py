@@ -40,7 +40,7 @@ from pydanube.storage.files import (
     store_index,
     try_remove,
 )
-from pydanube.storage.journal import VITAL_ROOM_PART, ActiveFile
+from pydanube.storage.journal import ActiveFile
 from pydanube.storage.node_file import JOURNAL, Belongings, NodeFile, refuse_if_incomplete
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.sound import is_sound
@@ -365,12 +365,7 @@ async def write_new_file(
     if spare is None:
         temporary = f"{file_name(generation)}.tmp"
         needed = bytes_needed(table, room + sum(blocks(group.head.length) for group in rest))
-        sizes = (
-            max(settings.file_bytes, needed),
-            needed + settings.file_bytes // VITAL_ROOM_PART,
-            needed + CONTROL_BYTES,
-        )
-        handle, capacity = await _create(disk, temporary, sizes)
+        handle, capacity = await _create(disk, temporary, max(settings.file_bytes, needed), needed + CONTROL_BYTES)
     else:
         (handle, capacity), temporary = spare, spare[0].name
     header = FileHeader(
@@ -393,15 +388,14 @@ async def write_new_file(
     return active
 
 
-async def _create(disk: Disk, name: str, sizes: tuple[int, int, int]) -> tuple[DiskFile, int]:
-    """A file and its capacity. On a full disk that is less: for what makes room, and not for other appends."""
-    usual, *less = sizes
-    for capacity in (usual, *(size for size in less if size < usual)):
-        try:
-            return await disk.create(name, reserve=capacity), capacity
-        except DiskFull as error:
-            full = error
-    raise full
+async def _create(disk: Disk, name: str, capacity: int, least: int) -> tuple[DiskFile, int]:
+    """A file and its capacity. On a full disk that is little: not for appends, but for deletions, which make room."""
+    try:
+        return await disk.create(name, reserve=capacity), capacity
+    except DiskFull:
+        if least >= capacity:
+            raise
+        return await disk.create(name, reserve=least), least
 
 
 async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newest: Scan) -> None:

@@ -18,7 +18,6 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     CatalogConflict,
     DanubeError,
-    DiskFull,
     EntryMissing,
     NodeClosed,
     NodeReplaced,
@@ -49,8 +48,6 @@ class StreamSettings:
     ledger_bytes: int = 256 * 1024 * 1024  # a ledger is sealed and followed by a new one beyond this
     ledger_seconds: float = 4 * 3600.0  # and when it is older than this, if `roll_if_old` is called now and then
     lazy: bool = False  # the first ledger of an owner is made for the first append, not before
-    vital: bool = False  # what it holds says what may be deleted: it may use the last room of a full disk
-    title: str = ""  # for logs, if its name says little
     retry_seconds: float = 0.2
 
 
@@ -61,7 +58,6 @@ class Stream:
         self, name: str, catalog: Catalog, nodes: StorageNodes, clock: Clock, token: str, settings: StreamSettings
     ) -> None:
         self.name = name
-        self.title = settings.title or name
         self._catalog = catalog
         self._nodes = nodes
         self._clock = clock
@@ -75,7 +71,6 @@ class Stream:
         self._begun = 0.0  # when the open ledger was made, on the monotonic clock
         self._confirmed = NO_OFFSET
         self._why_not: DanubeError = NodeClosed("the stream is not open yet")
-        self._reported = ""  # what was logged about why it cannot be appended to
         self._opening: Task[None] | None = None
         self._append_time = 0
         self._closed = False
@@ -117,11 +112,6 @@ class Stream:
         return isinstance(self._why_not, OwnershipLost)
 
     @property
-    def disk_full(self) -> DiskFull | None:
-        """Why nothing can be appended, if that is it."""
-        return self._why_not if isinstance(self._why_not, DiskFull) else None
-
-    @property
     def receipt(self) -> str:
         """What is true of a confirmed append of this stream: `fsynced`, `replicated:2`, `buffered`."""
         settings = self._settings
@@ -136,16 +126,10 @@ class Stream:
             raise self._why_not  # not open, lost or closed
         self._append_time = max(self._append_time, self._clock.wall())  # non-decreasing, whatever the clock does
         appended = writer.append(batch, self._append_time)
-        if self._reported:
-            appended[1].add_done_callback(self._appended)
         full = writer.bytes >= self._settings.ledger_bytes
         if full and self._finishing is None and writer is self._writer:  # it may have failed at once
             self._roll(writer)
         return appended
-
-    def _appended(self, done: Future[None]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            self._report(None)
 
     async def ready(self) -> None:
         """Returns when the stream can be appended to; raises why not if it is lost or closed."""
@@ -239,7 +223,7 @@ class Stream:
         following = min([first for first in found if first > offset], default=end + 1)
         if following == offset or (following > end and ledger.phase is not Phase.SEALED):
             raise EntryMissing(f"{self.name}: nothing is confirmed after offset {offset}")
-        log.warning("%s: offsets %d to %d were buffered and lost", self.title, offset, following - 1)
+        log.warning("%s: offsets %d to %d were buffered and lost", self.name, offset, following - 1)
         return following
 
     async def _read_ledger(self, ledger: LedgerRecord, offset: int, bytes_max: int) -> list[Batch]:
@@ -282,6 +266,9 @@ class Stream:
         await self.trim(before)
 
     async def _decide(self, record: StreamRecord) -> None:
+        """Unless it is decided already."""
+        if record == self._record:
+            return
         try:
             await self._store(record)
         except OwnershipLost as error:
@@ -345,7 +332,7 @@ class Stream:
                     if self._settings.lazy:
                         self._idle = True
                         return
-                    writer = self._new_writer(self._record.next_offset)
+                    writer = LedgerWriter(self.epoch, self._record.next_offset, self._nodes, self._failed)
                     await self._begin(writer)
                 self._writer = writer
                 return
@@ -354,7 +341,7 @@ class Stream:
                 return
             except DanubeError as error:
                 self._why_not = error
-                self._report(error)
+                log.warning("%s cannot be appended to yet: %s", self.name, error)
                 await asyncio.sleep(pause)  # longer each time: an attempt costs a full disk some of its last room
                 pause = min(2 * pause, self._retry_seconds_max)
 
@@ -363,7 +350,7 @@ class Stream:
         if not self._idle or self._closed or self.lost or (self._opening is not None and not self._opening.done()):
             return None
         self._idle = False
-        writer = self._writer = self._new_writer(self._record.next_offset)
+        writer = self._writer = LedgerWriter(self.epoch, self._record.next_offset, self._nodes, self._failed)
         self._start(self._begin_idle(writer))
         return writer
 
@@ -374,21 +361,8 @@ class Stream:
         except OwnershipLost as error:
             self._lose(error)
         except DanubeError as error:
-            self._report(error)
             self._stop_writing(error)
             await self._open()
-
-    def _new_writer(self, first: int) -> LedgerWriter:
-        return LedgerWriter(self.epoch, first, self._nodes, self._failed, vital=self._settings.vital)
-
-    def _report(self, error: DanubeError | None) -> None:
-        """Logs a change, once: that it cannot be appended to and why, or that it can again."""
-        reason = "" if error is None else error.code
-        if reason and reason != self._reported:
-            log.warning("%s cannot be appended to: %s", self.title, error)
-        elif self._reported and not reason:
-            log.warning("%s can be appended to again", self.title)
-        self._reported = reason
 
     async def _recover(self) -> None:
         ledger = self._record.unsealed
@@ -410,7 +384,7 @@ class Stream:
     async def _begin(self, writer: LedgerWriter) -> None:
         """The ledger is durable in the catalogue before a node hears of it."""
         copies, durability = self._settings.copies, self._settings.durability
-        nodes = tuple(self._nodes.choose(copies.replicas, self._settings.vital))
+        nodes = tuple(self._nodes.choose(copies.replicas))
         ledger_id = await self._catalog.next_ledger_id()
         ledger = new_ledger(ledger_id, self.epoch, self._record.next_offset, nodes, copies, durability)
         await self._store(self._record.opened(self.epoch, ledger))
@@ -421,7 +395,7 @@ class Stream:
         """A ledger cannot be written any more: go on in a new one."""
         if self._closed or (self._writer is None and self._finishing is None):
             return
-        self._report(error)
+        log.warning("%s goes on in a new ledger: %s", self.name, error)
         self._stop_writing(error)
         self._go_on()
 
@@ -446,7 +420,7 @@ class Stream:
         self._writer = self._finishing = None
 
     def _lose(self, error: OwnershipLost) -> None:
-        log.warning("%s: %s", self.title, error)
+        log.warning("%s: %s", self.name, error)
         self._stop_writing(error)
 
     # -- rolling -----------------------------------------------------------------------------------------------------
@@ -456,7 +430,7 @@ class Stream:
         if not full.begun:
             return  # the first of a lazy stream is still being made: it would wait for itself
         self._finishing = full
-        self._writer = self._new_writer(full.next_offset)
+        self._writer = LedgerWriter(self.epoch, full.next_offset, self._nodes, self._failed)
         self._start(self._roll_over(full, self._writer))
 
     async def _roll_over(self, full: LedgerWriter, writer: LedgerWriter) -> None:
@@ -472,7 +446,6 @@ class Stream:
         except OwnershipLost as error:
             self._lose(error)
         except DanubeError as error:
-            self._report(error)
             self._stop_writing(error)
             await self._open()
 
@@ -514,7 +487,7 @@ class Stream:
                 if last < writer.first:
                     await self._sweep()
         except DanubeError as error:
-            log.warning("%s was left open, to be recovered by its next owner: %s", self.title, error)
+            log.warning("%s was left open, to be recovered by its next owner: %s", self.name, error)
         self._finishing = None
 
     async def _give_up_opening(self) -> None:
@@ -526,7 +499,7 @@ class Stream:
 
     async def _store(self, record: StreamRecord) -> None:
         """Stores a decision for certain, or raises `OwnershipLost`: an answer that never came is asked for again."""
-        while record != self._record:  # else it is there
+        while True:
             try:
                 self._version = await self._catalog.store(self.name, record, self._version)
                 self._record = record
@@ -540,7 +513,7 @@ class Stream:
                     raise  # an older decision of ours arrived late: decide anew from it
                 return
             except DanubeError as error:
-                log.warning("%s: the catalogue did not answer: %s", self.title, error)
+                log.warning("%s: the catalogue did not answer: %s", self.name, error)
                 await asyncio.sleep(self._settings.retry_seconds)
 
     async def _load(self) -> tuple[StreamRecord, int]:

@@ -37,15 +37,7 @@ class _Entry:
 class LedgerWriter:
     """The single writer of one ledger. Takes batches at once; sends them from `begin` on."""
 
-    def __init__(
-        self,
-        epoch: Epoch,
-        first: int,
-        nodes: StorageNodes,
-        failed: Callable[[DanubeError], None],
-        *,
-        vital: bool = False,
-    ) -> None:
+    def __init__(self, epoch: Epoch, first: int, nodes: StorageNodes, failed: Callable[[DanubeError], None]) -> None:
         self.next_offset = first
         self.first = first
         self.bytes = 0
@@ -53,7 +45,6 @@ class LedgerWriter:
         self.confirmed = first - 1  # the last offset that the ack quorum holds, with everything before it
         self.failure: DanubeError | None = None
         self._epoch = epoch
-        self._vital = vital
         self._pool = nodes
         self._report = failed
         self._loop = asyncio.get_running_loop()
@@ -80,7 +71,7 @@ class LedgerWriter:
         self._alive = list(self._nodes)
         self._lag = [0] * len(self._nodes)
         self._only = self._nodes[0] if len(self._nodes) == 1 and self._nodes[0].in_order else None
-        creations = [node.create(record.id, record.epoch, record.durability, self._vital) for node in self._nodes]
+        creations = [node.create(record.id, record.epoch, record.durability) for node in self._nodes]
         answers = await asyncio.gather(*creations, return_exceptions=True)
         for node, answer in zip(self._nodes, answers, strict=True):
             if isinstance(answer, BaseException):
