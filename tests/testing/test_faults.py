@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -86,12 +87,16 @@ def test_crashes_leave_no_files_open() -> None:
     with broker_beside() as beside:
         beside.crash()
         before = files()
-        for _ in range(10):
+        for _ in range(20):
             beside.crash()
-        assert files() < before + 10  # a broker has now some more, now some less
+        for _ in range(200):  # what a life before had open may be closed a little later on a busy machine
+            if files() < before + 10:  # a broker has now some more, now some less
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{files()} files are open, and {before} were before twenty crashes")
 
 
-def test_on_a_full_disk_nothing_more_is_taken_and_reading_and_acknowledging_go_on() -> None:
+def test_on_a_full_disk_nothing_is_promised_and_reading_goes_on() -> None:
     async def run(running: RunningBroker, client: Client) -> None:
         async with client.producer(TOPIC, send_timeout=0.3) as producer, client.producer(TOPIC) as patient:
             await producer.send(b"before")
