@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
