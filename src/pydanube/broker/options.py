@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid
 from pydanube.broker.quotas import BacklogQuota
-from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ledger.catalog import Copies
 from pydanube.ledger.retention import RetentionPolicy
+
+Section = TypeVar("Section", FailurePolicy, DispatchSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,10 @@ class SubscriptionOptions:
         unknown = [name for name in found if name not in ("failure", "dispatch")]
         if unknown:
             raise PolicyInvalid(f"a subscription has the options failure and dispatch, not {unknown[0][:100]!r}")
-        try:
-            return SubscriptionOptions(
-                replace(self.failure, **_typed(found.get("failure", {}), backoff=Backoff, poison=PoisonPolicy)),
-                replace(self.dispatch, **_typed(found.get("dispatch", {}), unmatched=Unmatched)),
-            )
-        except (ValueError, TypeError, AttributeError) as why:
-            raise PolicyInvalid(f"options of a subscription cannot be read: {why}") from why
+        return SubscriptionOptions(
+            _changed(self.failure, "failure", found.get("failure", {})),
+            _changed(self.dispatch, "dispatch", found.get("dispatch", {})),
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> SubscriptionOptions:
@@ -69,6 +68,8 @@ class SubscriptionOptions:
             found = json.loads(data) if data else {}
         except ValueError as why:
             raise PolicyInvalid(f"options of a subscription cannot be read: {why}") from why
+        if not isinstance(found, dict):
+            raise PolicyInvalid(f"options of a subscription are an object, not {type(found).__name__}")
         return cls.from_json(found)
 
     @classmethod
@@ -81,5 +82,22 @@ def _plain(value: object) -> object:
     return value.value
 
 
-def _typed(found: dict[str, Any], **kinds: type[Enum]) -> dict[str, Any]:
-    return {name: kinds[name](value) if name in kinds else value for name, value in found.items()}
+def _changed(options: Section, section: str, found: object) -> Section:
+    """With these values; a complaint names what there is."""
+    if not isinstance(found, Mapping):
+        raise PolicyInvalid(f"{section} is an object, options by name, not {type(found).__name__}")
+    known = [each.name for each in fields(options)]
+    values: dict[str, Any] = {}
+    for name, value in found.items():
+        if name not in known:
+            raise PolicyInvalid(f"{section} has no option {name[:100]!r}; it has {', '.join(known)}")
+        now = getattr(options, name)
+        values[name] = _chosen(type(now), f"{section}.{name}", value) if isinstance(now, Enum) else value
+    return replace(options, **values)
+
+
+def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
+    choices = [each.value for each in kind]
+    if value not in choices:
+        raise PolicyInvalid(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {value!r:.50}")
+    return kind(value)
