@@ -19,7 +19,7 @@ BLOCK_BYTES = 4 * KIB  # groups start on a block, so a torn write never touches 
 JOURNAL_FILE_BYTES = 128 * MIB  # a roll every second at full speed; recovery scans one file that is not indexed
 JOURNAL_FILE_BYTES_MIN = 16 * BLOCK_BYTES
 GROUP_BYTES_MAX = 32 * MIB  # a group holds at least one batch of the largest size
-GROUP_BYTES_TARGET = 4 * MIB  # a group stops growing here: its waiters should not wait for megabytes of others
+GROUP_BYTES_TARGET = 1 * MIB  # a group stops growing here: while it is written a lone producer fills the next one
 GROUP_ENTRIES_MAX = 4096  # the directory of a group stays below 256 KiB
 JOURNAL_PENDING_BYTES_MAX = 64 * MIB  # appends waiting for the journal; beyond it NodeBusy
 GROUPS_WAITING_MAX = 128  # groups queued before the journal; beyond it control records are refused with NodeBusy
@@ -221,3 +221,6 @@ GRPC_GOODBYE_SECONDS = 0.4  # for calls that are being answered when the connect
 GRPC_CLOSE_SECONDS = 6.0  # between CLOSE in answer to health checks, which come every 5 s, and the end of a stream
 GRPC_OPTIONS_PENDING_MAX = 1_000  # of subscriptions that nobody has made yet, or not in partitions that may come
 NOTE_BYTES_MAX = 16 * KIB  # of what a face keeps with the metadata under one name
+
+# -- cold tier -------------------------------------------------------------------------------------------------------
+SMALL_OBJECT_BYTES_MAX = 16 * MIB  # lists of segments and marks, read as a whole

@@ -59,6 +59,16 @@ from pydanube.base.errors.broker import (
     TopicNotFound,
     VerbUnknown,
 )
+from pydanube.base.errors.objects import (
+    ObjectExists,
+    ObjectMissing,
+    ObjectsFailed,
+    ObjectsRefused,
+    SegmentConflict,
+    SegmentDamaged,
+    SegmentMissing,
+    TierBusy,
+)
 from pydanube.base.errors.root import Blame, DanubeError
 from pydanube.base.errors.storage import (
     ArgumentInvalid,
@@ -197,6 +207,10 @@ __all__ = [
     "NotReliable",
     "NotServed",
     "NothingReceived",
+    "ObjectExists",
+    "ObjectMissing",
+    "ObjectsFailed",
+    "ObjectsRefused",
     "OffsetNotConfirmed",
     "OffsetUnknown",
     "OwnershipLost",
@@ -212,6 +226,9 @@ __all__ = [
     "RateExceeded",
     "RequestInvalid",
     "RouteNotFound",
+    "SegmentConflict",
+    "SegmentDamaged",
+    "SegmentMissing",
     "SequenceGap",
     "SequenceInvalid",
     "SequenceOverlap",
@@ -224,6 +241,7 @@ __all__ = [
     "SubscriptionKindDiffers",
     "SubscriptionLimitReached",
     "SubscriptionNotFound",
+    "TierBusy",
     "TlsFailed",
     "TooManyConnections",
     "TooManyConsumers",

@@ -1,0 +1,56 @@
+"""Segments: stretches of a stream as objects in the cold tier, what is recorded of them, and the names of the objects.
+
+A plan is recorded before anything is written; the key of its object derives from the plan alone, so two writers of one
+plan make one object. The facts come from whoever wrote it and are what a reader checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydanube.base.ids import Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """These offsets are to become one segment. `epoch` is the owner's that planned it, whoever finishes it."""
+
+    first: int
+    last: int
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A published segment: its plan, and what its object holds."""
+
+    first: int
+    last: int
+    epoch: Epoch
+    rows: int
+    bytes: int  # of the batches it was made of
+    size: int  # of the object
+    checksum: str  # SHA-256 of the object
+    digest: str  # SHA-256 of its rows in their canonical form, however they are batched, packed or grouped
+    oldest: int  # append times of the first and the last row
+    newest: int
+    groups: tuple[int, ...]  # the first offset of every row group
+
+    @property
+    def plan(self) -> SegmentPlan:
+        return SegmentPlan(self.first, self.last, self.epoch)
+
+
+def folder_of(stream: str) -> str:
+    """Where everything of the topic lies that `stream` is a partition of; the root of its table, if it has one."""
+    return f"{stream.partition('.')[0]}/"
+
+
+def partition_of(stream: str) -> int:
+    return int(stream.partition(".")[2] or 0)
+
+
+def segment_key(stream: str, plan: SegmentPlan) -> str:
+    """Behind an underscore: who cleans up tables leaves such folders alone (§29)."""
+    place = f"{folder_of(stream)}_segments/{partition_of(stream)}"
+    return f"{place}/{plan.first:020d}-{plan.last:020d}-{plan.epoch}.parquet"
