@@ -7,12 +7,14 @@ records does it by compare-and-set, so two would-be owners cannot both succeed.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
+from pydanube.ledger.cold import Cold
+from pydanube.ledger.segments import Segment, SegmentPlan
 
 
 class Phase(Enum):
@@ -58,6 +60,7 @@ class StreamRecord:
     newest: int = 0  # append time of the last entry of the sealed ledgers: later ones are not older
     ledgers: tuple[LedgerRecord, ...] = ()
     kept_from: int = 0  # what lies below is not there any more, whether or not its ledger holds more
+    cold: Cold = field(default_factory=Cold)  # what lies in object storage, and maybe in ledgers too
 
     @property
     def unsealed(self) -> LedgerRecord | None:
@@ -69,7 +72,9 @@ class StreamRecord:
         sealed = [
             ledger.last for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last >= ledger.first
         ]
-        return sealed[-1] if sealed else self.next_offset - 1
+        if sealed or self.cold.entries:
+            return max([*sealed[-1:], self.cold.end - 1])
+        return self.next_offset - 1
 
     def taken_over(self, token: str) -> StreamRecord:
         return replace(self, owner=Epoch(self.owner + 1), token=token)
@@ -108,9 +113,10 @@ class StreamRecord:
         return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
 
     def trimmed(self, epoch: Epoch, before: int) -> StreamRecord:
-        """The sealed ledgers that end below `before` are dead from now on."""
+        """The sealed ledgers and the segments that end below `before` are dead from now on."""
         self.check_owner(epoch)
         ends = [ledger.last + 1 for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last < before]
+        ends += [entry.last + 1 for entry in self.cold.entries if entry.last < before]
         return replace(self, kept_from=max([self.kept_from, *ends]))
 
     def swept(self, epoch: Epoch, deleted: Collection[LedgerId]) -> StreamRecord:
@@ -120,8 +126,14 @@ class StreamRecord:
         return replace(self, ledgers=tuple(ledger for ledger in self.ledgers if ledger.id not in deleted))
 
     def is_dead(self, ledger: LedgerRecord) -> bool:
-        """Nothing in it is there any more, or ever was. It is listed until no node has it: else nobody would know."""
-        return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from)
+        """No node needs it any more. It is listed until no node has it: else nobody would know.
+
+        What is being written as a segment is needed, whatever else holds.
+        """
+        plan = self.cold.planned
+        if plan is not None and ledger.first <= plan.last and plan.first <= ledger.last:
+            return False
+        return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from, self.cold.local_from)
 
     def truncated(self, epoch: Epoch, before: int) -> StreamRecord:
         """Nothing below `before` is there any more; ledgers that hold more stay until they can go as a whole."""
@@ -131,8 +143,9 @@ class StreamRecord:
     @property
     def first(self) -> int:
         """The first offset that is still there, or will be."""
-        starts = (ledger.first for ledger in self.ledgers if not self.is_dead(ledger))
-        return max(self.kept_from, next(starts, self.next_offset))
+        starts = [ledger.first for ledger in self.ledgers if not self.is_dead(ledger)][:1]
+        starts += [entry.first for entry in self.cold.entries[:1]]
+        return max(self.kept_from, min(starts, default=self.next_offset))
 
     def ledger_at(self, offset: int) -> LedgerRecord:
         """The ledger that holds `offset`, or the next one if it fell into a gap that was never used."""
@@ -140,6 +153,37 @@ class StreamRecord:
             if not self.is_dead(ledger) and (ledger.phase is not Phase.SEALED or offset <= ledger.last):
                 return ledger
         raise EntryMissing(f"the stream has nothing at or after offset {offset}")
+
+    # -- object storage ------------------------------------------------------------------------------------------------
+
+    def plan_segment(self, epoch: Epoch, last: int) -> StreamRecord:
+        """What no segment has yet, up to `last`, is to become one. The plan holds for whoever owns the stream next."""
+        self.check_owner(epoch)
+        assert self.cold.planned is None
+        waiting = [ledger for ledger in self.waiting if ledger.last <= last]
+        assert waiting
+        assert waiting[-1].last == last
+        first = max(waiting[0].first, self.cold.end, self.kept_from)
+        return self.with_cold(epoch, replace(self.cold, planned=SegmentPlan(first, last, epoch)))
+
+    @property
+    def waiting(self) -> tuple[LedgerRecord, ...]:
+        """The sealed ledgers that no segment has yet, nor is being made of."""
+        plan = self.cold.planned
+        end = max(self.cold.end, self.kept_from, 0 if plan is None else plan.last + 1)
+        return tuple(
+            ledger
+            for ledger in self.ledgers
+            if ledger.phase is Phase.SEALED and ledger.first <= ledger.last and ledger.last >= end
+        )
+
+    def published(self, epoch: Epoch, segment: Segment) -> StreamRecord:
+        """Its object is there, and was read: readers may find it."""
+        return self.with_cold(epoch, self.cold.published(segment))
+
+    def with_cold(self, epoch: Epoch, cold: Cold) -> StreamRecord:
+        self.check_owner(epoch)
+        return replace(self, cold=cold)
 
     def _with_last(self, ledger: LedgerRecord) -> StreamRecord:
         return replace(self, ledgers=(*self.ledgers[:-1], ledger))

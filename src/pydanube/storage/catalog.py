@@ -15,6 +15,8 @@ from pydanube.base.errors import CatalogConflict, MetadataConflict, MetadataDama
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGER_ID_BLOCK
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord
+from pydanube.ledger.cold import Cold, Doomed, SegmentIndex, entry_fields, entry_of
+from pydanube.ledger.segments import Segment, SegmentPlan
 from pydanube.ports.metadata import MetadataStore
 
 STREAMS = "stream/"
@@ -97,7 +99,7 @@ class MetadataCatalog:
 
 
 def encode_stream(record: StreamRecord) -> bytes:
-    fields = {
+    fields: dict[str, Any] = {
         "owner": record.owner,
         "token": record.token,
         "next_offset": record.next_offset,
@@ -105,6 +107,8 @@ def encode_stream(record: StreamRecord) -> bytes:
         "kept_from": record.kept_from,
         "ledgers": [_ledger_fields(ledger) for ledger in record.ledgers],
     }
+    if record.cold != Cold():
+        fields["cold"] = _cold_fields(record.cold)
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -135,6 +139,7 @@ def decode_stream(stream: str, value: bytes) -> StreamRecord:
             fields.number("newest"),
             tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers")),
             fields.number("kept_from", older=0),
+            _cold(fields.group("cold")),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MetadataDamaged(f"the record of stream {stream!r} cannot be read: {error!r}") from None
@@ -161,29 +166,73 @@ def _ledger(fields: _Fields) -> LedgerRecord:
     )
 
 
+def _cold_fields(cold: Cold) -> dict[str, Any]:
+    """Only what is not empty."""
+    fields: dict[str, Any] = {
+        "entries": [entry_fields(entry) for entry in cold.entries],
+        "planned": _plan_fields(cold.planned),
+        "merging": _plan_fields(cold.merging),
+        "doomed": [[each.key, each.not_before] for each in cold.doomed],
+        "local_from": cold.local_from,
+        "tabled": int(cold.tabled),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _plan_fields(plan: SegmentPlan | None) -> list[int]:
+    return [] if plan is None else [plan.first, plan.last, plan.epoch]
+
+
+def _cold(fields: _Fields) -> Cold:
+    entries = [entry_of(_Fields(entry).found) for entry in fields.items("entries", older=[])]
+    doomed = [Doomed(str(key), int(not_before)) for key, not_before in fields.items("doomed", older=[])]
+    return Cold(
+        tuple(entry for entry in entries if isinstance(entry, SegmentIndex)),
+        tuple(entry for entry in entries if isinstance(entry, Segment)),
+        _plan(fields.items("planned", older=[])),
+        _plan(fields.items("merging", older=[])),
+        tuple(doomed),
+        fields.number("local_from", older=0),
+        bool(fields.number("tabled", older=0)),
+    )
+
+
+def _plan(found: list[Any]) -> SegmentPlan | None:
+    if not found:
+        return None
+    first, last, epoch = found
+    if not all(type(number) is int for number in found):
+        raise TypeError(f"a plan is {found!r}")
+    return SegmentPlan(first, last, Epoch(epoch))
+
+
 class _Fields:
     """A JSON object whose fields have the types they should."""
 
     def __init__(self, found: object) -> None:
         if not isinstance(found, dict):
             raise TypeError(f"an object was expected, not {type(found).__name__}")
-        self._found = found
+        self.found: dict[str, Any] = found
 
     def number(self, name: str, older: int | None = None) -> int:
         """`older` is what a record means that was written before the field was known."""
-        value = self._found[name] if older is None else self._found.get(name, older)
+        value = self.found[name] if older is None else self.found.get(name, older)
         if type(value) is not int:
             raise TypeError(f"{name} is {value!r}")
         return value
 
     def text(self, name: str) -> str:
-        value = self._found[name]
+        value = self.found[name]
         if not isinstance(value, str):
             raise TypeError(f"{name} is {value!r}")
         return value
 
-    def items(self, name: str) -> list[Any]:
-        value = self._found[name]
+    def group(self, name: str) -> _Fields:
+        """Fields of their own; none if they were not known when the record was written."""
+        return _Fields(self.found.get(name, {}))
+
+    def items(self, name: str, older: list[Any] | None = None) -> list[Any]:
+        value = self.found[name] if older is None else self.found.get(name, older)
         if not isinstance(value, list):
             raise TypeError(f"{name} is {value!r}")
         return value

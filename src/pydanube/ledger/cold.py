@@ -1,0 +1,230 @@
+"""The part of a stream that lies in object storage: segments in offset order, older ones listed in index objects.
+
+Pure. Segments are added at the end and buried from the beginning. When a list grows too long, its older half moves into
+an index object of the next level, so a stream that keeps everything for ever still has a small record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydanube.base.errors import SegmentDamaged
+from pydanube.base.ids import Epoch
+from pydanube.base.limits import SEGMENTS_LISTED_MAX
+from pydanube.ledger.segments import Segment, SegmentPlan, folder_of, partition_of, segment_key
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIndex:
+    """An object that lists segments, or indexes of one level less: what they have in common, and how to check it."""
+
+    first: int
+    last: int
+    level: int
+    rows: int
+    bytes: int
+    size: int  # of the segments' objects
+    oldest: int
+    newest: int
+    checksum: str  # SHA-256 of the object; its key derives from it
+
+
+Entry = Segment | SegmentIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """An object that nobody needs any more. It is deleted, then forgotten."""
+
+    key: str
+    not_before: int = 0  # readers of a table may still be at it until then
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """What a stream has in object storage, and what is about to change there."""
+
+    indexes: tuple[SegmentIndex, ...] = ()  # the oldest, and the highest level, first
+    segments: tuple[Segment, ...] = ()
+    planned: SegmentPlan | None = None  # being written; nothing of it may go before it is published or given up
+    merging: SegmentPlan | None = None  # segments of this stretch are being written as one
+    doomed: tuple[Doomed, ...] = ()
+    local_from: int = 0  # of what lies below, storage nodes need no copy any more
+    tabled: bool = False  # its segments are, or were, listed in a table
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """In offset order."""
+        return (*self.indexes, *self.segments)
+
+    @property
+    def first(self) -> int | None:
+        entries = self.entries
+        return entries[0].first if entries else None
+
+    @property
+    def end(self) -> int:
+        """Behind the last offset that a segment has; 0 without segments."""
+        entries = self.entries
+        return entries[-1].last + 1 if entries else 0
+
+    def published(self, segment: Segment) -> Cold:
+        assert segment.plan == self.planned
+        assert segment.first >= self.end
+        return replace(self, segments=(*self.segments, segment), planned=None)
+
+    def given_up(self, stream: str) -> Cold:
+        """The plan is not wanted any more; what was written of it goes."""
+        assert self.planned is not None
+        doomed = Doomed(segment_key(stream, self.planned))
+        return replace(self, planned=None, doomed=(*self.doomed, doomed))
+
+    def evicted(self, before: int) -> Cold:
+        assert before <= self.end
+        return replace(self, local_from=max(self.local_from, before))
+
+    def buried(self, stream: str, kept_from: int, not_before: int = 0) -> Cold:
+        """Without the segments that end below `kept_from`. An index that has more than that must be unfolded first."""
+        if self.indexes and self.indexes[0].first < kept_from:
+            return self
+        dead = [segment for segment in self.segments if segment.last < kept_from]
+        if not dead:
+            return self
+        doomed = (Doomed(segment_key(stream, segment.plan), not_before) for segment in dead)
+        merging = self.merging
+        if merging is not None and merging.first <= dead[-1].last:
+            return self  # its merge is finished or given up first
+        return replace(self, segments=self.segments[len(dead) :], doomed=(*self.doomed, *doomed))
+
+    def forgotten(self, keys: Iterable[str]) -> Cold:
+        gone = set(keys)
+        return replace(self, doomed=tuple(each for each in self.doomed if each.key not in gone))
+
+    # -- indexes -------------------------------------------------------------------------------------------------------
+
+    def to_fold(self) -> tuple[Entry, ...]:
+        """The entries that are to move into an index now, if any list is too long."""
+        found: tuple[Entry, ...] = self.segments
+        level = 0
+        while True:
+            if len(found) > SEGMENTS_LISTED_MAX:
+                older = found[: SEGMENTS_LISTED_MAX // 2]
+                return () if self.merging is not None and older[-1].last >= self.merging.first else older
+            level += 1
+            found = tuple(index for index in self.indexes if index.level == level)
+            if not found:
+                return ()
+
+    def folded(self, entries: Sequence[Entry], index: SegmentIndex) -> Cold:
+        """With `index` in their place."""
+        if isinstance(entries[0], Segment):
+            assert self.segments[: len(entries)] == tuple(entries)
+            return replace(self, segments=self.segments[len(entries) :], indexes=(*self.indexes, index))
+        at = self.indexes.index(entries[0])
+        assert self.indexes[at : at + len(entries)] == tuple(entries)
+        return replace(self, indexes=(*self.indexes[:at], index, *self.indexes[at + len(entries) :]))
+
+    def unfolded(self, stream: str, entries: Sequence[Entry]) -> Cold:
+        """With the entries of the first index in its place; its object goes."""
+        index, rest = self.indexes[0], self.indexes[1:]
+        doomed = (*self.doomed, Doomed(index_key(stream, index)))
+        segments = tuple(entry for entry in entries if isinstance(entry, Segment))
+        indexes = tuple(entry for entry in entries if isinstance(entry, SegmentIndex))
+        return replace(self, indexes=(*indexes, *rest), segments=(*segments, *self.segments), doomed=doomed)
+
+    # -- merging -------------------------------------------------------------------------------------------------------
+
+    def covered(self, plan: SegmentPlan) -> tuple[Segment, ...]:
+        """The segments that `plan` is made of."""
+        return tuple(each for each in self.segments if plan.first <= each.first and each.last <= plan.last)
+
+    def merged(self, stream: str, segment: Segment, not_before: int) -> Cold:
+        """With `segment` in place of those that it was made of; these go when readers of the table are done."""
+        assert segment.plan == self.merging
+        parts = self.covered(segment.plan)
+        assert parts
+        at = self.segments.index(parts[0])
+        doomed = (Doomed(segment_key(stream, part.plan), not_before) for part in parts)
+        segments = (*self.segments[:at], segment, *self.segments[at + len(parts) :])
+        return replace(self, segments=segments, merging=None, doomed=(*self.doomed, *doomed))
+
+    def merge_given_up(self, stream: str) -> Cold:
+        assert self.merging is not None
+        doomed = Doomed(segment_key(stream, self.merging))
+        return replace(self, merging=None, doomed=(*self.doomed, doomed))
+
+
+def find_entry(entries: Sequence[Entry], offset: int) -> Entry | None:
+    """The one that holds `offset`, or the next one behind a gap."""
+    low, high = 0, len(entries)
+    while low < high:
+        middle = (low + high) // 2
+        if entries[middle].last < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return entries[low] if low < len(entries) else None
+
+
+# -- index objects -----------------------------------------------------------------------------------------------------
+
+
+def make_index(entries: Sequence[Entry]) -> tuple[SegmentIndex, bytes]:
+    """What to record of an index of these entries, and the object."""
+    data = json.dumps({"danube_index": 1, "entries": [entry_fields(entry) for entry in entries]}, indent=1).encode()
+    first = entries[0]
+    index = SegmentIndex(
+        first.first,
+        entries[-1].last,
+        1 if isinstance(first, Segment) else first.level + 1,
+        sum(entry.rows for entry in entries),
+        sum(entry.bytes for entry in entries),
+        sum(entry.size for entry in entries),
+        min(entry.oldest for entry in entries),
+        max(entry.newest for entry in entries),
+        hashlib.sha256(data).hexdigest(),
+    )
+    return index, data
+
+
+def read_index(key: str, index: SegmentIndex, data: bytes) -> tuple[Entry, ...]:
+    """The entries of the object that `index` is of; `SegmentDamaged` if it is another one."""
+    if hashlib.sha256(data).hexdigest() != index.checksum:
+        raise SegmentDamaged(f"{key} is not the index that was written")
+    return tuple(entry_of(fields) for fields in json.loads(data)["entries"])
+
+
+def index_key(stream: str, index: SegmentIndex) -> str:
+    place = f"{folder_of(stream)}_segments/{partition_of(stream)}/index-{index.level}"
+    return f"{place}-{index.first:020d}-{index.last:020d}-{index.checksum[:16]}.json"
+
+
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    fields = {name: getattr(entry, name) for name in type(entry).__slots__}
+    if isinstance(entry, Segment):
+        fields["groups"] = [group - entry.first for group in entry.groups]
+    return fields
+
+
+def entry_of(fields: dict[str, Any]) -> Entry:
+    """Raises `TypeError`, `ValueError` or `KeyError` for anything that `entry_fields` does not make."""
+    fields = dict(fields)
+    texts = ("checksum", "digest")
+    wrong = [
+        name
+        for name, value in fields.items()
+        if name != "groups" and type(value) is not (str if name in texts else int)
+    ]
+    if wrong:
+        raise TypeError(f"{wrong[0]} is {fields[wrong[0]]!r}")
+    if "level" in fields:
+        return SegmentIndex(**fields)
+    groups = fields.pop("groups")
+    if not isinstance(groups, list) or not all(type(group) is int for group in groups):
+        raise TypeError(f"groups are {groups!r}")
+    epoch = Epoch(fields.pop("epoch"))
+    return Segment(epoch=epoch, groups=tuple(fields["first"] + group for group in groups), **fields)
