@@ -98,3 +98,25 @@ def test_numbers_of_the_application_behind_it_are_not_given_to_others(tmp_path: 
         assert await stored(client) == [b"0", b"1", b"2", b"3", b"4"]
 
     with_client(tmp_path, run)
+
+
+def test_on_a_topic_that_keeps_nothing_the_others_of_its_batch_arrive_all_the_same(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, reliable=False, policies={"message_bytes_max": 10})
+        payloads = [b"1", b"x" * 50, b"2", b"x" * 20, b"3", b"x" * 11]
+        async with client.consumer(TOPIC, subscription="s", reliable=False) as consumer:
+            async with client.producer(TOPIC, reliable=False) as producer:
+                sent = [producer.send(payload) for payload in payloads]
+                with pytest.raises(MessageTooLarge):
+                    await producer.send_many([b"4", b"x" * 11, b"5"])
+                for payload, each in zip(payloads, sent, strict=True):
+                    if len(payload) > 10:
+                        with pytest.raises(MessageTooLarge):
+                            await each
+                    else:
+                        assert (await each).durability == "none"
+                assert producer.buffered_bytes == 0
+            found = await consumer.fetch(5, timeout=5)
+        assert sorted(message.payload for message in found) == [b"1", b"2", b"3", b"4", b"5"]
+
+    with_client(tmp_path, run)

@@ -225,3 +225,4 @@ NOTE_BYTES_MAX = 16 * KIB  # of what a face keeps with the metadata under one na
 # -- cold tier -------------------------------------------------------------------------------------------------------
 SMALL_OBJECT_BYTES_MAX = 16 * MIB  # lists of segments and marks, read as a whole
 SEGMENTS_LISTED_MAX = 128  # in a stream's record; beyond it the older half moves into an index object
+COLD_INDEXES_KEPT = 64  # index objects in memory, of 64 segments each: about 2 MB

@@ -196,6 +196,8 @@ class Lane(ReopeningChannel):
             if not outgoing.done:
                 outgoing.acknowledge(None, self._durability, repeated=True)
                 self.producer.finished(outgoing)
+        elif not self.producer_id and isinstance(error, MessageTooLarge) and outgoing.count > 1 and not outgoing.done:
+            self._waiting.extendleft(reversed(self._split(outgoing)))  # none of it was taken: it may go again
         elif not self.producer_id:
             self._fail(outgoing, error)  # nothing to resend under: at most once
         elif outgoing.again and isinstance(error, SequenceGap | SequenceOverlap) and self._trouble is None:
@@ -209,7 +211,8 @@ class Lane(ReopeningChannel):
             if outgoing.done:
                 pass  # its caller waits no more: it goes no more, and those behind it close the gap
             elif isinstance(error, MessageTooLarge) and outgoing.count > 1:
-                self._split(outgoing)
+                self._stumbled += self._split(outgoing)
+                self.worked()  # the broker is well: no long delay
             elif error.retriable or follows or isinstance(error, ProducerUnknown | SequenceGap):
                 outgoing.reason = outgoing.reason or error if follows else error
                 self._stumbled.append(outgoing)
@@ -218,13 +221,12 @@ class Lane(ReopeningChannel):
             self._trouble = self._trouble or error
         self._go_on()
 
-    def _split(self, outgoing: Outgoing) -> None:
+    def _split(self, outgoing: Outgoing) -> list[Outgoing]:
         """One of its messages is too large: the others are not to suffer for it."""
-        self._stumbled += outgoing.split()
-        for part in outgoing.parts:
+        for part in outgoing.split():
             self.producer.taken(part)
         self.producer.finished(outgoing)
-        self.worked()  # the broker is well: no long delay
+        return outgoing.parts
 
     def _go_on(self) -> None:
         if self._trouble is not None:
