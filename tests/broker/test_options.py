@@ -16,7 +16,8 @@ from pydanube.dispatch.policy import PoisonPolicy
 @pytest.mark.parametrize(
     ("given_options", "sentence"),
     [
-        ({"retries": {}}, "a subscription has the options failure and dispatch, not 'retries'"),
+        ({"idle_seconds": 0}, "idle_seconds is a whole number of seconds, 1 or more, not 0"),
+        ({"retries": {}}, "a subscription has the options failure, dispatch and idle_seconds, not 'retries'"),
         ({"failure": 5}, "failure is an object, options by name, not int"),
         ({"failure": None}, "failure is an object, options by name, not NoneType"),
         (

@@ -43,9 +43,15 @@ class SubscriptionOptions:
 
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
+    idle_seconds: int | None = None  # without a consumer for so long, it is deleted; None is never
+
+    def __post_init__(self) -> None:
+        if self.idle_seconds is not None and not (type(self.idle_seconds) is int and self.idle_seconds > 0):
+            raise PolicyInvalid(f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}")
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), default=_plain, separators=(",", ":")).encode()
+        chosen = {name: value for name, value in asdict(self).items() if value is not None}
+        return json.dumps(chosen, default=_plain, separators=(",", ":")).encode()
 
     def to_json(self) -> dict[str, Any]:
         """As `from_json` takes them."""
@@ -54,12 +60,16 @@ class SubscriptionOptions:
 
     def changed(self, found: Mapping[str, Any]) -> SubscriptionOptions:
         """With these values instead of its own; what is not named stays."""
-        unknown = [name for name in found if name not in ("failure", "dispatch")]
+        known = [each.name for each in fields(self)]
+        unknown = [name for name in found if name not in known]
         if unknown:
-            raise PolicyInvalid(f"a subscription has the options failure and dispatch, not {unknown[0][:100]!r}")
+            raise PolicyInvalid(
+                f"a subscription has the options failure, dispatch and idle_seconds, not {unknown[0][:100]!r}"
+            )
         return SubscriptionOptions(
             _changed(self.failure, "failure", found.get("failure", {})),
             _changed(self.dispatch, "dispatch", found.get("dispatch", {})),
+            found.get("idle_seconds", self.idle_seconds),
         )
 
     @classmethod

@@ -462,7 +462,13 @@ class Service:
         offset = max(offset, ledger.first)
         if offset >= ledger.confirmed_end:
             return []
-        return await ledger.read(offset, max(1, min(bytes_max, READ_BYTES_MAX // 4)))
+        bytes_max = max(1, min(bytes_max, READ_BYTES_MAX // 4))
+        batches = await ledger.read(offset, bytes_max)
+        left = bytes_max - sum(batch.size for batch in batches)
+        while (following := ledger.find(batches[-1].last_offset + 1)) is not None and following.size <= left:
+            batches.append(following)  # the cache gives one at a time
+            left -= following.size
+        return batches
 
     async def wait_beyond(self, principal: Principal, topic: str, offset: int, seconds: float) -> None:
         """Until there is a message at `offset`, or so long."""

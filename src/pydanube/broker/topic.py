@@ -30,6 +30,7 @@ from pydanube.broker.backlog import Backlog, extents_of
 from pydanube.broker.dead_letter import dead_letter_of
 from pydanube.broker.delivery import Consumer, ConsumerSink
 from pydanube.broker.engines import engine_for
+from pydanube.broker.idle import Idle
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.quotas import Extent, bytes_from
 from pydanube.broker.state_log import StateLog
@@ -108,6 +109,7 @@ class Topic:
         self._starting = asyncio.Lock()  # where somebody starts to read and what is deleted are decided one by one
         self._consumers = 0  # ids given so far
         clock = surroundings.clock
+        self._idle = Idle()
         self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * 1_000_000))
         self._seen = (0, 0)  # when housekeeping looked last
         self._closed: DanubeError | None = None  # why it is
@@ -490,12 +492,21 @@ class Topic:
                 await self._expire(host, ttl or 0, wall)
             except DanubeError as error:
                 log.warning("%s: what is old stays in %s for now: %s", self.name, host.known.name, error)
+        for name in self._idle.due(self.subscriptions.values(), monotonic):
+            await self._drop_idle(name)
         try:
             await self.backlog.tick(wall, clock_trusted=trusted)
             async with self._starting:
                 await self._trim(wall, trusted)
         except DanubeError as error:
             log.warning("%s: what is old stays until the next time: %s", self.name, error)
+
+    async def _drop_idle(self, name: str) -> None:
+        log.info("%s: nobody used the subscription %r for its idle_seconds; it is deleted", self.name, name)
+        try:
+            await self.unsubscribe(name)
+        except DanubeError as error:
+            log.warning("%s: the idle subscription %r stays for now: %s", self.name, name, error)
 
     def roll_unneeded(self, bytes_min: int) -> None:
         """Where space is short: most of the open ledger may be done with, and only sealed ones can go."""

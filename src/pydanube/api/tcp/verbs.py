@@ -19,6 +19,7 @@ from pydanube.wire.objects import Object
 if TYPE_CHECKING:
     from pydanube.api.tcp.connection import NativeConnection
 
+SIZES_MAX = 1_000  # batches in one answer about their sizes, so that it fits a control frame
 Verb = Callable[["NativeConnection", Object, int], Awaitable[Object | None]]
 
 
@@ -174,3 +175,13 @@ async def read(connection: NativeConnection, fields: Object, request: int) -> Ob
             return None
     first, end = await connection.service.bounds(connection.principal, topic)
     return {"first": first, "end": end}
+
+
+@verb("sizes")
+async def sizes(connection: NativeConnection, fields: Object, request: int) -> Object:
+    """First offset, messages and bytes of each batch that `read` would answer with, as many as fit."""
+    topic, offset = text(fields, "topic"), number(fields, "offset")
+    bytes_max = number(fields, "bytes_max", READ_AHEAD_BYTES)
+    async with connection.reading:
+        batches = await connection.service.read(connection.principal, topic, offset, bytes_max)
+    return {"batches": [[batch.base_offset, batch.count, batch.size] for batch in batches[:SIZES_MAX]]}
