@@ -30,7 +30,7 @@ Rule = Callable[[str, ast.Module], Iterator[str]]  # module name, its tree -> co
 
 CORES = frozenset({"wire", "raft", "metadata", "ledger", "dispatch", "schema", "access", "placement"})
 BELOW_HOSTS = CORES | {"base", "ports"}
-EVERYTHING = BELOW_HOSTS | {"adapters", "storage", "broker", "api", "client", "spark", "connect", "cli"}
+EVERYTHING = BELOW_HOSTS | {"adapters", "storage", "tier", "broker", "api", "client", "spark", "connect", "cli"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "": frozenset({"base", "errors", "client", "ports", "adapters"}),  # `connect` and names, when asked for
     "base": frozenset(),
@@ -38,12 +38,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "ports": CORES | {"base"},
     "adapters": BELOW_HOSTS,
     "storage": BELOW_HOSTS,
+    "tier": frozenset({"base", "wire", "ledger", "ports", "adapters"}),  # adapters: only the process of its own
     "broker": BELOW_HOSTS | {"storage", "adapters"},
     "api": BELOW_HOSTS | {"storage", "adapters", "broker"},
     "client": frozenset({"base", "wire", "ports"}),
     "sync": frozenset({"base", "client"}),
     "errors": frozenset({"base"}),
-    "spark": frozenset({"base", "client"}),
+    "spark": frozenset({"base", "client", "sync", "wire"}),
     "connect": frozenset({"base", "client"}),
     "cli": frozenset({"base", "client", "api"}),  # `danube standalone` is the broker; all else is a client
     "sim": EVERYTHING | {"testing"},
@@ -210,6 +211,13 @@ def test_faces_know_the_door_and_nothing_behind_it() -> None:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute | ast.Name):
                 owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id
                 assert owner not in ("service", "_service") or not node.attr.startswith("_"), (path, node.attr)
+
+
+def test_of_the_tier_only_the_process_itself_knows_the_world() -> None:
+    for path, tree in TREES.items():
+        module = module_name(path)
+        if module.startswith("pydanube.tier") and module != "pydanube.tier.worker":
+            assert "adapters" not in {folder for _, folder in imported_folders(module, tree)}, module
 
 
 def test_imports_point_in_one_direction() -> None:

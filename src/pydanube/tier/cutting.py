@@ -1,0 +1,184 @@
+"""Rows back into batches: the same messages, cut where a stamp or a header could not hold for both sides, and by size.
+
+A batch says its offsets, sequences, producer, epoch and append time once. Rows that go on in all of them share one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from pydanube.tier.limits import BATCH_BYTES_TARGET
+from pydanube.tier.views import Bytes, Flags, Integers, bitmap, contents, flags, integers, row_bytes, spans
+from pydanube.wire.batch import Batch, Codec
+from pydanube.wire.columns import WIDTHS, Column, Kind
+from pydanube.wire.content import seal
+from pydanube.wire.encode import padding
+from pydanube.wire.header import PREFIX_BYTES, Header, make_stamp
+
+_ROW_BYTES = 64  # what a row takes at most besides its bytes: times, schema, offsets, bits
+
+_Parts = tuple[Kind, list[bytes]]
+
+
+class CutRows:
+    """Rows, and where they are cut. Batches are made when they are asked for."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._rows = len(rows)
+        self._columns = {field.name: rows.column(index) for index, field in enumerate(rows.schema)}
+        self._offsets = integers(self._columns["offset"])
+        self._sequences = integers(self._columns["sequence"])
+        self._stamps = {name: integers(self._columns[name]) for name in ("append_time", "epoch", "producer")}
+        self._publish_times = integers(self._columns["publish_time"])
+        self._fixed = [
+            (column, _Fixed(self._columns[column.name.lower()], width))
+            for column, width in WIDTHS.items()
+            if column != Column.PUBLISH_TIME and self._has(column)
+        ]
+        self._keys = _Strings(self._columns["key"]) if self._has(Column.KEY) else None
+        self._payloads = _Strings(self._columns["payload"]) if self._has(Column.PAYLOAD) else None
+        self._attributes = _Maps(self._columns["attributes"]) if self._has(Column.ATTRIBUTES) else None
+        self._cuts = self._find_cuts(rows)  # the first row of every batch, and the end
+
+    def __len__(self) -> int:
+        """How many batches there are."""
+        return len(self._cuts) - 1
+
+    def holding(self, offset: int) -> int:
+        """The index of the first batch that ends at or behind `offset`; as many as there are if none does."""
+        lasts = self._offsets[np.array(self._cuts[1:], np.int64) - 1]
+        return int(np.searchsorted(lasts, offset))
+
+    def batch(self, index: int) -> Batch:
+        start, end = self._cuts[index], self._cuts[index + 1]
+        columns, plain, publish_time = self._plain(start, end)
+        packed: list[bytes] = []
+        for column, source in ((Column.PAYLOAD, self._payloads), (Column.ATTRIBUTES, self._attributes)):
+            if source is not None:
+                kind, parts = source.parts(start, end)
+                columns |= kind << 2 * column
+                packed += parts
+        large = PREFIX_BYTES + sum(map(len, plain)) + sum(map(len, packed)) > BATCH_BYTES_MAX
+        header = Header(
+            codec=Codec.ZSTD if large else Codec.NONE,  # such a row came in a compressed batch
+            columns=columns,
+            count=end - start,
+            publish_time=publish_time,
+            producer_id=int(self._stamps["producer"][start]),
+            first_sequence=int(self._sequences[start]),
+        )
+        content = seal(header, plain, packed)
+        append_time, epoch = (int(self._stamps[name][start]) for name in ("append_time", "epoch"))
+        return Batch.from_parts(make_stamp(int(self._offsets[start]), append_time, epoch, header.crc), content)
+
+    def _has(self, column: Column) -> bool:
+        array = self._columns[column.name.lower()]
+        return bool(array.null_count < len(array))
+
+    def _plain(self, start: int, end: int) -> tuple[int, list[bytes], int]:
+        """The kinds and buffers of the plain section, and the publish time for the header."""
+        columns = 0
+        plain: list[bytes] = []
+        if self._keys is not None:
+            kind, plain = self._keys.parts(start, end)
+            columns |= kind << 2 * Column.KEY
+        times = self._publish_times[start:end]
+        if (times != times[0]).any():
+            columns |= Kind.PLAIN << 2 * Column.PUBLISH_TIME
+            plain += [times.tobytes()]
+        for column, source in self._fixed:
+            kind, parts = source.parts(start, end)
+            columns |= kind << 2 * column
+            plain += parts
+        return columns, plain, int(times[0])
+
+    def _find_cuts(self, rows: pa.RecordBatch) -> list[int]:
+        breaks = (np.diff(self._offsets) != 1) | (np.diff(self._sequences) != 1)
+        for stamps in self._stamps.values():
+            breaks |= np.diff(stamps) != 0
+        ends = np.cumsum(row_bytes(rows) + _ROW_BYTES)
+        cuts = [0]
+        for run_end in [*(np.flatnonzero(breaks) + 1).tolist(), self._rows]:
+            while cuts[-1] < run_end:
+                start = cuts[-1]
+                before = int(ends[start - 1]) if start else 0
+                fitting = int(np.searchsorted(ends, before + BATCH_BYTES_TARGET, "right"))
+                cuts.append(min(max(fitting, start + 1), start + BATCH_MESSAGES_MAX, run_end))
+        return cuts
+
+
+def _kind(valid: Flags | None, start: int, end: int) -> tuple[Kind, list[bytes]]:
+    if valid is None:
+        return Kind.PLAIN, []
+    here = valid[start:end]
+    if here.all():
+        return Kind.PLAIN, []
+    if not here.any():
+        return Kind.ABSENT, []
+    return Kind.NULLABLE, _padded(bitmap(here))
+
+
+def _padded(buffer: bytes) -> list[bytes]:
+    return [buffer, padding(len(buffer))]
+
+
+def _offset_parts(offsets: Integers, start: int, end: int) -> list[bytes]:
+    return _padded((offsets[start : end + 1] - offsets[start]).astype("<i4", copy=False).tobytes())
+
+
+class _Fixed:
+    """A column of fixed width."""
+
+    def __init__(self, array: pa.Array, width: int) -> None:
+        self._values = integers(array)
+        self._valid = flags(array)
+        if self._valid is not None:
+            self._values = self._values * self._valid.astype(f"<i{width}")
+        self._width = width
+
+    def parts(self, start: int, end: int) -> _Parts:
+        kind, parts = _kind(self._valid, start, end)
+        values = self._values[start:end]
+        if not kind:
+            return kind, []
+        if kind == Kind.PLAIN and (values == values[0]).all():
+            return Kind.CONSTANT, _padded(values[:1].tobytes())
+        return kind, parts + _padded(values.tobytes())
+
+
+class _Strings:
+    """A column of keys or payloads, or the names or texts of attributes."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._valid = flags(array)
+        self._offsets = spans(array)
+        self._data: Bytes = contents(array)
+
+    def parts(self, start: int, end: int) -> _Parts:
+        kind, parts = _kind(self._valid, start, end)
+        if not kind:
+            return kind, []
+        data = self._data[self._offsets[start] : self._offsets[end]].tobytes()
+        return kind, [*parts, *_offset_parts(self._offsets, start, end), *_padded(data)]
+
+
+class _Maps:
+    """The column of attributes."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._valid = flags(array)
+        self._offsets = spans(array)
+        self._names = _Strings(array.keys)
+        self._texts = _Strings(array.items)
+
+    def parts(self, start: int, end: int) -> _Parts:
+        kind, parts = _kind(self._valid, start, end)
+        if not kind:
+            return kind, []
+        first, last = int(self._offsets[start]), int(self._offsets[end])
+        parts += _offset_parts(self._offsets, start, end)
+        for texts in (self._names, self._texts):
+            parts += texts.parts(first, last)[1]
+        return kind, parts

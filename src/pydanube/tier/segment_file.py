@@ -1,0 +1,341 @@
+"""The object of a segment: a Parquet file that any reader of Parquet reads, with checks of our own that others ignore.
+
+Page checksums do not cover page headers, and nothing covers the footer, so every row group has a CRC32C in the footer's
+metadata, and the footer one in a block of 16 bytes before it. The format is in `docs/internals/segment.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from struct import Struct
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pydanube.base.checksum import crc32c, crc32c_extend
+from pydanube.base.errors import BatchInvalid
+from pydanube.base.ids import Epoch
+from pydanube.ledger.segments import Segment, SegmentPlan, folder_of
+from pydanube.tier.digest import RowDigest
+from pydanube.tier.limits import FOOTER_BYTES_MAX, GROUP_BYTES, GROUP_ROWS
+from pydanube.tier.rows import joined
+from pydanube.tier.views import integers, row_bytes
+from pydanube.wire.arrow import record_schema
+
+FORMAT = 1
+ZSTD_LEVEL = 1
+
+_MAGIC = b"PAR1"
+_TAIL = Struct("<I4s")  # length of the footer, and Parquet's magic
+_CHECK = Struct("<8sII")  # our block before the footer: mark, CRC32C of all that follows it, 0
+_CHECK_MARK = b"DANUBE\r\n"
+_TIMES = ("publish_time", "append_time", "event_time", "delivery_time")
+_DICTIONARIES = ("key", "producer", "schema_id", "schema_version", "epoch", "attributes.key_value.key")
+_RISING = ("offset", "sequence", *_TIMES)  # stored as differences
+
+
+class Unsound(Exception):
+    """Bytes that are no segment, or another one. Whoever knows the key makes `SegmentDamaged` of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A row group: its first offset, its rows, where its bytes lie, and their CRC32C."""
+
+    first: int
+    rows: int
+    start: int
+    length: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What the end of a segment says, checked."""
+
+    stream: str
+    plan: SegmentPlan
+    rows: int
+    digest: str
+    oldest: int
+    newest: int
+    groups: tuple[Group, ...]
+    parquet: pq.FileMetaData
+    length: int  # in bytes, with our block and Parquet's end
+
+    def segment(self, batch_bytes: int, size: int, checksum: str) -> Segment:
+        plan = self.plan
+        return Segment(
+            first=plan.first,
+            last=plan.last,
+            epoch=plan.epoch,
+            rows=self.rows,
+            bytes=batch_bytes,
+            size=size,
+            checksum=checksum,
+            digest=self.digest,
+            oldest=self.oldest,
+            newest=self.newest,
+            groups=tuple(group.first for group in self.groups),
+        )
+
+    def check(self, segment: Segment) -> None:
+        """Raises unless this is the footer of that segment."""
+        if self.segment(segment.bytes, segment.size, segment.checksum) != segment:
+            raise Unsound("it is another segment than the one that was recorded")
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+class SegmentWriter:
+    """Makes the bytes of one segment. The same rows and plan give the same bytes, however the rows come."""
+
+    def __init__(self, plan: SegmentPlan, stream: str) -> None:
+        self._plan = plan
+        self._stream = stream
+        self._next = plan.first  # no row may be below
+        self._waiting: list[pa.RecordBatch] = []  # less than a row group
+        self._digest = RowDigest()
+        self._groups: list[Group] = []
+        self._times: list[int] = []  # append times of the first and the last row
+        self._sink = _Sink()
+        self._parquet = pq.ParquetWriter(
+            pa.PythonFile(self._sink, mode="w"),
+            record_schema(),
+            version="2.6",
+            compression="zstd",
+            compression_level=ZSTD_LEVEL,
+            use_dictionary=list(_DICTIONARIES),
+            column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
+            write_statistics=["offset", *_TIMES],
+            write_page_checksum=True,
+            store_schema=False,
+            sorting_columns=[pq.SortingColumn(0)],
+        )
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Rows that follow those before. `BatchInvalid` if they go back, or lie outside of the plan."""
+        offsets = integers(rows.column("offset"))
+        if int(offsets[0]) < self._next or int(offsets[-1]) > self._plan.last or (np.diff(offsets) <= 0).any():
+            span = f"{offsets[0]}..{offsets[-1]}"
+            raise BatchInvalid(f"offsets {span} do not follow in a segment of {self._next}..{self._plan.last}")
+        self._next = int(offsets[-1]) + 1
+        self._waiting.append(rows)
+        if sum(map(len, self._waiting)) >= GROUP_ROWS or sum(part.nbytes for part in self._waiting) >= GROUP_BYTES:
+            self._write_groups(last=False)
+
+    def finish(self) -> bytes:
+        """The whole object. `BatchInvalid` if there is no row at all."""
+        self._write_groups(last=True)
+        if not self._groups:
+            raise BatchInvalid("a segment has at least one row")
+        facts = {
+            "danube.format": FORMAT,
+            "danube.topic": folder_of(self._stream).rstrip("/"),
+            "danube.stream": self._stream,
+            "danube.first": self._plan.first,
+            "danube.last": self._plan.last,
+            "danube.epoch": self._plan.epoch,
+            "danube.rows": self._digest.rows,
+            "danube.digest": self._digest.hexdigest(),
+            "danube.oldest": self._times[0],
+            "danube.newest": self._times[1],
+            "danube.groups": json.dumps(
+                [[group.first, group.rows, group.start, group.length, group.crc] for group in self._groups]
+            ),
+        }
+        self._parquet.add_key_value_metadata({name: str(value) for name, value in facts.items()})
+        body = self._sink.taken()
+        self._parquet.close()
+        footer = self._sink.taken()
+        check = _CHECK.pack(_CHECK_MARK, crc32c(footer), 0)
+        return b"".join((body, check, footer))
+
+    def _write_groups(self, *, last: bool) -> None:
+        if not self._waiting:
+            return
+        rows = joined(self._waiting)
+        ends = np.cumsum(row_bytes(rows))
+        at = 0
+        while at < len(rows):
+            before = int(ends[at - 1]) if at else 0
+            fitting = max(int(np.searchsorted(ends, before + GROUP_BYTES, "right")), at + 1)
+            end = min(fitting, at + GROUP_ROWS, len(rows))
+            if end == len(rows) and end < at + GROUP_ROWS and not last:
+                break  # more rows may belong to it
+            self._write_group(rows.slice(at, end - at))
+            at = end
+        self._waiting = [rows.slice(at)] if at < len(rows) else []
+
+    def _write_group(self, rows: pa.RecordBatch) -> None:
+        self._digest.update(rows)
+        start = self._sink.position
+        self._sink.crc = 0
+        self._parquet.write_table(pa.Table.from_batches([rows]), row_group_size=len(rows))
+        first = int(integers(rows.column("offset"))[0])
+        self._groups.append(Group(first, len(rows), start, self._sink.position - start, self._sink.crc))
+        times = integers(rows.column("append_time"))
+        self._times = [self._times[0] if self._times else int(times[0]), int(times[-1])]
+
+
+class _Sink:
+    """The file that Parquet is written to: pieces in memory, and a running CRC32C."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.position = 0
+        self.crc = 0
+
+    def write(self, piece: bytes) -> int:
+        self._pieces.append(piece)
+        self.position += len(piece)
+        self.crc = crc32c_extend(self.crc, piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self.position
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def taken(self) -> bytes:
+        """What was written since the last call."""
+        data = b"".join(self._pieces)
+        self._pieces = []
+        return data
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def footer_bytes(tail: bytes, size: int) -> int:
+    """How many bytes at the end of an object of `size` its footer takes; `tail` is its end."""
+    if len(tail) < _TAIL.size + _CHECK.size or size < len(tail):
+        raise Unsound("it is too short")
+    length, magic = _TAIL.unpack(tail[-_TAIL.size :])
+    whole = int(length) + _TAIL.size + _CHECK.size
+    if magic != _MAGIC or whole > min(size, FOOTER_BYTES_MAX):
+        raise Unsound("it does not end as Parquet does")
+    return whole
+
+
+def read_footer(tail: bytes, size: int) -> Footer:
+    """The footer of an object of `size` that ends with `tail`, which has at least `footer_bytes`."""
+    length = footer_bytes(tail, size)
+    if len(tail) < length:
+        raise Unsound("it is too short for its footer")
+    tail = tail[-length:]
+    mark, crc, zero = _CHECK.unpack_from(tail)
+    if mark != _CHECK_MARK or zero or crc != crc32c(tail[_CHECK.size :]):
+        raise Unsound("the footer does not match its checksum")
+    try:
+        parquet = pq.read_metadata(pa.BufferReader(tail[_CHECK.size :]))
+        return _footer(parquet, length, size)
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise Unsound(f"the footer says nothing that can be used: {error}") from None
+
+
+def _footer(parquet: pq.FileMetaData, length: int, size: int) -> Footer:
+    facts = {name.decode(): value.decode() for name, value in (parquet.metadata or {}).items()}
+    if facts["danube.format"] != str(FORMAT):
+        raise Unsound(f"format {facts['danube.format']}, this reader knows {FORMAT}")
+    groups = tuple(Group(*map(int, group)) for group in json.loads(facts["danube.groups"]))
+    at = len(_MAGIC)
+    for group in groups:
+        if group.start != at or group.length < 1:
+            raise Unsound("row groups do not follow each other")
+        at += group.length
+    if at != size - length or not groups or parquet.num_row_groups != len(groups):
+        raise Unsound("row groups do not fill the object")
+    number = {name: int(facts[f"danube.{name}"]) for name in ("first", "last", "epoch", "rows", "oldest", "newest")}
+    return Footer(
+        stream=facts["danube.stream"],
+        plan=SegmentPlan(number["first"], number["last"], Epoch(number["epoch"])),
+        rows=number["rows"],
+        digest=facts["danube.digest"],
+        oldest=number["oldest"],
+        newest=number["newest"],
+        groups=groups,
+        parquet=parquet,
+        length=length,
+    )
+
+
+def read_group(footer: Footer, index: int, data: bytes) -> pa.RecordBatch:
+    """The rows of one row group, of the very bytes that its place says."""
+    group = footer.groups[index]
+    if len(data) != group.length or crc32c(data) != group.crc:
+        raise Unsound(f"row group {index} does not match its checksum")
+    try:
+        source = pa.PythonFile(_Part(data, group.start), mode="r")
+        with pq.ParquetFile(source, metadata=footer.parquet, page_checksum_verification=True) as file:
+            table = file.read_row_group(index, use_threads=False)
+        rows = joined(table.replace_schema_metadata(None).cast(record_schema()).to_batches() or [_no_rows()])
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Unsound(f"row group {index} cannot be read: {error}") from None
+    if len(rows) != group.rows or int(integers(rows.column("offset"))[0]) != group.first:
+        raise Unsound(f"row group {index} has other rows than it says")
+    return rows
+
+
+def _no_rows() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=record_schema())
+
+
+class _Part:
+    """A file of which only one stretch is there."""
+
+    closed = False
+
+    def __init__(self, data: bytes, start: int) -> None:
+        self._data = data
+        self._start = start
+        self._at = 0
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        self._at = at if whence == 0 else self._start + len(self._data) + at
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, length: int = -1) -> bytes:
+        start = self._at - self._start
+        if start < 0 or length < 0 or start + length > len(self._data):
+            raise OSError("outside of the row group")
+        self._at += length
+        return self._data[start : start + length]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def check_whole(data: bytes) -> Footer:
+    """Reads all of an object; raises unless every row is what its footer says."""
+    footer = read_footer(data, len(data))
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise Unsound("it does not start as Parquet does")
+    digest = RowDigest()
+    for index, group in enumerate(footer.groups):
+        digest.update(read_group(footer, index, data[group.start : group.start + group.length]))
+    if digest.rows != footer.rows or digest.hexdigest() != footer.digest:
+        raise Unsound("the digest of its rows is another one")
+    return footer
+
+
+def checksum_of(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def made(data: bytes, batch_bytes: int) -> Segment:
+    """What to record of an object that was just made."""
+    return read_footer(data, len(data)).segment(batch_bytes, len(data), checksum_of(data))
