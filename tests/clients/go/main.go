@@ -13,10 +13,20 @@ import (
 
 	danube "github.com/danube-messaging/danube-go"
 	"github.com/danube-messaging/danube-go/proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const messages = 20
 const patience = 20 * time.Second
+
+var always = context.Background()
+var kinds = map[string]danube.SubType{
+	"exclusive":  danube.Exclusive,
+	"shared":     danube.Shared,
+	"failover":   danube.FailOver,
+	"key-shared": danube.KeyShared,
+}
 
 func must(err error) {
 	if err != nil {
@@ -34,70 +44,126 @@ func producer(client *danube.DanubeClient, topic string, reliable bool, partitio
 	}
 	made, err := builder.Build()
 	must(err)
-	must(made.Create(context.Background()))
+	must(made.Create(always))
 	return made
 }
 
-func consumer(client *danube.DanubeClient, topic string, kind danube.SubType) *danube.Consumer {
+// consumer is a subscribed one with the channel of what it gets, and what came.
+type consumer struct {
+	topic  string
+	client *danube.Consumer
+	stream chan *proto.StreamMessage
+	seen   map[string]bool
+}
+
+func subscribe(client *danube.DanubeClient, topic string, kind danube.SubType) *consumer {
 	made, err := client.NewConsumer().WithTopic(topic).WithConsumerName("c").WithSubscription("s").
 		WithSubscriptionType(kind).Build()
 	must(err)
-	must(made.Subscribe(context.Background()))
-	return made
+	must(made.Subscribe(always))
+	stream, err := made.Receive(always)
+	must(err)
+	return &consumer{topic, made, stream, map[string]bool{}}
+}
+
+func (c *consumer) next() *proto.StreamMessage {
+	select {
+	case message, open := <-c.stream:
+		if !open {
+			log.Fatalf("the stream of %s ended after %d messages", c.topic, len(c.seen))
+		}
+		return message
+	case <-time.After(patience):
+		log.Fatalf("%d messages of %s came", len(c.seen), c.topic)
+	}
+	return nil
+}
+
+// ack tries until it is answered. The client tries everything again while the broker is away, but not this.
+func (c *consumer) ack(message *proto.StreamMessage) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		_, err := c.client.Ack(always, message)
+		if err == nil {
+			return
+		}
+		if status.Code(err) != codes.Unavailable || time.Now().After(deadline) {
+			log.Fatal(err)
+		}
+	}
+}
+
+// take reads until so many different messages came in all, each acknowledged.
+func (c *consumer) take(count int) {
+	for len(c.seen) < count {
+		message := c.next()
+		c.ack(message)
+		c.seen[string(message.GetPayload())] = true
+	}
 }
 
 func send(sender *danube.Producer, first int) {
 	for number := first; number < first+messages; number++ {
 		body := []byte(fmt.Sprint(number))
-		_, err := sender.SendWithKey(context.Background(), body, nil, fmt.Sprintf("k%d", number%3))
+		_, err := sender.SendWithKey(always, body, nil, fmt.Sprintf("k%d", number%3))
 		must(err)
 	}
 }
 
-// take reads until so many different messages came in all, each acknowledged.
-func take(receiver *danube.Consumer, stream <-chan *proto.StreamMessage, seen map[string]bool, count int) {
-	for len(seen) < count {
-		select {
-		case message, open := <-stream:
-			if !open {
-				log.Fatal("the stream ended")
-			}
-			seen[string(message.GetPayload())] = true
-			_, err := receiver.Ack(context.Background(), message)
-			must(err)
-		case <-time.After(patience):
-			log.Fatalf("%d of %d messages came", len(seen), count)
-		}
-	}
-}
-
-func row(client *danube.DanubeClient, reliable bool, partitioned bool, kind danube.SubType, name string) {
+func row(client *danube.DanubeClient, reliable bool, partitioned bool, name string) {
 	topic := fmt.Sprintf("/default/go-%t-%t-%s", reliable, partitioned, name)
 	sender := producer(client, topic, reliable, partitioned)
-	receiver := consumer(client, topic, kind)
-	stream, err := receiver.Receive(context.Background())
-	must(err)
+	receiver := subscribe(client, topic, kinds[name])
 	send(sender, 0)
-	take(receiver, stream, map[string]bool{}, messages)
-	receiver.Close()
+	receiver.take(messages)
+	receiver.client.Close()
 	fmt.Println("passed", topic)
 }
 
-func survive(client *danube.DanubeClient) {
-	topic := "/default/go-survives"
+func nack(client *danube.DanubeClient) {
+	topic := "/default/go-nack"
 	sender := producer(client, topic, true, false)
-	receiver := consumer(client, topic, danube.Exclusive)
-	stream, err := receiver.Receive(context.Background())
+	receiver := subscribe(client, topic, danube.Shared)
+	attributes := map[string]string{"a": "1"}
+	_, err := sender.Send(always, []byte("again"), attributes)
 	must(err)
-	input, seen := bufio.NewReader(os.Stdin), map[string]bool{}
+	delay, reason := uint64(0), "once more"
+	first := receiver.next()
+	_, err = receiver.client.Nack(always, first, &delay, &reason)
+	must(err)
+	second := receiver.next()
+	if second.GetMsgId().GetTopicOffset() != first.GetMsgId().GetTopicOffset() || second.GetAttributes()["a"] != "1" {
+		log.Fatal("another message came after the nack")
+	}
+	receiver.ack(second)
+	receiver.client.Close()
+	fmt.Println("passed", topic)
+}
+
+// survive has messages waiting whenever the broker ends, of every kind of subscription.
+func survive(client *danube.DanubeClient) {
+	senders, receivers := map[string]*danube.Producer{}, map[string]*consumer{}
+	for name, kind := range kinds {
+		topic := "/default/go-survives-" + name
+		senders[name] = producer(client, topic, true, false)
+		receivers[name] = subscribe(client, topic, kind)
+	}
+	input := bufio.NewReader(os.Stdin)
 	for round, what := range []string{"stop", "kill"} {
-		send(sender, round*messages)
+		for _, sender := range senders {
+			send(sender, round*messages)
+		}
 		fmt.Println(what)
 		_, err := input.ReadString('\n')
 		must(err)
-		take(receiver, stream, seen, (round+1)*messages)
+		for name, receiver := range receivers {
+			receiver.take((round + 1) * messages)
+			fmt.Println("passed", what, name)
+		}
 	}
-	fmt.Println("passed", topic)
+	for name, sender := range senders {
+		send(sender, 2*messages)
+		receivers[name].take(3 * messages)
+	}
 }
 
 func main() {
@@ -105,11 +171,12 @@ func main() {
 	must(err)
 	for _, reliable := range []bool{false, true} {
 		for _, partitioned := range []bool{false, true} {
-			row(client, reliable, partitioned, danube.Exclusive, "exclusive")
-			row(client, reliable, partitioned, danube.Shared, "shared")
-			row(client, reliable, partitioned, danube.KeyShared, "key-shared")
+			for name := range kinds {
+				row(client, reliable, partitioned, name)
+			}
 		}
 	}
+	nack(client)
 	survive(client)
 	fmt.Println("done")
 }
