@@ -96,20 +96,38 @@ def test_crashes_leave_no_files_open() -> None:
         raise AssertionError(f"{files()} files are open, and {before} were before twenty crashes")
 
 
-def test_on_a_full_disk_nothing_is_promised_and_reading_goes_on() -> None:
+def test_on_a_full_disk_no_message_is_taken_and_reading_and_acknowledging_go_on() -> None:
     async def run(running: RunningBroker, client: Client) -> None:
         async with client.producer(TOPIC, send_timeout=0.3) as producer, client.producer(TOPIC) as patient:
             await producer.send(b"before")
             await client.admin.create_subscription(TOPIC, "s", start="earliest")
             await running.fill_disk()
-            with pytest.raises((DiskFull, TopicRecovering)) as caught:
+            with pytest.raises(DiskFull) as caught:
                 await producer.send(b"too much")
             assert caught.value.retriable
             async with client.consumer(TOPIC, subscription="s") as consumer:
+                await consumer.ack(await consumer.receive(5))
+            await running.free_disk()
+            await patient.send(b"after")
+        found = await client.admin.peek(TOPIC, 10)
+        assert found[-1].payload == b"after"
+
+    with_broker(run)
+
+
+def test_where_others_take_the_reserve_too_nothing_is_promised_and_reading_goes_on() -> None:
+    async def run(running: RunningBroker, client: Client) -> None:
+        async with client.producer(TOPIC, send_timeout=0.3) as producer, client.producer(TOPIC) as patient:
+            await producer.send(b"before")
+            async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+                await running.fill_disk(reserve=True)
                 message = await consumer.receive(5)
                 assert message.payload == b"before"
                 with pytest.raises((DiskFull, TopicRecovering)):
                     await consumer.ack(message)
+            with pytest.raises((DiskFull, TopicRecovering)) as caught:
+                await producer.send(b"too much")
+            assert caught.value.retriable
             await running.free_disk()
             await patient.send(b"after")
         found = await client.admin.peek(TOPIC, 10)

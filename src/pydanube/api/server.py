@@ -154,6 +154,7 @@ class Server:
             "limits": {"cache_bytes": cache.bytes_max, "connections_max": chosen.connections_max},
             "journal": {
                 "file_bytes": chosen.node.file_bytes,
+                "reserve_bytes": self._broker.service.room.reserve_bytes,
                 "buffered_sync_seconds": chosen.node.buffered_sync_seconds,
                 "copy_bytes_per_second": chosen.node.copy_bytes_per_second,
             },
@@ -177,7 +178,10 @@ class Server:
         await self._metrics.collect(page)
         page.add("danube_connections", len(self._listener.connections))
         page.add("danube_connections_refused_total", self._listener.refused)
+        room = self._broker.service.room
         page.add("danube_disk_free_bytes", await self._broker.free_bytes())
+        page.add("danube_disk_reserve_bytes", room.reserve_bytes)
+        page.add("danube_publishing_refused", int(room.short))
         page.add("danube_loop_turn_seconds_max", self._watch.longest_seconds)
         page.add("danube_build_info", 1, __version__)
         page.add_histogram("danube_group_commit_seconds", self._broker.commits)
@@ -274,6 +278,7 @@ def _standalone(config: Config, files: int) -> StandaloneSettings:
             buffered_sync_seconds=config.journal.buffered_sync_seconds,
             copy_bytes_per_second=config.journal.copy_bytes_per_second,
         ),
+        reserve_bytes=config.journal.reserve_bytes,
         cache_bytes=config.limits.cache_bytes,
         advertise=config.advertise,
         certificate=(tls.certificate, tls.key) if tls.certificate and tls.key else None,

@@ -29,6 +29,11 @@ DATA_DIRECTORIES_MAX = 32  # bits in a ledger's record of the directories that h
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
 
+# -- room on the disk ------------------------------------------------------------------------------------------------
+ROOM_RESERVE_FILES = 3  # journal files: acks fill one, the next is set aside, and a third is free for what is copied out
+ROOM_RESERVE_METADATA_BYTES = 16 * MIB  # two metadata files of the usual size and their successors
+ROOM_LOOK_SECONDS = 0.25  # between looks at the disk; what is published meanwhile is counted
+
 # -- copies ----------------------------------------------------------------------------------------------------------
 WRITER_WAITING_BYTES_MAX = 32 * MIB  # of one ledger, not confirmed yet; half of what a journal lets wait
 WRITER_LAG_BYTES_MAX = 64 * MIB  # how far one copy may fall behind the others before the writer goes on without it

@@ -116,6 +116,12 @@ class Journal:
     file_bytes: Annotated[
         int, whole(JOURNAL_FILE_BYTES_MIN, 1 << 40), "size of a journal file; it is allocated at once"
     ] = JOURNAL_FILE_BYTES
+    reserve_bytes: Annotated[
+        int | None,
+        whole(0, 1 << 40),
+        "room on the disk that is not for messages: below it publishing is refused, and acks and deletions go on. "
+        "If not set, three journal files and 16 MiB",
+    ] = None
     buffered_sync_seconds: Annotated[
         float, seconds(0.001, 3600), "what a topic with durability `buffered` may lose to a power cut"
     ] = 1.0

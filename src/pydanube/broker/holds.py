@@ -29,6 +29,7 @@ from pydanube.broker.pacing import Pace
 from pydanube.broker.policies import Policies
 from pydanube.broker.quotas import Usage
 from pydanube.broker.rates import rate_of
+from pydanube.broker.room import Room
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Receipt, Session, Topic
 from pydanube.ledger.retention import RetentionPolicy
@@ -79,6 +80,7 @@ class Opened:
     record: TopicRecord
     topic: AnyTopic
     policies: Policies
+    room: Room = field(default_factory=Room)  # of the broker
     usage: Usage | None = None  # of its namespace, where that has a limit
     pace: Pace | None = None  # of its publishers, where that has a limit
     subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that none slips past the limit
@@ -168,6 +170,8 @@ class Opened:
         if pace is not None:
             pace.check(self.name)
         topic.admit(batch.size)
+        if isinstance(topic, Topic):
+            self.room.admit(batch.size)
         receipt = topic.publish(batch, producer_epoch)
         if receipt.duplicate:
             return receipt

@@ -57,6 +57,8 @@ FAMILIES: dict[str, Family] = {
     "danube_topics": Family("gauge", "Topics and partitions that are open."),
     "danube_tail_cache_bytes": Family("gauge", "Newest batches of all topics in memory."),
     "danube_disk_free_bytes": Family("gauge", "Free space where messages are stored."),
+    "danube_disk_reserve_bytes": Family("gauge", "Room on the disk below which nothing is published."),
+    "danube_publishing_refused": Family("gauge", "1 while nothing is published because the disk is nearly full."),
     "danube_group_commit_seconds": Family("histogram", "Time to write and sync a group of the journal."),
     "danube_loop_turn_seconds_max": Family("gauge", "Longest turn of the loop in the last 30 to 60 seconds."),
     "danube_connections": Family("gauge", "Connections there are."),

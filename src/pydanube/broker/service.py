@@ -25,7 +25,7 @@ from pydanube.base.errors import (
     TopicNotFound,
 )
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
+from pydanube.base.limits import KIB, READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.admin import Admin
 from pydanube.broker.best_effort_topic import BestEffortTopic
@@ -48,6 +48,7 @@ from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.policies import Policies
 from pydanube.broker.quotas import Usage
 from pydanube.broker.reopening import reopen
+from pydanube.broker.room import Room
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import LATEST, Receipt, Surroundings, Topic
 from pydanube.ledger.dedup import Renewal
@@ -63,6 +64,7 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 TOPICS_CLOSING = 250  # at once, when the broker stops: their records become durable together
 SEALING_SECONDS = 1.0  # of a stop; a topic that is not sealed by then is recovered when it is next opened
+ROLL_BYTES_WHEN_SHORT = 64 * KIB  # of room on the disk: an open ledger with as much that nobody needs ends, to go
 QUIET_TURNS = 10  # of housekeeping, after which a topic is looked at although nothing happens in it by itself
 
 
@@ -79,11 +81,13 @@ class Service:
         *,
         cache: TailCache | None = None,
         auto_create: bool = True,
+        room: Room | None = None,
     ) -> None:
         self._directory = directory
         self.clock = clock
         self.auto_create = auto_create
         self.intake = Intake()
+        self.room = room or Room()
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
         self._around = Surroundings(catalog, nodes, clock, randomness, cache or TailCache(), self._publish_dead_letter)
         self._loop = asyncio.get_running_loop()
@@ -239,7 +243,7 @@ class Service:
             deleted = TopicNotFound(f"topic {name} was deleted")
             await topic.close(deleted)
             raise deleted
-        opened = self._opened[name] = Opened(name, record, topic, policies)
+        opened = self._opened[name] = Opened(name, record, topic, policies, self.room)
         self._follow(opened, current, self._directory.policies(name.namespace))
         self._settle_usage(opened)
         return opened
@@ -496,6 +500,7 @@ class Service:
             [key] = message.keys()
             topic = str(record.name._replace(partition=crc32c(key or b"") % record.partitions))
         opened = await self.open(ANONYMOUS, topic, reliable=True)
+        self.room.admit(message.size)  # it stays where it is meanwhile, and is tried again
         await opened.topic.publish(message).confirmed
 
     def time_moved(self) -> None:
@@ -518,13 +523,16 @@ class Service:
             moved, turn = self._moved.is_set(), turn + 1
             self._moved.clear()
             self.intake.turn()
+            short = self.room.short
             for number, opened in enumerate(list(self._opened.values())):
-                due = moved or opened.policies.due_always or (turn + number) % QUIET_TURNS == 0
+                due = moved or short or opened.policies.due_always or (turn + number) % QUIET_TURNS == 0
                 if self._gone(opened):
                     await self._let_go(opened)
                 elif isinstance(opened.topic, Topic) and (opened.topic.stirred() or due):
                     try:
                         await opened.topic.tick()
+                        if short:
+                            opened.topic.roll_unneeded(ROLL_BYTES_WHEN_SHORT)
                         if self._opened.get(opened.name) is opened:
                             self._settle_usage(opened)
                     except Exception as error:  # one topic's trouble is not the others'

@@ -21,6 +21,7 @@ from pydanube.base.errors import DanubeError, DirectoryInUse
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
 from pydanube.broker.directory import Directory
+from pydanube.broker.room import Room, reserve_of
 from pydanube.broker.service import Service
 from pydanube.ports.clock import Clock
 from pydanube.ports.storage import StorageNode
@@ -40,6 +41,7 @@ class StandaloneSettings:
     port: int = 6650
     auto_create: bool = True
     node: NodeSettings = field(default_factory=NodeSettings)
+    reserve_bytes: int | None = None  # of the disk, not for messages; else by the size of a journal file
     cache_bytes: int | None = None
     advertise: HostPort | None = None  # what clients are told; else what is bound
     certificate: tuple[Path, Path] | None = None  # a chain and its key, in PEM: TLS
@@ -73,6 +75,7 @@ class Broker:
         self._disks: list[PosixDisk] = []
         self._metadata: LocalMetadata
         self._node: DiskNode
+        self._room: Room
 
     async def open(self) -> None:
         settings = self.settings
@@ -92,10 +95,14 @@ class Broker:
                 who = "" if process is None else f" ({process[0]})"
                 raise DirectoryInUse(f"another broker{who} uses {settings.data_dir}") from None
             raise
+        reserve = reserve_of(settings.node.file_bytes) if settings.reserve_bytes is None else settings.reserve_bytes
+        room = self._room = Room(reserve, self._node.room, self._node.make_room)
+        await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
         self.service = Service(
-            directory, catalog, LocalNodes(self._node), clock, randomness, cache=cache, auto_create=settings.auto_create
-        )
+            directory, catalog, LocalNodes(self._node), clock, randomness, cache=cache,
+            auto_create=settings.auto_create, room=room,
+        )  # fmt: skip
 
     async def free_bytes(self) -> int:
         """Where messages are stored."""
@@ -114,7 +121,7 @@ class Broker:
         return disk
 
     async def close(self) -> None:
-        for part in (self.service, self._node, self._metadata):
+        for part in (self.service, self._room, self._node, self._metadata):
             try:
                 await part.close()
             except DanubeError as error:

@@ -172,6 +172,11 @@ class Journal:
         return self._queued_bytes + size <= self._settings.pending_bytes_max
 
     @property
+    def room(self) -> int:
+        """Bytes of the active file that nothing waits for."""
+        return max(0, self.active.capacity - self.active.position - self._queued_bytes)
+
+    @property
     def crowded(self) -> bool:
         """So much waits that not even control records should join."""
         return len(self._queue) >= GROUPS_WAITING_MAX

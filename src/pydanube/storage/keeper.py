@@ -101,7 +101,7 @@ class Keeper:
         """Files of which little is needed any more, many small ones, or the oldest of a journal over its budget."""
         settings = self._state.disks.settings
         closed = [file for file in self._closed() if not file.damage]  # what is damaged stays where it is
-        below = COPY_BELOW_WHEN_FULL if self._state.full else settings.copy_below
+        below = COPY_BELOW_WHEN_FULL if self._state.full or self._state.short else settings.copy_below
         sparse = [file for file in closed if file.live < file.total * below]
         if sparse:
             return sorted(sparse, key=lambda file: file.live)[: self._at_once]

@@ -43,7 +43,7 @@ from pydanube.storage.node_file import identify
 from pydanube.storage.roll import Roller
 from pydanube.storage.settings import NodeSettings
 from pydanube.storage.start import Recovered, recover
-from pydanube.storage.state import NodeDisks, NodeState
+from pydanube.storage.state import Ballast, NodeDisks, NodeState
 from pydanube.storage.status import DURABILITY_CODES, status_of
 from pydanube.wire.batch import Batch
 
@@ -65,6 +65,7 @@ class DiskNode:
         self._closed = False
         self._reads = 0  # under way or waiting
         self._reading = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._short = False
         self._take_over(recovered)
 
     @classmethod
@@ -94,6 +95,7 @@ class DiskNode:
         settings = self._disks.settings
         cache = FileCache(settings.index_cache_bytes)
         self._state = state = NodeState(self._disks, recovered.table, recovered.files, cache, recovered.damage)
+        state.short = self._short
         self._roller = roller = Roller(state, lambda: self._keeper.wake())
         self._journal = journal = Journal(
             recovered.active, settings, roll=self._roll, failed=self._broken, commits=self.commits
@@ -204,6 +206,19 @@ class DiskNode:
         if strangers:
             log.error("%d ledgers are unknown to the catalogue and were set aside: %s", len(strangers), strangers[:20])
         return strangers
+
+    async def room(self) -> int:
+        """Bytes that the journal can still take: what its disk has free, and what is set aside in files."""
+        free = await self._disks.journal.free_bytes()
+        state, size = self._state, self._disks.settings.file_bytes
+        files = len(state.recycled) + self._roller.has_spare
+        owed = 0 if state.ballast is Ballast.HELD else size // 2  # is set aside before the next file
+        return max(0, free + files * size + self._journal.room - owed)
+
+    def make_room(self, short: bool) -> None:
+        """While room is short, also files are copied out that are mostly needed."""
+        self._short = self._state.short = short
+        self._keeper.wake()
 
     async def close(self) -> None:
         """No new work, everything queued is durable and marked, files closed, directories free."""

@@ -50,7 +50,13 @@ class Roller:
                         self._spare = await self._make_spare()
                     except DanubeError as error:
                         if not warned:
-                            log.warning("no room for the next journal file, appends will be refused: %s", error)
+                            size = self._state.disks.settings.file_bytes
+                            log.warning(
+                                "no room for the next journal file, appends will be refused: %s. It needs %d bytes, "
+                                "journal.file_bytes: on a small disk choose fewer",
+                                error,
+                                size,
+                            )
                         warned = self._state.full = True
                         self._tried.set()
                         self._report_full()

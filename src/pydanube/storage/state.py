@@ -51,6 +51,7 @@ class NodeState:
     damage: list[Damage] = field(default_factory=list)
     generations: int = 0  # the last number given out
     full: bool = False  # there is no room for another journal file
+    short: bool = False  # there soon will be none, says the broker: what is dead in files is worth more copying
     ballast: Ballast = Ballast.GONE
     recycled: list[str] = field(default_factory=list)  # journal files nobody needs, to be written over
 

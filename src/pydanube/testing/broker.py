@@ -15,6 +15,7 @@ from threading import Thread
 from typing import TypeVar
 
 from pydanube.api.server import Server, StandaloneSettings
+from pydanube.base.ids import LedgerId
 from pydanube.base.limits import MIB
 from pydanube.storage.settings import NodeSettings
 from pydanube.testing.clock import VirtualClock
@@ -35,6 +36,7 @@ class Life:
         self.server = Server(settings, clock=clock)
         self.faults = faults
         self._clock = clock
+        self._fillers: list[LedgerId] = []
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="danube-broker", daemon=True)
         self._thread.start()
@@ -83,19 +85,23 @@ class Life:
         for _ in range(ACCEPTING_TURNS):
             await asyncio.sleep(0)
 
-    def fill_disk(self) -> None:
+    def fill_disk(self, *, reserve: bool) -> None:
         if not self.faults.full:
             self.faults.full = True
+            self._do(self.server._broker.service.room.look())
+        if reserve and not self._fillers:
             self._fillers = self._do(use_up(self.server._broker._node))
 
     def free_disk(self) -> None:
         if self.faults.full:
             self.faults.full = False
-            self._do(self._remove_fillers())
+            self._do(self._free())
 
-    async def _remove_fillers(self) -> None:
-        for ledger in self._fillers:
+    async def _free(self) -> None:
+        fillers, self._fillers = self._fillers, []
+        for ledger in fillers:
             await self.server._broker._node.delete(ledger)
+        await self.server._broker.service.room.look()
 
     def _leave(self, way: Coroutine[object, object, None]) -> None:
         if self._clock is not None:
@@ -144,12 +150,12 @@ class BrokerBeside:
         self._life.crash()
         self._start()
 
-    def fill_disk(self) -> None:
-        """No file finds room from now on, and what room the journal has set aside is used up.
+    def fill_disk(self, *, reserve: bool = False) -> None:
+        """No file finds room from now on. Messages are refused with a retriable error; reading and acknowledging go on.
 
-        So neither messages nor acks are taken, as on a disk that is full: the error is retriable. Reading goes on.
+        With `reserve`, as if others had taken the disk, what the broker keeps for acks is used up too: then these fail.
         """
-        self._life.fill_disk()
+        self._life.fill_disk(reserve=reserve)
 
     def free_disk(self) -> None:
         """There is room again. The broker finds out by itself."""
@@ -175,8 +181,8 @@ class RunningBroker:
     async def crash(self) -> None:
         await asyncio.to_thread(self._beside.crash)
 
-    async def fill_disk(self) -> None:
-        await asyncio.to_thread(self._beside.fill_disk)
+    async def fill_disk(self, *, reserve: bool = False) -> None:
+        await asyncio.to_thread(self._beside.fill_disk, reserve=reserve)
 
     async def free_disk(self) -> None:
         await asyncio.to_thread(self._beside.free_disk)

@@ -93,9 +93,15 @@ def _says(text: str) -> Handler:
     return answer
 
 
+async def _ready(door: Door, fields: Object) -> Answer:
+    """Also when the disk is nearly full: those who acknowledge must find the broker, for they make room."""
+    refused = "; nothing is published until there is room on the disk again" if door.service.room.short else ""
+    return Answer(200, f"ready{refused}\n".encode(), TEXT)
+
+
 _OF_THE_BROKER = [
     Route("GET", "/healthz", "healthz", "Whether the process lives", _says("ok\n"), content_type=TEXT),
-    Route("GET", "/readyz", "readyz", "Whether the broker serves", _says("ready\n"), content_type=TEXT),
+    Route("GET", "/readyz", "readyz", "Whether the broker serves", _ready, content_type=TEXT),
     Route("GET", "/metrics", "metrics", "What it counts, for Prometheus", _metrics, content_type=PROMETHEUS),
     Route("GET", ERRORS_PATH, "errors", "Every error there is, by its code", _errors, content_type=HTML),
     Route("GET", f"{API}/broker", "broker", "Version and address of the broker", _broker),

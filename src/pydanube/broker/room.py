@@ -1,0 +1,98 @@
+"""Room on the disk: below a reserve nothing is published, so that what makes room goes on, acknowledging and deleting.
+
+It is asked once for each batch and counts down; how much there really is it looks up now and then. It owns no disk and
+decides nothing about messages that are stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from asyncio import Task
+from collections.abc import Awaitable, Callable
+
+from pydanube.base.errors import DanubeError, DiskFull
+from pydanube.base.limits import ROOM_LOOK_SECONDS, ROOM_RESERVE_FILES, ROOM_RESERVE_METADATA_BYTES
+
+log = logging.getLogger(__name__)
+REGAINED_PART = 8  # publishing goes on when this part of the reserve is free on top of it: not for every block
+
+
+def reserve_of(file_bytes: int) -> int:
+    """What is kept unless an operator says otherwise, by the size of a journal file."""
+    return ROOM_RESERVE_FILES * file_bytes + ROOM_RESERVE_METADATA_BYTES
+
+
+async def _plenty() -> int:
+    return sys.maxsize
+
+
+class Room:
+    """One for a broker. Until `start` there is plenty."""
+
+    def __init__(
+        self,
+        reserve_bytes: int = 0,
+        measure: Callable[[], Awaitable[int]] = _plenty,
+        changed: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.reserve_bytes = reserve_bytes
+        self.bytes = sys.maxsize  # that there were at the last look
+        self.short = False  # nothing is published now
+        self._left = sys.maxsize  # that may still be published until the next look
+        self._measure = measure
+        self._tell_changed = changed
+        self._looking: Task[None] | None = None
+
+    async def start(self) -> None:
+        """The first look, and from now on others in the background."""
+        if self.reserve_bytes:
+            await self.look()
+            self._looking = asyncio.get_running_loop().create_task(self._look_on())
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def admit(self, size: int) -> None:
+        """A batch of that size may be published, or `DiskFull`."""
+        if self.short or size > self._left:
+            raise DiskFull(
+                f"{self.bytes} bytes of room are left, and the last {self.reserve_bytes} are not for messages"
+            )
+        self._left -= size
+
+    async def look(self) -> None:
+        """How much there is. What was published since the last look is in it, or on its way and counted."""
+        try:
+            self.bytes = await self._measure()
+        except DanubeError as error:
+            log.warning("how much room the disk has is not known: %s", error)
+            return
+        self._left = self.bytes - self.reserve_bytes
+        if self.short:
+            self._left -= self.reserve_bytes // REGAINED_PART
+        short = self._left < 0
+        if short != self.short:
+            self.short = short
+            self._report()
+
+    def _report(self) -> None:
+        if self.short:
+            log.warning(
+                "the disk is nearly full and nothing is published until there is room again: %d bytes are left, and %d "
+                "are kept for acks and deletions (journal.reserve_bytes; by default by the size of journal.file_bytes)",
+                self.bytes,
+                self.reserve_bytes,
+            )
+        else:
+            log.warning("there is room on the disk again, %d bytes: publishing goes on", self.bytes)
+        if self._tell_changed is not None:
+            self._tell_changed(self.short)
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(ROOM_LOOK_SECONDS)
+            await self.look()
