@@ -17,8 +17,10 @@ import pydanube
 from api.frame_client import Client as FrameClient
 from api.frame_client import close_all
 from certificates import Authority
+from pydanube.api import doorway as doorway_module
+from pydanube.api import listener as listener_module
 from pydanube.api.server import Server, StandaloneSettings
-from pydanube.base.errors import ConfigInvalid, ConnectionLost, TlsFailed
+from pydanube.base.errors import ConfigInvalid, ConnectionLost, TlsFailed, TooManyConnections
 from pydanube.base.limits import MIB
 from pydanube.storage.settings import NodeSettings
 
@@ -28,9 +30,9 @@ Run = Callable[[Awaitable[None]], None]
 
 
 @asynccontextmanager
-async def broker(directory: Path, files: tuple[Path, Path] | None) -> AsyncIterator[Server]:
+async def broker(directory: Path, files: tuple[Path, Path] | None, **limits: int) -> AsyncIterator[Server]:
     node = NodeSettings(file_bytes=4 * MIB)
-    server = Server(StandaloneSettings(directory / "data", port=0, node=node, certificate=files))
+    server = Server(StandaloneSettings(directory / "data", port=0, node=node, certificate=files, **limits))
     await server.start()
     try:
         async with asyncio.timeout(20):
@@ -262,6 +264,66 @@ def test_handshakes_that_end_midway_leave_nothing(tmp_path: Path, run: Run) -> N
         writer.close()
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
+    run(story())
+
+
+@LOOPS
+def test_one_connection_too_many_is_told_so_through_tls(tmp_path: Path, run: Run) -> None:
+    authority = Authority(tmp_path)
+
+    async def story() -> None:
+        async with broker(tmp_path, authority.sign(), connections_max=1) as server:
+            ca_file = str(authority.file)
+            async with pydanube.connect(server.url, ca_file=ca_file) as client:
+                with pytest.raises(TooManyConnections):
+                    await pydanube.connect(server.url, ca_file=ca_file).open()
+                context = ssl.create_default_context(cafile=authority.file)
+                reader, writer = await asyncio.open_connection(*server.address, ssl=context)
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: danube\r\n\r\n")
+                answer = await reader.read()
+                assert answer.startswith(b"HTTP/1.1 503")
+                assert b"too_many_connections" in answer
+                writer.close()
+                await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+                assert "default" in await client.admin.namespaces()
+                assert (len(server._listener.connections), server._listener.refused) == (1, 2)
+            while server._listener._lingering or server._listener.connections:  # noqa: ASYNC110 - the loop must turn
+                await asyncio.sleep(0)
+            async with pydanube.connect(server.url, ca_file=ca_file):
+                assert len(server._listener.connections) == 1
+
+    run(story())
+
+
+@LOOPS
+def test_handshakes_of_too_many_are_few_and_short(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setattr(listener_module, "REFUSED_HANDSHAKES_MAX", 3)
+    monkeypatch.setattr(listener_module, "LINGER_SECONDS", 3600.0)  # none of them is past
+    monkeypatch.setattr(doorway_module, "LINGER_SECONDS", 0.05)
+
+    async def ended(sent: bytes) -> None:
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(sent)
+        await asyncio.gather(reader.read(), return_exceptions=True)
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    async def story() -> None:
+        nonlocal server
+        async with broker(tmp_path, authority.sign(), connections_max=1) as server:
+            ca_file = str(authority.file)
+            async with pydanube.connect(server.url, ca_file=ca_file):
+                for sent in (b"", b"\x16\x03\x01"):  # says nothing, and stops in its handshake
+                    await ended(sent)
+                with pytest.raises(TooManyConnections):
+                    await pydanube.connect(server.url, ca_file=ca_file).open()
+                with pytest.raises(ConnectionLost):  # the fourth is not told
+                    await pydanube.connect(server.url, ca_file=ca_file).open()
+                assert (server._listener._handshakes, server._listener.refused) == (3, 4)
+                assert not server._listener._lingering
+
+    server: Server
     run(story())
 
 

@@ -54,6 +54,7 @@ class Doorway(asyncio.Protocol):
         "_receive",
         "_securing",
         "_silent",
+        "_speak",
         "_timer",
         "_transport",
         "_waiting_bytes",
@@ -63,7 +64,8 @@ class Doorway(asyncio.Protocol):
         self._listener = listener
         self._transport: Transport
         self._first = b""
-        self._receive: Callable[[bytes], None] = self._sniff if listener.certificate is None else self._sniff_tls
+        self._speak: Callable[[bytes], None] = self._sniff  # what takes its first bytes, in TLS or without
+        self._receive: Callable[[bytes], None] = self._speak if listener.certificate is None else self._sniff_tls
         self._native: NativeConnection | GrpcConnection | None = None  # one that carries many calls
         self._http: HttpConnection | None = None
         self._timer: TimerHandle | None = None
@@ -95,7 +97,8 @@ class Doorway(asyncio.Protocol):
         if self._http is not None:
             self._http.lost()
         self._native = self._http = None
-        self._receive, self._first = _ignore, b""  # nothing refers to itself: what it held is free at once
+        self._receive = self._speak = _ignore  # nothing refers to itself: what it held is free at once
+        self._first = b""
 
     def pause_writing(self) -> None:
         """It does not read what it was sent, so nothing more is read from it: what it asks for would be answered."""
@@ -165,9 +168,11 @@ class Doorway(asyncio.Protocol):
     # -- when there are too many -------------------------------------------------------------------------------------
 
     def _linger(self) -> None:
-        """How to tell it so is known by its first bytes. With TLS that would take a handshake, so it is not told."""
-        if self._listener.certificate is None and self._listener.linger(self):
-            self._receive = self._turn_away
+        """How to tell it so is known by its first bytes: with TLS, by those after the handshake."""
+        if self._listener.linger(self):
+            self._speak = self._turn_away
+            if self._listener.certificate is None:
+                self._receive = self._speak
             self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
         else:
             self._transport.abort()
@@ -213,9 +218,9 @@ class Doorway(asyncio.Protocol):
         finally:
             self._securing = None
         self._transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES_MAX)
-        self._receive = self._sniff
+        self._receive = self._speak
         if self._first:
-            self._sniff(b"")
+            self._speak(b"")
 
     def _keep(self, data: bytes) -> None:
         """It may speak at once when the handshake is done, before we are told that it is."""

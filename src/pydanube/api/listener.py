@@ -25,6 +25,8 @@ from pydanube.base.limits import (
     CONNECTIONS_MAX,
     FRAME_BYTES_MAX,
     KEEPALIVE_SECONDS,
+    LINGER_SECONDS,
+    REFUSED_HANDSHAKES_MAX,
     SEND_BUFFERS_BYTES_MAX,
     SWEEP_CONNECTIONS,
 )
@@ -60,6 +62,7 @@ class Listener:
         self.greeting: dict[Doorway, None] = {}
         self.unfinished = Unfinished()
         self._lingering: dict[Doorway, None] = {}  # one too many each, and soon told so
+        self._handshakes = 0  # of such, begun a moment ago
         self._stuck: dict[Doorway, int] = {}  # bytes that wait for whoever takes nothing, the longest first
         self._stuck_bytes = 0
         self.welcome = Welcome(broker, FRAME_BYTES_MAX, keepalive_seconds)
@@ -126,8 +129,16 @@ class Listener:
         """Whether one that is not admitted may stay until it was told so."""
         if len(self._lingering) >= CONNECTIONS_LINGERING_MAX:
             return False
+        if self.certificate is not None:
+            if self._handshakes >= REFUSED_HANDSHAKES_MAX:
+                return False
+            self._handshakes += 1
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._handshake_past)
         self._lingering[doorway] = None
         return True
+
+    def _handshake_past(self) -> None:
+        self._handshakes -= 1
 
     def stuck(self, doorway: Doorway, bytes: int) -> None:
         """It takes nothing, and so much waits for it. What waits for all such has a bound."""

@@ -159,6 +159,7 @@ CONFIG_FILE_BYTES_MAX = 64 * KIB  # a file that is longer is not a configuration
 CONNECTIONS_GREETING_MAX = 4_096  # that have not said hello yet; beyond it the one that waits longest goes
 CONNECTIONS_LINGERING_MAX = 64  # too many, that are waited for to be told so; FILES_RESERVED has room for them
 LINGER_SECONDS = 1.0  # for their first bytes, which say how to tell them
+REFUSED_HANDSHAKES_MAX = 32  # in that time: telling it by TLS costs about a millisecond of the loop each
 FILES_RESERVED = 512  # file descriptors that connections leave to the journal and the rest
 KEEPALIVE_SECONDS = 30  # of silence before the broker asks; it takes twice as long for an end
 SWEEP_CONNECTIONS = 32  # looked at in one turn: ten thousand idle ones are never more than a fraction of a millisecond
