@@ -122,7 +122,7 @@ class Backlog:
 
 
 def extents_of(stream: Stream) -> list[Extent]:
-    """Of its sealed ledgers, and of what is not sealed yet as if it were one."""
+    """Of what is sealed, and of what is not yet as if it were one ledger."""
     found = [Extent(ledger.first, ledger.last, ledger.bytes) for ledger in stream.sealed]
     first = found[-1].last + 1 if found else stream.first
     if stream.next_offset > first:

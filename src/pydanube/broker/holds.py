@@ -26,7 +26,7 @@ from pydanube.broker.delivery import Consumer
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.pacing import Pace
-from pydanube.broker.policies import Policies
+from pydanube.broker.policies import DELTA, Policies
 from pydanube.broker.quotas import Usage
 from pydanube.broker.rates import rate_of
 from pydanube.broker.room import Room
@@ -194,6 +194,7 @@ def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
         backlog=policies.backlog,
         dispatch_messages_per_second=policies.dispatch_messages_per_second,
         dispatch_bytes_per_second=policies.dispatch_bytes_per_second,
+        table=DELTA if policies.table == DELTA else None,
     )
 
 

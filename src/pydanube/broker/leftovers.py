@@ -1,5 +1,7 @@
 """What deleted topics leave in storage, until all of it is gone: removed at once, and what could not be, again later.
 
+Object storage may take its time, or hang: nobody waits for it longer than a moment.
+
 A topic's record goes first, so a stream whose topic has none is left over, whenever that is found out: also after a
 crash in the middle of a deletion.
 """
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import Task
+from functools import partial
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import TOPICS_OPENING_MAX
@@ -16,6 +20,7 @@ from pydanube.broker.topic import Surroundings, state_stream
 from pydanube.storage.removal import remove_stream
 
 log = logging.getLogger(__name__)
+PATIENCE_SECONDS = 2.0
 
 
 class Leftovers:
@@ -24,7 +29,7 @@ class Leftovers:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._streams: dict[str, None] = {}
-        self._sweeping = asyncio.Lock()
+        self._removing: dict[str, Task[None]] = {}
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
 
     def __len__(self) -> int:
@@ -46,15 +51,30 @@ class Leftovers:
                 self._streams[stream] = None
 
     async def sweep(self) -> None:
-        async with self._sweeping:
-            await asyncio.gather(*map(self._remove, list(self._streams)))
+        """Begins to remove all that is not being removed, and waits a moment for it."""
+        for stream in self._streams:
+            if stream not in self._removing:
+                task = self._removing[stream] = asyncio.get_running_loop().create_task(self._remove(stream))
+                task.add_done_callback(partial(self._removed, stream))
+        if self._removing:
+            await asyncio.wait(list(self._removing.values()), timeout=PATIENCE_SECONDS)
+
+    def _removed(self, stream: str, task: Task[None]) -> None:
+        self._removing.pop(stream, None)
+
+    async def close(self) -> None:
+        removing = list(self._removing.values())
+        for task in removing:
+            task.cancel()
+        await asyncio.gather(*removing, return_exceptions=True)
 
     async def _remove(self, stream: str) -> None:
         around = self._around
+        cold = None if around.tier is None else around.tier.reader
         async with self._turns:
             try:
-                await remove_stream(stream, around.catalog, around.nodes, around.randomness)
+                await remove_stream(stream, around.catalog, around.nodes, around.randomness, cold)
             except DanubeError as error:
                 log.warning("%s, of a deleted topic, stays for now: %s", stream, error)
                 return
-        del self._streams[stream]
+        self._streams.pop(stream, None)

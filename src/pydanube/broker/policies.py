@@ -14,6 +14,7 @@ from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, 
 from pydanube.broker.quotas import BacklogQuota
 
 NUMBER_MAX = (1 << 62) - 1
+DELTA, NO_TABLE = "delta", "none"
 REJECT, DROP_OLDEST = "reject", "drop_oldest"
 
 
@@ -37,6 +38,7 @@ class Policies:
     retention_seconds: int | None = None
     retention_bytes: int | None = None
     ttl_seconds: int | None = None
+    table: str | None = None  # `delta`: what is in object storage is a table of it, too; `none` for one topic not
 
     def __post_init__(self) -> None:
         for name, top in _BOUNDS.items():
@@ -45,6 +47,9 @@ class Policies:
                 raise PolicyInvalid(f"{name} is a whole number from 1 to {top}, not {value!r:.50}")
         if self.backlog_policy not in (None, REJECT, DROP_OLDEST):
             raise PolicyInvalid(f"backlog_policy is {REJECT} or {DROP_OLDEST}, not {self.backlog_policy!r:.50}")
+
+        if self.table not in (None, NO_TABLE, DELTA):
+            raise PolicyInvalid(f"table is {DELTA} or {NO_TABLE}, not {self.table!r:.50}")
 
     def over(self, below: Policies) -> Policies:
         """These, and where these say nothing, those below."""
@@ -92,6 +97,7 @@ OF_RELIABLE = (
     "retention_seconds",
     "retention_bytes",
     "ttl_seconds",
+    "table",
 )
 
 _BOUNDS: dict[str, int] = {

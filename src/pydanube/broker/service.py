@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +50,8 @@ from pydanube.broker.quotas import Usage
 from pydanube.broker.reopening import reopen
 from pydanube.broker.room import Room
 from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.tiering import Space, Tiering
+from pydanube.broker.tiers import Tiers
 from pydanube.broker.topic import LATEST, Receipt, Surroundings, Topic
 from pydanube.ledger.dedup import Renewal
 from pydanube.ledger.state_records import SubscriptionKind
@@ -57,6 +59,7 @@ from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.cold import ColdReader, ColdTier
 from pydanube.storage.tail import TailCache
 from pydanube.wire.batch import Batch
 
@@ -82,6 +85,9 @@ class Service:
         cache: TailCache | None = None,
         auto_create: bool = True,
         room: Room | None = None,
+        tier: ColdTier | None = None,
+        space: Callable[[], Awaitable[Space]] | None = None,
+        claim: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._directory = directory
         self.clock = clock
@@ -89,13 +95,17 @@ class Service:
         self.intake = Intake()
         self.room = room or Room()
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
-        self._around = Surroundings(catalog, nodes, clock, randomness, cache or TailCache(), self._publish_dead_letter)
+        self._around = Surroundings(
+            catalog, nodes, clock, randomness, cache or TailCache(), self._publish_dead_letter, tier
+        )
         self._loop = asyncio.get_running_loop()
         self._opened: dict[TopicName, Opened] = {}
         self._opening: dict[TopicName, Task[Opened]] = {}
         self._usages: dict[str, Usage] = {}  # of namespaces that have a limit
         self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
         self._leftovers = Leftovers(self._around)
+        self.tiering = None if tier is None else Tiering(tier, clock, self._kept, space=space, claim=claim)
+        self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader)
         self.admin = Admin(self)
         self.notes = directory.notes
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
@@ -104,6 +114,7 @@ class Service:
         self._moved = asyncio.Event()  # the clock was, by hand
         self._housekeeping = self._loop.create_task(self._keep_house())
         self._reopening: Task[None] | None = None
+        self._moving = None if self.tiering is None else self._loop.create_task(self.tiering.run())
 
     # -- namespaces ----------------------------------------------------------------------------------------------------
 
@@ -159,7 +170,7 @@ class Service:
                     continue
                 stream, _ = await self._around.catalog.load(record.stream(place.partition))
                 if stream.unsealed is None:
-                    usage.set(str(place), sum(each.bytes for each in stream.ledgers if not stream.is_dead(each)))
+                    usage.set(str(place), sum(each.bytes for each in stream.stretches))
                     continue
                 try:
                     await self.open(ANONYMOUS, str(place))
@@ -547,6 +558,9 @@ class Service:
         """All that is served here now, in the order of opening."""
         return list(self._opened.values())
 
+    def _kept(self) -> list[Topic]:
+        return [opened.topic for opened in self._opened.values() if isinstance(opened.topic, Topic)]
+
     @property
     def surroundings(self) -> Surroundings:
         return self._around
@@ -560,11 +574,13 @@ class Service:
         self._closed = True
         self._housekeeping.cancel()
         counting = list(self._counting.values())
-        if self._reopening is not None:
-            counting.append(self._reopening)
+        counting += [task for task in (self._reopening, self._moving) if task is not None]
         for task in counting:
             task.cancel()
         await asyncio.gather(self._housekeeping, *counting, *self._opening.values(), return_exceptions=True)
+        await self._leftovers.close()
+        if self.tiering is not None:
+            await self.tiering.close()
         opened = list(self._opened.values())
         for each in opened:
             each.let_go()

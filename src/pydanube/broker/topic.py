@@ -44,6 +44,7 @@ from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.cold import ColdTier, tier_bounds
 from pydanube.storage.managed import ManagedLedger
 from pydanube.storage.stream import Stream, StreamSettings
 from pydanube.storage.tail import TailCache
@@ -67,6 +68,7 @@ class Surroundings:
     randomness: Randomness
     cache: TailCache
     publish: PublishElsewhere  # where dead letters go
+    tier: ColdTier | None = None  # where messages go that are sealed, if anywhere
 
 
 class Session(NamedTuple):
@@ -145,11 +147,13 @@ class Topic:
         return topic
 
     async def _take(self, name: str, *, lazy: bool) -> Stream:
-        around, options = self._around, self.options
-        settings = StreamSettings(options.copies, options.durability, options.ledger_bytes, options.ledger_seconds)
+        around, options, tier = self._around, self.options, None if lazy else self._around.tier
+        size, age = tier_bounds(tier, options.ledger_bytes, options.ledger_seconds)
+        settings = StreamSettings(options.copies, options.durability, size, age)
         if lazy:  # the state: whatever the messages are worth, what consumers were promised is kept
             settings = StreamSettings(options.copies, ledger_seconds=options.ledger_seconds, lazy=True)
-        return await Stream.take(name, around.catalog, around.nodes, around.clock, around.randomness, settings)
+        cold = None if tier is None else tier.reader
+        return await Stream.take(name, around.catalog, around.nodes, around.clock, around.randomness, settings, cold)
 
     @property
     def epoch(self) -> Epoch:

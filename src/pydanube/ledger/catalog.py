@@ -14,6 +14,7 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.ledger.cold import Cold
+from pydanube.ledger.retention import LedgerInfo
 from pydanube.ledger.segments import Segment, SegmentPlan
 
 
@@ -146,6 +147,16 @@ class StreamRecord:
         starts = [ledger.first for ledger in self.ledgers if not self.is_dead(ledger)][:1]
         starts += [entry.first for entry in self.cold.entries[:1]]
         return max(self.kept_from, min(starts, default=self.next_offset))
+
+    @property
+    def stretches(self) -> list[LedgerInfo]:
+        """All that is sealed and still there, in segments or in ledgers, each part once, oldest first."""
+        cold, start = self.cold.entries, max(self.cold.end, self.cold.local_from)
+        found = [LedgerInfo(each.first, each.last, each.bytes, each.newest) for each in cold]
+        for ledger in self.ledgers:
+            if ledger.phase is Phase.SEALED and ledger.last >= max(ledger.first, start):
+                found.append(LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest))
+        return [each for each in found if each.last >= self.kept_from]
 
     def ledger_at(self, offset: int) -> LedgerRecord:
         """The ledger that holds `offset`, or the next one if it fell into a gap that was never used."""

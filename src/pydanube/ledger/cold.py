@@ -107,13 +107,14 @@ class Cold:
     # -- indexes -------------------------------------------------------------------------------------------------------
 
     def to_fold(self) -> tuple[Entry, ...]:
-        """The entries that are to move into an index now, if any list is too long."""
+        """The entries that are to move into an index now, if a list is too long. They have no local copies any more."""
         found: tuple[Entry, ...] = self.segments
         level = 0
         while True:
             if len(found) > SEGMENTS_LISTED_MAX:
                 older = found[: SEGMENTS_LISTED_MAX // 2]
-                return () if self.merging is not None and older[-1].last >= self.merging.first else older
+                still = self.end if self.merging is None else self.merging.first
+                return older if older[-1].last < min(still, self.local_from) else ()
             level += 1
             found = tuple(index for index in self.indexes if index.level == level)
             if not found:
@@ -152,10 +153,9 @@ class Cold:
         segments = (*self.segments[:at], segment, *self.segments[at + len(parts) :])
         return replace(self, segments=segments, merging=None, doomed=(*self.doomed, *doomed))
 
-    def merge_given_up(self, stream: str) -> Cold:
-        assert self.merging is not None
-        doomed = Doomed(segment_key(stream, self.merging))
-        return replace(self, merging=None, doomed=(*self.doomed, doomed))
+    def merge_given_up(self) -> Cold:
+        """Something else lies where it should: that is not ours to delete."""
+        return replace(self, merging=None)
 
 
 def find_entry(entries: Sequence[Entry], offset: int) -> Entry | None:

@@ -13,7 +13,7 @@ from functools import partial
 
 from pydanube.base.errors import BatchInvalid, DanubeError, QuorumLost
 from pydanube.base.limits import READ_AHEAD_BYTES
-from pydanube.ledger.retention import LedgerInfo, RetentionPolicy, trim_before
+from pydanube.ledger.retention import RetentionPolicy, trim_before
 from pydanube.storage.stream import Stream
 from pydanube.storage.tail import TailCache
 from pydanube.wire.batch import Batch
@@ -108,8 +108,9 @@ class ManagedLedger:
         needed_from: int | None,
     ) -> int:
         """The first offset to keep, by the policy and by what subscriptions still need."""
-        sealed = [LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest) for ledger in self.stream.sealed]
-        return trim_before(sealed, policy, deletable_before, now, clock_trusted=clock_trusted, needed_from=needed_from)
+        return trim_before(
+            self.stream.sealed, policy, deletable_before, now, clock_trusted=clock_trusted, needed_from=needed_from
+        )
 
 
 def _for_publishers(error: BaseException) -> DanubeError:

@@ -1,22 +1,29 @@
-"""Removes a stream for good: what its ledgers hold on the nodes first, then the record that names them.
+"""Removes a stream for good: what its ledgers hold on the nodes and its objects first, then the record that names them.
 
-In this order a crash leaves a record behind, never a ledger that nobody knows of: whoever finds the record does all of
-it again. Only for streams that nobody will open any more.
+In this order a crash leaves a record behind, never a ledger or an object that nobody knows of: whoever finds the record
+does all of it again. Only for streams that nobody will open any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from pydanube.base.errors import CatalogConflict, DanubeError
+from pydanube.base.errors import CatalogConflict, DanubeError, SegmentMissing
 from pydanube.ledger.catalog import LedgerRecord
+from pydanube.ledger.cold import Cold, Entry, SegmentIndex, index_key
+from pydanube.ledger.segments import Segment, folder_of, segment_key
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.cold import ColdReader
 from pydanube.storage.stream import GONE
 
+TABLE_LOG = "_delta_log/"
 
-async def remove_stream(name: str, catalog: Catalog, nodes: StorageNodes, randomness: Randomness) -> None:
+
+async def remove_stream(
+    name: str, catalog: Catalog, nodes: StorageNodes, randomness: Randomness, cold: ColdReader | None = None
+) -> None:
     """Returns when nothing of it is left. After an error some of it is; the next call goes on with that."""
     while True:
         record, version = await catalog.load(name)
@@ -27,6 +34,8 @@ async def remove_stream(name: str, catalog: Catalog, nodes: StorageNodes, random
             version = await catalog.store(name, taken, version)
             for ledger in record.ledgers:
                 await _delete(ledger, nodes)
+            if record.cold != Cold():
+                await _delete_objects(name, record.cold, cold or ColdReader(None))
             return await catalog.delete(name, version)
         except CatalogConflict:
             continue  # an owner's last decision, or somebody else who removes it
@@ -37,3 +46,30 @@ async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> None:
     for answer in await asyncio.gather(*deletions, return_exceptions=True):
         if isinstance(answer, BaseException) and not isinstance(answer, GONE):
             raise answer if isinstance(answer, DanubeError) else DanubeError(f"ledger {ledger.id}: {answer}")
+
+
+async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:
+    """Those that the record names, and the log of the table they are in; what others put beside them stays."""
+    segments = reader.segments
+    plans = [plan for plan in (cold.planned, cold.merging) if plan is not None]
+    for key in [*(each.key for each in cold.doomed), *(segment_key(name, plan) for plan in plans)]:
+        await segments.delete(key)
+    for entry in cold.entries:
+        await _delete_entry(name, entry, reader)
+    if cold.tabled:
+        for key in await segments.list(folder_of(name) + TABLE_LOG):
+            await segments.delete(key)
+
+
+async def _delete_entry(name: str, entry: Entry, reader: ColdReader) -> None:
+    """An index after what it lists; one that is lost has nothing to say any more."""
+    if isinstance(entry, Segment):
+        return await reader.segments.delete(segment_key(name, entry.plan))
+    assert isinstance(entry, SegmentIndex)
+    try:
+        below = await reader.entries(name, entry)
+    except SegmentMissing:
+        below = ()
+    for each in below:
+        await _delete_entry(name, each, reader)
+    await reader.segments.delete(index_key(name, entry))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Task
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -23,13 +23,18 @@ from pydanube.base.errors import (
     NodeReplaced,
     OffsetNotConfirmed,
     OwnershipLost,
+    SegmentMissing,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch
+from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
+from pydanube.ledger.retention import LedgerInfo
+from pydanube.ledger.segments import SegmentPlan
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
+from pydanube.storage.cold import ColdReader
 from pydanube.storage.recovery import recover_ledger
 from pydanube.storage.writer import LedgerWriter
 from pydanube.wire.batch import Batch
@@ -55,9 +60,17 @@ class Stream:
     """One owner's hold on a stream. `Stream.take` makes it; when it is lost, it stays lost."""
 
     def __init__(
-        self, name: str, catalog: Catalog, nodes: StorageNodes, clock: Clock, token: str, settings: StreamSettings
+        self,
+        name: str,
+        catalog: Catalog,
+        nodes: StorageNodes,
+        clock: Clock,
+        token: str,
+        settings: StreamSettings,
+        cold: ColdReader | None,
     ) -> None:
         self.name = name
+        self._cold = cold or ColdReader(None)
         self._catalog = catalog
         self._nodes = nodes
         self._clock = clock
@@ -86,9 +99,10 @@ class Stream:
         clock: Clock,
         randomness: Randomness,
         settings: StreamSettings,
+        cold: ColdReader | None = None,
     ) -> Stream:
         """Becomes the owner, whoever was it before; returns when the stream can be appended to."""
-        stream = cls(name, catalog, nodes, clock, randomness.bytes(8).hex(), settings)
+        stream = cls(name, catalog, nodes, clock, randomness.bytes(8).hex(), settings, cold)
         stream._record, stream._version = await catalog.load(name)
         await stream._store(stream._record.taken_over(stream._token))
         try:
@@ -155,6 +169,12 @@ class Stream:
         if writer is not None and self._finishing is None and writer.next_offset > writer.first:
             self._roll(writer)
 
+    async def seal(self) -> None:
+        """All that is there now is sealed, if nothing fails."""
+        self.roll()
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+
     def roll_if_outlived(self, time: int, deletable_before: int | None) -> None:
         """If the open ledger has something from before `time` that may go: ledgers go as a whole, and only sealed."""
         writer = self._writer
@@ -177,11 +197,14 @@ class Stream:
         return self._record.next_offset if self._writer is None else self._writer.next_offset
 
     @property
-    def sealed(self) -> tuple[LedgerRecord, ...]:
-        """The ledgers that will not change any more, oldest first."""
-        record = self._record
-        sealed = [ledger for ledger in record.ledgers if ledger.phase is Phase.SEALED and not record.is_dead(ledger)]
-        return tuple(sealed)
+    def record(self) -> StreamRecord:
+        """What the catalogue has, as far as this owner knows."""
+        return self._record
+
+    @property
+    def sealed(self) -> tuple[LedgerInfo, ...]:
+        """What will not change any more, oldest first."""
+        return tuple(self._record.stretches)
 
     @property
     def first(self) -> int:
@@ -191,8 +214,12 @@ class Stream:
     @property
     def bytes(self) -> int:
         """About how many one copy of it has."""
-        writers = [writer for writer in (self._finishing, self._writer) if writer is not None]
-        return sum(ledger.bytes for ledger in self.sealed) + sum(writer.bytes for writer in writers)
+        return sum(ledger.bytes for ledger in self.sealed) + self.open_bytes
+
+    @property
+    def open_bytes(self) -> int:
+        """Of what is not sealed."""
+        return sum(writer.bytes for writer in (self._finishing, self._writer) if writer is not None)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -200,14 +227,46 @@ class Stream:
         """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
         if offset > self.confirmed:
             raise OffsetNotConfirmed(f"offset {offset} of {self.name} is not confirmed")
+        cold = self._record.cold
+        if offset < cold.local_from:
+            return await self._read_cold(offset, bytes_max)
         ledger = self._record.ledger_at(offset)
         offset = max(offset, ledger.first)
         try:
             return await self._read_ledger(ledger, offset, bytes_max)
-        except EntryMissing:
-            if ledger.durability is not Durability.BUFFERED:
+        except DanubeError as error:
+            if offset < self._record.cold.end:  # evicted just now, or this copy of it is damaged
+                return await self._read_cold(offset, bytes_max)
+            if not isinstance(error, EntryMissing) or ledger.durability is not Durability.BUFFERED:
                 raise
             return await self.read(await self._behind_gap(ledger, offset), bytes_max)
+
+    async def _read_cold(self, offset: int, bytes_max: int) -> list[Batch]:
+        record = self._record
+        try:
+            batches = await self._cold.read(self.name, record.cold, offset, bytes_max)
+        except SegmentMissing:
+            if self._record.cold == record.cold:
+                raise
+            return await self.read(max(offset, self._record.first), bytes_max)  # merged or trimmed meanwhile
+        return batches or await self.read(record.cold.end, bytes_max)
+
+    async def read_planned(self, plan: SegmentPlan) -> AsyncIterator[Batch]:
+        """What a planned segment is to hold, from the nodes, whatever readers may see of it by now."""
+        for ledger in self._record.ledgers:
+            offset = max(plan.first, ledger.first)
+            while offset <= min(plan.last, ledger.last):
+                try:
+                    batches = await self._read_ledger(ledger, offset, READ_AHEAD_BYTES)
+                except EntryMissing:
+                    if ledger.durability is not Durability.BUFFERED:
+                        raise
+                    offset = await self._behind_gap(ledger, offset)
+                    continue
+                for batch in batches:
+                    passed = max(0, offset - batch.base_offset)
+                    yield batch.slice(passed, batch.count - passed)
+                    offset = batch.last_offset + 1
 
     async def _behind_gap(self, ledger: LedgerRecord, offset: int) -> int:
         """A power cut took what was only buffered. If every copy says so, reading goes on at the next entry."""
@@ -260,10 +319,16 @@ class Stream:
         """From now on nothing below `before` is there, for good; what can be deleted of it now is."""
         async with self._changing:
             await self._decide(self._record.truncated(self.epoch, before))
-        self.roll()
-        if self._opening is not None:
-            await asyncio.wait([self._opening])
+        await self.seal()
         await self.trim(before)
+
+    async def decide(self, change: Callable[[StreamRecord], StreamRecord]) -> StreamRecord:
+        """One more decision of the owner, of the record as it is then; what no node needs by it goes, in time."""
+        async with self._changing:
+            await self._decide(change(self._record))
+            decided = self._record
+        self._sweep_later(0.0)
+        return decided
 
     async def _decide(self, record: StreamRecord) -> None:
         """Unless it is decided already."""

@@ -27,13 +27,13 @@ class StorageService:
         service = self._face.service
         topic = service.reliable(await service.open(ANONYMOUS, name))
         answer = danube.ListSegmentDescriptorsResponse()
-        for ledger in topic.ledger.stream.sealed:
-            if ledger.last >= ledger.first and (ledger.first > request.after_offset or not request.after_offset):
+        for part in await service.tiers.parts(topic):
+            if part.first > request.after_offset or not request.after_offset:
                 answer.segments.add(
-                    segment_id=f"ledger-{ledger.id}",
-                    start_offset=ledger.first,
-                    end_offset=ledger.last,
-                    size=ledger.bytes,
-                    created_at=ledger.newest // SECOND,
+                    segment_id=part.id,
+                    start_offset=part.first,
+                    end_offset=part.last,
+                    size=part.size or part.bytes,
+                    created_at=part.newest // SECOND,
                 )
         return answer

@@ -1,0 +1,76 @@
+"""One place in object storage belongs to one broker: a mark there and a note in the metadata say the same.
+
+So a wrong URL, a folder that is not mounted, or a prefix that another broker uses is found before anything is written,
+evicted or deleted.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pydanube.base.errors import ObjectMissing, ObjectsRefused, SegmentConflict, SegmentDamaged
+from pydanube.broker.notes import Notes
+from pydanube.ports.randomness import Randomness
+from pydanube.ports.segments import Segments
+
+MARK = "_danube.json"
+NOTE = "objects"
+
+
+class Claim:
+    """`used` says whether the metadata knows of anything in object storage."""
+
+    def __init__(self, segments: Segments, notes: Notes, randomness: Randomness, shown: str, *, used: bool) -> None:
+        self._segments = segments
+        self._notes = notes
+        self._randomness = randomness
+        self._shown = shown
+        self._used = used
+
+    async def take(self) -> None:
+        """Returns when the place is ours; raises why it is not, or why that cannot be told yet."""
+        noted = self._notes.get(NOTE)
+        found = await self._mark()
+        if noted is not None:
+            own = _id_of(noted)
+            if found is None and not self._used:
+                return await self._write(own)
+            if found is None:
+                raise ObjectsRefused(
+                    f"{self._shown} is not where this broker's segments are: {MARK} is missing. "
+                    "Is storage.objects.url right, and the folder mounted?"
+                )
+            if found != own:
+                raise ObjectsRefused(
+                    f"{self._shown} belongs to another broker, says {MARK}; give this one its own prefix"
+                )
+            return
+        if found is not None:
+            raise ObjectsRefused(f"{self._shown} belongs to another broker, says {MARK}; give this one its own prefix")
+        own = self._randomness.bytes(16).hex()
+        await self._notes.put(NOTE, _encode(own))
+        await self._write(own)
+
+    async def _mark(self) -> str | None:
+        try:
+            data = await self._segments.load(MARK)
+        except ObjectMissing:
+            return None
+        try:
+            return _id_of(data)
+        except (ValueError, KeyError, TypeError):
+            raise SegmentDamaged(f"{MARK} in {self._shown} cannot be read") from None
+
+    async def _write(self, own: str) -> None:
+        try:
+            await self._segments.create(MARK, _encode(own))
+        except SegmentConflict:
+            raise ObjectsRefused(f"{self._shown} was taken by another broker just now") from None
+
+
+def _encode(own: str) -> bytes:
+    return json.dumps({"broker": own}).encode()
+
+
+def _id_of(data: bytes) -> str:
+    return str(json.loads(data)["broker"])

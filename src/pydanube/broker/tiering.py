@@ -1,0 +1,314 @@
+"""Moves what is sealed into object storage, in the background, and lets local copies go that nobody misses.
+
+Every step is decided in the stream's record before or after its effect, so that whoever owns the stream next goes on
+with it: planned, written, published; read again, then evicted; buried, deleted, then forgotten. One thing at a time
+happens to a stream; a step that fails does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Task
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from pydanube.base.errors import DanubeError, OwnershipLost, SegmentMissing
+from pydanube.base.limits import MIB
+from pydanube.broker.topic import Topic
+from pydanube.broker.trouble import Troubles
+from pydanube.ledger.catalog import StreamRecord
+from pydanube.ledger.cold import Cold, Entry, index_key, make_index
+from pydanube.ledger.retention import LedgerInfo, trim_before
+from pydanube.ledger.segments import Segment, SegmentPlan, segment_key
+from pydanube.ledger.tiering import SECOND, local_segments, next_segment, outlived
+from pydanube.ports.clock import Clock
+from pydanube.storage.cold import ColdTier
+from pydanube.storage.stream import Stream
+
+log = logging.getLogger(__name__)
+TURN_SECONDS = 1.0
+UPLOADS_AT_ONCE = 2  # each holds a segment in the memory of the process that writes it
+TOPICS_A_SLICE = 200  # looked at before others have their turn
+ROLLED_BYTES_MIN = MIB  # of an open ledger that is sealed to make room
+
+
+class Space(NamedTuple):
+    """Of the disk that local copies lie on."""
+
+    free: int
+    total: int
+    kept: int = 0  # what must be free for the broker to go on
+
+
+class Tables:
+    """What makes tables of topics; nothing where no topic has one."""
+
+    async def follow(self, topic: Topic) -> None:
+        """Brings the topic's table to what its record says, and merges what is small."""
+
+
+class Tiering:
+    """Owned by the broker's loop. `topics` are those that it serves; `space` is asked before local copies go."""
+
+    def __init__(
+        self,
+        tier: ColdTier,
+        clock: Clock,
+        topics: Callable[[], Sequence[Topic]],
+        *,
+        space: Callable[[], Awaitable[Space]] | None = None,
+        claim: Callable[[], Awaitable[None]] | None = None,
+        tables: Tables | None = None,
+    ) -> None:
+        self.tier = tier
+        self.troubles = Troubles(clock)
+        self.uploaded = 0  # segments
+        self.uploaded_bytes = 0  # of their objects
+        self._clock = clock
+        self._topics = topics
+        self._space = space
+        self._claim = claim
+        self._tables = tables or Tables()
+        self._turns = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._working: dict[str, Task[None]] = {}
+        self._pressed: dict[str, int] = {}  # streams whose local copies below this must go, for want of space
+        self._hurried: dict[str, None] = {}  # streams whose next segment does not wait until it is full
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """For ever. Nothing is written or deleted before the place is known to be ours."""
+        while self._claim is not None:
+            try:
+                await self._claim()
+                self.troubles.worked("object storage", "claim")
+                break
+            except DanubeError as error:
+                self.troubles.failed("object storage", "claim", error)
+            await asyncio.sleep(self.troubles.pause("object storage", "claim"))
+        while True:
+            await self.turn()
+            await asyncio.sleep(TURN_SECONDS)
+
+    async def turn(self) -> None:
+        """Begins what is due, and does not wait for it."""
+        topics = list(self._topics())
+        await self._press(topics)
+        for number, topic in enumerate(topics, 1):
+            self.begin(topic)
+            if not number % TOPICS_A_SLICE:
+                await asyncio.sleep(0)
+        served = {topic.ledger.stream.name for topic in topics}
+        for place in self.troubles.places():
+            if place not in served and place != "object storage":
+                self.troubles.forget(place)
+
+    def begin(self, topic: Topic) -> Task[None] | None:
+        stream = topic.ledger.stream
+        if stream.name in self._working or topic.lost or not self._due(topic):
+            return self._working.get(stream.name)
+        task = asyncio.get_running_loop().create_task(self._work(topic))
+        self._working[stream.name] = task
+        task.add_done_callback(lambda _: self._working.pop(stream.name, None))
+        return task
+
+    def _due(self, topic: Topic) -> bool:
+        """Cheap: asked of every topic in every turn."""
+        stream = topic.ledger.stream
+        record, now = stream.record, self._clock.wall()
+        cold = record.cold
+        if cold.planned or cold.merging or cold.doomed or stream.name in self._pressed or topic.options.table:
+            return True
+        if next_segment(record, self.tier.settings, now, at_once=stream.name in self._hurried) is not None:
+            return True
+        if not cold.entries:
+            return False
+        entries = cold.entries
+        return (
+            entries[0].first < record.kept_from
+            or bool(outlived(record, self.tier.settings, now))
+            or bool(cold.to_fold())
+            or self._unfolds(topic)
+            or cold.tabled
+        )
+
+    async def _work(self, topic: Topic) -> None:
+        stream = topic.ledger.stream
+        steps: tuple[tuple[str, Callable[[Topic], Awaitable[None]]], ...] = (
+            ("upload", self._upload),
+            ("table", self._tables.follow),
+            ("local copies", self._evict),
+            ("deletion", self._bury),
+            ("index", self._fold),
+        )
+        for step, do in steps:
+            if topic.lost:
+                return
+            if self.troubles.waits(stream.name, step):
+                continue
+            try:
+                await do(topic)
+                self.troubles.worked(stream.name, step)
+            except OwnershipLost:
+                return
+            except DanubeError as error:
+                self.troubles.failed(stream.name, step, error)
+            except Exception as error:
+                log.exception("%s: %s failed", stream.name, step)
+                self.troubles.failed(stream.name, step, error)
+
+    async def close(self) -> None:
+        """What is under way is left as it is: whoever serves the topics next goes on with it."""
+        working = list(self._working.values())
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await self.tier.segments.close()
+
+    # -- uploading -----------------------------------------------------------------------------------------------------
+
+    async def upload(self, topic: Topic) -> None:
+        """All that is there now, before it returns; raises why not."""
+        stream = topic.ledger.stream
+        await stream.seal()
+        while (working := self._working.get(stream.name)) is not None:
+            await asyncio.wait([working])
+        self._hurried[stream.name] = None
+        task = self._working[stream.name] = asyncio.get_running_loop().create_task(self._upload(topic))
+        task.add_done_callback(lambda _: self._working.pop(stream.name, None))
+        await task
+
+    async def _upload(self, topic: Topic) -> None:
+        stream = topic.ledger.stream
+        while await self._upload_one(stream):
+            pass
+        self._hurried.pop(stream.name, None)
+
+    async def _upload_one(self, stream: Stream) -> bool:
+        """Whether there was something to do."""
+        settings, now = self.tier.settings, self._clock.wall()
+        at_once = stream.name in self._hurried
+
+        def plan(record: StreamRecord) -> StreamRecord:
+            last = None if record.cold.planned else next_segment(record, settings, now, at_once=at_once)
+            return record if last is None else record.plan_segment(record.owner, last)
+
+        record = await stream.decide(plan)
+        planned = record.cold.planned
+        if planned is None:
+            return False
+        if planned.last < record.kept_from:
+            await _change(stream, lambda cold: cold.given_up(stream.name))
+            return True
+        segment = await self._write(stream, planned)
+        await stream.decide(lambda found: found.published(found.owner, segment))
+        self.uploaded += 1
+        self.uploaded_bytes += segment.size
+        return True
+
+    async def _write(self, stream: Stream, plan: SegmentPlan) -> Segment:
+        key = segment_key(stream.name, plan)
+        async with self._turns:
+            return await self.tier.segments.write(key, plan, stream.name, stream.read_planned(plan))
+
+    # -- local copies --------------------------------------------------------------------------------------------------
+
+    async def _press(self, topics: Sequence[Topic]) -> None:
+        """Where the disk is short of space, the oldest local copies of all topics go; if that is not enough, more is
+        uploaded."""
+        self._pressed.clear()
+        if self._space is None or not self.tier.settings.evicts:
+            return
+        try:
+            space = await self._space()
+        except DanubeError as error:
+            return self.troubles.failed("object storage", "space", error)
+        self.troubles.worked("object storage", "space")
+        excess = max(self.tier.settings.free_part * space.total, space.kept) - space.free
+        if excess <= 0:
+            return
+        streams = [topic.ledger.stream for topic in topics if not topic.lost]
+        found = [(segment.newest, segment, stream) for stream in streams for segment in local_segments(stream.record)]
+        for _, segment, stream in sorted(found, key=lambda each: (each[0], each[2].name)):
+            self._pressed[stream.name] = segment.last + 1
+            excess -= segment.bytes
+            if excess <= 0:
+                return
+        for stream in sorted(streams, key=lambda stream: -stream.bytes):  # the largest first
+            if sum(ledger.bytes for ledger in stream.record.waiting):
+                self._hurried[stream.name] = None
+            elif stream.open_bytes >= ROLLED_BYTES_MIN:
+                stream.roll()
+                self._hurried[stream.name] = None
+
+    async def _evict(self, topic: Topic) -> None:
+        """What is read again and found to be right needs no local copy (§28). What is lost is written again from it."""
+        stream, settings = topic.ledger.stream, self.tier.settings
+        before = self._pressed.pop(stream.name, 0)
+        due = {segment.last: segment for segment in outlived(stream.record, settings, self._clock.wall())}
+        due |= {segment.last: segment for segment in local_segments(stream.record) if segment.last < before}
+        for segment in due.values():
+            await self._evict_one(stream, segment)
+
+    async def _evict_one(self, stream: Stream, segment: Segment) -> None:
+        try:
+            await self.tier.segments.verify(segment_key(stream.name, segment.plan), segment)
+        except SegmentMissing as error:
+            log.error("%s: written again from the local copy: %s", stream.name, error)
+            written = await self._write(stream, segment.plan)
+            if written.digest != segment.digest:
+                raise
+        await _change(stream, lambda cold: cold.evicted(segment.last + 1))
+
+    # -- the end of objects --------------------------------------------------------------------------------------------
+
+    async def _bury(self, topic: Topic) -> None:
+        """Segments that retention or a truncation has ended are given up in the record, deleted, and forgotten."""
+        stream, now = topic.ledger.stream, self._clock.wall()
+        while self._unfolds(topic):
+            await self._unfold(stream)
+        lease = round(self.tier.settings.lease_seconds * SECOND) if stream.record.cold.tabled else None
+
+        def bury(record: StreamRecord) -> StreamRecord:
+            not_before = 0 if lease is None else now + lease
+            return record.with_cold(record.owner, record.cold.buried(stream.name, record.kept_from, not_before))
+
+        record = await stream.decide(bury)
+        gone = [each.key for each in record.cold.doomed if each.not_before <= now]
+        for key in gone:
+            await self.tier.segments.delete(key)
+        if gone:
+            await _change(stream, lambda cold: cold.forgotten(gone))
+
+    async def _unfold(self, stream: Stream) -> None:
+        entries = await self.tier.reader.entries(stream.name, stream.record.cold.indexes[0])
+        await _change(stream, lambda cold: cold.unfolded(stream.name, entries))
+
+    def _unfolds(self, topic: Topic) -> bool:
+        """Whether something of the first index has ended, or is about to."""
+        record = topic.ledger.stream.record
+        if not record.cold.indexes:
+            return False
+        first = record.cold.indexes[0]
+        oldest = LedgerInfo(first.first, first.first, max(1, first.bytes // first.rows), first.oldest)
+        rest = LedgerInfo(first.first + 1, first.last, first.bytes - oldest.bytes, first.newest)
+        stretches = [oldest, rest, *record.stretches[1:]]
+        policy, unneeded, now = topic.options.retention, topic.state.deletable_before(), self._clock.wall()
+        return max(record.kept_from, trim_before(stretches, policy, unneeded, now, clock_trusted=True)) > first.first
+
+    async def _fold(self, topic: Topic) -> None:
+        """The record stays small: older lists of segments become objects themselves."""
+        stream = topic.ledger.stream
+        while entries := stream.record.cold.to_fold():
+            await self._fold_one(stream, entries)
+
+    async def _fold_one(self, stream: Stream, entries: Sequence[Entry]) -> None:
+        index, data = make_index(entries)
+        await self.tier.segments.create(index_key(stream.name, index), data)
+        await _change(stream, lambda cold: cold.folded(entries, index))
+
+
+async def _change(stream: Stream, change: Callable[[Cold], Cold]) -> StreamRecord:
+    """Of what the record says about object storage."""
+    return await stream.decide(lambda record: record.with_cold(record.owner, change(record.cold)))

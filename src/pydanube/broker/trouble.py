@@ -1,0 +1,64 @@
+"""What goes wrong in the background, told once when it begins, listed while it lasts, and tried again ever later."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from pydanube.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+PAUSE_SECONDS = 1.0  # before the first new attempt; twice as long with each that fails
+PAUSE_SECONDS_MAX = 60.0
+
+
+@dataclass(slots=True)
+class Trouble:
+    what: str
+    pause: float
+    not_before: float
+
+
+class Troubles:
+    """By place and step. As many as there are streams at most, for each step."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: dict[tuple[str, str], Trouble] = {}
+        self.failures: dict[str, int] = {}  # so far, by step
+
+    def waits(self, place: str, step: str) -> bool:
+        """Whether it is too early for another attempt."""
+        return self.pause(place, step) > 0
+
+    def pause(self, place: str, step: str) -> float:
+        """Seconds until the next attempt."""
+        found = self._found.get((place, step))
+        return 0.0 if found is None else max(0.0, found.not_before - self._clock.monotonic())
+
+    def failed(self, place: str, step: str, error: BaseException) -> None:
+        found, what = self._found.get((place, step)), f"{error}"
+        self.failures[step] = self.failures.get(step, 0) + 1
+        pause = PAUSE_SECONDS if found is None else min(2 * found.pause, PAUSE_SECONDS_MAX)
+        if found is None or found.what != what:
+            log.warning("%s: %s does not work yet: %s", place, step, what)
+        self._found[place, step] = Trouble(what, pause, self._clock.monotonic() + pause)
+
+    def worked(self, place: str, step: str) -> None:
+        if self._found.pop((place, step), None) is not None:
+            log.info("%s: %s works again", place, step)
+
+    def forget(self, place: str) -> None:
+        """It is not served here any more."""
+        for key in [key for key in self._found if key[0] == place]:
+            del self._found[key]
+
+    def places(self) -> list[str]:
+        return sorted({place for place, _ in self._found})
+
+    def of(self, place: str) -> list[str]:
+        """One line for each step that does not work."""
+        return [f"{step}: {trouble.what}" for (found, step), trouble in self._found.items() if found == place]
+
+    def listed(self) -> list[tuple[str, str, str]]:
+        return [(place, step, trouble.what) for (place, step), trouble in self._found.items()]
