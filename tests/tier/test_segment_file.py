@@ -127,8 +127,16 @@ def test_rows_must_follow_each_other_within_the_plan() -> None:
             writer.add(rows_of([batch]))
         with pytest.raises(BatchInvalid):
             writer.add(rows_of([bad]))
+
+
+@pytest.mark.parametrize(("first", "last", "rows"), [(0, 9, None), (0, 9, (0, 9)), (0, 9, (1, 9)), (0, 9, (3, 4))])
+def test_rows_must_reach_both_ends_of_the_plan(first: int, last: int, rows: tuple[int, int] | None) -> None:
+    """A source that ends too early must not pass for the whole: its local copy would go."""
+    writer = SegmentWriter(SegmentPlan(first, last, Epoch(1)), STREAM)
+    if rows is not None:
+        writer.add(rows_of(simple(rows[1] - rows[0], first=rows[0])))
     with pytest.raises(BatchInvalid):
-        SegmentWriter(SegmentPlan(0, 9, Epoch(1)), STREAM).finish()
+        writer.finish()
 
 
 def outcome(data: bytes, size: int) -> list[Batch] | None:

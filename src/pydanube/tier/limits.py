@@ -10,6 +10,7 @@ GROUP_BYTES = 32 * MIB  # of keys, payloads and attributes in a row group; one r
 TAIL_BYTES = 64 * KIB  # read first: holds the footer of a segment of the usual size
 FOOTER_BYTES_MAX = 16 * MIB  # 4,000 row groups
 SEGMENT_BATCHES_BYTES_MAX = 272 * MIB  # batches of one segment: a ledger of the largest size and one batch
+OBJECT_BYTES_MAX = 1024 * MIB  # of a segment; more is never read into memory
 
 # -- the work --------------------------------------------------------------------------------------------------------
 GATHERED_ROWS = GROUP_ROWS  # of batches that become rows in one go

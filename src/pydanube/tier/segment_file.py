@@ -129,10 +129,10 @@ class SegmentWriter:
             self._write_groups(last=False)
 
     def finish(self) -> bytes:
-        """The whole object. `BatchInvalid` if there is no row at all."""
+        """The whole object. `BatchInvalid` if the rows do not reach from one end of the plan to the other."""
         self._write_groups(last=True)
-        if not self._groups:
-            raise BatchInvalid("a segment has at least one row")
+        if not self._groups or self._groups[0].first != self._plan.first or self._next != self._plan.last + 1:
+            raise BatchInvalid(f"the rows do not cover {self._plan.first}..{self._plan.last}")
         facts = {
             "danube.format": FORMAT,
             "danube.topic": folder_of(self._stream).rstrip("/"),

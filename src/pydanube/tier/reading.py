@@ -1,0 +1,147 @@
+"""Reads segments by parts: the footer once, then row groups as they are wanted, and the next one ahead.
+
+A part is a range of the object; nothing of it is used before its checksum was right. What was read lately is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from pydanube.base.errors import DanubeError, ObjectMissing, SegmentDamaged, SegmentMissing
+from pydanube.ledger.segments import Segment
+from pydanube.ports.objects import Objects
+from pydanube.tier.cutting import CutRows
+from pydanube.tier.kept import Kept
+from pydanube.tier.limits import FOOTERS_KEPT_BYTES, GROUPS_KEPT_BYTES, READ_BYTES_MAX, READS_AT_ONCE, TAIL_BYTES
+from pydanube.tier.segment_file import Footer, Unsound, footer_bytes, read_footer, read_group
+from pydanube.wire.batch import Batch
+
+_FOOTER_COST = 4  # what a footer takes in memory, for a byte of the object
+_Place = tuple[str, str, int]  # key, checksum of the object, row group
+
+
+class Run(Protocol):
+    """Runs a function that is heavy, here or elsewhere."""
+
+    def __call__(self, function: Callable[..., Any], *arguments: object) -> Awaitable[Any]: ...
+
+
+class SegmentReader:
+    def __init__(self, objects: Objects, run: Run) -> None:
+        self._objects = objects
+        self._run = run
+        self._footers: Kept[tuple[str, str], Footer] = Kept(FOOTERS_KEPT_BYTES)
+        self._groups: Kept[_Place, CutRows] = Kept(GROUPS_KEPT_BYTES)
+        self._coming: dict[_Place, Task[CutRows]] = {}  # row groups on their way
+
+    async def read(self, key: str, segment: Segment, offset: int, bytes_max: int) -> list[Batch]:
+        footer = await self._footer(key, segment)
+        index = max(bisect_right(segment.groups, offset) - 1, 0)
+        bytes_max = min(bytes_max, READ_BYTES_MAX)
+        while index < len(footer.groups):
+            cut = await self._group(key, segment, footer, index)
+            self._read_ahead(key, segment, footer, index + 1)
+            batches: list[Batch] = await self._checked(key, _take, cut, offset, bytes_max)
+            if batches:
+                return batches
+            index += 1  # a gap reaches to the end of the row group
+        return []
+
+    def forget(self, key: str) -> None:
+        self._footers.drop(lambda kept: kept[0] == key)
+        self._groups.drop(lambda kept: kept[0] == key)
+
+    async def close(self) -> None:
+        tasks = list(self._coming.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _footer(self, key: str, segment: Segment) -> Footer:
+        kept = self._footers.get((key, segment.checksum))
+        if kept is not None:
+            return kept
+        tail = await self._range(key, max(segment.size - TAIL_BYTES, 0), min(TAIL_BYTES, segment.size))
+        length = await self._checked(key, footer_bytes, tail, segment.size)
+        if length > len(tail):
+            tail = await self._range(key, segment.size - length, length)
+        footer: Footer = await self._checked(key, _footer_of, tail, segment)
+        self._footers.put((key, segment.checksum), footer, _FOOTER_COST * footer.length)
+        return footer
+
+    async def _group(self, key: str, segment: Segment, footer: Footer, index: int) -> CutRows:
+        place = (key, segment.checksum, index)
+        kept = self._groups.get(place)
+        if kept is not None:
+            return kept
+        task = self._coming.get(place) or self._fetch(place, footer)
+        return await asyncio.shield(task)  # others may wait for it too
+
+    def _read_ahead(self, key: str, segment: Segment, footer: Footer, index: int) -> None:
+        place = (key, segment.checksum, index)
+        known = place in self._coming or self._groups.get(place) is not None
+        if index < len(footer.groups) and not known and len(self._coming) < READS_AT_ONCE:
+            self._fetch(place, footer)
+
+    def _fetch(self, place: _Place, footer: Footer) -> Task[CutRows]:
+        task = self._coming[place] = asyncio.create_task(self._fetch_group(place, footer))
+        task.add_done_callback(lambda done: self._fetched(place, done))
+        return task
+
+    def _fetched(self, place: _Place, task: Task[CutRows]) -> None:
+        del self._coming[place]
+        if not task.cancelled():
+            task.exception()  # whoever waits for it is told; of a read ahead, whoever comes here next
+
+    async def _fetch_group(self, place: _Place, footer: Footer) -> CutRows:
+        key, _, index = place
+        group = footer.groups[index]
+        data = await self._range(key, group.start, group.length)
+        cut, size = await self._checked(key, _cut_group, footer, index, data)
+        self._groups.put(place, cut, size)
+        assert isinstance(cut, CutRows)
+        return cut
+
+    async def _range(self, key: str, start: int, length: int) -> bytes:
+        try:
+            return await self._objects.read(key, start, length)
+        except ObjectMissing:
+            raise SegmentMissing(key) from None
+
+    async def _checked(self, key: str, function: Callable[..., Any], *arguments: object) -> Any:
+        try:
+            return await self._run(function, *arguments)
+        except Unsound as error:
+            raise SegmentDamaged(f"{key}: {error}") from None
+
+
+def _footer_of(tail: bytes, segment: Segment) -> Footer:
+    footer = read_footer(tail, segment.size)
+    footer.check(segment)
+    return footer
+
+
+def _cut_group(footer: Footer, index: int, data: bytes) -> tuple[CutRows, int]:
+    rows = read_group(footer, index, data)
+    return CutRows(rows), rows.get_total_buffer_size()
+
+
+def _take(cut: CutRows, offset: int, bytes_max: int) -> list[Batch]:
+    found: list[Batch] = []
+    size = 0
+    try:
+        for index in range(cut.holding(offset), len(cut)):
+            batch = cut.batch(index)
+            if batch.base_offset < offset:
+                batch = batch.slice(offset - batch.base_offset, batch.last_offset - offset + 1)
+            size += batch.size
+            if found and size > bytes_max:
+                break
+            found.append(batch)
+    except DanubeError as error:
+        raise Unsound(f"its rows are no batches: {error}") from None
+    return found
