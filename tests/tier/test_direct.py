@@ -121,7 +121,8 @@ def test_the_next_row_group_is_read_ahead() -> None:
         key, segment = await written(segments, simple(70))
         objects.calls.clear()
         await segments.read(key, segment, 0, 1)
-        assert len(ahead := list(segments._reader._coming.values())) == 1
+        ahead = list(segments._reader._coming.values())
+        assert len(ahead) == 1
         await asyncio.wait(ahead)
         assert objects.calls["read"] == 3
         objects.faults["read"] = [None, Fault.FAILS]  # the group behind, and nothing for the one that was read ahead
@@ -218,9 +219,7 @@ def test_another_object_under_the_key_is_a_conflict_and_stays(other: str) -> Non
         elif other == "text":
             objects.objects[key] = b"something else"
         elif other == "plan":
-            await segments.write(
-                key, SegmentPlan(plan.first, plan.last, plan_of(batches, 8).epoch), STREAM, flow(batches)
-            )
+            await segments.write(key, plan_of(batches, epoch=8), STREAM, flow(batches))
         else:
             await segments.write(key, plan, "7/12.4", flow(batches))
         there = objects.objects[key]
