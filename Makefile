@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test test-clients lint format sim sim-ci bench-core bench-broker bench-grpc proto venv lock clean
+.PHONY: help run demo test test-clients lint format sim sim-ci bench-core bench-broker bench-grpc bench-spark java proto venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -14,6 +14,7 @@ DATA_DIR ?= .danube
 
 BIN := .venv/bin
 STAMP := .venv/.built
+SPARK := .venv/.spark
 PROTO := src/pydanube/api/grpc/proto
 
 help: ## show this list
@@ -25,14 +26,14 @@ run: $(STAMP) ## run a broker on this machine: LISTEN=host:port, DATA_DIR=where 
 demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and what was promised
 	$(BIN)/python -m pydanube.sim demo
 
-test: $(STAMP) ## run the whole test suite
+test: $(SPARK) ## run the whole test suite
 	$(BIN)/python -m pytest -q
 
 test-clients: $(STAMP) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools  # has a protoc, for the Rust client
 	TEST_CLIENTS=1 $(BIN)/python -m pytest -q tests/grpc_face/test_other_clients.py
 
-lint: $(STAMP) ## check style, format and types
+lint: $(SPARK) ## check style, format and types
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy --strict src
@@ -56,19 +57,32 @@ bench-broker: $(STAMP) ## measure a broker and the Python client in two processe
 bench-grpc: $(STAMP) ## measure the gRPC face with a raw socket, and grpcio.aio beside it
 	$(BIN)/python bench/grpc_face.py
 
+bench-spark: $(SPARK) ## measure Spark reading from a broker (needs Java)
+	$(BIN)/python bench/spark.py
+
+java: ## install the Java that Spark needs, on Debian and Ubuntu
+	@command -v apt-get >/dev/null || { echo "make java knows only apt-get; install Java 17 or newer by other means." >&2; exit 1; }
+	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get update
+	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install --yes --no-install-recommends default-jre-headless
+
 proto: $(STAMP) ## compile the .proto files of the gRPC face (needs grpcio-tools in .venv/)
 	@$(BIN)/python -c 'import grpc_tools' 2>/dev/null || { echo "make proto needs grpcio-tools: $(BIN)/pip install grpcio-tools." >&2; exit 1; }
 	$(BIN)/python -m grpc_tools.protoc -I$(PROTO) --descriptor_set_out=$(PROTO)/descriptors.binpb $(PROTO)/*.proto
 
 venv: $(STAMP) ## build .venv/ and nothing else
 
-lock: ## resolve the newest allowed dependencies into requirements.lock (needs uv)
+lock: ## resolve the newest allowed dependencies into both lock files (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv." >&2; exit 1; }
 	uv pip compile pyproject.toml --group dev --extra arrow --universal --python-version 3.11 --upgrade \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
 	    --output-file .lock.new
 	{ printf '# Every package of .venv/ with its hashes, for Python 3.11 and newer. Regenerate with: make lock\n'; \
 	    cat .lock.new; } > requirements.lock
+	uv pip compile pyproject.toml --extra spark --constraint requirements.lock --universal --python-version 3.11 --upgrade \
+	    --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
+	    --output-file .lock.new
+	{ printf '# What Spark needs beside requirements.lock, in the same manner. Regenerate with: make lock\n'; \
+	    cat .lock.new; } > requirements-spark.lock
 	rm -f .lock.new
 
 clean: ## remove .venv/ and every cache
@@ -93,3 +107,10 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation -e . || \
 	    fail "pip could not install the project itself into .venv/ (pip's own message is above)."; \
 	touch $@
+
+# Half a gigabyte that only Spark needs: beside .venv/ as `make run` wants it.
+$(SPARK): requirements-spark.lock $(STAMP)
+	@echo "adding Spark to .venv/"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements-spark.lock || \
+	    { echo "pip could not install requirements-spark.lock; it needs a package index it can reach (pip's own message is above)." >&2; exit 1; }
+	@touch $@

@@ -30,7 +30,7 @@ BROUGHT_MAX = 1_000  # messages that one visit to the loop brings
 FAILED_KEPT_MAX = 100  # calls that failed in the loop, until `flush` or `close` says so
 
 
-class _Loop:
+class LoopThread:
     """A thread that runs an event loop, uvloop where there is one."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Pending(Generic[Result]):
 
     __slots__ = ("_handed_over", "_loop", "asked")
 
-    def __init__(self, loop: _Loop) -> None:
+    def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
         self._handed_over: Future[Awaitable[Result]] = Future()
         self.asked = False
@@ -117,7 +117,7 @@ async def _within(what: Awaitable[Result], timeout: float | None) -> Result:  # 
 class _Opened:
     """Whatever is opened and closed in the loop."""
 
-    def __init__(self, loop: _Loop, inner: Any) -> None:
+    def __init__(self, loop: LoopThread, inner: Any) -> None:
         self._loop = loop
         self._inner = inner
 
@@ -142,7 +142,7 @@ class Producer(_Opened):
 
     _inner: asynchronous.Producer
 
-    def __init__(self, loop: _Loop, inner: asynchronous.Producer) -> None:
+    def __init__(self, loop: LoopThread, inner: asynchronous.Producer) -> None:
         super().__init__(loop, inner)
         self._calls: deque[tuple[Callable[[], Any], Pending[Any]]] = deque()
         self._room = threading.Semaphore(HANDED_OVER_MAX)
@@ -255,7 +255,7 @@ class Consumer(_Receiving):
 
     _inner: asynchronous.Consumer
 
-    def __init__(self, loop: _Loop, inner: asynchronous.Consumer) -> None:
+    def __init__(self, loop: LoopThread, inner: asynchronous.Consumer) -> None:
         super().__init__(loop, inner)
         self._brought: deque[Message] = deque()
 
@@ -340,7 +340,7 @@ class Reader(_Receiving):
 class Admin:
     """As `pydanube.client.Admin`: every method of it, waiting for the answer."""
 
-    def __init__(self, loop: _Loop, inner: asynchronous.Admin) -> None:
+    def __init__(self, loop: LoopThread, inner: asynchronous.Admin) -> None:
         self._loop = loop
         self._inner = inner
 
@@ -354,10 +354,10 @@ class Client:
 
     def __init__(self, address: str, **options: Any) -> None:
         self._inner = pydanube.connect(address, **options)
-        self._running: _Loop | None = None
+        self._running: LoopThread | None = None
 
     @property
-    def _loop(self) -> _Loop:
+    def _loop(self) -> LoopThread:
         if self._running is None:
             raise ClientClosed("the client is not open")
         return self._running
@@ -383,7 +383,7 @@ class Client:
     def open(self) -> Self:
         if self._running is not None:
             raise AlreadyOpened("the client is open")
-        self._running = _Loop()
+        self._running = LoopThread()
         try:
             self._running.wait(self._inner.open())
         except BaseException:

@@ -70,6 +70,14 @@ from pydanube.base.errors.objects import (
     TierBusy,
 )
 from pydanube.base.errors.root import Blame, DanubeError
+from pydanube.base.errors.spark import (
+    ColumnInvalid,
+    DataLost,
+    JavaMissing,
+    OptionInvalid,
+    SubscriptionInUse,
+    TopicReplaced,
+)
 from pydanube.base.errors.storage import (
     ArgumentInvalid,
     BatchDamaged,
@@ -151,6 +159,7 @@ __all__ = [
     "CatalogConflict",
     "ChannelInvalid",
     "ClientClosed",
+    "ColumnInvalid",
     "ConfigInvalid",
     "ConnectionLost",
     "ConsumerBusy",
@@ -158,6 +167,7 @@ __all__ = [
     "ConsumerNotFound",
     "ContentTypeUnknown",
     "DanubeError",
+    "DataLost",
     "DirectoryInUse",
     "DiskFailed",
     "DiskFull",
@@ -180,6 +190,7 @@ __all__ = [
     "HttpTargetTooLong",
     "HttpTooSlow",
     "HttpUnsupported",
+    "JavaMissing",
     "LedgerDamaged",
     "LedgerExists",
     "LedgerFenced",
@@ -213,6 +224,7 @@ __all__ = [
     "ObjectsRefused",
     "OffsetNotConfirmed",
     "OffsetUnknown",
+    "OptionInvalid",
     "OwnershipLost",
     "PartitionMissing",
     "PolicyInvalid",
@@ -237,6 +249,7 @@ __all__ = [
     "StateInvalid",
     "StorageKindUnknown",
     "SubscriptionExists",
+    "SubscriptionInUse",
     "SubscriptionInvalid",
     "SubscriptionKindDiffers",
     "SubscriptionLimitReached",
@@ -256,6 +269,7 @@ __all__ = [
     "TopicLimitReached",
     "TopicNotFound",
     "TopicRecovering",
+    "TopicReplaced",
     "VerbUnknown",
     "WatchLagged",
     "error_table",

@@ -1,0 +1,23 @@
+"""Spark reads topics: `spark.read.format("danube")` and `spark.readStream.format("danube")`, with no jar to install.
+
+Planning is pure (`options`, `offsets`, `plan`), asking the broker is `topics` and `subscription`, reading in executors
+is `fetch` and `columns`, and `source` is all that Spark sees. Needs `pip install pydanube[spark]` and Java.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydanube.spark.frames import history
+    from pydanube.spark.launch import register, session
+
+__all__ = ["history", "register", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when they are first asked for: executors need none of them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("pydanube.spark.frames" if name == "history" else "pydanube.spark.launch"), name)

@@ -1,0 +1,150 @@
+"""Columns of a topic as Spark sees them, and Arrow batches of just those that are asked for.
+
+Payloads and keys are the buffers that came from the broker. What is the same for many messages is made once and sliced.
+Spark shows `payload` as `value` and `append_time` as `timestamp`, as its users expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from pydanube.base.errors import ColumnInvalid
+from pydanube.wire.arrow import to_record_batch
+from pydanube.wire.batch import Batch
+from pydanube.wire.columns import Kind
+from pydanube.wire.decode import decode_constant
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "event_time": "timestamp",
+    "key": "binary",
+    "value": "binary",
+}
+ATTRIBUTES = {"attributes": "map<string,string>"}
+META = {
+    "producer": "bigint",
+    "sequence": "bigint",
+    "schema_id": "bigint",
+    "schema_version": "int",
+    "publish_time": "timestamp",
+}
+ALL = DEFAULT | ATTRIBUTES | META
+STORED = {  # by their names in a batch
+    "event_time": "event_time",
+    "key": "key",
+    "value": "payload",
+    "attributes": "attributes",
+    "schema_id": "schema_id",
+    "schema_version": "schema_version",
+    "publish_time": "publish_time",
+}
+CONSTANT_ROWS_MIN = 4_096  # made at a time of what is the same in all rows
+
+
+def ddl(*, attributes: bool, meta: bool) -> str:
+    """The schema of a read that names none."""
+    shown = DEFAULT | (ATTRIBUTES if attributes else {}) | (META if meta else {})
+    return ", ".join(f"`{name}` {kind}" for name, kind in shown.items())
+
+
+def check_schema(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Names of the columns that are wanted, by name and type of each."""
+    names: list[str] = []
+    for name, kind in fields:
+        if name not in ALL:
+            nearest = get_close_matches(name, ALL, 1, 0.0)
+            raise ColumnInvalid(f"a topic has no column {name[:100]!r}; is {nearest[0]} meant?")
+        if kind != ALL[name]:
+            raise ColumnInvalid(f"the column {name} is {ALL[name].upper()}, not {kind[:100].upper()}")
+        if name in names:
+            raise ColumnInvalid(f"the column {name} is named twice")
+        names.append(name)
+    if not names:
+        raise ColumnInvalid("a schema has at least one column")
+    return tuple(names)
+
+
+class Columns:
+    """Makes Arrow batches of some columns. Belongs to one task."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        import pyarrow as pa
+
+        time = pa.timestamp("us", tz="UTC")
+        kinds = {
+            "string": pa.string(),
+            "int": pa.int32(),
+            "bigint": pa.int64(),
+            "timestamp": time,
+            "binary": pa.binary(),
+            "map<string,string>": pa.map_(pa.string(), pa.string()),
+        }
+        self._types = {name: kinds[ALL[name]] for name in names}
+        self.schema = pa.schema(list(self._types.items()))
+        self._stored = [name for name in names if name in STORED]
+        self._constants: dict[str, tuple[Any, pa.Array]] = {}
+        self._counting = pa.array([], pa.int64())
+
+    def batch(self, content: Batch, topic: str, partition: int, first: int, last: int) -> pa.RecordBatch:
+        """Messages `first` to `last` of it."""
+        import pyarrow as pa
+
+        at, count = first - content.base_offset, last - first + 1
+        stored = self._stored_columns(content) if self._stored else {}
+        implied = {
+            "topic": topic,
+            "partition": partition,
+            "timestamp": content.append_time,
+            "producer": content.producer_id,
+            "publish_time": content.publish_time,
+        }
+        arrays: list[pa.Array] = []
+        for name, kind in self._types.items():
+            if name == "offset":
+                arrays.append(self._count_from(first, count))
+            elif name == "sequence":
+                arrays.append(self._count_from(content.first_sequence + at, count))
+            elif isinstance(found := stored.get(name), pa.Array):
+                arrays.append(found if count == content.count else found.slice(at, count))
+            else:
+                arrays.append(self._repeat(name, kind, implied.get(name) if found is None else found, count))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _stored_columns(self, content: Batch) -> dict[str, Any]:
+        """An array where the batch has a value for each message, or the value that all of them have."""
+        record = to_record_batch(content)
+        names = record.schema.names
+        found: dict[str, Any] = {
+            name: record.column(names.index(STORED[name])) for name in self._stored if STORED[name] in names
+        }
+        plain = content.plain_section()
+        for column, where in plain.fixed.items():
+            if where.kind == Kind.CONSTANT:
+                found[column.name.lower()] = decode_constant(plain, where)
+        return found
+
+    def _repeat(self, name: str, kind: pa.DataType, value: Any, count: int) -> pa.Array:
+        import pyarrow as pa
+
+        known, array = self._constants.get(name, (None, None))
+        if array is None or known != value or len(array) < count:
+            rows = max(count, CONSTANT_ROWS_MIN)
+            array = pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), rows)
+            self._constants[name] = (value, array)
+        return array if len(array) == count else array.slice(0, count)
+
+    def _count_from(self, first: int, count: int) -> pa.Array:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if len(self._counting) < count:
+            self._counting = pa.array(range(max(count, CONSTANT_ROWS_MIN)), pa.int64())
+        return pc.add(self._counting.slice(0, count), pa.scalar(first, pa.int64()))

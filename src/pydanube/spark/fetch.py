@@ -1,0 +1,151 @@
+"""What an executor does: reads its ranges from the broker and hands Spark Arrow batches.
+
+While one answer is made into columns the next is on its way; what is under way is bounded. Exactly the offsets of the
+range come out, or an error: what is not there any more is told apart from offsets that were never used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydanube.base.errors import DataLost, TopicNotFound
+from pydanube.client import Client
+from pydanube.spark.columns import Columns
+from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to, patiently
+from pydanube.spark.options import Options
+from pydanube.spark.plan import Range
+from pydanube.spark.topics import check_id, losses
+from pydanube.wire.batch import Batch
+from pydanube.wire.commands import Batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_BYTES = 4 * 1024 * 1024  # asked for at a time
+AHEAD_MAX = 8  # ranges whose first answer is asked for before it is their turn
+SMALL_BYTES = 64 * 1024  # batches below it are put together, for each costs Spark as much as a large one
+JOINED_ROWS, JOINED_BYTES = 8_192, 4 * 1024 * 1024
+
+
+class Answer(NamedTuple):
+    batches: list[Batch]
+    first: int  # where the partition begins; known if there are no batches
+    end: int
+
+
+async def read(client: Client, place: str, offset: int) -> Answer:
+    request = {"topic": place, "offset": offset, "bytes_max": READ_BYTES}
+    answer = await patiently(lambda: client.ask_any("read", request))
+    if isinstance(answer, Batches):
+        return Answer([Batch.parse(data) for data in answer.batches], 0, 0)
+    return Answer([], int(answer.fields["first"]), int(answer.fields["end"]))
+
+
+def read_ranges(options: Options, names: Sequence[str], ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    """All messages of the ranges, in their order."""
+    link = link_to(options.url, options.ca_file, patience=PATIENCE_SECONDS)
+    reading = Reading(link, options.fail_on_data_loss, Columns(names))
+    return joined(reading.all_of(ranges))
+
+
+class Reading:
+    """One task's way through its ranges."""
+
+    def __init__(self, link: Link, fail_on_data_loss: bool, columns: Columns) -> None:
+        self._link = link
+        self._lost = losses(fail_on_data_loss)
+        self._fails = fail_on_data_loss
+        self._columns = columns
+        self._pending: deque[Future[Answer]] = deque()  # of the range being read, and of those after it
+
+    def all_of(self, ranges: Sequence[Range]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Each batch with the bytes it came in."""
+        asked = 0
+        try:
+            for at, each in enumerate(ranges):
+                while asked < min(len(ranges), at + AHEAD_MAX):
+                    self._pending.append(self._ask(ranges[asked].place, ranges[asked].begin))
+                    asked += 1
+                try:
+                    yield from self._range(each)
+                    last_of_topic = at + 1 == len(ranges) or ranges[at + 1].topic != each.topic
+                    if last_of_topic:
+                        self._check_topic(each)
+                except TopicNotFound:
+                    if self._fails:
+                        raise DataLost(f"{each.topic} was deleted while it was read") from None
+                    self._lost(f"{each.topic} was deleted while it was read")
+        finally:
+            for future in self._pending:
+                future.cancel()
+
+    def _ask(self, place: str, offset: int) -> Future[Answer]:
+        return self._link.begin(read(self._link.client, place, offset))
+
+    def _range(self, wanted: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
+        offset = wanted.begin
+        future = self._pending.popleft()
+        while offset < wanted.end:
+            try:
+                answer = future.result()
+            except BaseException:
+                future.cancel()
+                raise
+            begin, offset = offset, self._next(wanted, offset, answer)
+            if offset < wanted.end:
+                future = self._ask(wanted.place, offset)
+            for content in answer.batches:
+                first, last = max(begin, content.base_offset), min(content.last_offset, wanted.end - 1)
+                if first <= last:
+                    made = self._columns.batch(content, wanted.topic, wanted.partition, first, last)
+                    yield content.size, made
+
+    def _next(self, wanted: Range, offset: int, answer: Answer) -> int:
+        """Where to go on after this answer. Offsets that it passes over were never used, or are lost."""
+        if answer.batches:
+            base, after = answer.batches[0].base_offset, answer.batches[-1].last_offset + 1
+        else:
+            base = after = wanted.end
+            if answer.end < wanted.end:
+                self._lost(f"{wanted.place} ends at {answer.end} now, and had offsets to {wanted.end - 1}")
+        if base > offset and wanted.expected:
+            first, _ = self._link.wait(patiently(lambda: self._link.client.bounds(wanted.place)))
+            if first > offset:
+                gone = f"offsets {offset} to {min(first, wanted.end) - 1} of {wanted.place}"
+                self._lost(f"{gone} were deleted before they were read")
+        return max(after, offset)
+
+    def _check_topic(self, wanted: Range) -> None:
+        """Ids are never used again: if it has its id after all was read, nothing was read from another topic."""
+        fields = {"topic": wanted.topic}
+        found = self._link.wait(patiently(lambda: self._link.client.ask("topic", fields)))
+        check_id(wanted.topic, wanted.id, int(found["id"]))
+
+
+def joined(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """The same rows; small batches put together."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for bytes, batch in batches:
+        if bytes >= SMALL_BYTES and not small:
+            yield batch
+            continue
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + bytes
+        if rows >= JOINED_ROWS or size >= JOINED_BYTES or bytes >= SMALL_BYTES:
+            yield _one(small)
+            small, rows, size = [], 0, 0
+    if small:
+        yield _one(small)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return batches[0]
+    [whole] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole

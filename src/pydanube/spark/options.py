@@ -1,0 +1,225 @@
+"""The options of the data source, read and checked once, on the driver. Executors get them as values.
+
+Names and defaults are those that Spark's users know from its Kafka source, where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+
+from pydanube.base.errors import DanubeError, NameInvalid, OptionInvalid
+from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
+from pydanube.base.names import check_namespace, parse_whole
+from pydanube.client.transport import parse_addresses
+from pydanube.spark.offsets import Wishes, parse_wishes
+
+DEFAULT_URL = "danube://127.0.0.1:6650"
+EARLIEST, LATEST = "earliest", "latest"
+NAMES = (
+    "url",
+    "topic",
+    "topicPattern",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "subscription",
+    "failOnDataLoss",
+    "minPartitions",
+    "includeAttributes",
+    "includeMeta",
+    "tls.ca",
+)
+KAFKA_NAMES = {  # what the same thing is called in Spark's Kafka source
+    "subscribe": "topic",
+    "subscribepattern": "topicPattern",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "kafka.bootstrap.servers": "url",
+    "kafka.group.id": "subscription",
+    "groupidprefix": "subscription",
+    "includeheaders": "includeAttributes",
+}
+OF_STREAMS = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "subscription")
+OF_BATCHES = ("endingOffsets", "endingTimestamp")
+TASKS_MAX = 100_000  # more tasks than a driver can plan
+MILLISECOND = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The first message that the broker took at this time or later; microseconds since 1970."""
+
+    time: int
+
+
+Position = str | At | Wishes  # earliest, latest, a time, or offsets by topic and partition
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for. Either `topics` or `pattern` is there."""
+
+    url: str
+    ca_file: str | None
+    topics: tuple[str, ...]
+    pattern: str | None
+    starting: Position
+    ending: Position
+    records_max: int | None  # of one trigger
+    bytes_max: int | None
+    subscription: str | None
+    fail_on_data_loss: bool
+    tasks_min: int | None
+    attributes: bool
+    meta: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], *, streaming: bool) -> Options:
+        """Raises `OptionInvalid` for what is not known, not understood or not for this kind of query."""
+        values = known(given)
+        for name in OF_BATCHES if streaming else OF_STREAMS:
+            if name in values:
+                raise OptionInvalid(f"{name} is an option of {'batch reads' if streaming else 'streams'} only")
+        topics, pattern = _topics(values)
+        options = cls(
+            url=_url(values),
+            ca_file=values.get("tls.ca"),
+            topics=topics,
+            pattern=pattern,
+            starting=_position(values, "starting", LATEST if streaming else EARLIEST),
+            ending=_position(values, "ending", LATEST),
+            records_max=_number(values, "maxRecordsPerTrigger", OFFSET_MAX),
+            bytes_max=_number(values, "maxBytesPerTrigger", OFFSET_MAX),
+            subscription=_subscription(values),
+            fail_on_data_loss=_flag(values, "failOnDataLoss", True),
+            tasks_min=_number(values, "minPartitions", TASKS_MAX),
+            attributes=_flag(values, "includeAttributes", False),
+            meta=_flag(values, "includeMeta", False),
+        )
+        if not streaming and options.starting == LATEST:
+            raise OptionInvalid("a batch read cannot start at latest: there would be nothing to read")
+        if options.ending == EARLIEST:
+            raise OptionInvalid("endingOffsets is latest or JSON: nothing comes before earliest")
+        return options
+
+
+def shown_columns(given: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether attributes and meta are wanted: all that the schema depends on, before the kind of query is known."""
+    values = known(given)
+    return _flag(values, "includeAttributes", False), _flag(values, "includeMeta", False)
+
+
+def known(given: Mapping[str, str]) -> dict[str, str]:
+    """The options by their proper names; Spark does not care about case."""
+    proper = {name.lower(): name for name in NAMES}
+    values: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() == "path":
+            raise OptionInvalid("load() takes no path here; name the topic with option('topic', ...)")
+        if name.lower() not in proper:
+            nearest = proper[get_close_matches(name.lower(), proper, 1, 0.0)[0]]
+            meant = KAFKA_NAMES.get(name.lower(), nearest)
+            raise OptionInvalid(f"there is no option {name[:100]!r}; is {meant} meant?")
+        values[proper[name.lower()]] = str(value)
+    return values
+
+
+def whole_name(topic: str) -> str:
+    """`orders` is short for `/default/orders`."""
+    return str(parse_whole(topic if "/" in topic else f"/default/{topic}"))
+
+
+def _url(values: Mapping[str, str]) -> str:
+    """Resolved here: executors have another environment."""
+    url = values.get("url") or os.environ.get("DANUBE_URL") or DEFAULT_URL
+    parse_addresses(url)
+    return url
+
+
+def _topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    if ("topic" in values) == ("topicPattern" in values):
+        raise OptionInvalid("give either topic (several with commas between them) or topicPattern")
+    if "topicPattern" in values:
+        return (), _pattern(values["topicPattern"])
+    names = [name.strip() for name in values["topic"].split(",")]
+    if not all(names):
+        raise OptionInvalid(f"topic is a name, or names with commas between them, not {values['topic'][:100]!r}")
+    topics = []
+    for name in names:
+        try:
+            topics.append(whole_name(name))
+        except DanubeError as error:
+            raise OptionInvalid(f"topic: {error}") from None
+    return tuple(sorted(set(topics))), None
+
+
+def _pattern(text: str) -> str:
+    """As consumers have it: `/namespace/orders-*`, with a namespace that is spelled out."""
+    pattern = text if "/" in text else f"/default/{text}"
+    parts = pattern.split("/")
+    try:
+        if len(parts) != 3 or parts[0] or not parts[2]:
+            raise NameInvalid(pattern)
+        check_namespace(parts[1])
+    except NameInvalid:
+        raise OptionInvalid(f"topicPattern is like /default/orders-*, not {text[:100]!r}") from None
+    return pattern
+
+
+def _position(values: Mapping[str, str], which: str, default: str) -> Position:
+    offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
+    if offsets in values and timestamp in values:
+        raise OptionInvalid(f"give {offsets} or {timestamp}, not both")
+    if timestamp in values:
+        return At(_microseconds(timestamp, values[timestamp]))
+    text = values.get(offsets, default).strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    return parse_wishes(text, offsets, whole_name)
+
+
+def _microseconds(name: str, text: str) -> int:
+    """Milliseconds since 1970, as Spark's Kafka source takes them, or a time in ISO 8601 with its zone."""
+    wrong = OptionInvalid(f"{name} is milliseconds since 1970 or 2026-01-31T12:00:00Z, not {text[:100]!r}")
+    if text.strip().isdecimal():
+        found = int(text) * MILLISECOND
+    else:
+        try:
+            time = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise wrong from None
+        if time.tzinfo is None:
+            raise OptionInvalid(f"{name} needs a time zone: {text[:100]}Z, for one")
+        found = round(time.timestamp() * 1_000_000)
+    if not 0 <= found <= OFFSET_MAX:
+        raise wrong
+    return found
+
+
+def _number(values: Mapping[str, str], name: str, top: int) -> int | None:
+    if name not in values:
+        return None
+    text = values[name].strip()
+    if not text.isdecimal() or not 0 < int(text) <= top:
+        raise OptionInvalid(f"{name} is a whole number from 1 to {top}, not {text[:100]!r}")
+    return int(text)
+
+
+def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
+    text = values.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise OptionInvalid(f"{name} is true or false, not {text[:100]!r}")
+    return text == "true"
+
+
+def _subscription(values: Mapping[str, str]) -> str | None:
+    name = values.get("subscription")
+    if name is not None and not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        raise OptionInvalid(f"subscription is a name of 1 to {NAME_BYTES_MAX} bytes")
+    return name

@@ -1,0 +1,248 @@
+"""The data source that Spark finds as `danube`: batch reads and streams. Here are only Spark's own calls.
+
+The driver plans and knows the broker's state; `read` runs in executors, on a copy, and knows its ranges.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pydanube.base.errors import DanubeError, OptionInvalid
+from pydanube.client import Client
+from pydanube.spark.columns import check_schema, ddl
+from pydanube.spark.fetch import read_ranges
+from pydanube.spark.link import Link, link_to
+from pydanube.spark.offsets import Offsets, TopicOffsets, from_json, to_json
+from pydanube.spark.options import Options, shown_columns
+from pydanube.spark.plan import Range, States, ranges_between, split
+from pydanube.spark.subscription import Progress
+from pydanube.spark.topics import Limits, check_known, latest, look, losses, offsets_at
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def helpful(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Spark shows the traceback of an error and nothing else: what to do stands in it."""
+
+    @functools.wraps(call)
+    def with_help(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        try:
+            return call(*arguments, **named)
+        except DanubeError as error:
+            error.add_note(f"What to do: {error.help}")
+            raise
+
+    return with_help
+
+
+class DanubeSource(DataSource):
+    """`spark.read.format("danube")` and `spark.readStream.format("danube")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "danube"
+
+    @helpful
+    def schema(self) -> str:
+        attributes, meta = shown_columns(self.options)
+        return ddl(attributes=attributes, meta=meta)
+
+    @helpful
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(Options.of(self.options, streaming=False), _names(schema))
+
+    @helpful
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(Options.of(self.options, streaming=True), _names(schema))
+
+
+def _names(schema: StructType) -> tuple[str, ...]:
+    return check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
+
+
+def _partitions(ranges: Sequence[Range], states: States, options: Options) -> list[InputPartition]:
+    tasks = split(ranges, states, options.tasks_min, os.cpu_count() or 1)
+    return [InputPartition(task) for task in tasks]
+
+
+@helpful
+def _read(options: Options, names: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """A plan without tasks still asks once, for nothing."""
+    ranges = partition.value or ()
+    return _told(read_ranges(options, names, ranges)) if ranges else iter(())
+
+
+def _told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except DanubeError as error:
+        error.add_note(f"What to do: {error.help}")
+        raise
+
+
+class BatchReader(DataSourceReader):
+    """What there is when it is planned: a snapshot, for every action on the same DataFrame."""
+
+    def __init__(self, options: Options, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+
+    @helpful
+    def partitions(self) -> Sequence[InputPartition]:
+        link = link_to(self._options.url, self._options.ca_file)
+        ranges, states = link.wait(_plan_batch(link.client, self._options))
+        return _partitions(ranges, states, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, self._names, partition)
+
+
+async def _plan_batch(client: Client, options: Options) -> tuple[list[Range], States]:
+    states = await look(client, options)
+    start = await offsets_at(client, states, options.starting, "startingOffsets")
+    end = await offsets_at(client, states, options.ending, "endingOffsets")
+    check_known(start, states, losses(options.fail_on_data_loss))
+    for name, ends in end.items():
+        for number, (begin, stop) in enumerate(zip(start[name].next, ends.next, strict=True)):
+            if begin > stop:
+                place = states[name].place(number)
+                raise OptionInvalid(f"{place} would be read from {begin} to {stop}: the end lies before the start")
+    return ranges_between(start, end, states), states
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives as long as its query, on the driver; what executors have of it is only what `read` needs."""
+
+    def __init__(self, options: Options, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+        self._lost = losses(options.fail_on_data_loss)
+        self._progress: Progress | None = None
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._warned = False
+        self._seen: Offsets | None = None  # the newest there was when it was last looked
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_names": self._names}
+
+    @property
+    def _link(self) -> Link:
+        return link_to(self._options.url, self._options.ca_file)
+
+    @helpful
+    def initialOffset(self) -> dict[str, Any]:
+        """Asked for only if there is no checkpoint: later the starting options mean nothing."""
+        return to_json(self._link.wait(self._begin()))
+
+    async def _begin(self) -> Offsets:
+        client = self._link.client
+        states = await look(client, self._options)
+        start = await offsets_at(client, states, self._options.starting, "startingOffsets")
+        check_known(start, states, self._lost)
+        return start
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark knows no limit of both; the bytes are looked at here in any case but `ReadAllAvailable`."""
+        if self._options.records_max is not None:
+            return ReadMaxRows(self._options.records_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    @helpful
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next batch goes: confirmed offsets only. What lies before `start` is done."""
+        return to_json(self._link.wait(self._advance(from_json(start), limit)))
+
+    async def _advance(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        client, options = self._link.client, self._options
+        states = await look(client, options, absent_ok=bool(start))
+        check_known(start, states, self._lost)
+        await self._hold(start, states)
+        self._seen = latest(states)
+        end = _not_before(start, self._seen if self._target is None else _at_most(self._target, self._seen))
+        if isinstance(limit, ReadAllAvailable):
+            return end
+        records = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return await Limits(client, states, start, end).within(records, options.bytes_max)
+
+    async def _hold(self, start: Offsets, states: States) -> None:
+        if self._options.subscription is None:
+            if not self._warned:
+                log.warning("without the option `subscription` nothing keeps messages until this query has read them")
+            self._warned = True
+            return
+        if self._progress is None:
+            self._progress = Progress(self._link.client, self._options.subscription)
+        await self._progress.reached(start, states)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._link.wait(self._newest())
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the progress of the query: how far behind it is."""
+        return None if self._seen is None else to_json(self._seen)
+
+    async def _newest(self) -> Offsets:
+        return latest(await look(self._link.client, self._options, absent_ok=True))
+
+    @helpful
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The same ranges for the same offsets, however often and whenever it is asked."""
+        before, after = from_json(start), from_json(end)
+        states = self._link.wait(look(self._link.client, self._options, absent_ok=True))
+        check_known(before, states, self._lost)
+        check_known({name: each for name, each in after.items() if name not in before}, states, _nothing)
+        return _partitions(ranges_between(before, after, states), states, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, self._names, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Comes late, and for the last batch not at all: `latestOffset` is told the same by its start."""
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._link.wait(self._progress.close())
+
+
+def _nothing(_: str) -> None:
+    """Of a topic that is new to the query, whatever is gone was never promised."""
+
+
+def _not_before(start: Offsets, end: Offsets) -> Offsets:
+    """No partition goes back, whatever the broker lost."""
+    found: Offsets = {}
+    for name, ends in end.items():
+        known = start[name].next if name in start else ()
+        rest = ends.next[len(known) :]
+        found[name] = TopicOffsets(ends.id, (*map(max, known, ends.next), *rest))
+    return found
+
+
+def _at_most(target: Offsets, end: Offsets) -> Offsets:
+    """What was there at the target's time: neither newer messages nor newer partitions or topics."""
+    return {
+        name: TopicOffsets(ends.id, tuple(map(min, ends.next, target[name].next)))
+        for name, ends in end.items()
+        if name in target and target[name].id == ends.id
+    }

@@ -1,0 +1,124 @@
+"""A query's progress, kept on the broker as a subscription: its lag is seen there, and retention waits for it.
+
+The driver is the subscription's one consumer and asks for no messages; it only says how far the query has come. So a
+second query under the same name finds it taken. Without a driver it is idle, and goes after `IDLE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pydanube.base.errors import ConsumerBusy, DanubeError, SubscriptionInUse
+from pydanube.client import Client
+from pydanube.client.channel import ReopeningChannel
+from pydanube.spark.offsets import Offsets
+from pydanube.spark.plan import States
+from pydanube.wire.commands import Ack
+
+log = logging.getLogger(__name__)
+IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough for a disk
+TAKEOVER_SECONDS = 3.0  # for a driver that was just killed, until the broker has seen its end
+RETRY_SECONDS = 0.1
+
+
+class Progress:
+    """Of one query: a place on the broker for each partition. Belongs to the loop of its client."""
+
+    def __init__(self, client: Client, subscription: str) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._marks: dict[str, Mark] = {}
+
+    async def reached(self, known: Offsets, states: States) -> None:
+        """Everything below these offsets is done. Raises `SubscriptionInUse` if another query has the name."""
+        for name, offsets in known.items():
+            state = states.get(name)
+            if state is None:
+                continue
+            for number, offset in enumerate(offsets.next):
+                place = state.place(number)
+                if place not in self._marks:
+                    self._marks[place] = await self._open(place, offset)
+                self._marks[place].advance(min(offset, state.ends[number]))
+
+    async def _open(self, place: str, offset: int) -> Mark:
+        until = self._client.loop.time() + TAKEOVER_SECONDS
+        mark = Mark(self._client, place, self._subscription, offset)
+        while True:
+            try:
+                await self._client.within("open_consumer", mark.open())
+                return mark
+            except ConsumerBusy:
+                if self._client.loop.time() > until:
+                    raise mark.in_use() from None
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def close(self) -> None:
+        for mark in self._marks.values():
+            await mark.close_channel()
+        self._marks.clear()
+
+
+class Mark(ReopeningChannel):
+    """The driver's channel to the subscription in one partition, opened again whenever it breaks."""
+
+    def __init__(self, client: Client, place: str, subscription: str, start: int) -> None:
+        super().__init__(client)
+        self._place = place
+        self._subscription = subscription
+        self._start = start
+        self._done = 0  # everything below it
+        self._generation = 0
+        self._lost: DanubeError | None = None
+
+    def in_use(self) -> SubscriptionInUse:
+        return SubscriptionInUse(f"{self._subscription!r} on {self._place} is that of a query that runs now")
+
+    def opening(self) -> tuple[str, dict[str, Any]]:
+        fields = {
+            "topic": self._place,
+            "subscription": self._subscription,
+            "type": "exclusive",
+            "start": self._start,
+            "name": "spark",
+            "create": False,
+            "options": {"idle_seconds": IDLE_SECONDS},
+        }
+        return "open_consumer", fields
+
+    def opened(self, reply: Mapping[str, Any]) -> None:
+        self._generation = int(reply["generation"])
+        if self._done:
+            self._say()
+
+    def interrupted(self, error: DanubeError) -> None:
+        log.info("progress of %s: %s; it is told when the broker is back", self._place, error)
+
+    def given_up(self, error: DanubeError) -> None:
+        self._lost = error
+
+    def reset(self, generation: int) -> None:
+        """Somebody sought it elsewhere: what the query says next counts again."""
+        self._generation = generation
+
+    def refused(self, request: int, error: DanubeError) -> None:
+        log.warning("progress of %s was not taken: %s", self._place, error)
+
+    def advance(self, offset: int) -> None:
+        """Never back. The broker makes it durable before it lets retention know."""
+        if self._lost is not None:
+            raise type(self._lost)(*self._lost.args)
+        if isinstance(self.reason, ConsumerBusy) and self.connection is None:
+            raise self.in_use()
+        if offset > self._done:
+            self._done = offset
+            self._say()
+
+    def _say(self) -> None:
+        if self.connection is not None:
+            last = self._done - 1
+            request = self.connection.next_request()
+            self.connection.write(Ack(self.number, request, self._generation, [(last, last)], True).encode())

@@ -1,0 +1,123 @@
+"""Options are read as Spark's users write them; what is wrong is said by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydanube.base.errors import AddressInvalid, OptionInvalid
+from pydanube.spark.offsets import Wish
+from pydanube.spark.options import At, Options
+
+TOPIC = {"topic": "orders"}
+
+
+def batch(**given: str) -> Options:
+    return Options.of(TOPIC | given, streaming=False)
+
+
+def stream(**given: str) -> Options:
+    return Options.of(TOPIC | given, streaming=True)
+
+
+def test_defaults_are_those_of_spark() -> None:
+    assert (batch().starting, batch().ending, stream().starting) == ("earliest", "latest", "latest")
+    assert batch().topics == ("/default/orders",)
+    assert batch().fail_on_data_loss
+    assert stream().records_max is stream().bytes_max is stream().subscription is None
+
+
+def test_names_are_read_whatever_their_case() -> None:
+    given = {"TOPICPATTERN": "orders-*", "startingoffsets": "EARLIEST", "IncludeMeta": "TRUE", "TLS.ca": "ca.pem"}
+    options = Options.of(given, streaming=True)
+    assert (options.pattern, options.starting, options.meta, options.ca_file) == (
+        "/default/orders-*",
+        "earliest",
+        True,
+        "ca.pem",
+    )
+
+
+def test_several_topics_are_named_with_commas() -> None:
+    assert batch(topic="b, /shop/a,b").topics == ("/default/b", "/shop/a")
+
+
+def test_the_url_comes_from_the_environment_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DANUBE_URL", raising=False)
+    assert batch().url == "danube://127.0.0.1:6650"
+    monkeypatch.setenv("DANUBE_URL", "danube://elsewhere:1")
+    assert batch().url == "danube://elsewhere:1"
+    assert batch(url="danube://here:2").url == "danube://here:2"
+    with pytest.raises(AddressInvalid):
+        batch(url="danube://user:secret@here:2")
+
+
+def test_times_are_milliseconds_or_iso() -> None:
+    assert batch(startingTimestamp="1500").starting == At(1_500_000)
+    assert batch(endingTimestamp="1970-01-01T00:00:02.5+00:00").ending == At(2_500_000)
+
+
+def test_offsets_are_json_by_topic_and_partition() -> None:
+    given = '{"orders": {"0": 12, "1": -2}, "/shop/a": {"id": 7, "0": -1}}'
+    assert stream(startingOffsets=given).starting == {
+        "/default/orders": Wish(None, {0: 12, 1: -2}),
+        "/shop/a": Wish(7, {0: -1}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"topics": "a"}, "there is no option 'topics'; is topic meant?"),
+        ({"maxOffsetsPerTrigger": "1"}, "is maxRecordsPerTrigger meant?"),
+        ({"failondatalos": "true"}, "is failOnDataLoss meant?"),
+        ({"path": "a"}, "takes no path"),
+        ({"topicPattern": "a*"}, "either topic"),
+        ({"topic": "a,,b"}, "names with commas"),
+        ({"topic": "a b"}, "topic: 'a b' is no name of a topic"),
+        ({"topic": "orders-part-1"}, "is one partition"),
+        ({"startingOffsets": "first"}, "startingOffsets is earliest, latest or JSON"),
+        ({"startingOffsets": "[1]"}, 'is like {"/default/orders"'),
+        ({"startingOffsets": '{"orders": 1}'}, "has offsets by partition"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "is an offset, -1"),
+        ({"startingOffsets": '{"orders": {"0": true}}'}, "is an offset, -1"),
+        ({"startingOffsets": '{"orders": {"x": 1}}'}, "has no partition 'x'"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "not both"),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"startingTimestamp": "-5"}, "milliseconds since 1970"),
+        ({"startingTimestamp": "2026-01-31T12:00:00"}, "needs a time zone"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"minPartitions": "0"}, "minPartitions is a whole number from 1"),
+        ({"minPartitions": "1.5"}, "minPartitions is a whole number from 1"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_is_wrong_is_named(given: dict[str, str], said: str, streaming: bool) -> None:
+    with pytest.raises(OptionInvalid) as raised:
+        Options.of(TOPIC | given, streaming=streaming)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "said"),
+    [
+        ({"endingOffsets": "latest"}, True, "endingOffsets is an option of batch reads only"),
+        ({"endingTimestamp": "1"}, True, "endingTimestamp is an option of batch reads only"),
+        ({"maxRecordsPerTrigger": "1"}, False, "maxRecordsPerTrigger is an option of streams only"),
+        ({"maxBytesPerTrigger": "1"}, False, "maxBytesPerTrigger is an option of streams only"),
+        ({"subscription": "s"}, False, "subscription is an option of streams only"),
+        ({"startingOffsets": "latest"}, False, "cannot start at latest"),
+        ({"endingOffsets": "earliest"}, False, "nothing comes before earliest"),
+        ({"maxBytesPerTrigger": "-1"}, True, "maxBytesPerTrigger is a whole number from 1"),
+        ({"subscription": ""}, True, "subscription is a name"),
+    ],
+)
+def test_an_option_of_the_other_kind_of_query_is_refused(given: dict[str, str], streaming: bool, said: str) -> None:
+    with pytest.raises(OptionInvalid) as raised:
+        Options.of(TOPIC | given, streaming=streaming)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("pattern", ["a/b", "/d*/orders", "/default/", "/a/b/c"])
+def test_a_pattern_spells_out_its_namespace(pattern: str) -> None:
+    with pytest.raises(OptionInvalid, match="topicPattern is like"):
+        Options.of({"topicPattern": pattern}, streaming=False)
