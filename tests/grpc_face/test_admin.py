@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+import pydanube
 from grpc_face.rig import Broker, Consumers, Producers, api, ask, channel, message, refused, until_allowed
 from grpc_face.test_calls import made, subscribed
 from pydanube.api.server import Server, load
@@ -203,8 +204,9 @@ def test_a_partition_that_is_added_has_the_options_that_were_set_last(broker: Br
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("through", ["gRPC", "native"])
 @pytest.mark.parametrize("deleted", ["topic", "subscription"])
-def test_options_go_with_what_they_are_of(broker: Broker, topic: str, deleted: str) -> None:
+def test_options_go_with_what_they_are_of(broker: Broker, topic: str, deleted: str, through: str) -> None:
     name = {"topic": topic, "subscription": "s"}
     other = {"topic": topic, "subscription": "other"}
 
@@ -216,11 +218,18 @@ def test_options_go_with_what_they_are_of(broker: Broker, topic: str, deleted: s
             await set_window(opened, 4, **other)
             async with channel(broker.target) as consumers:
                 await subscribed(consumers, f"{topic}-part-0")
-            if deleted == "topic":
+            if through == "native":
+                async with pydanube.connect(f"danube://{broker.target}") as client:
+                    if deleted == "topic":
+                        await client.admin.delete_topic(topic)
+                    else:
+                        await client.admin.delete_subscription(topic, "s")
+            elif deleted == "topic":
                 await ask(opened, f"{TOPICS}/DeleteTopic", name=topic)
-                await ask(opened, f"{TOPICS}/CreatePartitionedTopic", **create)
             else:
                 await until_allowed(lambda: ask(opened, f"{TOPICS}/Unsubscribe", **name))
+            if deleted == "topic":
+                await ask(opened, f"{TOPICS}/CreatePartitionedTopic", **create)
             assert await window_of(opened, **name) == 0
             assert await window_of(opened, **other) == (0 if deleted == "topic" else 4)
             await subscribed(opened, f"{topic}-part-0")

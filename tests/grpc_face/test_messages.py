@@ -14,11 +14,13 @@ from pydanube.api.grpc.encoding import Encoder
 from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, consumer_id, producer_id
 from pydanube.api.grpc.memory import KnownConsumer, Memory
 from pydanube.api.grpc.messages import message_class
-from pydanube.api.grpc.pending import DEFAULT, PendingOptions
 from pydanube.api.grpc.producers import batch_of, response
 from pydanube.base.errors import BatchInvalid, LimitReached
+from pydanube.base.limits import METADATA_OPERATIONS_MAX
+from pydanube.base.names import parse_topic
 from pydanube.broker.delivery import PRODUCER_ATTRIBUTE, keys_of
 from pydanube.broker.notes import Notes
+from pydanube.broker.pending import DEFAULT, PendingOptions
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.storage.metadata_store import MemoryMetadata
 from pydanube.wire.batch import Batch, build
@@ -169,7 +171,7 @@ def test_a_connected_consumer_is_forgotten_last(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_options_wait_for_their_subscription_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.api.grpc.pending.GRPC_OPTIONS_PENDING_MAX", 1)
+    monkeypatch.setattr("pydanube.broker.pending.GRPC_OPTIONS_PENDING_MAX", 1)
 
     async def run() -> None:
         pending = PendingOptions(Notes(MemoryMetadata()))
@@ -185,6 +187,19 @@ def test_options_wait_for_their_subscription_and_are_bounded(monkeypatch: pytest
         assert pending.find(TOPIC, "s") == options
         await pending.forget(TOPIC, "s")
         assert pending.find(TOPIC, "s") is None
+
+    asyncio.run(run())
+
+
+def test_all_options_of_a_topic_go_however_many_they_are() -> None:
+    async def run() -> None:
+        pending = PendingOptions(Notes(MemoryMetadata()))
+        many = [(TOPIC, str(number)) for number in range(2 * METADATA_OPERATIONS_MAX + 1)]
+        for each in [*many, (f"{TOPIC}2", "0")]:
+            await pending.change(*each, {"dispatch": {"unacked_max": 7}})
+        await pending.drop_all(parse_topic(TOPIC))
+        assert [each for each in many if pending.find(*each) is not None] == []
+        assert pending.find(f"{TOPIC}2", "0") is not None
 
     asyncio.run(run())
 

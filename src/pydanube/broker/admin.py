@@ -125,6 +125,7 @@ class Admin:
         if dry_run:
             return
         await _all([_unsubscribe(opened, host) for opened, host in found])
+        await self._service.pending.drop(topic, subscription)
 
     async def subscriptions(
         self, principal: Principal, topic: str, after: str, limit: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydanube.base.errors import LimitReached, MetadataConflict
-from pydanube.base.limits import NOTE_BYTES_MAX
+from pydanube.base.limits import METADATA_OPERATIONS_MAX, NOTE_BYTES_MAX
 from pydanube.ports.metadata import MetadataStore
 
 _PREFIX = "notes/"
@@ -34,3 +34,9 @@ class Notes:
                 return
             except MetadataConflict:
                 await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+
+    async def drop_all(self, prefix: str) -> None:
+        """Takes away those whose name begins so."""
+        gone = [(key, None) for key, _ in self._store.scan(_PREFIX + prefix)]
+        for at in range(0, len(gone), METADATA_OPERATIONS_MAX):
+            await self._store.transact((), gone[at : at + METADATA_OPERATIONS_MAX])

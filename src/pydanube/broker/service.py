@@ -45,6 +45,7 @@ from pydanube.broker.holds import (
 from pydanube.broker.intake import Intake
 from pydanube.broker.leftovers import Leftovers
 from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.pending import PendingOptions
 from pydanube.broker.policies import Policies
 from pydanube.broker.quotas import Usage
 from pydanube.broker.reopening import reopen
@@ -108,6 +109,7 @@ class Service:
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader)
         self.admin = Admin(self)
         self.notes = directory.notes
+        self.pending = PendingOptions(directory.notes)
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
         self._numbers = 0  # of producers and consumers so far
         self._closed = False
@@ -304,6 +306,7 @@ class Service:
         record = self._directory.get(parse_whole(name))
         if dry_run:
             return
+        await self.pending.drop_all(record.name)
         record = await self._directory.delete_topic(record.name)
         deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.places()
         opened = [self._opened.pop(place) for place in places if place in self._opened]

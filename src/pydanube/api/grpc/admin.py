@@ -136,7 +136,6 @@ class TopicAdmin:
         if parse_topic(request.name).partition is not None:
             raise RequestInvalid(f"{request.name} is a partition; delete its topic")
         await self._face.service.delete_topic(ANONYMOUS, request.name)
-        await self._face.pending.drop_all(request.name)
         return admin.TopicResponse(success=True)
 
     async def describe_topic(self, call: Call, request: Any) -> Any:
@@ -165,7 +164,6 @@ class TopicAdmin:
         if found.consumers:
             raise ConsumerBusy(f"{request.subscription!r} has {found.consumers} consumers")
         await self._face.service.admin.unsubscribe(ANONYMOUS, request.topic, request.subscription)
-        await self._face.pending.drop(request.topic, request.subscription)
         return admin.SubscriptionResponse(success=True)
 
     async def set_subscription_failure_policy(self, call: Call, request: Any) -> Any:
@@ -179,7 +177,7 @@ class TopicAdmin:
             answer.subscription_type = NUMBERS[found.kind]
             policy = found.options.failure
         except SubscriptionNotFound:
-            options = self._face.pending.find(request.topic, request.subscription)
+            options = self._face.service.pending.find(request.topic, request.subscription)
             if options is None:
                 return answer
             policy = options.failure
@@ -195,7 +193,7 @@ class TopicAdmin:
         try:
             dispatch = (await self._describe(request)).options.dispatch
         except SubscriptionNotFound:
-            options = self._face.pending.find(request.topic, request.subscription)
+            options = self._face.service.pending.find(request.topic, request.subscription)
             if options is None:
                 return answer
             dispatch = options.dispatch
@@ -207,7 +205,7 @@ class TopicAdmin:
 
     async def _alter(self, request: Any, changes: dict[str, Any]) -> None:
         """Of a running subscription at once; where it is not there yet, when it is made."""
-        service, pending = self._face.service, self._face.pending
+        service, pending = self._face.service, self._face.service.pending
         topic, name = request.topic, request.subscription
         record = await service.topic(ANONYMOUS, topic)
         if not record.reliable:

@@ -273,7 +273,7 @@ class ConsumerService:
             name=known.name,
             filters=[text.encode() for text in known.filters] if kind is SubscriptionKind.KEY_SHARED else (),
             create=False,
-            options=self._face.pending.get(known.topic, known.subscription) if opened.record.reliable else None,
+            options=self._face.service.pending.get(known.topic, known.subscription) if opened.record.reliable else None,
         )
         consumer.begin(hold, self._face.url)
         quicker = self.consumers.get(known.id)
@@ -284,7 +284,7 @@ class ConsumerService:
         if connection.closed:
             self.detach(consumer)
         if host is None:
-            await self._face.pending.forget(known.topic, known.subscription)
+            await self._face.service.pending.forget(known.topic, known.subscription)
         return consumer
 
     def detach(self, consumer: GrpcConsumer) -> None:

@@ -14,7 +14,6 @@ from pydanube.api.grpc.consumers import ConsumerService
 from pydanube.api.grpc.discovery import DiscoveryService
 from pydanube.api.grpc.health import HealthCheckService, HealthService
 from pydanube.api.grpc.messages import ServiceDescriptor, message_class, service
-from pydanube.api.grpc.pending import PendingOptions
 from pydanube.api.grpc.producers import ProducerService
 from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.grpc.storage import StorageService
@@ -36,7 +35,6 @@ class GrpcFace:
         self.url = url  # where clients reach the broker, as they want it: with a scheme
         self.admin_url = admin_url
         self.held = 0  # bytes of requests that are being received, of all connections
-        self.pending = PendingOptions(door.notes)
         self.producers = ProducerService(self)
         self.consumers = ConsumerService(self)
         admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self), HealthService(self)]

@@ -22,10 +22,6 @@ def consumer_id(topic: str, subscription: str, name: str) -> int:
     return _number("consumer", topic, subscription, name)
 
 
-def options_id(topic: str, subscription: str) -> int:
-    return _number("options", topic, subscription)
-
-
 def _number(*names: str) -> int:
     """Of 64 bits, and not 0. Names have no zero bytes, so no two lists of them look alike."""
     digest = blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=8).digest()

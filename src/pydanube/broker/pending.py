@@ -1,18 +1,19 @@
 """Options for subscriptions that are not there yet: an operator may set them before the first consumer comes.
 
-Of a topic with partitions they stay for as long as the subscription does: a partition may be added at any time.
+Of a topic with partitions they stay for as long as the subscription does: a partition may be added at any time. They go
+with the subscription and with the topic, through whichever face it is deleted.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
-from pydanube.api.grpc.ids import options_id
 from pydanube.base.errors import LimitReached
 from pydanube.base.limits import GRPC_OPTIONS_PENDING_MAX, GRPC_UNACKED_DEFAULT
-from pydanube.base.names import parse_topic
+from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.notes import Notes
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.dispatch.policy import DispatchSettings
@@ -57,15 +58,20 @@ class PendingOptions:
         """It is deleted."""
         await self._notes.put(_name(topic, subscription), None)
 
-    async def drop_all(self, topic: str) -> None:
-        """The topic is deleted; another one may have its name one day."""
-        for name in self._notes.all(_folder(topic)):
-            await self._notes.put(name, None)
+    async def drop_all(self, topic: TopicName) -> None:
+        """The topic is about to be deleted; another one may have its name one day."""
+        await self._notes.drop_all(_folder(str(topic)))
 
 
 def _name(topic: str, subscription: str) -> str:
-    return f"{_folder(topic)}{options_id(str(parse_topic(topic).whole), subscription):016x}"
+    return f"{_folder(topic)}{_number(topic, subscription):016x}"
 
 
 def _folder(topic: str) -> str:
-    return f"{_PREFIX}{options_id(str(parse_topic(topic).whole), ''):016x}/"
+    return f"{_PREFIX}{_number(topic, ''):016x}/"
+
+
+def _number(topic: str, subscription: str) -> int:
+    """Names have no zero bytes, so no two lists of them look alike."""
+    names = "\0".join(("options", str(parse_topic(topic).whole), subscription))
+    return int.from_bytes(blake2b(names.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1
