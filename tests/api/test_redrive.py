@@ -9,6 +9,7 @@ import pytest
 
 from api.http_client import Http, with_http
 from pydanube.api.server import Server
+from pydanube.broker import redrive as redrive_module
 
 DEFAULT = "/api/v1/topics/default"
 DEAD = f"{DEFAULT}/dead"
@@ -93,6 +94,25 @@ def test_a_dry_run_says_how_many_would_go_where_and_changes_nothing(tmp_path: Pa
         assert (await redrive(http, dry_run=True))["redriven"] == 2  # with the subscription there too
         assert (await redrive(http))["targets"] == {"/default/bills": 1, "/default/orders": 1}
         assert await values(http, "orders") == ["a", "c"]
+
+    with_http(tmp_path, story)
+
+
+def test_a_dry_run_counts_all_letters_and_lists_as_many_targets_as_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redrive_module, "LISTED_MAX", 2)
+
+    async def story(server: Server, http: Http) -> None:
+        empty = [letter("orders", "") for _ in range(900)]
+        await prepared(http, *empty, letter("bills", "b"), letter(None, "foreign"), letter("dead", "c"))
+        await http.ask("POST", f"{DEAD}/messages", {"messages": [letter("orders", "d") for _ in range(700)]})
+        would = await redrive(http, dry_run=True)
+        assert would == {"redriven": 1602, "targets": {"/default/orders": 1600, "/default/bills": 1}, "left": 1}
+        assert (await redrive(http, dry_run=True, limit=7))["redriven"] == 7
+        assert (await redrive(http))["redriven"] == 500  # a page
+        assert (await redrive(http, dry_run=True))["redriven"] == 1102
+        assert (await redrive(http, dry_run=True, filter={"topic": "/default/bills"}))["redriven"] == 1
 
     with_http(tmp_path, story)
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -124,6 +125,29 @@ def test_a_wrong_row_is_named_and_what_was_before_it_is_kept(
     assert said in ended.err
     assert "1 message imported" in ended.err
     assert danube("consume", topic, "--from", "earliest", "-e").lines == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("wrong.csv", b"number,name\n1,a\n", "no column payload"),
+        ("wrong.jsonl", b"nope\n", "row 1: it is no JSON"),
+        ("wrong.parquet", b"PAR1 and nothing else", "wrong.parquet"),
+        ("table.parquet", None, "no column payload"),
+    ],
+)
+def test_a_file_that_is_wrong_from_its_beginning_makes_no_topic(
+    danube: Danube, topic: str, tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    file = tmp_path / name
+    if content is None:
+        pq.write_table(pa.table({"number": [1]}), file)
+    else:
+        file.write_bytes(content)
+    ended = danube("import", topic, str(file))
+    assert ended.code == 1
+    assert said in ended.err
+    assert danube("topic", "describe", topic).code == 3
 
 
 def test_what_is_no_parquet_is_refused(danube: Danube, topic: str, tmp_path: Path) -> None:

@@ -260,7 +260,9 @@ async def redrive(caller: Caller, fields: Object) -> Object:
     filters = field(fields, "filter", dict, {})
     if not all(isinstance(each, str) for each in filters.values()):
         raise RequestInvalid("filter is texts by name")
-    wanted = Wanted(_limit(fields), text(fields, "to", None), filters, _dry_run(fields))
+    dry_run = _dry_run(fields)
+    limit = None if dry_run and "limit" not in fields else _limit(fields)
+    wanted = Wanted(limit, text(fields, "to", None), filters, dry_run)
     done = await caller.service.admin.redrive(caller.principal, text(fields, "topic"), wanted)
     return {"redriven": done.count, "targets": done.targets, "left": done.left}
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from pydanube.base.checksum import crc32c
-from pydanube.base.limits import READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
+from pydanube.base.limits import LISTED_MAX, READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.base.names import parse_topic
 from pydanube.base.ranges import Ranges
 from pydanube.broker.dead_letter import ADDED, ORIGIN, REASON, SUBSCRIBER
@@ -42,7 +42,7 @@ _NAMED = {"topic": ORIGIN, "subscription": SUBSCRIBER}
 class Wanted:
     """Which letters go where. All that `filters` name must hold."""
 
-    limit: int
+    limit: int | None  # all, if none is said; they are counted then, and not published
     target: str | None = None  # else each goes to where it comes from
     filters: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
@@ -55,22 +55,26 @@ class Wanted:
 class Redriven:
     """What was published again, or would be: how many letters to which topic."""
 
-    targets: dict[str, int] = field(default_factory=dict)
+    count: int = 0
+    targets: dict[str, int] = field(default_factory=dict)  # of so many that fit an answer
     left: int = 0  # messages that do not say where they come from, and had to stay
 
-    @property
-    def count(self) -> int:
-        return sum(self.targets.values())
+    def add(self, groups: Mapping[str, list[Message]]) -> None:
+        for target, letters in groups.items():
+            self.count += len(letters)
+            if target in self.targets or len(self.targets) < LISTED_MAX:
+                self.targets[target] = self.targets.get(target, 0) + len(letters)
 
 
 async def redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
     """The next letters that were not published again yet, until there are as many as wanted."""
+    assert wanted.dry_run or wanted.limit is not None
     topic = service.reliable(opened)
     host = topic.subscriptions.get(SUBSCRIPTION)
     cursor = Cursor(0, topic.ledger.first) if host is None else host.known.cursor
     offset = cursor.floor
     end = min(topic.ledger.confirmed_end, cursor.ceiling)  # what fails again at once comes back behind it
-    while done.count < wanted.limit:
+    while wanted.limit is None or done.count < wanted.limit:
         generation = cursor.generation
         letters, offset = await _next_letters(topic, cursor, wanted, offset, end, done)
         if not letters:
@@ -85,19 +89,19 @@ async def redrive(service: Service, principal: Principal, opened: Opened, wanted
             for target, group in groups.items():
                 await _publish(service, principal, target, group, str(opened.name))
             await host.ack(generation, _offsets(letters))
-        for target, group in groups.items():
-            done.targets[target] = done.targets.get(target, 0) + len(group)
+        done.add(groups)
 
 
 async def _next_letters(
     topic: Topic, cursor: Cursor, wanted: Wanted, offset: int, end: int, done: Redriven
 ) -> tuple[list[Message], int]:
-    """Those that are not done, up to about a MiB, and where the next may be.
+    """Those that are not done, up to about a MiB or as many as fit an answer, and where the next may be.
 
     The same ones whenever the same are done and wanted, however they are stored.
     """
     found: list[Message] = []
-    most, size, offset = wanted.limit - done.count, 0, max(offset, topic.ledger.first)
+    most = LISTED_MAX if wanted.limit is None else wanted.limit - done.count
+    size, offset = 0, max(offset, topic.ledger.first)
     while (offset := max(offset, cursor.above.next_missing(max(offset, cursor.floor)))) < end:
         for batch in await topic.ledger.read(offset):
             for first, last in cursor.pending(max(offset, batch.base_offset), min(batch.last_offset, end - 1)):

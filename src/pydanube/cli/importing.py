@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -52,8 +52,10 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
 
     try:
         with progress(f"importing {file}", None) as advance:
+            pieces = in_thread(lambda: _some(_drafts(file, kind)))
+            first = await _first(pieces)  # a file that is none of this kind makes no topic
             async with client.producer(topic, compression=compression, on_error=lose) as producer:
-                async for drafts in in_thread(lambda: _some(_drafts(file, kind))):
+                async for drafts in _chained(first, pieces):
                     for draft in drafts:
                         if producer.busy:
                             await producer.ready()
@@ -63,6 +65,20 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
     finally:
         fields = {"topic": topic, "file": file, **pace(sent - lost, perf_counter() - began)}
         output.summary(f"{many(sent - lost)} imported to {topic}", **fields)
+
+
+async def _first(pieces: AsyncIterator[list[Draft]]) -> list[Draft]:
+    """The first rows; none if there are none. Raises what is wrong with the header, or with the very first row."""
+    async for piece in pieces:
+        if piece:
+            return piece
+    return []
+
+
+async def _chained(first: list[Draft], pieces: AsyncIterator[list[Draft]]) -> AsyncIterator[list[Draft]]:
+    yield first
+    async for piece in pieces:
+        yield piece
 
 
 def _some(drafts: Iterator[Draft]) -> Iterator[list[Draft]]:

@@ -167,7 +167,7 @@ _OF_TOPICS = [
         "dlq.redrive",
         "Publish dead letters of this topic to where they come from, once more",
         body={
-            "limit": Field("number", "how many at most, 1 to 500"),
+            "limit": Field("number", "how many at most, 1 to 500; a dry run without it counts all"),
             "to": Field("text", "a topic, /namespace/name, instead of where each comes from"),
             "filter": Field("object", "only letters with this: topic, subscription, reason, key, or an attribute"),
             **_DRY_RUN,
