@@ -199,7 +199,7 @@ def read_index(key: str, index: SegmentIndex, data: bytes) -> tuple[Entry, ...]:
 
 
 def index_key(stream: str, index: SegmentIndex) -> str:
-    place = f"{folder_of(stream)}_segments/{partition_of(stream)}/index-{index.level}"
+    place = f"{folder_of(stream)}_segments/partition={partition_of(stream)}/index-{index.level}"
     return f"{place}-{index.first:020d}-{index.last:020d}-{index.checksum[:16]}.json"
 
 

@@ -51,6 +51,6 @@ def partition_of(stream: str) -> int:
 
 
 def segment_key(stream: str, plan: SegmentPlan) -> str:
-    """Behind an underscore: who cleans up tables leaves such folders alone (§29)."""
-    place = f"{folder_of(stream)}_segments/{partition_of(stream)}"
+    """Behind an underscore: who cleans up tables leaves such folders alone (§29). Some read the partition off it."""
+    place = f"{folder_of(stream)}_segments/partition={partition_of(stream)}"
     return f"{place}/{plan.first:020d}-{plan.last:020d}-{plan.epoch}.parquet"
