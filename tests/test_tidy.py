@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "adapters": BELOW_HOSTS,
     "storage": BELOW_HOSTS,
     "tier": frozenset({"base", "wire", "ledger", "ports", "adapters"}),  # adapters: only the process of its own
-    "broker": BELOW_HOSTS | {"storage", "adapters"},
+    "broker": BELOW_HOSTS | {"storage", "adapters", "tier"},  # tier: only the process that puts all together
     "api": BELOW_HOSTS | {"storage", "adapters", "broker"},
     "client": frozenset({"base", "wire", "ports"}),
     "sync": frozenset({"base", "client"}),

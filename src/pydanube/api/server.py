@@ -10,10 +10,11 @@ import logging
 import os
 import resource
 import signal
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydanube import __version__
+from pydanube.adapters.objects_url import parse_objects_url
 from pydanube.api.grpc.entrance import GrpcEntrance
 from pydanube.api.http.connection import Web
 from pydanube.api.http.door import Door
@@ -24,9 +25,9 @@ from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
 from pydanube.base.limits import FILES_RESERVED
-from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, load, settings
+from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, Objects, load, settings
 from pydanube.broker.metrics import LoopWatch, Metrics, Page
-from pydanube.broker.standalone import Broker, StandaloneSettings
+from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
 from pydanube.ports.clock import Clock
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.objects import Object
@@ -158,8 +159,16 @@ class Server:
                 "buffered_sync_seconds": chosen.node.buffered_sync_seconds,
                 "copy_bytes_per_second": chosen.node.copy_bytes_per_second,
             },
+            "storage": {"objects": self._objects_in_force()},
             **self._as_loaded(),
         }
+
+    def _objects_in_force(self) -> Object:
+        """The place as it may be shown: its options may hold credentials."""
+        objects = self.settings.objects
+        if objects is None:
+            return {"url": None}
+        return {"url": objects.place.shown, **asdict(objects.tier)}
 
     def _as_loaded(self) -> Object:
         """What concerns the process alone, and where each setting comes from."""
@@ -279,6 +288,7 @@ def _standalone(config: Config, files: int) -> StandaloneSettings:
             copy_bytes_per_second=config.journal.copy_bytes_per_second,
         ),
         reserve_bytes=config.journal.reserve_bytes,
+        objects=_objects(config.storage.objects),
         cache_bytes=config.limits.cache_bytes,
         advertise=config.advertise,
         certificate=(tls.certificate, tls.key) if tls.certificate and tls.key else None,
@@ -287,3 +297,9 @@ def _standalone(config: Config, files: int) -> StandaloneSettings:
         admin_listen=config.admin_listen,
         admin_required=config.admin_listen is not ADMIN_LOOPBACK,
     )
+
+
+def _objects(chosen: Objects) -> ObjectsSettings | None:
+    if chosen.url is None:
+        return None
+    return ObjectsSettings(parse_objects_url(chosen.url, chosen.options, os.environ), chosen.tier)

@@ -6,6 +6,7 @@ that is not here is an error. Opens no socket and touches nothing that a setting
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -29,6 +30,7 @@ from pydanube.base.limits import (
     MIB,
     TAIL_CACHE_BYTES,
 )
+from pydanube.ledger.tiering import TierSettings
 
 PREFIX = "DANUBE_"
 _OF_THE_CLIENT = frozenset({"DANUBE_URL"})
@@ -78,14 +80,37 @@ def seconds(least: float, most: float) -> Kind:
             raise ValueError("no such number")
         return float(text)
 
-    return Kind(f"seconds, from {least:g} to {most:g}", parse)
+    return Kind(f"seconds, from {least:.10g} to {most:.10g}", parse)
 
 
 def _one_of(*names: str) -> Kind:
     return Kind("one of " + ", ".join(names), lambda text: {name: name for name in names}[text])
 
 
+def _text(text: str) -> str:
+    if not text.strip() or "\0" in text:
+        raise ValueError("no URL")
+    return text
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """`name=value,name=value`; a mapping of a file comes as JSON."""
+    if text.startswith("{"):
+        found: dict[str, str] = json.loads(text)
+        return found
+    return dict(_pair(each) for each in text.split(",") if each.strip())
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError("no pair")
+    return name.strip(), value.strip()
+
+
 PATH = Kind("a path", _path)
+URL = Kind("a URL", _text)
+PAIRS = Kind("a mapping of texts, name=value,name=value", _pairs)
 SWITCH = Kind("true or false", _switch)
 LISTEN = Kind("host:port, port 0 for a free one", lambda text: _address(text, port_min=0))
 LOG_LEVEL = _one_of("debug", "info", "warning", "error")
@@ -93,6 +118,8 @@ LOOPBACK = HostPort("127.0.0.1", 6650)
 ADMIN_LOOPBACK = HostPort("127.0.0.1", 50051)
 ADMIN_LISTEN = Kind(f"{LISTEN.expects}, or nothing for none", lambda text: LISTEN.parse(text) if text else None)
 ADVERTISE = Kind("host:port", lambda text: _address(text, port_min=1))
+
+_TIER = TierSettings()
 
 # -- the tree: of each setting its type, its kind and what it is for ---------------------------------------------------
 
@@ -131,6 +158,50 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    url: Annotated[
+        str | None, URL, "where sealed messages go: file:///folder, s3://bucket/prefix, and others; off if not set"
+    ] = None
+    options: Annotated[
+        Mapping[str, str], PAIRS, "of the place, as endpoint or region; credentials come from the environment"
+    ] = field(default_factory=dict)
+    segment_bytes: Annotated[
+        int, whole(64 * KIB, 256 * MIB), "of messages in one object; smaller ledgers are put together"
+    ] = _TIER.segment_bytes
+    lag_seconds: Annotated[
+        float, seconds(1, 100_000_000), "what is older than this is in object storage, if that answers"
+    ] = _TIER.lag_seconds
+    local_seconds: Annotated[float, seconds(0, 999_999_999), "how long local copies stay of what is uploaded"] = (
+        24 * 3600.0
+    )
+    local_bytes: Annotated[
+        int | None, whole(0, 1 << 60), "how much of them a topic, or partition, keeps at most; no bound if not set"
+    ] = None
+    free_percent: Annotated[
+        int, whole(0, 99), "of the disk that is kept free by letting the oldest local copies go"
+    ] = 20
+    lease_seconds: Annotated[
+        float, seconds(1, 100_000_000), "how long objects stay that a table has given up, for those who read it"
+    ] = _TIER.lease_seconds
+
+    @property
+    def tier(self) -> TierSettings:
+        return TierSettings(
+            self.segment_bytes,
+            self.lag_seconds,
+            self.local_seconds,
+            self.local_bytes,
+            self.free_percent / 100,
+            self.lease_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    objects: Objects = field(default_factory=Objects)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that can be set."""
 
@@ -152,6 +223,7 @@ class Config:
     tls: Tls = field(default_factory=Tls)
     limits: Limits = field(default_factory=Limits)
     journal: Journal = field(default_factory=Journal)
+    storage: Storage = field(default_factory=Storage)
 
 
 class Setting(NamedTuple):
@@ -185,7 +257,8 @@ def _leaves(section: type[Any], prefix: str) -> Iterator[Setting]:
             yield from _leaves(hint, f"{prefix}{each.name}.")
         else:
             kind, doc = hint.__metadata__
-            yield Setting(prefix + each.name, kind, each.default, doc)
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            yield Setting(prefix + each.name, kind, default, doc)
 
 
 # -- reading it --------------------------------------------------------------------------------------------------------
@@ -281,6 +354,9 @@ def _flattened(found: Any, prefix: str, origin: Origin) -> Iterator[tuple[str, s
     for name, value in found.items():
         key = prefix + str(name)
         if key in settings():
+            if settings()[key].kind is PAIRS and isinstance(value, dict):
+                yield key, json.dumps({name: text for name, text in value.items() if isinstance(text, str)})
+                continue
             if not isinstance(value, str):
                 raise ConfigInvalid(f"{key} ({origin}) must be {settings()[key].kind.expects}, not several values")
             yield key, value
@@ -298,19 +374,22 @@ def nearest(name: str, known: Mapping[str, object]) -> str:
 
 
 def _build(values: Mapping[str, Any]) -> Config:
-    sections: dict[str, dict[str, Any]] = {"": {}, "tls": {}, "limits": {}, "journal": {}}
     for key, each in settings().items():
-        section, _, name = key.rpartition(".")
-        if key in values:
-            sections[section][name] = values[key]
-        elif each.default is MISSING:
+        if key not in values and each.default is MISSING:
             raise ConfigInvalid(f"{key} is not set: use {each.flag}, {each.variable}, or {key} in a file")
-    return Config(
-        **sections[""],
-        tls=Tls(**sections["tls"]),
-        limits=Limits(**sections["limits"]),
-        journal=Journal(**sections["journal"]),
-    )
+    built: Config = _section(Config, "", values)
+    return built
+
+
+def _section(kind: type[Any], prefix: str, values: Mapping[str, Any]) -> Any:
+    hints, found = get_type_hints(kind, include_extras=True), {}
+    for each in fields(kind):
+        key, hint = prefix + each.name, hints[each.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            found[each.name] = _section(hint, f"{key}.", values)
+        elif key in values:
+            found[each.name] = values[key]
+    return kind(**found)
 
 
 def _check(config: Config) -> None:

@@ -9,29 +9,45 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pydanube.adapters.objects_url import ObjectsPlace
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.addresses import HostPort
 from pydanube.base.counting import Histogram
-from pydanube.base.errors import DanubeError, DirectoryInUse
+from pydanube.base.errors import ConfigInvalid, DanubeError, DirectoryInUse
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
+from pydanube.broker.claim import Claim
 from pydanube.broker.directory import Directory
 from pydanube.broker.room import Room, reserve_of
 from pydanube.broker.service import Service
+from pydanube.broker.tiering import Space
+from pydanube.ledger.tiering import TierSettings
 from pydanube.ports.clock import Clock
+from pydanube.ports.segments import Segments
 from pydanube.ports.storage import StorageNode
 from pydanube.storage.catalog import MetadataCatalog
+from pydanube.storage.cold import ColdReader, ColdTier
 from pydanube.storage.metadata_file import LocalMetadata
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from pydanube.storage.tail import TailCache
 
 log = logging.getLogger(__name__)
+FORGETFUL = ("memory",)  # places that are empty after a restart: nothing is kept there alone
+Claiming = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsSettings:
+    """Where sealed messages go, and when."""
+
+    place: ObjectsPlace
+    tier: TierSettings = field(default_factory=TierSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,7 @@ class StandaloneSettings:
     auto_create: bool = True
     node: NodeSettings = field(default_factory=NodeSettings)
     reserve_bytes: int | None = None  # of the disk, not for messages; else by the size of a journal file
+    objects: ObjectsSettings | None = None
     cache_bytes: int | None = None
     advertise: HostPort | None = None  # what clients are told; else what is bound
     certificate: tuple[Path, Path] | None = None  # a chain and its key, in PEM: TLS
@@ -50,6 +67,7 @@ class StandaloneSettings:
     admin_listen: HostPort | None = None  # where the gRPC services that manage a broker are served again
     admin_required: bool = True  # else a port that is taken is only logged
     disk: Callable[[Path], PosixDisk] = PosixDisk  # a test's fails when told to
+    segments: Callable[[ObjectsPlace], Segments] | None = None  # a test's, in this process
 
 
 class LocalNodes:
@@ -87,6 +105,7 @@ class Broker:
             await self._node.meet_catalog(catalog.known(), catalog.next_ledger)
             directory = Directory(self._metadata)
             await directory.prepare()
+            tier, claim = await self._open_tier(catalog.uses_objects(), directory, randomness)
         except BaseException as error:
             for disk in self._disks:
                 disk.close()
@@ -101,8 +120,30 @@ class Broker:
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
         self.service = Service(
             directory, catalog, LocalNodes(self._node), clock, randomness, cache=cache,
-            auto_create=settings.auto_create, room=room,
+            auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
         )  # fmt: skip
+
+    async def _open_tier(
+        self, used: bool, directory: Directory, randomness: SystemRandomness
+    ) -> tuple[ColdTier | None, Claiming | None]:
+        """Object storage, if there is any, and how its place becomes ours. Nothing is asked of it yet."""
+        objects = self.settings.objects
+        if objects is None:
+            if used:
+                raise ConfigInvalid("some messages lie in object storage, and storage.objects.url is not set")
+            return None, None
+        segments = (self.settings.segments or _in_processes)(objects.place)
+        settings = objects.tier
+        if objects.place.scheme in FORGETFUL:
+            return ColdTier(segments, ColdReader(segments), replace(settings, evicts=False)), None
+        claim = Claim(segments, directory.notes, randomness, objects.place.shown, used=used)
+        return ColdTier(segments, ColdReader(segments), settings), claim.take
+
+    async def _space(self) -> Space:
+        """Of the disk with the journal. What is to be reused there is as good as free."""
+        found = os.statvfs(self.settings.data_dir)
+        kept = self._room.reserve_bytes + self._room.reserve_bytes // 8 + self.settings.node.file_bytes
+        return Space(await self._node.room(), found.f_blocks * found.f_frsize, kept)
 
     async def free_bytes(self) -> int:
         """Where messages are stored."""
@@ -129,3 +170,11 @@ class Broker:
         await asyncio.sleep(0)
         for disk in self._disks:
             disk.close()
+
+
+def _in_processes(place: ObjectsPlace) -> Segments:
+    try:
+        from pydanube.tier.process import SegmentProcesses
+    except ImportError as error:
+        raise ConfigInvalid(f"storage.objects needs {error.name}: pip install 'pydanube[objects]'") from None
+    return SegmentProcesses(place.scheme, place.options, place.shown)

@@ -13,16 +13,19 @@ import click
 from pydanube.api.server import Loaded, load, serve, settings
 from pydanube.cli.running import run
 
+SHORT = {"storage.objects.url": ("--objects",)}
+
 
 def setting_options(function: Any) -> Any:
     """A flag for each setting, and `--config`."""
     for setting in reversed(settings().values()):
         if setting.kind.expects == "true or false":
-            flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
-            function = click.option(flags, _name(setting.key), default=None, help=setting.doc)(function)
+            switch = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
+            function = click.option(switch, _name(setting.key), default=None, help=setting.doc)(function)
         else:
             help = f"{setting.doc} ({setting.kind.expects})"
-            function = click.option(setting.flag, _name(setting.key), metavar="VALUE", help=help)(function)
+            flags = [setting.flag, *SHORT.get(setting.key, ())]
+            function = click.option(*flags, _name(setting.key), metavar="VALUE", help=help)(function)
     config = click.option("--config", metavar="FILE", type=Path, help="settings in YAML; flags go before them")
     return config(function)
 

@@ -48,8 +48,7 @@ class Doomed:
 class Cold:
     """What a stream has in object storage, and what is about to change there."""
 
-    indexes: tuple[SegmentIndex, ...] = ()  # the oldest, and the highest level, first
-    segments: tuple[Segment, ...] = ()
+    entries: tuple[Entry, ...] = ()  # in offset order; a level stands behind higher ones, but for what was unfolded
     planned: SegmentPlan | None = None  # being written; nothing of it may go before it is published or given up
     merging: SegmentPlan | None = None  # segments of this stretch are being written as one
     doomed: tuple[Doomed, ...] = ()
@@ -57,25 +56,27 @@ class Cold:
     tabled: bool = False  # its segments are, or were, listed in a table
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
-        """In offset order."""
-        return (*self.indexes, *self.segments)
+    def segments(self) -> tuple[Segment, ...]:
+        """Those that are listed here."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Segment))
+
+    @property
+    def indexes(self) -> tuple[SegmentIndex, ...]:
+        return tuple(entry for entry in self.entries if isinstance(entry, SegmentIndex))
 
     @property
     def first(self) -> int | None:
-        entries = self.entries
-        return entries[0].first if entries else None
+        return self.entries[0].first if self.entries else None
 
     @property
     def end(self) -> int:
         """Behind the last offset that a segment has; 0 without segments."""
-        entries = self.entries
-        return entries[-1].last + 1 if entries else 0
+        return self.entries[-1].last + 1 if self.entries else 0
 
     def published(self, segment: Segment) -> Cold:
         assert segment.plan == self.planned
         assert segment.first >= self.end
-        return replace(self, segments=(*self.segments, segment), planned=None)
+        return replace(self, entries=(*self.entries, segment), planned=None)
 
     def given_up(self, stream: str) -> Cold:
         """The plan is not wanted any more; what was written of it goes."""
@@ -88,17 +89,15 @@ class Cold:
         return replace(self, local_from=max(self.local_from, before))
 
     def buried(self, stream: str, kept_from: int, not_before: int = 0) -> Cold:
-        """Without the segments that end below `kept_from`. An index that has more than that must be unfolded first."""
-        if self.indexes and self.indexes[0].first < kept_from:
-            return self
-        dead = [segment for segment in self.segments if segment.last < kept_from]
-        if not dead:
-            return self
+        """Without the segments that end below `kept_from`, as far as no index, nor a merge, stands before them."""
+        dead: list[Segment] = []
+        for entry in self.entries:
+            merges = self.merging is not None and entry.last >= self.merging.first
+            if isinstance(entry, SegmentIndex) or entry.last >= kept_from or merges:
+                break
+            dead.append(entry)
         doomed = (Doomed(segment_key(stream, segment.plan), not_before) for segment in dead)
-        merging = self.merging
-        if merging is not None and merging.first <= dead[-1].last:
-            return self  # its merge is finished or given up first
-        return replace(self, segments=self.segments[len(dead) :], doomed=(*self.doomed, *doomed))
+        return replace(self, entries=self.entries[len(dead) :], doomed=(*self.doomed, *doomed))
 
     def forgotten(self, keys: Iterable[str]) -> Cold:
         gone = set(keys)
@@ -108,34 +107,33 @@ class Cold:
 
     def to_fold(self) -> tuple[Entry, ...]:
         """The entries that are to move into an index now, if a list is too long. They have no local copies any more."""
-        found: tuple[Entry, ...] = self.segments
-        level = 0
-        while True:
-            if len(found) > SEGMENTS_LISTED_MAX:
-                older = found[: SEGMENTS_LISTED_MAX // 2]
-                still = self.end if self.merging is None else self.merging.first
+        still = self.end if self.merging is None else self.merging.first
+        end = len(self.entries)
+        level = -1
+        while end and _level(self.entries[end - 1]) > level:
+            level, start = _level(self.entries[end - 1]), end
+            while start and _level(self.entries[start - 1]) == level:
+                start -= 1
+            if end - start > SEGMENTS_LISTED_MAX:
+                older = self.entries[start : start + SEGMENTS_LISTED_MAX // 2]
                 return older if older[-1].last < min(still, self.local_from) else ()
-            level += 1
-            found = tuple(index for index in self.indexes if index.level == level)
-            if not found:
-                return ()
+            end = start
+        return ()
 
     def folded(self, entries: Sequence[Entry], index: SegmentIndex) -> Cold:
         """With `index` in their place."""
-        if isinstance(entries[0], Segment):
-            assert self.segments[: len(entries)] == tuple(entries)
-            return replace(self, segments=self.segments[len(entries) :], indexes=(*self.indexes, index))
-        at = self.indexes.index(entries[0])
-        assert self.indexes[at : at + len(entries)] == tuple(entries)
-        return replace(self, indexes=(*self.indexes[:at], index, *self.indexes[at + len(entries) :]))
+        return self._with(entries, (index,))
 
     def unfolded(self, stream: str, entries: Sequence[Entry]) -> Cold:
         """With the entries of the first index in its place; its object goes."""
-        index, rest = self.indexes[0], self.indexes[1:]
-        doomed = (*self.doomed, Doomed(index_key(stream, index)))
-        segments = tuple(entry for entry in entries if isinstance(entry, Segment))
-        indexes = tuple(entry for entry in entries if isinstance(entry, SegmentIndex))
-        return replace(self, indexes=(*indexes, *rest), segments=(*segments, *self.segments), doomed=doomed)
+        index = self.indexes[0]
+        return replace(self._with((index,), entries), doomed=(*self.doomed, Doomed(index_key(stream, index))))
+
+    def _with(self, before: Sequence[Entry], after: Sequence[Entry]) -> Cold:
+        """These instead of those, which stand one behind the other."""
+        at = self.entries.index(before[0])
+        assert self.entries[at : at + len(before)] == tuple(before)
+        return replace(self, entries=(*self.entries[:at], *after, *self.entries[at + len(before) :]))
 
     # -- merging -------------------------------------------------------------------------------------------------------
 
@@ -148,14 +146,16 @@ class Cold:
         assert segment.plan == self.merging
         parts = self.covered(segment.plan)
         assert parts
-        at = self.segments.index(parts[0])
         doomed = (Doomed(segment_key(stream, part.plan), not_before) for part in parts)
-        segments = (*self.segments[:at], segment, *self.segments[at + len(parts) :])
-        return replace(self, segments=segments, merging=None, doomed=(*self.doomed, *doomed))
+        return replace(self._with(parts, (segment,)), merging=None, doomed=(*self.doomed, *doomed))
 
     def merge_given_up(self) -> Cold:
         """Something else lies where it should: that is not ours to delete."""
         return replace(self, merging=None)
+
+
+def _level(entry: Entry) -> int:
+    return entry.level if isinstance(entry, SegmentIndex) else 0
 
 
 def find_entry(entries: Sequence[Entry], offset: int) -> Entry | None:

@@ -15,8 +15,8 @@ from pydanube.base.errors import CatalogConflict, MetadataConflict, MetadataDama
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGER_ID_BLOCK
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord
-from pydanube.ledger.cold import Cold, Doomed, SegmentIndex, entry_fields, entry_of
-from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.ledger.cold import Cold, Doomed, entry_fields, entry_of
+from pydanube.ledger.segments import SegmentPlan
 from pydanube.ports.metadata import MetadataStore
 
 STREAMS = "stream/"
@@ -72,6 +72,10 @@ class MetadataCatalog:
             for key, entry in self._store.scan(STREAMS)
             for ledger in decode_stream(key.removeprefix(STREAMS), entry.value).ledgers
         )
+
+    def uses_objects(self) -> bool:
+        """Whether any stream has something in object storage."""
+        return any(decode_stream(key, entry.value).cold.entries for key, entry in self._store.scan(STREAMS))
 
     def _reserved(self) -> tuple[int, int]:
         """The first number that nobody has taken, and the version of the key that says so."""
@@ -187,8 +191,7 @@ def _cold(fields: _Fields) -> Cold:
     entries = [entry_of(_Fields(entry).found) for entry in fields.items("entries", older=[])]
     doomed = [Doomed(str(key), int(not_before)) for key, not_before in fields.items("doomed", older=[])]
     return Cold(
-        tuple(entry for entry in entries if isinstance(entry, SegmentIndex)),
-        tuple(entry for entry in entries if isinstance(entry, Segment)),
+        tuple(entries),
         _plan(fields.items("planned", older=[])),
         _plan(fields.items("merging", older=[])),
         tuple(doomed),
