@@ -52,7 +52,7 @@ class Client:
             UNARY: Method(message_class("danube.StreamMessage"), self._reply, waits=False),
         }
         self._reflection = ReflectionService([], "v1")
-        self.connection = GrpcConnection(face, methods, cast("Any", self.socket))
+        self.connection = GrpcConnection(face, methods, frozenset(), cast("Any", self.socket))
         self.say(PREFACE, EMPTY_SETTINGS, window_update(0, 1 << 30))
 
     def _reflect(self, call: Call, request: Any) -> None:

@@ -71,8 +71,13 @@ class _Incoming:
 class GrpcConnection:
     """Made when the preface has come; `receive` takes all bytes from it on."""
 
-    def __init__(self, face: GrpcFace, methods: Mapping[bytes, Method], transport: Transport) -> None:
+    def __init__(
+        self, face: GrpcFace, methods: Mapping[bytes, Method], services: frozenset[str], transport: Transport
+    ) -> None:
         self.face = face
+        self.services = services  # at the address that it came to
+        self.draining = False  # told that it shall end
+        self.farewells: dict[int, bytes] = {}  # by stream: what it is told before it ends with the connection
         self.core = ServerConnection()
         self.heard = True  # bytes, since somebody looked
         self.greeted = True
@@ -177,9 +182,12 @@ class GrpcConnection:
         """Says goodbye and ends its streams, so that the client asks again; what is being answered has a moment."""
         if self.closed:
             return
+        self.draining = True
         self.core.drain()
         for call in list(self._calls.values()):
             if call.begun:
+                if call.stream in self.farewells:
+                    call.send(self.farewells[call.stream])
                 call.finish(Status.UNAVAILABLE, str(error))
         self._flush()
         self._loop.call_later(GRPC_GOODBYE_SECONDS, self._transport.close)
@@ -376,11 +384,15 @@ class GrpcConnection:
         """It was answered."""
         if self._calls.pop(call.stream, None) is not None and call.timer is not None:
             call.timer.cancel()
-        self.woken.pop(call.stream, None)
+        self._forget_stream(call.stream)
         self.touch()
 
-    def _give_up(self, stream: int, *, left: bool) -> None:
+    def _forget_stream(self, stream: int) -> None:
         self.woken.pop(stream, None)
+        self.farewells.pop(stream, None)
+
+    def _give_up(self, stream: int, *, left: bool) -> None:
+        self._forget_stream(stream)
         call = self._calls.pop(stream, None)
         if call is None:
             return

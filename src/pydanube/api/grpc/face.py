@@ -37,15 +37,13 @@ class GrpcFace:
         self.held = 0  # bytes of requests that are being received, of all connections
         self.producers = ProducerService(self)
         self.consumers = ConsumerService(self)
-        admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self), HealthService(self)]
+        admin = [BrokerAdmin(self), ClusterAdmin(self), NamespaceAdmin(self), TopicAdmin(self), HealthService()]
         data = [self.producers, self.consumers, DiscoveryService(self), HealthCheckService(self), StorageService(self)]
-        everything = _reflected([*data, *admin])
-        self.services = [each.name for each in everything]
-        self._admin_methods = _methods(_reflected(admin))
-        self._methods = _methods(everything)
+        self._data_address = _served(_reflected([*data, *admin]))
+        self._admin_address = _served(_reflected(admin))
 
     def connect(self, transport: Transport, *, admin_only: bool) -> GrpcConnection:
-        return GrpcConnection(self, self._admin_methods if admin_only else self._methods, transport)
+        return GrpcConnection(self, *(self._admin_address if admin_only else self._data_address), transport)
 
     def forget(self, connection: GrpcConnection) -> None:
         """It is gone, its consumers too, and producers that nobody else uses are closed."""
@@ -61,6 +59,11 @@ def _reflected(services: list[Any]) -> list[Any]:
     reflected = [*services, ReflectionService(names, "v1"), ReflectionService(names, "v1alpha")]
     names += sorted(each.name for each in reflected)
     return reflected
+
+
+def _served(services: list[Any]) -> tuple[dict[bytes, Method], frozenset[str]]:
+    """At one address: methods by path, and the names of the services."""
+    return _methods(services), frozenset(each.name for each in services)
 
 
 def _methods(services: list[Any]) -> dict[bytes, Method]:

@@ -16,11 +16,14 @@ danube = Messages("danube")
 grpc_health = Messages("grpc.health.v1")
 PRODUCER, CONSUMER = 0, 1
 OK, CLOSE = 0, 1
-SERVING, SERVICE_UNKNOWN = 1, 3
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 class HealthCheckService:
-    """CLOSE tells a consumer to subscribe again once its stream ends; producers do not look at it."""
+    """CLOSE tells a consumer to subscribe again once its stream ends; producers do not look at it.
+
+    On a connection that is about to end every stream is.
+    """
 
     name = "danube.HealthCheck"
 
@@ -34,27 +37,38 @@ class HealthCheckService:
             known = request.id in self._face.consumers.consumers
         else:
             raise RequestInvalid(f"there is no client type {request.client}")
-        call.reply(danube.HealthCheckResponse(status=OK if known else CLOSE).SerializeToString())
+        stays = known and not call.connection.draining
+        call.reply(danube.HealthCheckResponse(status=OK if stays else CLOSE).SerializeToString())
 
 
 class HealthService:
+    """Of what is served at the address that is asked, until the connection is told that it shall end."""
+
     name = "grpc.health.v1.Health"
 
-    def __init__(self, face: GrpcFace) -> None:
-        self._face = face
-
     def check(self, call: Call, request: Any) -> None:
-        if not self._serves(request.service):
-            call.finish(Status.NOT_FOUND, f"There is no service {request.service[:200]}.")
+        status = _status(call, request.service)
+        if status == SERVICE_UNKNOWN:
+            call.finish(Status.NOT_FOUND, f"There is no service {request.service[:200]} here.")
             return
-        call.reply(grpc_health.HealthCheckResponse(status=SERVING).SerializeToString())
+        call.reply(_response(status))
 
     def watch(self, call: Call, request: Any) -> None:
-        """Says it once: it stays true until the connection ends."""
-        status = SERVING if self._serves(request.service) else SERVICE_UNKNOWN
+        """Says it at once, and when it changes: before the connection ends."""
+        status = _status(call, request.service)
         call.begin()
         call.connection.keep(call, lambda said_so: None)
-        call.send(framed(grpc_health.HealthCheckResponse(status=status).SerializeToString()))
+        if status == SERVING:
+            call.connection.farewells[call.stream] = framed(_response(NOT_SERVING))
+        call.send(framed(_response(status)))
 
-    def _serves(self, service: str) -> bool:
-        return not service or service in self._face.services
+
+def _status(call: Call, service: str) -> int:
+    if service and service not in call.connection.services:
+        return SERVICE_UNKNOWN
+    return NOT_SERVING if call.connection.draining else SERVING
+
+
+def _response(status: int) -> bytes:
+    answer: bytes = grpc_health.HealthCheckResponse(status=status).SerializeToString()
+    return answer
