@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test test-clients lint format sim sim-ci bench-core bench-broker bench-grpc bench-spark java proto venv lock clean
+.PHONY: help run demo test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-spark java proto venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -32,6 +32,9 @@ test: $(SPARK) ## run the whole test suite
 test-clients: $(STAMP) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools  # has a protoc, for the Rust client
 	TEST_CLIENTS=1 $(BIN)/python -m pytest -q tests/grpc_face/test_other_clients.py
+
+servers: $(STAMP) ## install servers of object storage for the tests into .servers/: moto, Swift, Azurite, Redis
+	tests/servers/install.sh $(BIN)/python
 
 lint: $(SPARK) ## check style, format and types
 	$(BIN)/python -m ruff check .
@@ -86,7 +89,7 @@ lock: ## resolve the newest allowed dependencies into both lock files (needs uv)
 	rm -f .lock.new
 
 clean: ## remove .venv/ and every cache
-	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A candidate is tried by running it: a name on the PATH may be a shim with nothing behind it.

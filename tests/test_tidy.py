@@ -290,7 +290,16 @@ MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root)(?![\w-])|(?<![\w.~-])/ho
 REGISTRY = re.compile(
     r"py[p]i\.org|python[h]osted|registry\.npm[j]s|--(?:extra-)?index[-]url|--find[-]links", re.IGNORECASE
 )
-SKIPPED_FOLDERS = {".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"}
+SKIPPED_FOLDERS = {
+    ".git",
+    ".venv",
+    ".servers",
+    ".hypothesis",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    "__pycache__",
+}
 
 
 def repository_files() -> list[Path]:

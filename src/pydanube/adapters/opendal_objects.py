@@ -1,0 +1,300 @@
+"""Object storage through opendal: one class for every service it speaks to.
+
+Owns time-outs, retries, the number of calls at a time, and the translation of errors. No text that leaves it holds a
+credential: opendal's own errors, which can hold signed URLs, are never passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import errno
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import opendal
+from opendal import exceptions, layers
+
+from pydanube.adapters.objects_url import ObjectsPlace
+from pydanube.adapters.placed_files import place as place_file
+from pydanube.adapters.placed_files import remove_left_overs
+from pydanube.base.errors import DanubeError, ObjectExists, ObjectMissing, ObjectsFailed, ObjectsRefused, TierBusy
+
+MIB = 1 << 20
+CALLS_MAX = 16  # at a time
+CALLS_WAITING_MAX = 1_000  # for their turn; beyond it TierBusy
+CONTROL_SECONDS = 20.0  # one try of stat, delete or a page of a list
+DATA_SECONDS = 60.0  # one try of a read or write: the largest segment at 5 MB/s
+CALL_SECONDS = 150.0  # with all its retries
+LIST_SECONDS = 600.0  # of the same, when there are a thousand pages
+RETRIES_MAX = 3
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.1, 2.0
+KEY_BYTES_MAX = 900  # with the prefix of the place below the 1,024 of S3
+KEY_STEP_BYTES_MAX = 255  # a step is the name of a file
+READ_BYTES_MAX = 512 * MIB  # in one call
+LISTED_MAX = 1_000_000  # keys in one answer
+CLOSE_SECONDS = 1.0  # for calls under way
+LINGER_SECONDS = 0.1  # after the last call: see `_Exit`
+UNFINISHED = ".danube-unfinished"  # folder of files being written, beside the first steps of keys
+
+_TRIES_AGAIN = frozenset({"redis", "memcached"})  # by themselves: their pool tries to connect for ten seconds
+_TEXT_CHARACTERS_MAX = 300
+_NO_BUCKET = re.compile(
+    r"NoSuchBucket|ContainerNotFound|ContainerBeingDeleted|FilesystemNotFound|bucket does not exist", re.IGNORECASE
+)
+_LOGIN = re.compile(r"NOAUTH|WRONGPASS|NOPERM|invalid password|authentication failed|access denied", re.IGNORECASE)
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"',)}\]]*", re.IGNORECASE)
+_ERRORS: tuple[type[Exception], ...] = tuple(  # all of them: they have no base of their own
+    kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)
+)
+_REFUSED = (
+    exceptions.PermissionDenied,
+    exceptions.ConfigInvalid,
+    exceptions.Unsupported,
+    exceptions.IsADirectory,
+    exceptions.NotADirectory,
+)
+
+
+class OpendalObjects:
+    """`Objects` of the place. It belongs to one event loop."""
+
+    def __init__(self, place: ObjectsPlace) -> None:
+        """Raises `ObjectsRefused` if opendal cannot even begin; most services are not asked before the first call."""
+        self._place = place
+        self._secrets = sorted(place.secrets(), key=len, reverse=True)
+        self._folder = Path(place.options["root"]) if place.scheme == "fs" else None
+        try:
+            operator = opendal.AsyncOperator(place.scheme, **place.options)
+        except _ERRORS as error:
+            raise self._typed(error, "open", place.shown) from None
+        operator = operator.layer(layers.TimeoutLayer(CONTROL_SECONDS, DATA_SECONDS))
+        if place.scheme not in _TRIES_AGAIN:
+            operator = operator.layer(layers.RetryLayer(RETRIES_MAX, 2.0, True, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN))
+        self._operator = operator
+        self._capability = operator.capability()
+        self._turns = asyncio.Semaphore(CALLS_MAX)
+        self._calls = 0  # under way or waiting
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+        self._swept = False  # left-overs of other processes are removed, or nothing leaves any
+        _Exit.prepare()
+
+    def __repr__(self) -> str:
+        return f"OpendalObjects({self._place.shown})"
+
+    @property
+    def creates_atomically(self) -> bool:
+        """Whether the service itself lets one of several creators win. If not, the last one does."""
+        return self._folder is not None or self._capability.write_with_if_not_exists
+
+    @property
+    def can_list(self) -> bool:
+        return self._capability.list
+
+    async def create(self, key: str, data: bytes) -> None:
+        _check_key(key)
+        async with self._call("create", key):
+            if self._folder is not None:
+                await self._place_file(self._folder, key, data)
+            elif self._capability.write_with_if_not_exists:
+                await self._operator.write(key, data, if_not_exists=True)
+            elif await self._operator.exists(key):
+                raise ObjectExists(f"there is an object {key} already")
+            else:
+                await self._operator.write(key, data)
+
+    async def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        _check_key(key)
+        if start < 0 or (length is not None and not 0 <= length <= READ_BYTES_MAX):
+            raise ObjectsRefused(f"from {start} on, {length} bytes: one read is of 0 to {READ_BYTES_MAX} bytes")
+        async with self._call("read", key):
+            if length:
+                try:
+                    return bytes(await self._operator.read(key, offset=start, size=length))
+                except (exceptions.RangeNotSatisfied, exceptions.Unexpected):
+                    # A range beyond the end is an error of many kinds, even if it begins before the end.
+                    size = await self._size(key)
+                    if start + length <= size:
+                        raise
+            else:
+                size = await self._size(key)
+            end = size if length is None else min(size, start + length)
+            if end - start > READ_BYTES_MAX:
+                raise ObjectsRefused(f"the object {key} has {size} bytes; one read is of at most {READ_BYTES_MAX}")
+            if end <= start:
+                return b""
+            return bytes(await self._operator.read(key, offset=start, size=end - start))
+
+    async def size(self, key: str) -> int:
+        _check_key(key)
+        async with self._call("size", key):
+            return await self._size(key)
+
+    async def list(self, prefix: str) -> list[str]:
+        if prefix:
+            _check_key(prefix.removesuffix("/"))
+        if not prefix.endswith("/") and prefix:
+            raise ObjectsRefused(f"the prefix {prefix!r} does not end with a slash")
+        if not self.can_list:
+            raise ObjectsRefused(f"object storage of {self._place.scheme} cannot list what it holds")
+        async with self._call("list", prefix, LIST_SECONDS):
+            found: list[str] = []
+            async for entry in await self._operator.list(prefix or "/", recursive=True):
+                path = entry.path
+                if path.endswith("/") or not path.startswith(prefix) or path.startswith(f"{UNFINISHED}/"):
+                    continue
+                found.append(path)
+                if len(found) > LISTED_MAX:
+                    raise ObjectsRefused(f"there are more than {LISTED_MAX} objects under {prefix}")
+        return sorted(found)
+
+    async def delete(self, key: str) -> None:
+        _check_key(key)
+        async with self._call("delete", key):
+            await self._operator.delete(key)
+
+    async def close(self) -> None:
+        """Waits a moment for calls under way. Afterwards the process may end."""
+        self._closed = True
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._idle.wait()
+        except TimeoutError:
+            pass  # they have time-outs of their own
+        await asyncio.sleep(_Exit.left())
+
+    async def _size(self, key: str) -> int:
+        try:
+            return int((await self._operator.stat(key)).content_length)
+        except exceptions.NotFound:
+            # The answer has no body, which would say that it is not the object but the bucket that is missing.
+            await self._operator.read(key, offset=0, size=1)
+            raise
+
+    async def _place_file(self, folder: Path, key: str, data: bytes) -> None:
+        if not self._swept:
+            await asyncio.to_thread(remove_left_overs, folder / UNFINISHED)
+            self._swept = True
+        unfinished = f"{UNFINISHED}/{uuid.uuid4().hex}"
+        try:
+            await self._operator.write(unfinished, data)  # and its fsync
+            await asyncio.to_thread(place_file, folder / unfinished, folder / key, folder)
+        except BaseException:
+            (folder / unfinished).unlink(missing_ok=True)
+            raise
+
+    @asynccontextmanager
+    async def _call(self, operation: str, key: str, seconds: float = CALL_SECONDS) -> AsyncIterator[None]:
+        """Waits for its turn, and lets only typed errors out."""
+        if self._closed:
+            raise ObjectsFailed(f"{operation} of {key}: object storage is closed")
+        if self._calls >= CALLS_MAX + CALLS_WAITING_MAX:
+            raise TierBusy(f"{operation} of {key}: {self._calls} calls of object storage are under way")
+        self._calls += 1
+        self._idle.clear()
+        try:
+            async with self._turns, asyncio.timeout(seconds):
+                yield
+        except DanubeError:
+            raise
+        except TimeoutError:
+            raise ObjectsFailed(f"{operation} of {key}: no answer within {seconds:.0f} s") from None
+        except _ERRORS as error:
+            raise self._typed(error, operation, key) from None
+        except OSError as error:
+            raise _of_system(error, operation, key) from None
+        finally:
+            _Exit.called()
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    def _typed(self, error: Exception, operation: str, key: str) -> DanubeError:
+        text = self._scrubbed(str(error))
+        if isinstance(error, exceptions.ConditionNotMatch | exceptions.AlreadyExists) and operation == "create":
+            return ObjectExists(f"there is an object {key} already")
+        if isinstance(error, exceptions.NotFound) and not _NO_BUCKET.search(text):
+            return ObjectMissing(f"there is no object {key}")
+        kind = type(error).__name__
+        refused = isinstance(error, (*_REFUSED, exceptions.NotFound)) or _LOGIN.search(text)
+        return (ObjectsRefused if refused else ObjectsFailed)(
+            f"{operation} of {key}: {kind}" + (f": {text}" if text else "")
+        )
+
+    def _scrubbed(self, text: str) -> str:
+        """The message alone, without the context, where URLs and headers are."""
+        message, _, rest = text.partition("\n\nContext:")
+        source = rest.partition("\n\nBacktrace:")[0].partition("\n\nSource:")[2]
+        message = " ".join(f"{message.partition(' => ')[2]} {source}".split())
+        for secret in self._secrets:
+            message = message.replace(secret, "***")
+        return _URL.sub("(a URL)", message)[:_TEXT_CHARACTERS_MAX]
+
+
+def _of_system(error: OSError, operation: str, key: str) -> DanubeError:
+    """Of the calls that put a file under its name."""
+    if error.errno == errno.EEXIST and operation == "create":
+        return ObjectExists(f"there is an object {key} already")
+    text = f"{operation} of {key}: {error.strerror}"
+    passing = {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.ENOENT,
+        errno.ESTALE,
+        errno.EINTR,
+        errno.EMFILE,
+        errno.ENFILE,
+    }
+    if error.errno in passing:
+        return ObjectsFailed(text)
+    if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+        text += " (the filesystem must be able to make hard links)"
+    return ObjectsRefused(text)
+
+
+def _check_key(key: str) -> None:
+    steps = key.split("/")
+    sound = (
+        all(steps)
+        and all(step not in (".", "..") and len(step.encode()) <= KEY_STEP_BYTES_MAX for step in steps)
+        and steps[0] != UNFINISHED
+        and len(key.encode()) <= KEY_BYTES_MAX
+        and key == key.strip()
+        and key.isprintable()
+        and "\\" not in key
+    )
+    if not sound:
+        raise ObjectsRefused(f"{key[:100]!r} cannot be the key of an object")
+
+
+class _Exit:
+    """Keeps the end of the process clean.
+
+    A thread of opendal is still busy with the interpreter for a moment after its last answer has arrived. If the
+    interpreter ends within that moment, the process aborts. So its end waits until the last answer is old enough.
+    """
+
+    _last: ClassVar[float] = 0.0
+    _prepared: ClassVar[bool] = False
+
+    @classmethod
+    def prepare(cls) -> None:
+        if not cls._prepared:
+            cls._prepared = True
+            atexit.register(lambda: time.sleep(cls.left()))
+
+    @classmethod
+    def called(cls) -> None:
+        cls._last = time.monotonic()
+
+    @classmethod
+    def left(cls) -> float:
+        return max(0.0, cls._last + LINGER_SECONDS - time.monotonic())
