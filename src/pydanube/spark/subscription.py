@@ -36,17 +36,18 @@ class Progress:
         """Everything below these offsets is done. Raises `SubscriptionInUse` if another query has the name."""
         for name, offsets in known.items():
             state = states.get(name)
-            if state is None:
+            if state is None:  # gone; one that gets its name later is another
+                self._marks = {place: mark for place, mark in self._marks.items() if mark.topic != name}
                 continue
             for number, offset in enumerate(offsets.next):
                 place = state.place(number)
                 if place not in self._marks:
-                    self._marks[place] = await self._open(place, offset)
+                    self._marks[place] = await self._open(name, place, offset)
                 self._marks[place].advance(min(offset, state.ends[number]))
 
-    async def _open(self, place: str, offset: int) -> Mark:
+    async def _open(self, topic: str, place: str, offset: int) -> Mark:
         until = self._client.loop.time() + TAKEOVER_SECONDS
-        mark = Mark(self._client, place, self._subscription, offset)
+        mark = Mark(self._client, topic, place, self._subscription, offset)
         while True:
             try:
                 await self._client.within("open_consumer", mark.open())
@@ -65,8 +66,9 @@ class Progress:
 class Mark(ReopeningChannel):
     """The driver's channel to the subscription in one partition, opened again whenever it breaks."""
 
-    def __init__(self, client: Client, place: str, subscription: str, start: int) -> None:
+    def __init__(self, client: Client, topic: str, place: str, subscription: str, start: int) -> None:
         super().__init__(client)
+        self.topic = topic
         self._place = place
         self._subscription = subscription
         self._start = start
