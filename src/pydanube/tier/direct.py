@@ -73,6 +73,8 @@ class DirectSegments:
     async def _finish(self, key: str, stream: str, writer: SegmentWriter, batch_bytes: int) -> Segment:
         self._step("encode")
         data: bytes = await self._run(writer.finish)
+        if len(data) > OBJECT_BYTES_MAX:
+            raise BatchTooLarge(f"a segment of {len(data)} bytes, at most {OBJECT_BYTES_MAX}")
         segment: Segment = await self._run(made, data, batch_bytes)
         self._step("create")
         try:

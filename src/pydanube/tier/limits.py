@@ -10,7 +10,7 @@ GROUP_BYTES = 32 * MIB  # of keys, payloads and attributes in a row group; one r
 TAIL_BYTES = 64 * KIB  # read first: holds the footer of a segment of the usual size
 FOOTER_BYTES_MAX = 16 * MIB  # 4,000 row groups
 SEGMENT_BATCHES_BYTES_MAX = 272 * MIB  # batches of one segment: a ledger of the largest size and one batch
-OBJECT_BYTES_MAX = 1024 * MIB  # of a segment; more is never read into memory
+OBJECT_BYTES_MAX = 500 * MIB  # of a segment; object storage is read in one call of so much at most
 
 # -- the work --------------------------------------------------------------------------------------------------------
 GATHERED_ROWS = GROUP_ROWS  # of batches that become rows in one go
@@ -22,7 +22,7 @@ READ_BYTES_MAX = 32 * MIB  # of one answer; one batch may go beyond
 
 # -- between processes -----------------------------------------------------------------------------------------------
 CHUNK_BYTES = 1 * MIB  # handed over in one turn of the loop, about half a millisecond
-FRAME_BYTES_MAX = 17 * MIB  # a small object is one frame
+FRAME_BYTES_MAX = 4 * MIB  # a piece, or a call with the facts of thousands of segments
 WINDOW_BYTES = 8 * MIB  # of batches on their way to a process, for each that writes
 WRITES_AT_ONCE = 2
 READS_AT_ONCE = 4

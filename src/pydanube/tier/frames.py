@@ -1,0 +1,189 @@
+"""What passes between a broker and the processes of its cold tier: frames, batches in them, and values as JSON.
+
+A frame is its body's length (u32), its kind (u8), the number of its call (u64) and its body. Calls and answers are
+small; what is large goes before or behind them in pieces, as `DATA`.
+"""
+
+from __future__ import annotations
+
+import json
+from asyncio import IncompleteReadError, StreamReader, StreamWriter
+from collections.abc import Iterator
+from dataclasses import asdict
+from enum import IntEnum
+from struct import Struct
+from typing import Any, NamedTuple
+
+from pydanube.base.errors import DanubeError, error_table
+from pydanube.base.ids import Epoch
+from pydanube.base.limits import BATCH_BYTES_MAX
+from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX
+from pydanube.wire.batch import PREFIX_BYTES, STAMP_BYTES, Batch
+
+_HEAD = Struct("<IBQ")
+_LENGTH = Struct("<I")
+
+
+class Kind(IntEnum):
+    HELLO = 1  # to the process: where objects are, and who they are opened by
+    READY = 2  # from it: they are open. Or ERROR of call 0, and the end
+    CALL = 3  # to it: an operation and its arguments
+    DATA = 4  # to it and from it: a piece of batches or of a small object
+    END = 5  # to it: no more data of this call
+    CANCEL = 6  # to it: nobody waits for this call any more
+    CREDIT = 7  # from it: so many bytes of data were taken
+    RESULT = 8  # from it
+    ERROR = 9  # from it: a code and a text
+    LOG = 10  # from it: a line for the log
+
+
+class Frame(NamedTuple):
+    kind: Kind
+    call: int
+    body: bytes
+
+
+class LinkBroken(Exception):
+    """The other side is gone, or says what it should not."""
+
+
+class Link:
+    """One end of the socket between the two."""
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, kind: Kind, call: int, *parts: bytes) -> None:
+        """Puts a frame on its way. After a piece of data wait for `drain`."""
+        length = sum(map(len, parts))
+        if length > FRAME_BYTES_MAX:
+            raise LinkBroken(f"a frame of {length} bytes")
+        if not self._writer.is_closing():
+            self._writer.writelines((_HEAD.pack(length, kind, call), *parts))
+
+    def send_json(self, kind: Kind, call: int, value: object) -> None:
+        self.send(kind, call, json.dumps(value).encode())
+
+    async def drain(self) -> None:
+        try:
+            await self._writer.drain()
+        except OSError:
+            raise LinkBroken("it cannot be written to") from None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Given to `send`, and not taken by the socket yet."""
+        return self._writer.transport.get_write_buffer_size()
+
+    async def receive(self) -> Frame:
+        """`LinkBroken` at the end."""
+        try:
+            length, kind, call = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
+            if length > FRAME_BYTES_MAX:
+                raise LinkBroken(f"a frame of {length} bytes")
+            return Frame(Kind(kind), call, await self._reader.readexactly(length) if length else b"")
+        except (IncompleteReadError, OSError, ValueError) as error:
+            raise LinkBroken(f"it ended: {error}") from None
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def batch_pieces(batch: Batch) -> Iterator[bytes]:
+    """A batch behind its length, in pieces that one turn of a loop can hand over."""
+    stamp, content = batch.parts()
+    if len(content) <= CHUNK_BYTES:
+        yield b"".join((_LENGTH.pack(batch.size), stamp, content))
+        return
+    yield _LENGTH.pack(batch.size) + stamp
+    for start in range(0, len(content), CHUNK_BYTES):
+        yield content[start : start + CHUNK_BYTES]
+
+
+class Packing:
+    """Pieces that go out together: small ones share a frame."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, piece: bytes) -> list[bytes]:
+        """What is to be sent before it, if anything."""
+        full = self._size + len(piece) > CHUNK_BYTES
+        before = self.rest() if full else []
+        self._pieces.append(piece)
+        self._size += len(piece)
+        return before
+
+    def rest(self) -> list[bytes]:
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        return pieces
+
+
+class BatchReader:
+    """Batches out of pieces that may be cut anywhere."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._have = 0
+        self._want = 0  # length of the batch that has begun; 0 before its length is known
+
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+        """Stamps and contents of the batches that are whole now."""
+        self._pieces.append(piece)
+        self._have += len(piece)
+        if self._have < (self._want or _LENGTH.size):
+            return []
+        data = b"".join(self._pieces) if len(self._pieces) > 1 else piece
+        found = []
+        at = 0
+        while True:
+            if not self._want:
+                if len(data) - at < _LENGTH.size:
+                    break
+                (self._want,) = _LENGTH.unpack_from(data, at)
+                if not PREFIX_BYTES <= self._want <= BATCH_BYTES_MAX:
+                    raise LinkBroken(f"a batch of {self._want} bytes")
+                at += _LENGTH.size
+            if len(data) - at < self._want:
+                break
+            found.append((data[at : at + STAMP_BYTES], data[at + STAMP_BYTES : at + self._want]))
+            at += self._want
+            self._want = 0
+        rest = data[at:]
+        self._pieces = [rest] if rest else []
+        self._have = len(rest)
+        return found
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+def from_segment(segment: Segment) -> dict[str, Any]:
+    return asdict(segment)
+
+
+def to_segment(value: dict[str, Any]) -> Segment:
+    return Segment(**{**value, "epoch": Epoch(value["epoch"]), "groups": tuple(value["groups"])})
+
+
+def from_plan(plan: SegmentPlan) -> list[int]:
+    return [plan.first, plan.last, plan.epoch]
+
+
+def to_plan(value: list[int]) -> SegmentPlan:
+    return SegmentPlan(value[0], value[1], Epoch(value[2]))
+
+
+def from_error(error: DanubeError) -> list[str]:
+    return [error.code, str(error)]
+
+
+def to_error(value: list[str]) -> DanubeError:
+    code, text = value
+    return error_table().get(code, DanubeError)(text)

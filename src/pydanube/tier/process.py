@@ -1,0 +1,236 @@
+"""Segments in processes of their own: the port that brokers use. Needs no Arrow itself.
+
+One process writes, another reads, so that nobody who catches up waits behind an upload. A process that dies fails what
+was under way and is started again, later each time. Nothing here takes long: data goes over in pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from asyncio import Future, Task
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused
+from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.ports.segments import Segments
+from pydanube.tier.frames import Kind, LinkBroken, Packing, batch_pieces, from_plan, from_segment, to_segment
+from pydanube.tier.limits import (
+    BACKOFF_SECONDS,
+    BACKOFF_SECONDS_MAX,
+    CALLS_WAITING_MAX,
+    CHUNK_BYTES,
+    OTHERS_AT_ONCE,
+    READS_AT_ONCE,
+    STEADY_SECONDS,
+    WRITES_AT_ONCE,
+)
+from pydanube.tier.link import Call, Worker
+from pydanube.tier.turns import Turns
+from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
+
+OPENER = "pydanube.tier.worker:open_place"
+
+
+def open_segments(scheme: str, options: Mapping[str, str], shown: str) -> Segments:
+    """The cold tier at a place of object storage, as `parse_objects_url` says it. Nothing is started before a call."""
+    return SegmentProcesses(scheme, options, shown)
+
+
+class SegmentProcess:
+    """`Segments` in one process."""
+
+    def __init__(self, scheme: str, options: Mapping[str, str], shown: str, *, opener: str = OPENER) -> None:
+        self._hello = {"scheme": scheme, "options": dict(options), "shown": shown, "opener": opener}
+        self._writes = Turns(WRITES_AT_ONCE, CALLS_WAITING_MAX)
+        self._reads = Turns(READS_AT_ONCE, CALLS_WAITING_MAX)
+        self._others = Turns(OTHERS_AT_ONCE, CALLS_WAITING_MAX)
+        self._worker: Future[Worker] | None = None  # the one that is up, or the wait for it
+        self._keeper: Task[None] | None = None
+        self._closed = False
+
+    # -- the port ----------------------------------------------------------------------------------------------------
+
+    async def write(self, key: str, plan: SegmentPlan, stream: str, batches: AsyncIterator[Batch]) -> Segment:
+        arguments = {"key": key, "plan": from_plan(plan), "stream": stream}
+        async with self._writes.turn(), self._calling("write", arguments) as (worker, call):
+            await _send_batches(worker, call, batches)
+            return to_segment(await call.result)
+
+    async def merge(self, key: str, plan: SegmentPlan, stream: str, sources: Sequence[tuple[str, Segment]]) -> Segment:
+        named = [[source, from_segment(segment)] for source, segment in sources]
+        arguments = {"key": key, "plan": from_plan(plan), "stream": stream, "sources": named}
+        async with self._writes.turn(), self._calling("merge", arguments) as (_, call):
+            return to_segment(await call.result)
+
+    async def verify(self, key: str, segment: Segment) -> None:
+        arguments = {"key": key, "segment": from_segment(segment)}
+        async with self._writes.turn(), self._calling("verify", arguments) as (_, call):
+            await call.result
+
+    async def read(self, key: str, segment: Segment, offset: int, bytes_max: int) -> list[Batch]:
+        arguments = {"key": key, "segment": from_segment(segment), "offset": offset, "bytes_max": bytes_max}
+        async with self._reads.turn(), self._calling("read", arguments, batches=True) as (_, call):
+            await call.result
+            return call.batches
+
+    async def create(self, key: str, data: bytes) -> None:
+        async with self._others.turn(), self._calling("create", {"key": key}) as (worker, call):
+            for start in range(0, len(data), CHUNK_BYTES):
+                if not await _send(worker, call, data[start : start + CHUNK_BYTES]):
+                    break
+            worker.link.send(Kind.END, call.number)
+            await call.result
+
+    async def load(self, key: str) -> bytes:
+        async with self._others.turn(), self._calling("load", {"key": key}) as (_, call):
+            await call.result
+            return bytes(call.data)
+
+    async def list(self, prefix: str) -> list[str]:
+        async with self._others.turn(), self._calling("list", {"prefix": prefix}) as (_, call):
+            await call.result
+            return [str(key) for key in json.loads(call.data)]
+
+    async def delete(self, key: str) -> None:
+        async with self._others.turn(), self._calling("delete", {"key": key}) as (_, call):
+            await call.result
+
+    async def close(self) -> None:
+        """Ends the process within a second, whatever it waits for. What was under way may be repeated."""
+        self._closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
+    # -- the process -------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _calling(
+        self, operation: str, arguments: Mapping[str, Any], *, batches: bool = False
+    ) -> AsyncIterator[tuple[Worker, Call]]:
+        worker = await self._up()
+        try:
+            call = worker.open(operation, arguments, batches=batches)
+        except LinkBroken as error:
+            raise ObjectsRefused(f"too much is asked of the cold tier: {error}") from None
+        try:
+            yield worker, call
+        except LinkBroken as error:
+            await worker.lost()  # so that the next call goes to the next process
+            raise ObjectsFailed(f"the cold tier broke off: {error}") from None
+        finally:
+            worker.close(call)
+
+    async def _up(self) -> Worker:
+        """The process, when it is ready. Raises what its last start failed with, to all who waited for it."""
+        if self._closed:
+            raise ObjectsFailed("the cold tier is closed")
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_future()
+            self._keeper = asyncio.create_task(self._keep())
+        return await asyncio.shield(self._worker)
+
+    async def _keep(self) -> None:
+        """Starts the process, and again when it ended."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        worker: Worker | None = None
+        try:
+            while True:
+                started = loop.time()
+                try:
+                    worker = await Worker.start(self._hello)
+                except DanubeError as error:
+                    log.warning("The cold tier at %s is not up: %s", self._hello["shown"], error)
+                    self._announce(error)
+                else:
+                    self._announce(worker)
+                    await worker.serve(self._lost)
+                    log.warning("A process of the cold tier ended with %s; it is started again.", worker.code)
+                failures = 0 if loop.time() - started > STEADY_SECONDS else failures + 1
+                await asyncio.sleep(min(BACKOFF_SECONDS * 2**failures, BACKOFF_SECONDS_MAX))
+        finally:
+            if worker is not None:
+                await worker.end()
+            self._announce(ObjectsFailed("the cold tier is closed"))
+
+    def _lost(self) -> None:
+        """Whoever comes now waits for the next one."""
+        self._worker = asyncio.get_running_loop().create_future()
+
+    def _announce(self, news: Worker | DanubeError) -> None:
+        """Tells all who wait; whoever comes after an error waits for the next start."""
+        waiting = self._worker
+        assert waiting is not None
+        if waiting.done():
+            return
+        if isinstance(news, Worker):
+            waiting.set_result(news)
+            return
+        waiting.set_exception(news)
+        waiting.exception()  # perhaps nobody waits
+        self._lost()
+
+
+async def _send(worker: Worker, call: Call, *pieces: bytes) -> bool:
+    """False if the call is over already: it has failed."""
+    if not await call.room(sum(map(len, pieces))):
+        return False
+    worker.link.send(Kind.DATA, call.number, *pieces)
+    await worker.link.drain()
+    return True
+
+
+async def _send_batches(worker: Worker, call: Call, batches: AsyncIterator[Batch]) -> None:
+    """Hands batches over as fast as they are taken."""
+    packing = Packing()
+    async for batch in batches:
+        for piece in batch_pieces(batch):
+            pieces = packing.add(piece)
+            if pieces and not await _send(worker, call, *pieces):
+                return
+    if pieces := packing.rest():
+        await _send(worker, call, *pieces)
+    worker.link.send(Kind.END, call.number)
+
+
+class SegmentProcesses:
+    """`Segments` in two processes: what makes objects in one, what reads them in the other."""
+
+    def __init__(self, scheme: str, options: Mapping[str, str], shown: str, *, opener: str = OPENER) -> None:
+        self._writer = SegmentProcess(scheme, options, shown, opener=opener)
+        # Objects in memory are those of one process.
+        self._reader = self._writer if scheme == "memory" else SegmentProcess(scheme, options, shown, opener=opener)
+
+    async def write(self, key: str, plan: SegmentPlan, stream: str, batches: AsyncIterator[Batch]) -> Segment:
+        return await self._writer.write(key, plan, stream, batches)
+
+    async def merge(self, key: str, plan: SegmentPlan, stream: str, sources: Sequence[tuple[str, Segment]]) -> Segment:
+        return await self._writer.merge(key, plan, stream, sources)
+
+    async def verify(self, key: str, segment: Segment) -> None:
+        await self._writer.verify(key, segment)
+
+    async def read(self, key: str, segment: Segment, offset: int, bytes_max: int) -> list[Batch]:
+        return await self._reader.read(key, segment, offset, bytes_max)
+
+    async def create(self, key: str, data: bytes) -> None:
+        await self._writer.create(key, data)
+
+    async def load(self, key: str) -> bytes:
+        return await self._reader.load(key)
+
+    async def list(self, prefix: str) -> list[str]:
+        return await self._reader.list(prefix)
+
+    async def delete(self, key: str) -> None:
+        await self._writer.delete(key)
+
+    async def close(self) -> None:
+        await asyncio.gather(self._writer.close(), self._reader.close())
