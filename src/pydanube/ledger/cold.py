@@ -105,8 +105,9 @@ class Cold:
 
     # -- indexes -------------------------------------------------------------------------------------------------------
 
-    def to_fold(self) -> tuple[Entry, ...]:
+    def to_fold(self, listed_max: int | None = None) -> tuple[Entry, ...]:
         """The entries that are to move into an index now, if a list is too long. They have no local copies any more."""
+        most = SEGMENTS_LISTED_MAX if listed_max is None else listed_max
         still = self.end if self.merging is None else self.merging.first
         end = len(self.entries)
         level = -1
@@ -114,8 +115,8 @@ class Cold:
             level, start = _level(self.entries[end - 1]), end
             while start and _level(self.entries[start - 1]) == level:
                 start -= 1
-            if end - start > SEGMENTS_LISTED_MAX:
-                older = self.entries[start : start + SEGMENTS_LISTED_MAX // 2]
+            if end - start > most:
+                older = self.entries[start : start + most // 2]
                 return older if older[-1].last < min(still, self.local_from) else ()
             end = start
         return ()
