@@ -6,19 +6,20 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pydanube.adapters.objects_url import parse_objects_url
-from pydanube.adapters.opendal_objects import UNFINISHED, OpendalObjects
+from pydanube.adapters.opendal_objects import CALLS_MAX, CALLS_WAITING_MAX, UNFINISHED, OpendalObjects
 from pydanube.adapters.placed_files import LEFT_OVER_SECONDS, remove_left_overs
-from pydanube.base.errors import DanubeError, ObjectExists, ObjectMissing, ObjectsFailed, ObjectsRefused
+from pydanube.base.errors import DanubeError, ObjectExists, ObjectMissing, ObjectsFailed, ObjectsRefused, TierBusy
 from servers.fixtures import ObjectServer, Place
 from servers.process import free_port
 
@@ -273,6 +274,41 @@ def test_no_server_is_a_failure_within_a_bound(kind: str) -> None:
         assert time.monotonic() - begin < NO_SERVER_SECONDS_MAX
 
     run(place, scenario, **secrets)
+
+
+@pytest.fixture
+def silent() -> Iterator[Place]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield Place("s3://b/p", {"endpoint": endpoint}, {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "planted"})
+
+
+def test_a_server_that_says_nothing_is_a_failure_within_a_bound(silent: Place) -> None:
+    async def scenario() -> None:
+        objects = OpendalObjects(parse_objects_url(silent.url, silent.options, silent.environment), call_seconds=0.3)
+        begin = time.monotonic()
+        for call in (objects.create("k", b"x"), objects.read("k"), objects.size("k"), objects.delete("k")):
+            with pytest.raises(ObjectsFailed, match=r"of k: no answer within 0\.3 s"):
+                await call
+        await objects.close()
+        assert time.monotonic() - begin < NO_SERVER_SECONDS_MAX
+
+    asyncio.run(scenario())
+
+
+def test_only_so_many_calls_may_wait(silent: Place) -> None:
+    async def scenario(objects: OpendalObjects) -> None:
+        waiting = [asyncio.ensure_future(objects.size("k")) for _ in range(CALLS_MAX + CALLS_WAITING_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(TierBusy):
+            await objects.size("k")
+        for task in waiting:
+            task.cancel()
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(end) for end in ends} == {asyncio.CancelledError}
+
+    run(silent, scenario)
 
 
 def test_a_service_that_refuses_its_options_is_refused() -> None:

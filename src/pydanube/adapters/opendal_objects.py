@@ -64,9 +64,10 @@ _REFUSED = (
 class OpendalObjects:
     """`Objects` of the place. It belongs to one event loop."""
 
-    def __init__(self, place: ObjectsPlace) -> None:
+    def __init__(self, place: ObjectsPlace, call_seconds: float = CALL_SECONDS) -> None:
         """Raises `ObjectsRefused` if opendal cannot even begin; most services are not asked before the first call."""
         self._place = place
+        self._call_seconds = call_seconds
         self._secrets = sorted(place.secrets(), key=len, reverse=True)
         self._folder = Path(place.options["root"]) if place.scheme == "fs" else None
         try:
@@ -191,8 +192,9 @@ class OpendalObjects:
             raise
 
     @asynccontextmanager
-    async def _call(self, operation: str, key: str, seconds: float = CALL_SECONDS) -> AsyncIterator[None]:
+    async def _call(self, operation: str, key: str, seconds: float | None = None) -> AsyncIterator[None]:
         """Waits for its turn, and lets only typed errors out."""
+        seconds = seconds or self._call_seconds
         if self._closed:
             raise ObjectsFailed(f"{operation} of {key}: object storage is closed")
         if self._calls >= CALLS_MAX + CALLS_WAITING_MAX:
@@ -205,7 +207,7 @@ class OpendalObjects:
         except DanubeError:
             raise
         except TimeoutError:
-            raise ObjectsFailed(f"{operation} of {key}: no answer within {seconds:.0f} s") from None
+            raise ObjectsFailed(f"{operation} of {key}: no answer within {seconds:g} s") from None
         except _ERRORS as error:
             raise self._typed(error, operation, key) from None
         except OSError as error:
