@@ -29,20 +29,27 @@ IN_CI = pytest.mark.skipif(
 )
 
 
-def build(command: list[str], folder: Path, language: str, seconds: int = BUILD_SECONDS) -> None:
-    """Or skip, if the client cannot be had here."""
+def attempt(command: list[str], folder: Path, language: str, seconds: int = BUILD_SECONDS) -> str:
+    """Why the client cannot be had here; nothing if this went well."""
     if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed, so the {language} client is not tested")
+        return f"{command[0]} is not installed, so the {language} client is not tested"
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        pytest.skip(f"the {language} client cannot be had: {' '.join(command)} took more than {seconds} s")
+        return f"the {language} client cannot be had: {' '.join(command)} took more than {seconds} s"
     if done.returncode and "Could not find `protoc`" in done.stderr:
-        pytest.skip(f"protoc is not installed, which the {language} client is built with")
+        return f"protoc is not installed, which the {language} client is built with"
     unreachable = ("Forbidden", "not available", "no such host", "failed to download", "failed to get", "timeout")
     if done.returncode and any(word in done.stderr for word in unreachable):
-        pytest.skip(f"the {language} client cannot be downloaded: {done.stderr.strip().splitlines()[-1]}")
+        return f"the {language} client cannot be downloaded: {done.stderr.strip().splitlines()[-1].strip()}"
     assert done.returncode == 0, done.stderr[-3_000:]
+    return ""
+
+
+def build(command: list[str], folder: Path, language: str) -> None:
+    """Or skip, and say why."""
+    if reason := attempt(command, folder, language):
+        pytest.skip(reason)
 
 
 def run(program: Path, broker: Broker, **environment: str) -> None:
@@ -98,11 +105,13 @@ def test_the_go_client(own_broker: Broker, tmp_path: Path) -> None:
     source = tmp_path / "go"
     shutil.copytree(SOURCES / "go", source)
     build(["go", "mod", "init", "scenario"], source, "Go")
-    if copy := os.environ.get("TEST_CLIENTS_GO_SOURCE"):
+    reason = attempt(["go", "get", f"{GO_CLIENT}@latest"], source, "Go", DOWNLOAD_SECONDS)
+    if reason:
+        copy = os.environ.get("TEST_CLIENTS_GO_SOURCE")  # a copy of its source, where the module is refused
+        if copy is None:
+            pytest.skip(reason)
         build(["go", "mod", "edit", f"-replace={GO_CLIENT}={Path(copy).resolve()}"], source, "Go")
-        build(["go", "mod", "tidy"], source, "Go")
-    else:
-        build(["go", "get", f"{GO_CLIENT}@latest"], source, "Go", seconds=DOWNLOAD_SECONDS)
+    build(["go", "mod", "tidy"], source, "Go")
     build(["go", "build", "-o", "scenario", "."], source, "Go")
     # Subscribing to partitions, the client writes one map from several goroutines; on one processor they take turns.
     run(source / "scenario", own_broker, GOMAXPROCS="1")
