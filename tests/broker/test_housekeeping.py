@@ -10,7 +10,7 @@ import pytest
 from broker.topic_world import SECOND, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import PolicyInvalid, TopicRecovering
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB
-from pydanube.broker import topic as topic_module
+from pydanube.broker import upkeep
 from pydanube.broker.options import TopicOptions
 from pydanube.broker.topic import Topic
 from pydanube.ledger.retention import RetentionPolicy
@@ -82,7 +82,7 @@ def test_a_delayed_message_lives_from_its_delivery_time_and_holds_up_nobody(worl
 
 
 def test_what_expires_in_small_steps_expires_all_the_same(world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_module, "EXPIRY_READS_MAX", 1)
+    monkeypatch.setattr(upkeep, "EXPIRY_READS_MAX", 1)
 
     async def main() -> None:
         topic = await world.open()

@@ -72,7 +72,8 @@ def test_a_topic_of_500_mb_on_a_disk_of_64_mb_is_read_from_its_first_message(dis
     finally:
         broker.process.kill()
         broker.process.communicate()
-    again = Process(tmp_path, *flags)
+    (tmp_path / "again").mkdir()
+    again = Process(tmp_path / "again", *flags)
     try:
         asyncio.run(read(f"danube://{again.address()}"))
     finally:

@@ -25,19 +25,18 @@ from pydanube.base.errors import (
     TopicRecovering,
 )
 from pydanube.base.ids import ConsumerId, Epoch
-from pydanube.base.limits import ACK_RANGES_MAX, DEDUP_WINDOW_BATCHES, REPEATS_WAITING_MAX
+from pydanube.base.limits import DEDUP_WINDOW_BATCHES, REPEATS_WAITING_MAX
 from pydanube.broker.backlog import Backlog, extents_of
 from pydanube.broker.dead_letter import dead_letter_of
 from pydanube.broker.delivery import Consumer, ConsumerSink
 from pydanube.broker.engines import engine_for
-from pydanube.broker.idle import Idle
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.quotas import Extent, bytes_from
 from pydanube.broker.state_log import StateLog
 from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.upkeep import Upkeep
 from pydanube.dispatch.events import Poisoned
 from pydanube.ledger.dedup import Duplicate, Renewal
-from pydanube.ledger.retention import BatchTimes, ClockGuard, expired
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 from pydanube.ledger.topic_state import Subscription, TopicState
 from pydanube.ports.catalog import Catalog
@@ -52,9 +51,7 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 EARLIEST, LATEST = "earliest", "latest"
-SECOND = 1_000_000  # microseconds
 COMPACTION_SECONDS = 0.01  # between looks whether a snapshot is durable
-EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in the next
 PublishElsewhere = Callable[[str, Batch], Awaitable[None]]  # to another topic; done when it is durable
 
 
@@ -110,9 +107,7 @@ class Topic:
         self._certain_end = 0  # while rebuilding: producers are known as of the batches below
         self._starting = asyncio.Lock()  # where somebody starts to read and what is deleted are decided one by one
         self._consumers = 0  # ids given so far
-        clock = surroundings.clock
-        self._idle = Idle()
-        self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * 1_000_000))
+        self._upkeep = Upkeep(self, surroundings.clock)
         self._seen = (0, 0)  # when housekeeping looked last
         self._closed: DanubeError | None = None  # why it is
 
@@ -475,42 +470,8 @@ class Topic:
 
     async def tick(self) -> None:
         """To be called every second or so: messages expire, ledgers roll by age, and what nobody needs goes."""
-        if self._closed or self.lost:
-            return
-        clock = self._around.clock
-        wall, monotonic = clock.wall(), int(clock.monotonic() * 1_000_000)
-        jump = self._guard.observe(wall, monotonic)
-        if jump is not None:
-            log.warning("%s: the clock jumped by %.0f s; nothing is deleted by time for now", self.name, jump / 1e6)
-        trusted = self._guard.trusted(monotonic)
-        for host in self.subscriptions.values():
-            host.tick()
-        self.ledger.stream.roll_if_old()
-        retention = self.options.retention
-        if trusted and retention is not None and retention.seconds is not None:
-            before = wall - retention.seconds * SECOND
-            self.ledger.stream.roll_if_outlived(before, self.state.deletable_before())
-        ttl = self.options.ttl_seconds if trusted else None
-        for host in list(self.subscriptions.values()) if ttl is not None else ():
-            try:
-                await self._expire(host, ttl or 0, wall)
-            except DanubeError as error:
-                log.warning("%s: what is old stays in %s for now: %s", self.name, host.known.name, error)
-        for name in self._idle.due(self.subscriptions.values(), monotonic):
-            await self._drop_idle(name)
-        try:
-            await self.backlog.tick(wall, clock_trusted=trusted)
-            async with self._starting:
-                await self._trim(wall, trusted)
-        except DanubeError as error:
-            log.warning("%s: what is old stays until the next time: %s", self.name, error)
-
-    async def _drop_idle(self, name: str) -> None:
-        log.info("%s: nobody used the subscription %r for its idle_seconds; it is deleted", self.name, name)
-        try:
-            await self.unsubscribe(name)
-        except DanubeError as error:
-            log.warning("%s: the idle subscription %r stays for now: %s", self.name, name, error)
+        if not self._closed and not self.lost:
+            await self._upkeep.tick()
 
     def roll_unneeded(self, bytes_min: int) -> None:
         """Where space is short: most of the open ledger may be done with, and only sealed ones can go."""
@@ -521,37 +482,27 @@ class Topic:
         if bytes_from([open_ledger], needed) <= open_ledger.bytes // 2:
             stream.roll()
 
-    async def _trim(self, now: int, trusted: bool) -> None:
+    def trim_end(self, now: int, *, clock_trusted: bool) -> int:
+        """What lies below may go, by the policy and by what subscriptions and producers still need."""
         policy, unneeded = self.options.retention, self.state.deletable_before()
-        before = self.ledger.trim_before(policy, unneeded, now, clock_trusted=trusted, needed_from=None)
+        before = self.ledger.trim_before(policy, unneeded, now, clock_trusted=clock_trusted, needed_from=None)
         needed_from = self.state.needed_from()
         if needed_from is not None and needed_from < before:
             self._log.compact_soon()  # the rest may go when the producers' state does not rest on it any more
-            before = self.ledger.trim_before(policy, unneeded, now, clock_trusted=trusted, needed_from=needed_from)
-        before, sealed = max(before, self.ledger.first), self.ledger.stream.sealed
-        if sealed and sealed[0].last < before:
-            await self.ledger.stream.trim(before)
+            before = self.ledger.trim_before(
+                policy, unneeded, now, clock_trusted=clock_trusted, needed_from=needed_from
+            )
+        return max(before, self.ledger.first)
 
-    async def _expire(self, host: SubscriptionHost, ttl_seconds: int, now: int) -> None:
-        """What no consumer took in time is given up, visibly: a cursor record with its cause (§19)."""
-        cursor = host.known.cursor
-        offset, host.expiry_from = max(host.expiry_from, self.ledger.first), 0
-        for _ in range(EXPIRY_READS_MAX):
-            offset = cursor.above.next_missing(max(offset, cursor.floor))  # delayed ones may lie before
-            if offset >= self.ledger.confirmed_end:
-                return
-            batches = await self.ledger.read(offset)
-            if self._closed or self.subscriptions.get(host.known.name) is not host:
-                return
-            if batches[0].base_offset > offset:
-                host.pass_gap(offset, batches[0].base_offset - 1)
-            old = expired(map(_times_of, batches), ttl_seconds, now)
-            for at in range(0, len(old), ACK_RANGES_MAX):
-                host.ack(cursor.generation, old[at : at + ACK_RANGES_MAX], Cause.EXPIRED)
-            offset = batches[-1].last_offset + 1
-            if batches[-1].append_time >= now - ttl_seconds * SECOND:
-                return
-        host.expiry_from = offset
+    async def trim(self, now: int, *, clock_trusted: bool) -> None:
+        async with self._starting:
+            before, sealed = self.trim_end(now, clock_trusted=clock_trusted), self.ledger.stream.sealed
+            if sealed and sealed[0].last < before:
+                await self.ledger.stream.trim(before)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -591,8 +542,3 @@ class Topic:
 def state_stream(stream: str) -> str:
     """The name of the stream that holds the state of the topic with this one."""
     return f"{stream}#state"
-
-
-def _times_of(batch: Batch) -> BatchTimes:
-    delivery_times = batch.delivery_times() if batch.has_delivery_times else None
-    return BatchTimes(batch.base_offset, batch.last_offset, batch.append_time, delivery_times)

@@ -1,0 +1,97 @@
+"""What time brings about in a topic: messages expire, ledgers roll, old messages and unused subscriptions go."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pydanube.base.errors import DanubeError
+from pydanube.base.limits import ACK_RANGES_MAX
+from pydanube.broker.idle import Idle
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.ledger.retention import BatchTimes, ClockGuard, expired
+from pydanube.ledger.state_records import Cause
+from pydanube.ports.clock import Clock
+from pydanube.wire.batch import Batch
+
+if TYPE_CHECKING:
+    from pydanube.broker.topic import Topic
+
+log = logging.getLogger(__name__)
+SECOND = 1_000_000  # microseconds
+EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in the next
+
+
+class Upkeep:
+    """Of one topic, which asks for it every second or so."""
+
+    def __init__(self, topic: Topic, clock: Clock) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * SECOND))
+        self._idle = Idle()
+
+    async def tick(self) -> None:
+        topic, clock = self._topic, self._clock
+        wall, monotonic = clock.wall(), int(clock.monotonic() * SECOND)
+        jump = self._guard.observe(wall, monotonic)
+        if jump is not None:
+            log.warning("%s: the clock jumped by %.0f s; nothing is deleted by time for now", topic.name, jump / 1e6)
+        trusted = self._guard.trusted(monotonic)
+        for host in topic.subscriptions.values():
+            host.tick()
+        self._roll(wall, trusted)
+        ttl = topic.options.ttl_seconds if trusted else None
+        for host in list(topic.subscriptions.values()) if ttl is not None else ():
+            try:
+                await self._expire(host, ttl or 0, wall)
+            except DanubeError as error:
+                log.warning("%s: what is old stays in %s for now: %s", topic.name, host.known.name, error)
+        for name in self._idle.due(topic.subscriptions.values(), monotonic):
+            await self._drop_idle(name)
+        try:
+            await topic.backlog.tick(wall, clock_trusted=trusted)
+            await topic.trim(wall, clock_trusted=trusted)
+        except DanubeError as error:
+            log.warning("%s: what is old stays until the next time: %s", topic.name, error)
+
+    def _roll(self, wall: int, trusted: bool) -> None:
+        topic, retention = self._topic, self._topic.options.retention
+        topic.ledger.stream.roll_if_old()
+        if trusted and retention is not None and retention.seconds is not None:
+            before = wall - retention.seconds * SECOND
+            topic.ledger.stream.roll_if_outlived(before, topic.state.deletable_before())
+
+    async def _drop_idle(self, name: str) -> None:
+        topic = self._topic
+        log.info("%s: nobody used the subscription %r for its idle_seconds; it is deleted", topic.name, name)
+        try:
+            await topic.unsubscribe(name)
+        except DanubeError as error:
+            log.warning("%s: the idle subscription %r stays for now: %s", topic.name, name, error)
+
+    async def _expire(self, host: SubscriptionHost, ttl_seconds: int, now: int) -> None:
+        """What no consumer took in time is given up, visibly: a cursor record with its cause (§19)."""
+        topic, ledger, cursor = self._topic, self._topic.ledger, host.known.cursor
+        offset, host.expiry_from = max(host.expiry_from, ledger.first), 0
+        for _ in range(EXPIRY_READS_MAX):
+            offset = cursor.above.next_missing(max(offset, cursor.floor))  # delayed ones may lie before
+            if offset >= ledger.confirmed_end:
+                return
+            batches = await ledger.read(offset)
+            if topic.closed or topic.subscriptions.get(host.known.name) is not host:
+                return
+            if batches[0].base_offset > offset:
+                host.pass_gap(offset, batches[0].base_offset - 1)
+            old = expired(map(_times_of, batches), ttl_seconds, now)
+            for at in range(0, len(old), ACK_RANGES_MAX):
+                host.ack(cursor.generation, old[at : at + ACK_RANGES_MAX], Cause.EXPIRED)
+            offset = batches[-1].last_offset + 1
+            if batches[-1].append_time >= now - ttl_seconds * SECOND:
+                return
+        host.expiry_from = offset
+
+
+def _times_of(batch: Batch) -> BatchTimes:
+    delivery_times = batch.delivery_times() if batch.has_delivery_times else None
+    return BatchTimes(batch.base_offset, batch.last_offset, batch.append_time, delivery_times)
