@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-spark java proto venv lock clean
+.PHONY: help run demo test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark java proto venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -67,6 +67,9 @@ java: ## install the Java that Spark needs, on Debian and Ubuntu
 	@command -v apt-get >/dev/null || { echo "make java knows only apt-get; install Java 17 or newer by other means." >&2; exit 1; }
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get update
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install --yes --no-install-recommends default-jre-headless
+
+bench-tier: $(STAMP) ## measure the cold tier: batches to Parquet and back, alone and in its processes
+	$(BIN)/python bench/tier.py
 
 proto: $(STAMP) ## compile the .proto files of the gRPC face (needs grpcio-tools in .venv/)
 	@$(BIN)/python -c 'import grpc_tools' 2>/dev/null || { echo "make proto needs grpcio-tools: $(BIN)/pip install grpcio-tools." >&2; exit 1; }

@@ -78,8 +78,7 @@ def run(folder: Path, work: Callable[[SegmentProcess], Awaitable[None]], **how: 
 
 
 def pid_of(segments: SegmentProcess) -> int:
-    assert segments._worker is not None
-    return segments._worker.result().pid
+    return segments.processes()[0]
 
 
 def of_process(segments: SegmentProcess, name: str) -> bytes:

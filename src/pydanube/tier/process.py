@@ -101,6 +101,11 @@ class SegmentProcess:
         async with self._others.turn(), self._calling("delete", {"key": key}) as (_, call):
             await call.result
 
+    def processes(self) -> tuple[int, ...]:
+        """Its id, while it is up."""
+        worker = self._worker
+        return (worker.result().pid,) if worker is not None and worker.done() and not worker.exception() else ()
+
     async def close(self) -> None:
         """Ends the process within a second, whatever it waits for. What was under way may be repeated."""
         self._closed = True
@@ -231,6 +236,11 @@ class SegmentProcesses:
 
     async def delete(self, key: str) -> None:
         await self._writer.delete(key)
+
+    def processes(self) -> tuple[int, ...]:
+        """Ids of those that are up, the one that writes first."""
+        reading = () if self._reader is self._writer else self._reader.processes()
+        return self._writer.processes() + reading
 
     async def close(self) -> None:
         await asyncio.gather(self._writer.close(), self._reader.close())

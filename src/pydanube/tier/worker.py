@@ -285,7 +285,17 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the broker says when
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where there is one: it hands data to the socket without copies."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":
