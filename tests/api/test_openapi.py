@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from api.http_client import Http, with_http
+from api.tiered import in_memory
 from pydanube.api.http.answer import JSON
 from pydanube.api.http.rest import make_router
 from pydanube.api.server import Server
@@ -22,6 +23,7 @@ BODIES: dict[str, Any] = {
     "subscription.seek": {"to": "earliest", "dry_run": True},
     "subscription.skip": {"count": 1, "dry_run": True},
     "topic.truncate": {"dry_run": True},
+    "storage.verify": {"first": 0},
 }
 OF_A_PROCESS = {"ready_file", "allow_unprotected_network", "log_level"}  # settings of one that was started as such
 TYPES: dict[str, tuple[type, ...]] = {
@@ -69,6 +71,6 @@ def test_every_answer_is_as_the_description_says(tmp_path: Path) -> None:
             untold = OF_A_PROCESS if route.operation == "config" else set()
             assert set(found.json) | untold == set(schema["properties"])
             asked += 1
-        assert asked == 25
+        assert asked == 31
 
-    with_http(tmp_path, story)
+    with_http(tmp_path, story, **in_memory())

@@ -196,7 +196,8 @@ def test_settings_are_told_with_where_each_comes_from(tmp_path: Path) -> None:
 
     def leaves(tree: dict[str, Any], prefix: str = "") -> list[str]:
         nested = [
-            leaves(each, f"{prefix}{key}.") if isinstance(each, dict) else [prefix + key] for key, each in tree.items()
+            leaves(each, f"{prefix}{key}.") if isinstance(each, dict) and each else [prefix + key]
+            for key, each in tree.items()
         ]
         return [key for keys in nested for key in keys]
 

@@ -20,8 +20,8 @@ NARROW = DispatchSettings(unacked_max=2, delayed_max=1)
 @pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.code)
 def test_a_cause_is_one_sentence_about_known_facts(cause: Cause) -> None:
     names = {name for _, name, _, _ in string.Formatter().parse(cause.value) if name}
-    assert names <= {"consumer", "offset", "key", "until", "count"}
-    sentence = Explanation(cause, A, 7, b"k\xff", 5, 6).sentence
+    assert names <= {"consumer", "offset", "key", "until", "count", "what"}
+    sentence = Explanation(cause, A, 7, b"k\xff", 5, 6, "the disk").sentence
     assert sentence.endswith(".")
     assert "{" not in sentence
     assert not names or sentence != cause.value

@@ -10,7 +10,7 @@ import logging
 import os
 import resource
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydanube import __version__
@@ -28,6 +28,7 @@ from pydanube.base.limits import FILES_RESERVED
 from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, Objects, load, settings
 from pydanube.broker.metrics import LoopWatch, Metrics, Page
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
+from pydanube.ledger.tiering import TierSettings
 from pydanube.ports.clock import Clock
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.objects import Object
@@ -164,11 +165,19 @@ class Server:
         }
 
     def _objects_in_force(self) -> Object:
-        """The place as it may be shown: its options may hold credentials."""
+        """The place as it may be shown. Options are those that were said; what the environment adds may be secret."""
         objects = self.settings.objects
-        if objects is None:
-            return {"url": None}
-        return {"url": objects.place.shown, **asdict(objects.tier)}
+        tier = TierSettings() if objects is None else objects.tier
+        return {
+            "url": None if objects is None else objects.place.shown,
+            "options": {} if self.loaded is None else dict(self.loaded.config.storage.objects.options),
+            "segment_bytes": tier.segment_bytes,
+            "lag_seconds": tier.lag_seconds,
+            "local_seconds": tier.local_seconds,
+            "local_bytes": tier.local_bytes,
+            "free_percent": round(100 * tier.free_part),
+            "lease_seconds": tier.lease_seconds,
+        }
 
     def _as_loaded(self) -> Object:
         """What concerns the process alone, and where each setting comes from."""

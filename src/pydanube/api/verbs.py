@@ -18,6 +18,7 @@ from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import Principal
 from pydanube.broker.redrive import Wanted
 from pydanube.broker.service import Service
+from pydanube.broker.tiers import Usage
 from pydanube.wire.objects import Object
 
 
@@ -87,9 +88,9 @@ async def create_namespace(caller: Caller, fields: Object) -> Object:
 
 @verb("namespace.list")
 async def list_namespaces(caller: Caller, fields: Object) -> Object:
-    after, limit = text(fields, "after", ""), _limit(fields)
+    after, limit = text(fields, "after", ""), limit_of(fields)
     found = [name for name in caller.service.namespaces(caller.principal) if name > after]
-    return _page("namespaces", found[:limit], len(found) > limit)
+    return page("namespaces", found[:limit], len(found) > limit)
 
 
 @verb("namespace.policies")
@@ -124,10 +125,10 @@ async def create_topic(caller: Caller, fields: Object) -> Object:
 
 @verb("topic.list")
 async def list_topics(caller: Caller, fields: Object) -> Object:
-    namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), _limit(fields)
+    namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), limit_of(fields)
     known = caller.service.topics(caller.principal, namespace)
     found = [record for record in known if record.name.name > after]
-    return _page("topics", [_described(record) for record in found[:limit]], len(found) > limit)
+    return page("topics", [_described(record) for record in found[:limit]], len(found) > limit)
 
 
 @verb("topic.alter")
@@ -161,6 +162,20 @@ async def describe_topic(caller: Caller, fields: Object) -> Object:
         "producers": stats.producers,
         "consumers": stats.consumers,
         "subscriptions": stats.subscriptions,
+        "tiers": tiers_of(stats.tiers) if stats.record.reliable else None,
+    }
+
+
+def tiers_of(usage: Usage) -> Object:
+    return {
+        "bytes": usage.bytes,
+        "local_bytes": usage.local,
+        "object_bytes": usage.objects,
+        "segments": usage.segments,
+        "waiting_bytes": usage.waiting,
+        "doomed_objects": usage.doomed,
+        "lag_seconds": usage.lag_seconds,
+        "troubles": list(usage.troubles),
     }
 
 
@@ -187,6 +202,7 @@ def _listed(stats: SubscriptionStats) -> Object:
         "in_flight": stats.in_flight,
         "consumers": stats.consumers,
         "paused": stats.paused,
+        "unreadable": stats.unreadable,
     }
 
 
@@ -216,9 +232,9 @@ async def create_subscription(caller: Caller, fields: Object) -> Object:
 @verb("subscription.list")
 async def list_subscriptions(caller: Caller, fields: Object) -> Object:
     found, more = await caller.service.admin.subscriptions(
-        caller.principal, text(fields, "topic"), text(fields, "after", ""), _limit(fields)
+        caller.principal, text(fields, "topic"), text(fields, "after", ""), limit_of(fields)
     )
-    return _page("subscriptions", [_listed(stats) for stats in found], more)
+    return page("subscriptions", [_listed(stats) for stats in found], more)
 
 
 @verb("subscription.describe")
@@ -261,7 +277,7 @@ async def redrive(caller: Caller, fields: Object) -> Object:
     if not all(isinstance(each, str) for each in filters.values()):
         raise RequestInvalid("filter is texts by name")
     dry_run = _dry_run(fields)
-    limit = None if dry_run and "limit" not in fields else _limit(fields)
+    limit = None if dry_run and "limit" not in fields else limit_of(fields)
     wanted = Wanted(limit, text(fields, "to", None), filters, dry_run)
     done = await caller.service.admin.redrive(caller.principal, text(fields, "topic"), wanted)
     return {"redriven": done.count, "targets": done.targets, "left": done.left}
@@ -297,14 +313,14 @@ async def bounds(caller: Caller, fields: Object) -> Object:
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 
-def _limit(fields: Object) -> int:
+def limit_of(fields: Object) -> int:
     limit: int = number(fields, "limit", LISTED_MAX)
     if limit < 1:
         raise RequestInvalid(f"limit is {limit}, not 1 or more")
     return min(limit, LISTED_MAX)
 
 
-def _page(name: str, found: Sequence[object], more: bool) -> Object:
+def page(name: str, found: Sequence[object], more: bool) -> Object:
     """As many as fit a reply; the others are asked for after the last of these."""
     size = 0
     for count, each in enumerate(found):

@@ -22,7 +22,9 @@ from pydanube.broker.holds import AnySubscription, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.redrive import Redriven, Wanted, redrive
 from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.tiers import Usage, total
 from pydanube.broker.topic import LATEST, Topic
+from pydanube.dispatch.explain import Cause as Why
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class TopicStats:
     producers: int
     consumers: int
     subscriptions: int
+    tiers: Usage  # what lies where
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class SubscriptionStats:
     consumers: int
     paused: bool  # in some partition
     counts: dict[str, int]  # messages done or passed over, by cause
+    unreadable: str | None = None  # why what comes next cannot be read, in some partition
     backlog_seconds: float | None = (
         None  # age of the oldest message that is not done; None if not known in all partitions
     )
@@ -86,7 +90,19 @@ class Admin:
             sum(len(each.producers) for each in places),
             sum(len(each.consumers) for each in places),
             len(names),
+            self._usage(places),
         )
+
+    async def usage(self, principal: Principal, name: str) -> Usage:
+        """What a topic that keeps messages, or one partition, has in which tier."""
+        places = await self._places(principal, name)
+        self._service.reliable(places[0])
+        return self._usage(places)
+
+    def _usage(self, places: Sequence[Opened]) -> Usage:
+        tiers, now = self._service.tiers, self._service.clock.wall()
+        found = [(each, tiers.usage(each.topic, now)) for each in places if isinstance(each.topic, Topic)]
+        return found[0][1] if len(found) == 1 else total((str(each.name), usage) for each, usage in found)
 
     async def truncate(
         self, principal: Principal, name: str, before: int | None = None, *, dry_run: bool = False
@@ -274,7 +290,13 @@ def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
         sum(len(host.consumers) for host in there),
         any(host.engine.paused for host in kept if host is not None),
         {cause.name.lower(): sum(each.counts[cause] for each in known) for cause in Cause},
+        next((found for host in kept if host is not None and (found := _unreadable(host)) is not None), None),
     )
+
+
+def _unreadable(host: SubscriptionHost) -> str | None:
+    held_up = host.explain_reading()
+    return held_up.what if held_up is not None and held_up.cause is Why.UNREADABLE else None
 
 
 async def _aged(stats: SubscriptionStats, places: Sequence[Opened], ages: Ages) -> SubscriptionStats:

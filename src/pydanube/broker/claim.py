@@ -68,6 +68,19 @@ class Claim:
             raise ObjectsRefused(f"{self._shown} was taken by another broker just now") from None
 
 
+async def check_mark(segments: Segments, notes: Notes, shown: str) -> None:
+    """Raises unless a place that was claimed answers, and has our mark still."""
+    noted = notes.get(NOTE)
+    try:
+        found = await segments.load(MARK)
+    except ObjectMissing:
+        if noted is None:  # none is made where objects are forgotten with the process
+            return
+        raise ObjectsRefused(f"{MARK} is missing in {shown}") from None
+    if noted is None or found != noted:
+        raise ObjectsRefused(f"{shown} belongs to another broker, says {MARK}")
+
+
 def _encode(own: str) -> bytes:
     return json.dumps({"broker": own}).encode()
 

@@ -106,7 +106,7 @@ class Service:
         self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
         self._leftovers = Leftovers(self._around)
         self.tiering = None if tier is None else Tiering(tier, clock, self._kept, space=space, claim=claim)
-        self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader)
+        self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
         self.admin = Admin(self)
         self.notes = directory.notes
         self.pending = PendingOptions(directory.notes)
@@ -582,6 +582,7 @@ class Service:
             task.cancel()
         await asyncio.gather(self._housekeeping, *counting, *self._opening.values(), return_exceptions=True)
         await self._leftovers.close()
+        await self.tiers.close()
         if self.tiering is not None:
             await self.tiering.close()
         opened = list(self._opened.values())

@@ -135,9 +135,9 @@ class Broker:
         segments = (self.settings.segments or _in_processes)(objects.place)
         settings = objects.tier
         if objects.place.scheme in FORGETFUL:
-            return ColdTier(segments, ColdReader(segments), replace(settings, evicts=False)), None
+            return ColdTier(segments, ColdReader(segments), replace(settings, evicts=False), objects.place.shown), None
         claim = Claim(segments, directory.notes, randomness, objects.place.shown, used=used)
-        return ColdTier(segments, ColdReader(segments), settings), claim.take
+        return ColdTier(segments, ColdReader(segments), settings, objects.place.shown), claim.take
 
     async def _space(self) -> Space:
         """Of the disk with the journal. What is to be reused there is as good as free."""

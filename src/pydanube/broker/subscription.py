@@ -573,7 +573,7 @@ class SubscriptionHost:
         if self._next <= offset and cursor.ceiling <= offset:
             return Explanation(Why.CURSOR_FULL, offset=cursor.floor)
         waits = any(deliver.first <= offset <= deliver.last for deliver in self._outbox)
-        held_up = self._explain_reading()
+        held_up = self.explain_reading()
         if held_up is not None and (waits or offset >= self._next):
             return held_up
         if waits:
@@ -586,14 +586,14 @@ class SubscriptionHost:
         cursor = self.known.cursor
         if self._next >= cursor.ceiling and self._next < self._ledger.confirmed_end:
             return Explanation(Why.CURSOR_FULL, offset=cursor.floor)
-        return self._explain_reading() or self.engine.explain_consumer(consumer, self.now)
+        return self.explain_reading() or self.engine.explain_consumer(consumer, self.now)
 
-    def _explain_reading(self) -> Explanation | None:
+    def explain_reading(self) -> Explanation | None:
         """What keeps everything that comes next from being read or handed out, if anything does."""
         if self._held:
             return Explanation(Why.SEEK_PENDING)
         if self._unread is not None and (self._reading or self._fetching):
-            return Explanation(Why.UNREADABLE)
+            return Explanation(Why.UNREADABLE, what=str(self._unread))
         if self._throttle is not None and self.now < self._throttle.until:
             return Explanation(Why.RATE_LIMITED, until=self._throttle.until)
         return None

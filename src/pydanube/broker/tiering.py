@@ -11,9 +11,10 @@ import asyncio
 import logging
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from pydanube.base.errors import DanubeError, OwnershipLost, SegmentMissing
+from pydanube.base.errors import DanubeError, ObjectsFailed, OwnershipLost, SegmentMissing
 from pydanube.base.limits import MIB
 from pydanube.broker.topic import Topic
 from pydanube.broker.trouble import Troubles
@@ -27,7 +28,9 @@ from pydanube.storage.cold import ColdTier
 from pydanube.storage.stream import Stream
 
 log = logging.getLogger(__name__)
+PLACE = "object storage"  # as a place of trouble, beside streams
 TURN_SECONDS = 1.0
+CLAIM_SECONDS = 10.0  # that somebody who asks right after a start waits to know whose the place is
 UPLOADS_AT_ONCE = 2  # each holds a segment in the memory of the process that writes it
 TOPICS_A_SLICE = 200  # looked at before others have their turn
 ROLLED_BYTES_MIN = MIB  # of an open ledger that is sealed to make room
@@ -65,6 +68,9 @@ class Tiering:
         self.troubles = Troubles(clock)
         self.uploaded = 0  # segments
         self.uploaded_bytes = 0  # of their objects
+        self.claimed = claim is None  # the place is known to be ours
+        self._unclaimed: DanubeError | None = None  # why it is not
+        self._asked = asyncio.Event()  # whether it is, at least once
         self._clock = clock
         self._topics = topics
         self._space = space
@@ -82,14 +88,28 @@ class Tiering:
         while self._claim is not None:
             try:
                 await self._claim()
-                self.troubles.worked("object storage", "claim")
+                self.troubles.worked(PLACE, "claim")
                 break
             except DanubeError as error:
-                self.troubles.failed("object storage", "claim", error)
-            await asyncio.sleep(self.troubles.pause("object storage", "claim"))
+                self._unclaimed = error
+                self.troubles.failed(PLACE, "claim", error)
+                self._asked.set()
+            await asyncio.sleep(self.troubles.pause(PLACE, "claim"))
+        self.claimed = True
+        self._asked.set()
         while True:
             await self.turn()
             await asyncio.sleep(TURN_SECONDS)
+
+    async def check_claimed(self) -> None:
+        """Raises unless the place is known to be ours; right after a start it waits for the first answer."""
+        if not self.claimed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLAIM_SECONDS):
+                    await self._asked.wait()
+        if not self.claimed:
+            why = self._unclaimed or ObjectsFailed("object storage has not answered yet")
+            raise type(why)(str(why))
 
     async def turn(self) -> None:
         """Begins what is due, and does not wait for it."""
@@ -101,7 +121,7 @@ class Tiering:
                 await asyncio.sleep(0)
         served = {topic.ledger.stream.name for topic in topics}
         for place in self.troubles.places():
-            if place not in served and place != "object storage":
+            if place not in served and place != PLACE:
                 self.troubles.forget(place)
 
     def begin(self, topic: Topic) -> Task[None] | None:
@@ -223,8 +243,8 @@ class Tiering:
         try:
             space = await self._space()
         except DanubeError as error:
-            return self.troubles.failed("object storage", "space", error)
-        self.troubles.worked("object storage", "space")
+            return self.troubles.failed(PLACE, "space", error)
+        self.troubles.worked(PLACE, "space")
         excess = max(self.tier.settings.free_part * space.total, space.kept) - space.free
         if excess <= 0:
             return

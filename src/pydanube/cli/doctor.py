@@ -19,11 +19,12 @@ from typing import NamedTuple
 import click
 
 from pydanube import __version__
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import DanubeError, VerbUnknown
 from pydanube.cli.output import Output, printed
 from pydanube.cli.running import client_of, run
 from pydanube.cli.settings import broker_of, place_options
-from pydanube.cli.values import shown_time, sized
+from pydanube.cli.values import many, shown_time, sized
+from pydanube.client import Client
 from pydanube.client.transport import parse_addresses
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -144,6 +145,7 @@ async def _broker(ctx: click.Context) -> list[Finding]:
             began = time.perf_counter()
             await client.admin.namespaces()
             took = time.perf_counter() - began
+            objects = await _objects(client)
     except DanubeError as error:
         if _is_taken(broker.url):
             return [Finding("broker", FAIL, f"{where}: {error}", error.help)]
@@ -156,7 +158,28 @@ async def _broker(ctx: click.Context) -> list[Finding]:
     if welcome.broker.removeprefix("danube ") != __version__:
         advice = "Use the same version for both."
         found.append(Finding("broker version", WARN, f"{welcome.broker}, and this is {__version__}", advice))
-    return found
+    return [*found, *objects]
+
+
+async def _objects(client: Client) -> list[Finding]:
+    """The broker's object storage, if it has any: it answers now, is the broker's, and what is to go there does."""
+    try:
+        began = time.perf_counter()
+        found = await client.admin.storage_status()
+    except VerbUnknown:  # an older broker
+        return []
+    took, place = time.perf_counter() - began, found["objects"]
+    if place is None:
+        return []
+    if found["trouble"] is not None:
+        advice = (
+            "Check storage.objects.url, the network and the credentials. Until it works, messages stay on the disk."
+        )
+        return [Finding("object storage", FAIL, f"{place}: {found['trouble']}", advice)]
+    if found["troubles"] or found["troubled_topics"]:
+        what = "; ".join([*found["troubles"], f"{many(found['troubled_topics'], 'topic')} with troubles"])
+        return [Finding("object storage", WARN, f"{place}: {what}", "See `danube storage usage --all`.")]
+    return [Finding("object storage", OK, f"{place} answers in {took * 1000:.1f} ms and is this broker's")]
 
 
 def _is_taken(url: str) -> bool:

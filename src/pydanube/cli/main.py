@@ -22,6 +22,7 @@ COMMANDS = {
         ("subscription", "subscription", "subscription", "Create, look at, move and delete subscriptions."),
         ("namespace", "namespace", "namespace", "Namespaces and their policies."),
         ("dlq", "dlq", "dlq", "Look at dead letters, and publish them again."),
+        ("storage", "storage", "storage", "What lies where: local disk and object storage."),
         ("export", "export", "export", "Write a topic to a file: Parquet, JSON lines or CSV."),
         ("import", "importing", "import_", "Publish what a file has: Parquet, JSON lines or CSV."),
         ("top", "top", "top", "Topics by how much is published to them, again and again."),

@@ -95,7 +95,9 @@ def _warn(found: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> None:
 @connected
 async def list_subscriptions(client: Client, output: Output, topic: str) -> None:
     """All subscriptions of a topic, by name."""
-    output.rows(await client.admin.subscriptions(topic), COLUMNS)
+    found = await client.admin.subscriptions(topic)
+    stuck = any(each.get("unreadable") for each in found)
+    output.rows(found, (*COLUMNS, "unreadable") if stuck else COLUMNS)
 
 
 @subscription.command("describe", epilog="Example: danube subscription describe orders billing")

@@ -70,8 +70,10 @@ async def list_topics(client: Client, output: Output, namespace: str, everywhere
 @printed
 @connected
 async def describe(client: Client, output: Output, name: str) -> None:
-    """What it is, and how it stands: offsets, bytes, producers, consumers, subscriptions."""
+    """What it is, and how it stands: offsets, bytes, producers, consumers, subscriptions, tiers."""
     found = await client.admin.describe_topic(name)
+    if output.for_people:
+        found["tiers"] = {name: each for name, each in (found.get("tiers") or {}).items() if each and name != "bytes"}
     output.record({**_true(found), "messages": messages_of(found)})
 
 

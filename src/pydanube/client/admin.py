@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pydanube.base.errors import ObjectsFailed, TierBusy
 from pydanube.client.consumer import Start, wire_start
 from pydanube.client.messages import Message
 from pydanube.client.reader import places_of
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 Reply = dict[str, Any]
+VERIFIED_AT_ONCE = 2  # as many as a broker reads at a time
 
 
 class Admin:
@@ -155,3 +158,105 @@ class Admin:
         """Why a message is not delivered, or a consumer gets nothing, in one sentence."""
         found = await self._ask("explain", topic=topic, subscription=subscription, offset=offset, consumer=consumer)
         return str(found["sentence"])
+
+    # -- tiers ---------------------------------------------------------------------------------------------------------
+
+    async def storage_status(self) -> Reply:
+        """Whether there is object storage, whether it answers and is this broker's, and what does not work."""
+        return await self._ask("storage.status")
+
+    async def storage_usage(self, topic: str) -> Reply:
+        """What a topic has in which tier, in bytes; what waits to be uploaded, and for how long."""
+        return await self._ask("storage.usage", topic=topic)
+
+    async def storage_usages(self, namespace: str = "default") -> list[Reply]:
+        """The same of every topic of a namespace that keeps messages, by name."""
+
+        def name_of(each: Reply) -> str:
+            return str(each["topic"]).rpartition("/")[2]
+
+        return await self._pages("storage.list", "topics", name_of, namespace=namespace)
+
+    async def segments(self, topic: str, *, start: int = 0, limit: int | None = None) -> list[Reply]:
+        """Of all partitions, each oldest first; `limit` is how many at most."""
+        found: list[Reply] = []
+        async for each in self._each_segment(topic, start=start):
+            if limit is not None and len(found) >= limit:
+                break
+            found.append(each)
+        return found
+
+    async def _each_segment(self, topic: str, *, start: int = 0) -> AsyncIterator[Reply]:
+        """The same one by one, for topics that have very many."""
+        for _, name in (await self._client.topic(topic)).places():
+            at, more = start, True
+            while more:
+                reply = await self._ask("storage.segments", topic=name, start=at)
+                for each in reply["segments"]:
+                    yield each
+                    at = int(each["last"]) + 1
+                more = bool(reply["more"]) and bool(reply["segments"])
+
+    async def verify_segment(self, topic: str, first: int) -> Reply:
+        """Reads the object of the segment again that starts there. `result` is sound, lost, damaged or gone."""
+        return await self._finished("storage.verify", topic=topic, first=first)
+
+    async def verify_topic(
+        self, topic: str, *, at_once: int = VERIFIED_AT_ONCE, tell: Callable[[Reply], None] | None = None
+    ) -> Reply:
+        """Every segment of all partitions; `troubles` are those that are lost, damaged, or unknown: not read now.
+
+        `tell` is called with what came of each.
+        """
+        sums: Reply = {"topic": topic, "segments": 0, "object_bytes": 0, "troubles": []}
+        segments = self._each_segment(topic)
+
+        async def work() -> None:
+            while (each := await _next(segments, turn)) is not None:
+                if each["where"] == "local":
+                    continue
+                found = await self._verified(each)
+                sums["segments"] += found["result"] != "gone"
+                sums["object_bytes"] += found["object_bytes"]
+                if found["result"] not in ("sound", "gone"):
+                    sums["troubles"].append(found)
+                if tell is not None:
+                    tell(found)
+
+        turn = asyncio.Lock()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(max(1, at_once)):
+                    group.create_task(work())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return sums
+
+    async def _verified(self, segment: Reply) -> Reply:
+        named = {"topic": segment["topic"], "first": segment["first"]}
+        try:
+            return await self.verify_segment(**named)
+        except (ObjectsFailed, TierBusy) as error:  # the others may still be read
+            return {**named, "segment": segment["segment"], "result": "unknown", "object_bytes": 0, "what": str(error)}
+
+    async def upload_topic(self, topic: str) -> Reply:
+        """All that it has now lies in object storage when this returns; says what was uploaded."""
+        sums: Reply = {"topic": topic, "segments": 0, "messages": 0, "bytes": 0, "object_bytes": 0}
+        for _, name in (await self._client.topic(topic)).places():
+            found = await self._finished("storage.upload", topic=name)
+            for what in ("segments", "messages", "bytes", "object_bytes"):
+                sums[what] += found[what]
+        return sums
+
+    async def _finished(self, verb: str, **fields: Any) -> Reply:
+        """Asks until it is done, however long that takes."""
+        ticket: int | None = None
+        while not (reply := await self._ask(verb, ticket=ticket, **fields))["done"]:
+            ticket = reply["ticket"]
+        return {name: value for name, value in reply.items() if name not in ("done", "ticket")}
+
+
+async def _next(segments: AsyncIterator[Reply], turn: asyncio.Lock) -> Reply | None:
+    """The next for one of several who share them."""
+    async with turn:
+        return await anext(segments, None)

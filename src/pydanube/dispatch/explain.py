@@ -43,7 +43,7 @@ class Cause(Enum):
     ACKED = "It is acknowledged or was skipped."
     BELOW_START = "It lies before the start of the subscription."
     NOT_PUBLISHED = "It is not published or not confirmed yet."
-    UNREADABLE = "What comes next cannot be read from the storage nodes now."
+    UNREADABLE = "What comes next cannot be read now: {what}."
     SEEK_PENDING = "A seek of the subscription is not durable yet."
     RATE_LIMITED = "The subscription is beyond its dispatch rate; more goes out at {until}."
     CURSOR_FULL = "Too many scattered acknowledgements are kept; message {offset} must be acknowledged first."
@@ -63,9 +63,16 @@ class Explanation:
     key: bytes | None = None
     until: int | None = None
     count: int | None = None
+    what: str | None = None
 
     @property
     def sentence(self) -> str:
         key = "" if self.key is None else self.key[:_KEY_BYTES_SHOWN].decode("utf-8", "backslashreplace")
-        facts = {"consumer": self.consumer, "offset": self.offset, "until": self.until, "count": self.count}
-        return self.cause.value.format(key=repr(key), **facts)
+        return self.cause.value.format(
+            consumer=self.consumer,
+            offset=self.offset,
+            key=repr(key),
+            until=self.until,
+            count=self.count,
+            what=self.what,
+        )

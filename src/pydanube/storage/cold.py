@@ -22,6 +22,7 @@ class ColdTier:
     segments: Segments
     reader: ColdReader
     settings: TierSettings
+    place: str = "object storage"  # as it may be shown
 
 
 class ColdReader:

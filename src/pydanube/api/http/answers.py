@@ -8,6 +8,7 @@ TEXT: Object = {"type": "string"}
 TEXT_OR_NULL: Object = {"type": ["string", "null"]}
 NUMBER: Object = {"type": "integer"}
 NUMBER_OR_NULL: Object = {"type": ["integer", "null"]}
+SECONDS: Object = {"type": "number"}
 SECONDS_OR_NULL: Object = {"type": ["number", "null"]}
 FLAG: Object = {"type": "boolean"}
 BY_NAME: Object = {"type": "object"}
@@ -30,6 +31,26 @@ _TOPIC: Object = {
     "durability": {"enum": ["fsynced", "buffered", "none"]},
     "policies": BY_NAME,
 }
+_USAGE: Object = {
+    "bytes": NUMBER,
+    "local_bytes": NUMBER,
+    "object_bytes": NUMBER,
+    "segments": NUMBER,
+    "waiting_bytes": NUMBER,
+    "doomed_objects": NUMBER,
+    "lag_seconds": SECONDS,
+    "troubles": {"type": "array", "items": TEXT},
+}
+_SEGMENT: Object = {
+    "topic": TEXT,
+    "segment": TEXT,
+    "where": {"enum": ["local", "both", "objects", "unreadable"]},
+    "first": NUMBER,
+    "last": NUMBER,
+    "bytes": NUMBER,
+    "object_bytes": NUMBER,
+    "newest": NUMBER,
+}
 _SUBSCRIPTION: Object = {
     "subscription": TEXT,
     "type": {"enum": ["exclusive", "shared", "failover", "key_shared"]},
@@ -41,6 +62,7 @@ _SUBSCRIPTION: Object = {
     "in_flight": NUMBER,
     "consumers": NUMBER,
     "paused": FLAG,
+    "unreadable": TEXT_OR_NULL,
 }
 _IN_FULL: Object = {
     **_SUBSCRIPTION,
@@ -77,6 +99,7 @@ ANSWERS: dict[str, Object] = {
         "tls": BY_NAME,
         "limits": BY_NAME,
         "journal": BY_NAME,
+        "storage": BY_NAME,
         "ready_file": TEXT_OR_NULL,
         "allow_unprotected_network": FLAG,
         "log_level": TEXT,
@@ -99,6 +122,7 @@ ANSWERS: dict[str, Object] = {
         "producers": NUMBER,
         "consumers": NUMBER,
         "subscriptions": NUMBER,
+        "tiers": {"type": ["object", "null"], "properties": _USAGE},
     },
     "topic.alter": _TOPIC,
     "topic.truncate": {"messages": NUMBER},
@@ -114,5 +138,37 @@ ANSWERS: dict[str, Object] = {
     "subscription.seek": _IN_FULL,
     "subscription.skip": {"skipped": NUMBER},
     "explain": {"sentence": TEXT},
+    "storage.status": {
+        "objects": TEXT_OR_NULL,
+        "claimed": FLAG,
+        "trouble": TEXT_OR_NULL,
+        "troubles": _list(TEXT),
+        "troubled_topics": NUMBER,
+        "uploads": NUMBER,
+        "uploaded_bytes": NUMBER,
+        "failures": BY_NAME,
+    },
+    "storage.list": {"topics": _list(_object({"topic": TEXT, **_USAGE})), "more": FLAG},
+    "storage.usage": {"topic": TEXT, **_USAGE},
+    "storage.segments": {"segments": _list(_object(_SEGMENT)), "more": FLAG},
+    "storage.verify": {
+        "topic": TEXT,
+        "first": NUMBER,
+        "done": FLAG,
+        "ticket": NUMBER,
+        "segment": TEXT_OR_NULL,
+        "result": {"enum": ["sound", "lost", "damaged", "gone"]},
+        "object_bytes": NUMBER,
+        "what": TEXT_OR_NULL,
+    },
+    "storage.upload": {
+        "topic": TEXT,
+        "done": FLAG,
+        "ticket": NUMBER,
+        "segments": NUMBER,
+        "messages": NUMBER,
+        "bytes": NUMBER,
+        "object_bytes": NUMBER,
+    },
     "openapi": {"openapi": TEXT, "info": BY_NAME, "paths": BY_NAME, "components": BY_NAME},
 }

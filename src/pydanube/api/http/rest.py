@@ -13,7 +13,7 @@ from pydanube.api.http.messages import peek, publish
 from pydanube.api.http.openapi import describe
 from pydanube.api.http.problem import ERRORS_PATH, errors_html
 from pydanube.api.http.router import Field, Route, Router
-from pydanube.api.verbs import VERBS
+from pydanube.api.storage_verbs import VERBS
 from pydanube.base.limits import HTTP_JSON_BYTES_MAX
 from pydanube.wire.objects import Object
 
@@ -258,9 +258,46 @@ _OF_SUBSCRIPTIONS = [
     ),
 ]
 
+_TICKET = {"ticket": Field("number", "as the last answer said, to wait on for what goes on")}
+_OF_STORAGE = [
+    _route("GET", f"{API}/storage", "storage.status", "How object storage stands, with a look at the place"),
+    _route(
+        "GET",
+        f"{API}/storage/{{namespace}}",
+        "storage.list",
+        "What topics have in which tier, in the order of their names",
+        query=_PAGE,
+    ),
+    _route("GET", f"{TOPIC}/storage", "storage.usage", "What a topic, or a partition, has in which tier"),
+    _route(
+        "GET",
+        f"{TOPIC}/storage/segments",
+        "storage.segments",
+        "Segments of a topic or of one partition, oldest first",
+        query={
+            "start": Field("number", "those that hold this offset or later ones"),
+            "limit": Field("number", "how many at most, 1 to 500"),
+        },
+    ),
+    _route(
+        "POST",
+        f"{TOPIC}/storage/verify",
+        "storage.verify",
+        "Read a segment again, and check it",
+        body={"first": Field("number", "the offset that it starts at", required=True), **_TICKET},
+    ),
+    _route(
+        "POST",
+        f"{TOPIC}/storage/upload",
+        "storage.upload",
+        "Upload all that a topic, or one partition, has now",
+        body=_TICKET,
+    ),
+]
+
 
 def make_router() -> Router:
-    routes = [*_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS]
+    routes = [*_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS, *_OF_STORAGE]
 
     async def openapi(door: Door, fields: Object) -> Answer:
         return description

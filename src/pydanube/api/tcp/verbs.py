@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
+from pydanube.api.storage_verbs import VERBS as PLAIN_VERBS
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
-from pydanube.api.verbs import VERBS as PLAIN_VERBS
 from pydanube.api.verbs import Verb as PlainVerb
 from pydanube.base.errors import ChannelInvalid, RequestInvalid
 from pydanube.base.limits import READ_AHEAD_BYTES

@@ -1,0 +1,72 @@
+"""Work that may outlast a request: who asks waits a while, gets a ticket if it goes on, and asks again with that.
+
+What a job came to is kept for whoever has its ticket. Only so many are there at a time; the oldest that ended go first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from pydanube.base.errors import TierBusy
+
+JOBS_MAX = 64
+
+
+class Asked(NamedTuple):
+    """`result` is None while it goes on."""
+
+    ticket: int
+    result: Any
+
+
+class _Job(NamedTuple):
+    what: tuple[Any, ...]
+    task: Task[Any]
+
+
+class Jobs:
+    """Owned by one loop."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, _Job] = {}
+        self._tickets = 0
+
+    async def ask(
+        self, what: tuple[Any, ...], begin: Callable[[], Coroutine[Any, Any, Any]], ticket: int | None, seconds: float
+    ) -> Asked:
+        """Waits so long for the job of that ticket. Without one, or if it is of something else, a job begins."""
+        job = None if ticket is None else self._jobs.get(ticket)
+        if ticket is None or job is None or job.what != what:
+            ticket, job = self._begin(what, begin)
+        await asyncio.wait([job.task], timeout=seconds)
+        if not job.task.done():
+            return Asked(ticket, None)
+        self._jobs.pop(ticket, None)
+        return Asked(ticket, job.task.result())
+
+    def _begin(self, what: tuple[Any, ...], begin: Callable[[], Coroutine[Any, Any, Any]]) -> tuple[int, _Job]:
+        if len(self._jobs) >= JOBS_MAX:
+            ended = next((ticket for ticket, job in self._jobs.items() if job.task.done()), None)
+            if ended is None:
+                raise TierBusy(f"{JOBS_MAX} verifications and uploads are under way")
+            del self._jobs[ended]
+        self._tickets += 1
+        task = asyncio.get_running_loop().create_task(begin())
+        task.add_done_callback(_look_at)
+        job = self._jobs[self._tickets] = _Job(what, task)
+        return self._tickets, job
+
+    async def close(self) -> None:
+        tasks = [job.task for job in self._jobs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _look_at(task: Task[Any]) -> None:
+    """Whoever has the ticket hears of a failure; nobody need have it any more."""
+    if not task.cancelled():
+        task.exception()
