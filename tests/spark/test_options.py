@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pydanube.base.errors import AddressInvalid, OptionInvalid
 from pydanube.spark.offsets import Wish
-from pydanube.spark.options import At, Options
+from pydanube.spark.options import NAMES, At, Options
 
 TOPIC = {"topic": "orders"}
 
@@ -121,3 +123,8 @@ def test_an_option_of_the_other_kind_of_query_is_refused(given: dict[str, str], 
 def test_a_pattern_spells_out_its_namespace(pattern: str) -> None:
     with pytest.raises(OptionInvalid, match="topicPattern is like"):
         Options.of({"topicPattern": pattern}, streaming=False)
+
+
+def test_every_option_is_on_the_page() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/spark.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in page] == []

@@ -91,7 +91,6 @@ class Columns:
         self.schema = pa.schema(list(self._types.items()))
         self._stored = [name for name in names if name in STORED]
         self._constants: dict[str, tuple[Any, pa.Array]] = {}
-        self._counting = pa.array([], pa.int64())
 
     def batch(self, content: Batch, topic: str, partition: int, first: int, last: int) -> pa.RecordBatch:
         """Messages `first` to `last` of it."""
@@ -109,9 +108,9 @@ class Columns:
         arrays: list[pa.Array] = []
         for name, kind in self._types.items():
             if name == "offset":
-                arrays.append(self._count_from(first, count))
+                arrays.append(_count_from(first, count))
             elif name == "sequence":
-                arrays.append(self._count_from(content.first_sequence + at, count))
+                arrays.append(_count_from(content.first_sequence + at, count))
             elif isinstance(found := stored.get(name), pa.Array):
                 arrays.append(found if count == content.count else found.slice(at, count))
             else:
@@ -141,10 +140,9 @@ class Columns:
             self._constants[name] = (value, array)
         return array if len(array) == count else array.slice(0, count)
 
-    def _count_from(self, first: int, count: int) -> pa.Array:
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
-        if len(self._counting) < count:
-            self._counting = pa.array(range(max(count, CONSTANT_ROWS_MIN)), pa.int64())
-        return pc.add(self._counting.slice(0, count), pa.scalar(first, pa.int64()))
+def _count_from(first: int, count: int) -> pa.Array:
+    import numpy as np  # comes with Spark's own Arrow path
+    import pyarrow as pa
+
+    return pa.array(np.arange(first, first + count, dtype=np.int64))
