@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.base.errors import BatchInvalid, BatchTooLarge
 from pydanube.base.limits import MIB
-from pydanube.tier.cutting import CutRows
+from pydanube.tier import cutting
+from pydanube.tier.cutting import CutRows, check_rows
 from pydanube.tier.limits import BATCH_BYTES_TARGET
 from pydanube.tier.rows import joined, rows_of
 from pydanube.wire.arrow import record_schema
@@ -81,6 +85,19 @@ def test_a_row_larger_than_an_uncompressed_batch_comes_back_compressed() -> None
     back = batches_of(CutRows(rows_of([batch])))
     assert [one.codec for one in back] == [Codec.ZSTD]
     assert messages(back) == messages([batch])
+
+
+def test_a_row_that_could_not_come_back_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing packs random bytes: such a row comes from nowhere, or from a better packer than ours."""
+    monkeypatch.setattr(cutting, "ZSTD_LEVEL_TIGHT", 4)  # 19 takes seconds
+    batch = build([bytes(12 * MIB)], keys=[b"k" * (4 * MIB)], publish_time=NOW, codec=Codec.LZ4).stamped(0, 1, NOW)
+    rows = rows_of([batch])
+    check_rows(rows)
+    columns = {name: rows[name] for name in rows.schema.names} | {"payload": pa.array([os.urandom(12 * MIB)])}
+        pa.array([os.urandom(12 * MIB)], data) if name == "payload" else rows[name] for name in rows.schema.names
+    ]
+    with pytest.raises(BatchTooLarge):
+        check_rows(pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema))
 
 
 def test_many_rows_of_one_stamp_stay_within_the_messages_of_a_batch() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -185,3 +187,10 @@ def test_plain_parquet_is_no_segment() -> None:
     pq.write_table(pa.table({"offset": [1, 2]}), sink)
     with pytest.raises(Unsound):
         check_whole(sink.getvalue().to_pybytes())
+
+
+def test_segments_of_the_first_format_stay_readable() -> None:
+    """Made once and kept: segments live for years."""
+    data = (Path(__file__).parent / "golden" / "segment.parquet").read_bytes()
+    assert messages(read_back(data)) == messages(full(100))
+    assert check_whole(data).plan == plan_of(full(100))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import zstandard
 
+from pydanube.base.checksum import crc32c
 from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from pydanube.tier.limits import BATCH_BYTES_TARGET
 from pydanube.tier.views import Bytes, Flags, Integers, bitmap, contents, flags, integers, row_bytes, spans
@@ -15,11 +17,19 @@ from pydanube.wire.batch import Batch, Codec
 from pydanube.wire.columns import WIDTHS, Column, Kind
 from pydanube.wire.content import seal
 from pydanube.wire.encode import padding
-from pydanube.wire.header import PREFIX_BYTES, Header, make_stamp
+from pydanube.wire.header import PREFIX_BYTES, STAMP_BYTES, Header, make_stamp
+from pydanube.wire.packing import ZSTD_LEVEL
 
+ZSTD_LEVEL_TIGHT = 19  # for one row in millions; better than what it was packed with when it came
 _ROW_BYTES = 64  # what a row takes at most besides its bytes: times, schema, offsets, bits
 
 _Parts = tuple[Kind, list[bytes]]
+
+
+def check_rows(rows: pa.RecordBatch) -> None:
+    """Raises `BatchTooLarge` unless every row can become a batch again: few are so large that it is a question."""
+    for index in np.flatnonzero(row_bytes(rows) + PREFIX_BYTES + 4 * _ROW_BYTES > BATCH_BYTES_MAX).tolist():
+        CutRows(rows.slice(index, 1)).batch(0)
 
 
 class CutRows:
@@ -62,14 +72,13 @@ class CutRows:
                 packed += parts
         large = PREFIX_BYTES + sum(map(len, plain)) + sum(map(len, packed)) > BATCH_BYTES_MAX
         header = Header(
-            codec=Codec.ZSTD if large else Codec.NONE,  # such a row came in a compressed batch
             columns=columns,
             count=end - start,
             publish_time=publish_time,
             producer_id=int(self._stamps["producer"][start]),
             first_sequence=int(self._sequences[start]),
         )
-        content = seal(header, plain, packed)
+        content = _sealed_tightly(header, plain, packed) if large else seal(header, plain, packed)
         append_time, epoch = (int(self._stamps[name][start]) for name in ("append_time", "epoch"))
         return Batch.from_parts(make_stamp(int(self._offsets[start]), append_time, epoch, header.crc), content)
 
@@ -107,6 +116,24 @@ class CutRows:
                 fitting = int(np.searchsorted(ends, before + BATCH_BYTES_TARGET, "right"))
                 cuts.append(min(max(fitting, start + 1), start + BATCH_MESSAGES_MAX, run_end))
         return cuts
+
+
+def _sealed_tightly(header: Header, plain: list[bytes], packed: list[bytes]) -> bytes:
+    """The content of a row that fits a batch only if it is compressed, as it was when it came."""
+    raw = b"".join(packed)
+    header.codec = Codec.ZSTD
+    header.plain_bytes = sum(map(len, plain))
+    header.raw_bytes = len(raw)
+    blob = b""
+    for level in (ZSTD_LEVEL, ZSTD_LEVEL_TIGHT):
+        blob = zstandard.ZstdCompressor(level=level).compress(raw)
+        header.packed_bytes = len(blob)
+        if STAMP_BYTES + header.content_bytes <= BATCH_BYTES_MAX:
+            break
+    header.check()
+    rest = b"".join((header.to_bytes()[4:], *plain, blob, padding(len(blob))))
+    header.crc = crc32c(rest)
+    return header.crc.to_bytes(4, "little") + rest
 
 
 def _kind(valid: Flags | None, start: int, end: int) -> tuple[Kind, list[bytes]]:

@@ -19,6 +19,7 @@ from pydanube.base.checksum import crc32c, crc32c_extend
 from pydanube.base.errors import BatchInvalid
 from pydanube.base.ids import Epoch
 from pydanube.ledger.segments import Segment, SegmentPlan, folder_of
+from pydanube.tier.cutting import check_rows
 from pydanube.tier.digest import RowDigest
 from pydanube.tier.limits import FOOTER_BYTES_MAX, GROUP_BYTES, GROUP_ROWS
 from pydanube.tier.rows import joined
@@ -118,11 +119,15 @@ class SegmentWriter:
         )
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Rows that follow those before. `BatchInvalid` if they go back, or lie outside of the plan."""
+        """Rows that follow those before. `BatchInvalid` if they go back, or lie outside of the plan.
+
+        `BatchTooLarge` if one could not come back: it stays where it is.
+        """
         offsets = integers(rows.column("offset"))
         if int(offsets[0]) < self._next or int(offsets[-1]) > self._plan.last or (np.diff(offsets) <= 0).any():
             span = f"{offsets[0]}..{offsets[-1]}"
             raise BatchInvalid(f"offsets {span} do not follow in a segment of {self._next}..{self._plan.last}")
+        check_rows(rows)
         self._next = int(offsets[-1]) + 1
         self._waiting.append(rows)
         if sum(map(len, self._waiting)) >= GROUP_ROWS or sum(part.nbytes for part in self._waiting) >= GROUP_BYTES:
