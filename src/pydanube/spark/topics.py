@@ -178,9 +178,9 @@ class Limits:
         lags = self._lags()
         if sum(lags.values()) <= limit:
             return
-        for place, lag in lags.items():  # offsets that were never used count for nothing
-            if lag:
-                self._begins[place] = min(await self._first_from(place), self._ends[place])
+        waiting = [place for place, lag in lags.items() if lag]
+        firsts = await asyncio.gather(*map(self._first_from, waiting))  # offsets that were never used count for nothing
+        self._begins |= dict(zip(waiting, firsts, strict=True))
         lags = self._lags()
         granted = shares(list(lags.values()), limit, self._turn)
         self._ends = {place: self._begins[place] + share for place, share in zip(lags, granted, strict=True)}
@@ -190,7 +190,7 @@ class Limits:
 
     async def _first_from(self, place: Place) -> int:
         found = await self._sizes(place, self._begins[place], 1)
-        return max(self._begins[place], found[0][0]) if found else self._ends[place]
+        return min(max(self._begins[place], found[0][0]), self._ends[place]) if found else self._ends[place]
 
     async def _by_bytes(self, limit: int) -> None:
         lags = self._lags()
