@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from pydanube.api import sink_verbs as _sink_verbs  # enters its verbs
 from pydanube.api.fields import number, text
 from pydanube.api.verbs import VERBS, Caller, limit_of, page, tiers_of, verb
 from pydanube.base.errors import TopicNotFound
@@ -15,7 +16,7 @@ from pydanube.broker.tiers import Part, Uploaded, Verified
 from pydanube.broker.topic import Topic
 from pydanube.wire.objects import Object
 
-__all__ = ["VERBS"]
+__all__ = ["VERBS", "_sink_verbs"]
 USAGES_A_TURN = 50  # topics, before others of the loop have theirs
 
 

@@ -30,7 +30,9 @@ NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at ea
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
 
 # -- room on the disk ------------------------------------------------------------------------------------------------
-ROOM_RESERVE_FILES = 3  # journal files: acks fill one, the next is set aside, and a third is free for what is copied out
+ROOM_RESERVE_FILES = (
+    3  # journal files: acks fill one, the next is set aside, and a third is free for what is copied out
+)
 ROOM_RESERVE_METADATA_BYTES = 16 * MIB  # two metadata files of the usual size and their successors
 ROOM_LOOK_SECONDS = 0.25  # between looks at the disk; what is published meanwhile is counted
 
@@ -72,6 +74,8 @@ LOOKAHEAD_MESSAGES_MAX = 100_000  # queued behind blocked keys of one Key-Shared
 LOOKAHEAD_MESSAGES_DEFAULT = 10_000
 DELAYED_MESSAGES_MAX = 1_000_000  # in the delay index of one Shared subscription; about 200 MB when full
 DELAYED_MESSAGES_DEFAULT = 100_000
+NACKS_AT_ONCE = 1_000  # ranges of one subscription in one turn of the loop, some ten milliseconds; the others wait
+DELIVERIES_AT_ONCE = 500  # of one subscription in one turn, each cut out of its batch; the others wait
 REDELIVERIES_MAX = 1_000  # a message that failed as often will not succeed
 POLICY_MICROSECONDS_MAX = 24 * 3600 * 1_000_000  # timeouts and delays of a failure policy: a day
 POISON_RETRY_MICROSECONDS_MIN = 100_000  # a dead-letter topic that is down is not asked in a tight loop
@@ -232,3 +236,12 @@ NOTE_BYTES_MAX = 16 * KIB  # of what a face keeps with the metadata under one na
 SMALL_OBJECT_BYTES_MAX = 16 * MIB  # lists of segments and marks, read as a whole
 SEGMENTS_LISTED_MAX = 128  # in a stream's record; beyond it the older half moves into an index object
 COLD_INDEXES_KEPT = 64  # index objects in memory, of 64 segments each: about 2 MB
+
+# -- writes that happen exactly once ----------------------------------------------------------------------------------
+SINK_TEXT_BYTES_MAX = 1 * KIB  # of a query's id, a target or a name
+SINK_SOURCE_BYTES_MAX = 64 * KIB  # of what an engine says about the end of its input; longer is as good as unknown
+SINK_PARTS_MAX = 5_000  # partitions of one batch: their record fits one value of the metadata
+SINK_REFS_MAX = 500_000  # stretches of staged messages in one batch
+SINK_WINDOW_BYTES = 16 * MIB  # of staged messages on their way to a partition
+SINK_SETTLE_SECONDS = 10.0  # until all that others publish to a partition is confirmed; else the writer tries again
+STAGED_SECONDS = 24 * 3600  # how long staged messages stay that nobody commits

@@ -88,7 +88,7 @@ class TopicRecord:
 
 class Directory:
     def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+        self.store = self._store = store
         self.notes = Notes(store)
         self._ids = range(0)  # set aside for topics to come
         self._reserving = asyncio.Lock()

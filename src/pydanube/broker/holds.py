@@ -99,6 +99,15 @@ class Opened:
             self.let_go()
             self.pace = None if rate is None else Pace(rate, clock)
 
+    def settle_usage(self) -> None:
+        """What was trimmed or failed counts no more; where space is short, what nobody needs is sealed to go."""
+        usage, limit, topic = self.usage, self.policies.namespace_bytes_max, self.topic
+        if usage is None or limit is None or not isinstance(topic, Topic):
+            return
+        usage.set(topic.name, topic.ledger.stream.bytes)
+        if usage.bytes * 2 > limit:
+            topic.roll_unneeded(limit // 16)
+
     def let_go(self) -> None:
         """Answers that were held back for the rate come now."""
         if self.pace is not None:

@@ -50,6 +50,7 @@ from pydanube.broker.policies import Policies
 from pydanube.broker.quotas import Usage
 from pydanube.broker.reopening import reopen
 from pydanube.broker.room import Room
+from pydanube.broker.sinks import Sinks
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.tiering import Space, Tiering
 from pydanube.broker.tiers import Tiers
@@ -107,6 +108,7 @@ class Service:
         self._leftovers = Leftovers(self._around)
         self.tiering = None if tier is None else Tiering(tier, clock, self._kept, space=space, claim=claim)
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
+        self.sinks = Sinks(self, directory.store)
         self.admin = Admin(self)
         self.notes = directory.notes
         self.pending = PendingOptions(directory.notes)
@@ -146,7 +148,7 @@ class Service:
         for opened in self._opened.values():
             if opened.name.namespace == name:
                 self._follow(opened, opened.record, policies)
-                self._settle_usage(opened)
+                opened.settle_usage()
         await self._counted(name)
         return policies
 
@@ -183,15 +185,6 @@ class Service:
     async def _counted(self, namespace: str) -> None:
         if namespace in self._counting:
             await asyncio.wait([self._counting[namespace]])
-
-    def _settle_usage(self, opened: Opened) -> None:
-        """What was trimmed or failed counts no more; where space is short, what nobody needs is sealed to go."""
-        usage, limit, topic = opened.usage, opened.policies.namespace_bytes_max, opened.topic
-        if usage is None or limit is None or not isinstance(topic, Topic):
-            return
-        usage.set(topic.name, topic.ledger.stream.bytes)
-        if usage.bytes * 2 > limit:
-            topic.roll_unneeded(limit // 16)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -248,7 +241,9 @@ class Service:
         async with self._turns:
             options = topic_options(record, policies)
             if record.reliable:
-                topic: AnyTopic = await Topic.open(record.stream(name.partition), self._around, options, str(name))
+                kept = await Topic.open(record.stream(name.partition), self._around, options, str(name))
+                self.sinks.opened(name, record.id, kept)
+                topic: AnyTopic = kept
             else:
                 topic = BestEffortTopic(str(name), self._around.clock, options)
         current = self._directory.find(name)  # it may have changed meanwhile
@@ -258,7 +253,7 @@ class Service:
             raise deleted
         opened = self._opened[name] = Opened(name, record, topic, policies, self.room)
         self._follow(opened, current, self._directory.policies(name.namespace))
-        self._settle_usage(opened)
+        opened.settle_usage()
         return opened
 
     def _gone(self, opened: Opened) -> bool:
@@ -304,6 +299,7 @@ class Service:
         """Its record goes first, so that nobody opens it again; then whoever uses it is told; then what is stored."""
         self._check_open()
         record = self._directory.get(parse_whole(name))
+        self.sinks.check_deletable(record.name)
         if dry_run:
             return
         await self.pending.drop_all(record.name)
@@ -548,7 +544,7 @@ class Service:
                         if short:
                             opened.topic.roll_unneeded(ROLL_BYTES_WHEN_SHORT)
                         if self._opened.get(opened.name) is opened:
-                            self._settle_usage(opened)
+                            opened.settle_usage()
                     except Exception as error:  # one topic's trouble is not the others'
                         log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
 
@@ -556,6 +552,7 @@ class Service:
         """Opens all that keep messages, in the background: what is due in them is due though nobody asks for them."""
         assert self._reopening is None
         self._reopening = self._loop.create_task(reopen(self, self._directory))
+        self.sinks.resume()
 
     def opened(self) -> list[Opened]:
         """All that is served here now, in the order of opening."""
@@ -581,6 +578,7 @@ class Service:
         for task in counting:
             task.cancel()
         await asyncio.gather(self._housekeeping, *counting, *self._opening.values(), return_exceptions=True)
+        await self.sinks.close()
         await self._leftovers.close()
         await self.tiers.close()
         if self.tiering is not None:

@@ -94,6 +94,7 @@ class Topic:
         self.state = TopicState()
         self.subscriptions: dict[str, SubscriptionHost] = {}
         self.taken = Traffic()  # published here
+        self.reserved = False  # somebody writes rows that are to be seen at once, and nobody else may
         self.failed = 0  # batches of them that did not become durable as they were
         self.ledger: ManagedLedger
         self.backlog: Backlog
@@ -208,6 +209,8 @@ class Topic:
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
         """Appends a batch, once: a batch that came before is answered with the offset it has (§13)."""
         self._check_certain()
+        if self.reserved:
+            raise TopicBusy(f"{self.name} is being written by a job that commits its rows at once")
         batch.check_published()
         producer = batch.producer_id
         if not producer:
@@ -223,6 +226,22 @@ class Topic:
         append_time = self._around.clock.wall()
         producers.appended(producer, batch.first_sequence, batch.count, receipt.offset, append_time)
         return receipt
+
+    def reserve(self, offset: int | None) -> None:
+        """From now on only `append_reserved` writes, and nothing from `offset` on is seen; None ends it."""
+        self.reserved, self.ledger.hidden_from = offset is not None, offset
+        if offset is None:
+            self._changed(None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known of all that was published what became of it."""
+        return self._rebuilding is None and self.ledger.settled
+
+    def append_reserved(self, batch: Batch) -> Receipt:
+        """For who has it reserved: without a producer."""
+        self._check_certain()
+        return self._append(batch)
 
     def _append(self, batch: Batch) -> Receipt:
         stamped, confirmed = self.ledger.append(batch)

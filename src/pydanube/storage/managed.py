@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from pydanube.base.errors import BatchInvalid, DanubeError, QuorumLost
+from pydanube.base.errors import BatchInvalid, DanubeError, OffsetNotConfirmed, QuorumLost
 from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.ledger.retention import RetentionPolicy, trim_before
 from pydanube.storage.stream import Stream
@@ -28,16 +28,23 @@ class ManagedLedger:
         self._changed = changed
         self._create_future = asyncio.get_running_loop().create_future
         self._pending: deque[Batch] = deque()  # appended, not confirmed yet
+        self.hidden_from: int | None = None  # what lies from here on is seen when all of it is there
 
     @property
     def confirmed_end(self) -> int:
         """Offsets below it may be seen; the next message gets this one or a higher one."""
-        return self.stream.confirmed + 1
+        end = self.stream.confirmed + 1
+        return end if self.hidden_from is None else min(end, self.hidden_from)
 
     @property
     def first(self) -> int:
         """The first offset that is still there, or will be. What was trimmed may have left a gap behind it."""
         return min(self.stream.first, self.confirmed_end)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits for its confirmation."""
+        return not self._pending
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
         """The batch with its offsets, and a future that is the caller's own: to cancel it harms nobody."""
@@ -63,7 +70,7 @@ class ManagedLedger:
             self._pending.clear()  # recovery decides what became of them; readers find them in the stream
             self._changed(error)
             return
-        end = self.confirmed_end
+        end = self.stream.confirmed + 1
         pending = self._pending
         while pending and pending[0].base_offset < end:
             self._tail.add(pending.popleft())
@@ -71,14 +78,25 @@ class ManagedLedger:
 
     def find(self, offset: int) -> Batch | None:
         """The confirmed batch that holds `offset`, if it is in the cache."""
-        return self._tail.find(offset)
+        return None if self._hides(offset) else self._tail.find(offset)
 
     async def read(self, offset: int, bytes_max: int = READ_AHEAD_BYTES) -> list[Batch]:
         """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
+        if self._hides(offset):
+            raise OffsetNotConfirmed(f"offset {offset} of {self.stream.name} is not to be seen yet")
         cached = self._tail.find(offset)
         if cached is not None:
             return [cached]
-        return await self.stream.read(offset, bytes_max)
+        batches = await self.stream.read(offset, bytes_max)
+        if self.hidden_from is None:
+            return batches
+        shown = [batch for batch in batches if not self._hides(batch.base_offset)]
+        if not shown:
+            raise OffsetNotConfirmed(f"offset {offset} of {self.stream.name} is not to be seen yet")
+        return shown
+
+    def _hides(self, offset: int) -> bool:
+        return self.hidden_from is not None and offset >= self.hidden_from
 
     async def find_time(self, time: int) -> int:
         """The first offset appended at or after `time`, the confirmed end if there is none. Append times never fall."""
@@ -108,9 +126,10 @@ class ManagedLedger:
         needed_from: int | None,
     ) -> int:
         """The first offset to keep, by the policy and by what subscriptions still need."""
-        return trim_before(
+        before = trim_before(
             self.stream.sealed, policy, deletable_before, now, clock_trusted=clock_trusted, needed_from=needed_from
         )
+        return before if self.hidden_from is None else min(before, self.hidden_from)
 
 
 def _for_publishers(error: BaseException) -> DanubeError:

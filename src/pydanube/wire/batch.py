@@ -8,6 +8,7 @@ Bytes from outside become a `Batch` through `parse` or `from_parts` alone, and o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple, TypeVar
@@ -303,6 +304,18 @@ class Batch:
             strict=False,  # the repeats have no end
         )
         return map(_MESSAGE_OF, rows)
+
+    def anonymous(self) -> Batch:
+        """The same messages without a producer and not stamped: to be published elsewhere."""
+        if not self.producer_id and not self.first_sequence:
+            header, content = self._header, self.content
+        else:
+            header = replace(self._header, producer_id=0, first_sequence=0)
+            head = header.to_bytes()
+            content = head + self.content[HEADER_BYTES:]
+            header.crc = content_check(content)
+            content = header.crc.to_bytes(4, "little") + content[4:]
+        return Batch(make_stamp(0, 0, 0, header.crc), content, header)
 
     def slice(self, first: int, count: int) -> Batch:
         """The batch of `count` messages from row `first` on, with the offsets and sequences they have here.

@@ -230,3 +230,19 @@ class SubscriptionKindDiffers(DanubeError):
     code = "subscription_kind_differs"
     blame = "caller"
     help = "Name the type it has, or another subscription."
+
+
+class SinkConflict(DanubeError):
+    """A batch of a writer that writes exactly once is neither new nor the one that it has written before."""
+
+    code = "sink_conflict"
+    blame = "caller"
+    help = "Go on with the checkpoint that the query had, or give the write another writeName to write it again."
+
+
+class SinkExpired(DanubeError):
+    """What a writer has staged for a batch is not there any more, so the batch cannot be committed."""
+
+    code = "sink_expired"
+    blame = "caller"
+    help = "Run the batch again; staged rows stay for a day."

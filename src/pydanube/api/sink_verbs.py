@@ -1,0 +1,55 @@
+"""What a job asks that writes exactly once: where to stage its rows, and to commit what it has staged."""
+
+from __future__ import annotations
+
+from pydanube.api.fields import number, text
+from pydanube.api.verbs import Caller, verb
+from pydanube.base.errors import RequestInvalid
+from pydanube.ledger.sinks import Once, Request, SinkKey, SinkRecord
+from pydanube.wire.objects import Object
+
+
+def _key(fields: Object) -> SinkKey:
+    return SinkKey(text(fields, "query"), text(fields, "target"), text(fields, "name", ""))
+
+
+def _last(record: SinkRecord) -> Object:
+    return {"batch": record.batch, "run": record.run, "source": record.source, "committed": record.committed}
+
+
+@verb("sink.begin")
+async def begin(caller: Caller, fields: Object) -> Object:
+    """The topic to stage in, and the last batch that was committed."""
+    staging, last = await caller.service.sinks.begin(caller.principal, _key(fields))
+    return {"staging": staging, "last": None if last is None else _last(last)}
+
+
+@verb("sink.commit")
+async def commit(caller: Caller, fields: Object) -> Object:
+    """Answered when all rows are there and seen; `done` if they were before."""
+    try:
+        once = Once(text(fields, "once", Once.STREAM.value))
+    except ValueError:
+        raise RequestInvalid(f"once is one of {[each.value for each in Once]}") from None
+    request = Request(
+        once, text(fields, "run", ""), number(fields, "batch"), text(fields, "source", ""), number(fields, "decision")
+    )
+    verdict = await caller.service.sinks.commit(caller.principal, _key(fields), request)
+    return {"verdict": verdict.value}
+
+
+@verb("sink.list")
+async def list_sinks(caller: Caller, fields: Object) -> Object:
+    found = caller.service.sinks.listed()[:1_000]
+    return {
+        "sinks": [
+            {"query": each.key.query, "target": each.key.target, "name": each.key.name, **_last(each)} for each in found
+        ]
+    }
+
+
+@verb("sink.forget")
+async def forget(caller: Caller, fields: Object) -> Object:
+    """The writer may begin anew, or will not come again."""
+    await caller.service.sinks.forget(caller.principal, _key(fields))
+    return {}

@@ -1,0 +1,229 @@
+"""Writes that happen exactly once: what is remembered of each writer, and what its next attempt is (§32, §33). Pure.
+
+A writer stages its rows where nobody reads them, and then asks for a batch to be committed. The decision names all that
+was staged; from then on the batch will be there, whoever has to finish it. A batch that was committed before is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
+from pydanube.base.limits import SINK_PARTS_MAX, SINK_REFS_MAX, SINK_TEXT_BYTES_MAX
+
+
+class Verdict(Enum):
+    NEW = "new"
+    DONE = "done"  # it is there already; what was staged for it is not needed
+
+
+class Once(Enum):
+    """What a writer's batches are numbered by."""
+
+    STREAM = "stream"  # a query's checkpoint: each run goes on where the last one stopped, or repeats its last batch
+    VERSION = "version"  # an application's own versions, which rise: an older one is done
+    PLAIN = "plain"  # nothing: each write is its own
+
+
+@dataclass(frozen=True, slots=True)
+class SinkKey:
+    """A writer: of one query, to one topic (or those that its rows name), under one name."""
+
+    query: str
+    target: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for text in (self.query, self.target, self.name):
+            if len(text.encode(errors="replace")) > SINK_TEXT_BYTES_MAX:
+                raise RequestInvalid(f"a writer's names have at most {SINK_TEXT_BYTES_MAX} bytes")
+        if not self.query or not self.target:
+            raise RequestInvalid("a writer has a query and a target")
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps([self.query, self.target, self.name]).encode()).hexdigest()[:32]
+
+
+class Request(NamedTuple):
+    """A batch is to be committed: what was staged for it is named by the message at offset `decision`."""
+
+    once: Once
+    run: str
+    batch: int
+    source: str  # where its input ends, as the engine says it; "" if not known
+    decision: int
+
+
+class Part(NamedTuple):
+    """The rows of a batch for one topic, or partition: from `offset` on nobody else writes until they are there."""
+
+    place: str
+    topic: int  # its id: one that was deleted and made again gets nothing
+    offset: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRecord:
+    """The last batch that was decided for a writer."""
+
+    key: SinkKey
+    once: Once
+    run: str
+    batch: int
+    source: str
+    decision: int
+    committed: bool = False
+    parts: tuple[Part, ...] = ()  # until it is committed
+
+    def finished(self) -> SinkRecord:
+        return replace(self, committed=True, parts=())
+
+    def encode(self) -> bytes:
+        fields = {
+            "query": self.key.query,
+            "target": self.key.target,
+            "name": self.key.name,
+            "once": self.once.value,
+            "run": self.run,
+            "batch": self.batch,
+            "source": self.source,
+            "decision": self.decision,
+            "committed": self.committed,
+            "parts": self.parts,
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> SinkRecord:
+        try:
+            found = json.loads(data)
+            return cls(
+                SinkKey(found["query"], found["target"], found["name"]),
+                Once(found["once"]),
+                found["run"],
+                int(found["batch"]),
+                found["source"],
+                int(found["decision"]),
+                bool(found["committed"]),
+                tuple(
+                    Part(str(place), int(topic), int(offset), int(rows))
+                    for place, topic, offset, rows in found["parts"]
+                ),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise MetadataDamaged(f"the record of a writer cannot be read: {error!r}") from None
+
+
+def judge(record: SinkRecord | None, request: Request, others: Iterable[SinkRecord] = ()) -> Verdict:
+    """Whether the batch is new or done; `SinkConflict` if it is neither. `others` are of this target and name."""
+    if record is None:
+        for other in others:
+            if request.once is Once.STREAM and _repeats(request.source, other.source):
+                raise SinkConflict(
+                    f"run {request.run} begins anew at {_short(request.source)}, and query {other.key.query} (run "
+                    f"{other.run}) has written here up to {_short(other.source)}: was its checkpoint wiped?"
+                )
+        return Verdict.NEW
+    if request.batch > record.batch:
+        return Verdict.NEW
+    if request.once is Once.VERSION:
+        return Verdict.DONE
+    if request.batch < record.batch:
+        raise SinkConflict(
+            f"run {request.run} comes with batch {request.batch}, and run {record.run} has committed batch "
+            f"{record.batch} up to {_short(record.source)}: is the checkpoint an old copy, or was it wiped?"
+        )
+    if request.run != record.run:
+        if request.source and record.source and not _same(request.source, record.source):
+            raise SinkConflict(
+                f"batch {request.batch} ends at {_short(request.source)} in run {request.run}, and at "
+                f"{_short(record.source)} in run {record.run}: was the checkpoint copied?"
+            )
+        return Verdict.DONE
+    if request.decision == record.decision:
+        return Verdict.DONE
+    raise SinkConflict(
+        f"batch {request.batch} of run {request.run} is written a second time, with other content: "
+        "each write of one foreachBatch needs a writeName of its own"
+    )
+
+
+def _repeats(new: str, old: str) -> bool:
+    """Whether input up to `new` is what was read up to `old`, or less. Not if it cannot be told."""
+    if not new or not old:
+        return False
+    here, there = _numbers(new), _numbers(old)
+    if here is None or there is None or here.keys() != there.keys():
+        return _same(new, old)
+    return all(here[name] <= there[name] for name in here)
+
+
+def _numbers(source: str) -> dict[str, int] | None:
+    """Every number in it by its path, if it is JSON."""
+    try:
+        found = json.loads(source)
+    except ValueError:
+        return None
+    numbers: dict[str, int] = {}
+    waiting: list[tuple[str, Any]] = [("", found)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(f"{path}/{name}", each) for name, each in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{path}/{at}", each) for at, each in enumerate(value)]
+        elif isinstance(value, int):
+            numbers[path] = value
+    return numbers
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return one == other
+
+
+def _short(source: str) -> str:
+    return source[:200] or "an unknown place"
+
+
+# -- what a decision names ---------------------------------------------------------------------------------------------
+
+
+class Ref(NamedTuple):
+    """Staged messages, by their offsets in the staging topic, both included."""
+
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first + 1
+
+
+def read_decision(payload: bytes | None) -> dict[str, list[Ref]]:
+    """The refs of every place, in the order they are to be written; `RequestInvalid` for anything else."""
+    try:
+        found = json.loads(payload or b"")
+        parts = {str(place): [Ref(*map(_offset, ref)) for ref in refs] for place, refs in found["parts"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RequestInvalid(f"that message is no decision: {error!r}") from None
+    if len(parts) > SINK_PARTS_MAX or sum(map(len, parts.values())) > SINK_REFS_MAX:
+        raise RequestInvalid(f"a batch has at most {SINK_PARTS_MAX} partitions and {SINK_REFS_MAX} refs")
+    if any(ref.first > ref.last for refs in parts.values() for ref in refs):
+        raise RequestInvalid("a ref ends before it begins")
+    return {place: refs for place, refs in parts.items() if refs}
+
+
+def _offset(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is no offset")
+    return value
