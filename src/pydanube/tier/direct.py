@@ -25,7 +25,7 @@ from pydanube.ports.offload import Offload
 from pydanube.tier.limits import GATHERED_BYTES, GATHERED_ROWS, OBJECT_BYTES_MAX, SEGMENT_BATCHES_BYTES_MAX
 from pydanube.tier.reading import SegmentReader
 from pydanube.tier.rows import rows_of
-from pydanube.tier.segment_file import SegmentWriter, Unsound, check_whole, checksum_of, made, read_group
+from pydanube.tier.segment_file import SegmentWriter, Unsound, check_whole, checksum_of, made
 from pydanube.wire.batch import Batch
 
 STEPS = ("gather", "encode", "create", "created", "read", "check", "done")  # of a write, each named before it begins
@@ -193,9 +193,7 @@ def _same(theirs: bytes, ours: Segment, stream: str) -> Segment:
 
 
 def _add_segment(writer: SegmentWriter, data: bytes, segment: Segment) -> None:
+    """Checks on the way; what was added of a damaged segment is thrown away with the writer."""
     if len(data) != segment.size or checksum_of(data) != segment.checksum:
         raise Unsound("size or checksum are not those of what was written")
-    footer = check_whole(data)
-    footer.check(segment)
-    for index, group in enumerate(footer.groups):
-        writer.add(read_group(footer, index, data[group.start : group.start + group.length]))
+    check_whole(data, writer.add).check(segment)

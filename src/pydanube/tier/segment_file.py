@@ -7,6 +7,7 @@ metadata, and the footer one in a block of 16 bytes before it. The format is in 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from struct import Struct
@@ -156,9 +157,9 @@ class SegmentWriter:
         self._parquet.add_key_value_metadata({name: str(value) for name, value in facts.items()})
         body = self._sink.taken()
         self._parquet.close()
-        footer = self._sink.taken()
+        footer = b"".join(self._sink.taken())
         check = _CHECK.pack(_CHECK_MARK, crc32c(footer), 0)
-        return b"".join((body, check, footer))
+        return b"".join((*body, check, footer))
 
     def _write_groups(self, *, last: bool) -> None:
         if not self._waiting:
@@ -212,11 +213,10 @@ class _Sink:
     def close(self) -> None:
         self.closed = True
 
-    def taken(self) -> bytes:
+    def taken(self) -> list[bytes]:
         """What was written since the last call."""
-        data = b"".join(self._pieces)
-        self._pieces = []
-        return data
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -324,14 +324,17 @@ class _Part:
         self.closed = True
 
 
-def check_whole(data: bytes) -> Footer:
-    """Reads all of an object; raises unless every row is what its footer says."""
+def check_whole(data: bytes, take: Callable[[pa.RecordBatch], None] | None = None) -> Footer:
+    """Reads all of an object, and gives its rows away; raises, perhaps later, unless they are what the footer says."""
     footer = read_footer(data, len(data))
     if data[: len(_MAGIC)] != _MAGIC:
         raise Unsound("it does not start as Parquet does")
     digest = RowDigest()
     for index, group in enumerate(footer.groups):
-        digest.update(read_group(footer, index, data[group.start : group.start + group.length]))
+        rows = read_group(footer, index, data[group.start : group.start + group.length])
+        digest.update(rows)
+        if take is not None:
+            take(rows)
     if digest.rows != footer.rows or digest.hexdigest() != footer.digest:
         raise Unsound("the digest of its rows is another one")
     return footer

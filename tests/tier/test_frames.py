@@ -1,0 +1,166 @@
+"""Frames between a broker and its cold tier: batches cut anywhere come out whole, and lengths are not believed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydanube.base.errors import DanubeError, ObjectsFailed, SegmentDamaged, TierBusy
+from pydanube.base.ids import Epoch
+from pydanube.base.limits import BATCH_BYTES_MAX, MIB
+from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.tier.frames import (
+    BatchReader,
+    Kind,
+    Link,
+    LinkBroken,
+    Packing,
+    batch_pieces,
+    from_error,
+    from_plan,
+    from_segment,
+    to_error,
+    to_plan,
+    to_segment,
+)
+from pydanube.tier.kept import Kept
+from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX
+from pydanube.tier.turns import Turns
+from pydanube.wire.batch import Batch, build
+from tier.rows_world import simple, streams
+from wire.batches import NOW
+
+
+@given(streams(), st.data())
+def test_batches_come_out_of_pieces_cut_anywhere(batches: list[Batch], data: st.DataObject) -> None:
+    whole = b"".join(piece for batch in batches for piece in batch_pieces(batch))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    reader = BatchReader()
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        found += [Batch.from_parts(*parts) for parts in reader.feed(whole[start:end])]
+    assert found == batches
+
+
+def test_pieces_are_small_enough_for_one_turn() -> None:
+    batch = build([bytes(5 * MIB)], publish_time=NOW).stamped(0, 1, NOW)
+    packing = Packing()
+    sent = []
+    for one in [*simple(500, first=1), batch, *simple(500, first=501)]:
+        for piece in batch_pieces(one):
+            sent.append(packing.add(piece))
+    sent.append(packing.rest())
+    assert max(sum(map(len, pieces)) for pieces in sent) <= CHUNK_BYTES
+    reader = BatchReader()
+    found = [parts for pieces in sent if pieces for parts in reader.feed(b"".join(pieces))]
+    assert len(found) == 101
+
+
+@pytest.mark.parametrize("length", [0, 95, BATCH_BYTES_MAX + 1, 0xFFFF_FFFF])
+def test_a_batch_of_an_impossible_length_is_refused_at_once(length: int) -> None:
+    with pytest.raises(LinkBroken):
+        BatchReader().feed(length.to_bytes(4, "little"))
+
+
+def run_links(work: Any) -> None:
+    async def whole() -> None:
+        ends = socket.socketpair()
+        links = [Link(*await asyncio.open_connection(sock=end)) for end in ends]
+        try:
+            coroutine: Coroutine[Any, Any, None] = work(*links)
+            await coroutine
+        finally:
+            for link in links:
+                link.close()
+
+    asyncio.run(whole())
+
+
+def test_a_frame_arrives_as_it_was_sent() -> None:
+    async def work(one: Link, other: Link) -> None:
+        one.send(Kind.DATA, 1 << 40, b"ab", b"", b"c")
+        one.send(Kind.END, 7)
+        assert await other.receive() == (Kind.DATA, 1 << 40, b"abc")
+        assert await other.receive() == (Kind.END, 7, b"")
+        one.close()
+        with pytest.raises(LinkBroken):
+            await other.receive()
+
+    run_links(work)
+
+
+def test_a_frame_that_is_too_long_is_neither_sent_nor_read() -> None:
+    async def work(one: Link, other: Link) -> None:
+        with pytest.raises(LinkBroken):
+            one.send(Kind.DATA, 1, bytes(FRAME_BYTES_MAX + 1))
+        one._writer.write((FRAME_BYTES_MAX + 1).to_bytes(4, "little") + b"\4" + bytes(8))
+        with pytest.raises(LinkBroken):
+            await other.receive()
+
+    run_links(work)
+
+
+def test_a_frame_of_no_kind_is_the_end() -> None:
+    async def work(one: Link, other: Link) -> None:
+        one._writer.write(bytes(4) + b"\x63" + bytes(8))
+        with pytest.raises(LinkBroken):
+            await other.receive()
+
+    run_links(work)
+
+
+def test_values_cross_as_they_are() -> None:
+    plan = SegmentPlan(1, 2, Epoch(3))
+    assert to_plan(from_plan(plan)) == plan
+    segment = Segment(1, 2, Epoch(3), 2, 100, 200, "c", "d", 5, 6, (1, 2))
+    assert to_segment(from_segment(segment)) == segment
+    error = to_error(from_error(SegmentDamaged("the key: why")))
+    assert type(error) is SegmentDamaged
+    assert str(error) == "the key: why"
+    assert type(to_error(["objects_failed", "x"])) is ObjectsFailed
+    assert type(to_error(["of a newer version", "x"])) is DanubeError
+
+
+def test_what_is_kept_has_a_bound() -> None:
+    kept: Kept[str, int] = Kept(10)
+    kept.put("a", 1, 4)
+    kept.put("b", 2, 4)
+    assert kept.get("a") == 1  # used: now `b` is the one to go
+    kept.put("c", 3, 4)
+    assert [kept.get(key) for key in "abc"] == [1, None, 3]
+    kept.put("a", 4, 6)
+    assert (kept.get("a"), kept.bytes) == (4, 10)
+    kept.put("large", 5, 100)
+    assert (kept.get("large"), kept.get("a"), kept.bytes) == (5, None, 100)
+    kept.drop(lambda key: key == "large")
+    assert (kept.get("large"), kept.bytes) == (None, 0)
+
+
+def test_turns_are_bounded_and_given_back() -> None:
+    async def work() -> None:
+        turns = Turns(1, 1)
+        go_on = asyncio.Event()
+
+        async def take() -> None:
+            async with turns.turn():
+                await go_on.wait()
+
+        one, two = asyncio.create_task(take()), asyncio.create_task(take())
+        await asyncio.sleep(0)
+        assert turns.waiting == 1
+        with pytest.raises(TierBusy):
+            await take()
+        two.cancel()
+        await asyncio.gather(two, return_exceptions=True)
+        assert turns.waiting == 0
+        go_on.set()
+        await one
+        await take()
+
+    asyncio.run(work())
