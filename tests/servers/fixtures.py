@@ -125,7 +125,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSer
     _want(program, "Redis", always_in_ci=False)
     libraries = ":".join(str(each) for each in sorted(unpacked.glob("usr/lib/*-linux-gnu")))
     folder, port = tmp_path_factory.mktemp("redis"), free_port()
-    settings = f"bind 127.0.0.1\nport {port}\ndir {folder}\nsave ''\nrequirepass testing\n".replace("''", '""')
+    settings = f'bind 127.0.0.1\nport {port}\ndir {folder}\nsave ""\nrequirepass testing\n'
     (folder / "redis.conf").write_text(settings)
     with serving(
         [program, folder / "redis.conf"], folder / "log", lambda: answers(port), {"LD_LIBRARY_PATH": libraries}

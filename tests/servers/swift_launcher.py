@@ -24,7 +24,7 @@ swift_dir = {folder}
 log_level = ERROR
 
 [pipeline:main]
-pipeline = catch_errors listing_formats cache bulk s3api tempauth copy slo dlo versioned_writes symlink proxy-server
+pipeline = catch_errors listing_formats bulk s3api tempauth copy slo dlo versioned_writes symlink proxy-server
 
 [app:proxy-server]
 use = egg:swift#proxy
@@ -34,7 +34,6 @@ account_autocreate = true
 [filter:tempauth]
 use = egg:swift#tempauth
 user_test_tester = testing .admin
-user_test_reader = reading
 
 [filter:s3api]
 use = egg:swift#s3api
@@ -42,10 +41,6 @@ allow_no_owner = true
 check_bucket_owner = true
 s3_acl = true
 location = us-east-1
-
-[filter:cache]
-use = egg:swift#memcache
-memcache_servers = 127.0.0.1:1
 """ + "".join(
     f"\n[filter:{name}]\nuse = egg:swift#{name}\n"
     for name in ("catch_errors", "listing_formats", "bulk", "copy", "slo", "dlo", "versioned_writes", "symlink")
