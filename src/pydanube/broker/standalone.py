@@ -11,9 +11,10 @@ import os
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
-from pydanube.adapters.objects_url import ObjectsPlace
+from pydanube.adapters.objects_url import ObjectsPlace, delta_options
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.addresses import HostPort
@@ -133,11 +134,11 @@ class Broker:
                 raise ConfigInvalid("some messages lie in object storage, and storage.objects.url is not set")
             return None, None
         segments = (self.settings.segments or _in_processes)(objects.place)
-        settings = objects.tier
+        tier = ColdTier(segments, ColdReader(segments), objects.tier, objects.place.shown, *_tables(objects.place))
         if objects.place.scheme in FORGETFUL:
-            return ColdTier(segments, ColdReader(segments), replace(settings, evicts=False), objects.place.shown), None
+            return replace(tier, settings=replace(objects.tier, evicts=False)), None
         claim = Claim(segments, directory.notes, randomness, objects.place.shown, used=used)
-        return ColdTier(segments, ColdReader(segments), settings, objects.place.shown), claim.take
+        return tier, claim.take
 
     async def _space(self) -> Space:
         """Of the disk with the journal. What is to be reused there is as good as free."""
@@ -170,6 +171,16 @@ class Broker:
         await asyncio.sleep(0)
         for disk in self._disks:
             disk.close()
+
+
+def _tables(place: ObjectsPlace) -> tuple[str | None, str]:
+    """The URI that tables begin with, or why there can be none."""
+    found = delta_options(place) if "root" in place.options else None
+    if found is None:
+        return None, "readers of Delta know files, S3, Google and Azure alone"
+    if find_spec("deltalake") is None:
+        return None, "deltalake is not installed: pip install 'pydanube[delta]'"
+    return found[0], ""
 
 
 def _in_processes(place: ObjectsPlace) -> Segments:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from pydanube.base.errors import DanubeError, ObjectsFailed, OwnershipLost, SegmentMissing
 from pydanube.base.limits import MIB
+from pydanube.broker.tables import Tables
 from pydanube.broker.topic import Topic
 from pydanube.broker.trouble import Troubles
 from pydanube.ledger.catalog import StreamRecord
@@ -44,13 +45,6 @@ class Space(NamedTuple):
     kept: int = 0  # what must be free for the broker to go on
 
 
-class Tables:
-    """What makes tables of topics; nothing where no topic has one."""
-
-    async def follow(self, topic: Topic) -> None:
-        """Brings the topic's table to what its record says, and merges what is small."""
-
-
 class Tiering:
     """Owned by the broker's loop. `topics` are those that it serves; `space` is asked before local copies go."""
 
@@ -75,7 +69,7 @@ class Tiering:
         self._topics = topics
         self._space = space
         self._claim = claim
-        self._tables = tables or Tables()
+        self.tables = tables or Tables(tier, clock)
         self._turns = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._working: dict[str, Task[None]] = {}
         self._pressed: dict[str, int] = {}  # streams whose local copies below this must go, for want of space
@@ -138,7 +132,9 @@ class Tiering:
         stream = topic.ledger.stream
         record, now = stream.record, self._clock.wall()
         cold = record.cold
-        if cold.planned or cold.merging or cold.doomed or stream.name in self._pressed or topic.options.table:
+        if cold.planned or stream.name in self._pressed or self.tables.due(topic):
+            return True
+        if any(each.not_before <= now for each in cold.doomed):
             return True
         if next_segment(record, self.tier.settings, now, at_once=stream.name in self._hurried) is not None:
             return True
@@ -150,14 +146,14 @@ class Tiering:
             or bool(outlived(record, self.tier.settings, now))
             or bool(cold.to_fold())
             or self._unfolds(topic)
-            or cold.tabled
         )
 
     async def _work(self, topic: Topic) -> None:
         stream = topic.ledger.stream
         steps: tuple[tuple[str, Callable[[Topic], Awaitable[None]]], ...] = (
             ("upload", self._upload),
-            ("table", self._tables.follow),
+            ("table", self.tables.follow),
+            ("merge", self.tables.merge),
             ("local copies", self._evict),
             ("deletion", self._bury),
             ("index", self._fold),
@@ -295,6 +291,8 @@ class Tiering:
             return record.with_cold(record.owner, record.cold.buried(stream.name, record.kept_from, not_before))
 
         record = await stream.decide(bury)
+        if not self.tables.settled(topic):
+            return  # a table that lists them goes first
         gone = [each.key for each in record.cold.doomed if each.not_before <= now]
         for key in gone:
             await self.tier.segments.delete(key)

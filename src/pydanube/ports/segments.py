@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.ledger.tables import Folded, TableListing
 from pydanube.wire.batch import Batch
 
 
@@ -39,6 +40,12 @@ class Segments(Protocol):
 
     async def load(self, key: str) -> bytes:
         """A small object. `ObjectMissing`; more than `SMALL_OBJECT_BYTES_MAX` is `SegmentDamaged`."""
+        ...
+
+    async def follow_table(self, listing: TableListing) -> tuple[Folded, ...]:
+        """Brings the topic's table to the listing, in one commit; or says which stretches must be listed file by file
+        first, and changes nothing. To repeat it is fine. `OwnershipLost` if a later owner has been there.
+        """
         ...
 
     async def list(self, prefix: str) -> list[str]: ...

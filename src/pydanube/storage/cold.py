@@ -23,6 +23,8 @@ class ColdTier:
     reader: ColdReader
     settings: TierSettings
     place: str = "object storage"  # as it may be shown
+    tables: str | None = None  # the URI of the place, as readers of tables write it
+    why_no_tables: str = "its broker was not told how"  # if there is none
 
 
 class ColdReader:

@@ -6,7 +6,7 @@ ours if it has our rows: a writer that was interrupted anywhere is simply repeat
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from pydanube.base.errors import (
@@ -14,12 +14,14 @@ from pydanube.base.errors import (
     ObjectExists,
     ObjectMissing,
     ObjectsFailed,
+    ObjectsRefused,
     SegmentConflict,
     SegmentDamaged,
     SegmentMissing,
 )
 from pydanube.base.limits import SMALL_OBJECT_BYTES_MAX
 from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.ledger.tables import Folded, TableListing
 from pydanube.ports.objects import Objects
 from pydanube.ports.offload import Offload
 from pydanube.tier.limits import GATHERED_BYTES, GATHERED_ROWS, OBJECT_BYTES_MAX, SEGMENT_BATCHES_BYTES_MAX
@@ -31,13 +33,21 @@ from pydanube.wire.batch import Batch
 STEPS = ("gather", "encode", "create", "created", "read", "check", "done")  # of a write, each named before it begins
 
 
+FollowTable = Callable[[TableListing], Awaitable[tuple[Folded, ...]]]
+
+
 class DirectSegments:
     def __init__(
-        self, objects: Objects, offload: Offload | None = None, step: Callable[[str], None] | None = None
+        self,
+        objects: Objects,
+        offload: Offload | None = None,
+        step: Callable[[str], None] | None = None,
+        follow_table: FollowTable | None = None,
     ) -> None:
         self._objects = objects
         self._offload = offload
         self._step = step or (lambda _: None)
+        self._follow_table = follow_table
         self._reader = SegmentReader(objects, self._run)
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -129,6 +139,13 @@ class DirectSegments:
         if len(data) != size:
             raise SegmentDamaged(f"{key}: {'more' if len(data) > size else 'less'} than the {size} bytes written")
         return data
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    async def follow_table(self, listing: TableListing) -> tuple[Folded, ...]:
+        if self._follow_table is None:
+            raise ObjectsRefused("tables cannot be made at this place of object storage")
+        return await self._follow_table(listing)
 
     # -- small objects -----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from pydanube.base.errors import DanubeError, error_table
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.ledger.segments import Segment, SegmentPlan
-from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX
+from pydanube.ledger.tables import Folded, TableFile, TableListing
+from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX, TABLE_FILES_A_PIECE
 from pydanube.wire.batch import PREFIX_BYTES, STAMP_BYTES, Batch
 
 _HEAD = Struct("<IBQ")
@@ -178,6 +179,34 @@ def from_plan(plan: SegmentPlan) -> list[int]:
 
 def to_plan(value: list[int]) -> SegmentPlan:
     return SegmentPlan(value[0], value[1], Epoch(value[2]))
+
+
+def listing_pieces(listing: TableListing) -> Iterator[bytes]:
+    """Lines of JSON: the files of a listing, some hundreds in each."""
+    for start in range(0, len(listing.files), TABLE_FILES_A_PIECE):
+        yield json.dumps(listing.files[start : start + TABLE_FILES_A_PIECE]).encode() + b"\n"
+
+
+def from_listing(listing: TableListing) -> dict[str, Any]:
+    """Without its files."""
+    return {
+        "stream": listing.stream,
+        "epoch": listing.epoch,
+        "now": listing.now,
+        "grows": listing.grows,
+        "folded": listing.folded,
+    }
+
+
+def to_listing(value: dict[str, Any], lines: bytes) -> TableListing:
+    files = tuple(TableFile(*file) for line in lines.splitlines() for file in json.loads(line))
+    return TableListing(
+        value["stream"], Epoch(value["epoch"]), value["now"], value["grows"], files, to_folded(value["folded"])
+    )
+
+
+def to_folded(value: list[list[int]]) -> tuple[Folded, ...]:
+    return tuple(Folded(*stretch) for stretch in value)
 
 
 def from_error(error: DanubeError) -> list[str]:

@@ -16,8 +16,20 @@ from typing import Any
 
 from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused
 from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.ledger.tables import Folded, TableListing
 from pydanube.ports.segments import Segments
-from pydanube.tier.frames import Kind, LinkBroken, Packing, batch_pieces, from_plan, from_segment, to_segment
+from pydanube.tier.frames import (
+    Kind,
+    LinkBroken,
+    Packing,
+    batch_pieces,
+    from_listing,
+    from_plan,
+    from_segment,
+    listing_pieces,
+    to_folded,
+    to_segment,
+)
 from pydanube.tier.limits import (
     BACKOFF_SECONDS,
     BACKOFF_SECONDS_MAX,
@@ -26,6 +38,7 @@ from pydanube.tier.limits import (
     OTHERS_AT_ONCE,
     READS_AT_ONCE,
     STEADY_SECONDS,
+    TABLES_AT_ONCE,
     WRITES_AT_ONCE,
 )
 from pydanube.tier.link import Call, Worker
@@ -50,6 +63,7 @@ class SegmentProcess:
         self._writes = Turns(WRITES_AT_ONCE, CALLS_WAITING_MAX)
         self._reads = Turns(READS_AT_ONCE, CALLS_WAITING_MAX)
         self._others = Turns(OTHERS_AT_ONCE, CALLS_WAITING_MAX)
+        self._tables = Turns(TABLES_AT_ONCE, CALLS_WAITING_MAX)
         self._worker: Future[Worker] | None = None  # the one that is up, or the wait for it
         self._keeper: Task[None] | None = None
         self._closed = False
@@ -91,6 +105,14 @@ class SegmentProcess:
         async with self._others.turn(), self._calling("load", {"key": key}) as (_, call):
             await call.result
             return bytes(call.data)
+
+    async def follow_table(self, listing: TableListing) -> tuple[Folded, ...]:
+        async with self._tables.turn(), self._calling("follow_table", from_listing(listing)) as (worker, call):
+            for piece in listing_pieces(listing):
+                if not await _send(worker, call, piece):
+                    break
+            worker.link.send(Kind.END, call.number)
+            return to_folded(await call.result)
 
     async def list(self, prefix: str) -> list[str]:
         async with self._others.turn(), self._calling("list", {"prefix": prefix}) as (_, call):
@@ -230,6 +252,9 @@ class SegmentProcesses:
 
     async def load(self, key: str) -> bytes:
         return await self._reader.load(key)
+
+    async def follow_table(self, listing: TableListing) -> tuple[Folded, ...]:
+        return await self._writer.follow_table(listing)
 
     async def list(self, prefix: str) -> list[str]:
         return await self._reader.list(prefix)

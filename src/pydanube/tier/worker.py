@@ -23,6 +23,7 @@ from typing import Any
 from pydanube.adapters.threads import ThreadOffload
 from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused, SegmentDamaged
 from pydanube.base.limits import KIB, MIB, SMALL_OBJECT_BYTES_MAX
+from pydanube.ledger.tables import Folded, TableListing
 from pydanube.ports.objects import Objects
 from pydanube.tier.frames import (
     BatchReader,
@@ -34,6 +35,7 @@ from pydanube.tier.frames import (
     batch_pieces,
     from_error,
     from_segment,
+    to_listing,
     to_plan,
     to_segment,
 )
@@ -120,6 +122,7 @@ class Server:
             "read": self._read,
             "create": self._create,
             "load": self._load,
+            "follow_table": self._follow_table,
             "list": self._list,
             "delete": self._delete,
         }
@@ -156,7 +159,7 @@ class Server:
 
     def _call(self, number: int, arguments: dict[str, Any]) -> None:
         operation = arguments.pop("operation")
-        if operation in ("write", "create"):
+        if operation in ("write", "create", "follow_table"):
             self._incoming[number] = Incoming(lambda size: self._credit(number, size))
         if operation == "write":
             self._takes_batches.add(number)
@@ -214,6 +217,9 @@ class Server:
         await self._send_all(number, await self._segments.load(asked["key"]))
         return None
 
+    async def _follow_table(self, number: int, asked: dict[str, Any]) -> object:
+        return await self._segments.follow_table(to_listing(asked, await self._incoming[number].data()))
+
     async def _list(self, number: int, asked: dict[str, Any]) -> object:
         await self._send_all(number, json.dumps(await self._segments.list(asked["prefix"])).encode())
         return None
@@ -242,7 +248,33 @@ def _open(hello: dict[str, Any]) -> Any:
         opened = getattr(import_module(module), name)(hello["scheme"], hello["options"], hello["shown"])
     except ImportError as error:
         raise ObjectsRefused(f"{error.name} is not installed: pip install 'pydanube[objects]'") from None
-    return DirectSegments(opened, ThreadOffload())
+    tables = _Tables(hello["scheme"], hello["options"], hello["shown"])
+    return DirectSegments(opened, ThreadOffload(), follow_table=tables.follow)
+
+
+class _Tables:
+    """Tables at this place, in a thread of their own: their library waits for object storage by itself."""
+
+    def __init__(self, scheme: str, options: dict[str, str], shown: str) -> None:
+        from pydanube.adapters.objects_url import ObjectsPlace
+
+        self._place = ObjectsPlace(scheme, options, shown)
+        self._offload = ThreadOffload(1)
+
+    async def follow(self, listing: TableListing) -> tuple[Folded, ...]:
+        return await self._offload.run(self._follow, listing)
+
+    def _follow(self, listing: TableListing) -> tuple[Folded, ...]:
+        from pydanube.adapters.objects_url import delta_options
+
+        found = delta_options(self._place)
+        if found is None:
+            raise ObjectsRefused(f"tables cannot be made at {self._place.shown}")
+        try:
+            from pydanube.tier.delta import DeltaTables
+        except ImportError as error:
+            raise ObjectsRefused(f"{error.name} is not installed: pip install 'pydanube[delta]'") from None
+        return DeltaTables(*found, self._place.secrets()).follow(listing)
 
 
 class _LinkLog(logging.Handler):
