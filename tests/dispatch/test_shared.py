@@ -12,7 +12,7 @@ from pydanube.base.ids import ConsumerId
 from pydanube.dispatch.events import Deliver, Poisoned, Run
 from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import Member, Roster
-from pydanube.dispatch.shared import Shared
+from pydanube.dispatch.shared import SLICES_MAX, Shared
 
 
 def shared(policy: FailurePolicy | None = None, **options: int) -> Shared:
@@ -215,3 +215,48 @@ def test_a_seek_forgets_messages_and_keeps_permits() -> None:
     engine.reset(0)
     assert (engine.in_flight, engine.waiting, engine.wants(), engine.due()) == (0, 0, 7, None)
     assert offer(engine, 0, 9) == [Deliver(A, 0, 6, 0)]
+
+
+def test_messages_that_fail_one_by_one_at_one_time_come_again_as_ranges() -> None:
+    engine = shared()
+    connect(engine, 100, A)
+    offer(engine, 0, 9)
+    for offset in (7, 2, 1, 3, 8):
+        engine.nack(A, offset, offset, 0)
+    engine.acked(2, 2)
+    assert engine.poll(DELAY) == [Deliver(A, 1, 1, 1), Deliver(A, 3, 3, 1), Deliver(A, 7, 8, 1)]
+
+
+def test_a_poll_decides_about_so_many_scattered_messages_and_the_next_about_the_rest() -> None:
+    count = 2 * SLICES_MAX + 100
+    engine = shared(unacked_max=2 * count)
+    connect(engine, count, A, B, C)
+    offer(engine, 0, 2 * count - 1)
+    for consumer in (A, B, C):
+        for first, last in engine.held(consumer):
+            for offset in range(first + first % 2, last + 1, 2):
+                engine.nack(consumer, offset, offset, 0)
+    polls = []
+    while not polls or engine.unfinished:
+        polls.append(engine.poll(DELAY))
+    assert [len(effects) for effects in polls] == [SLICES_MAX, SLICES_MAX, 100]
+    again = [effect.first for effects in polls for effect in effects if isinstance(effect, Deliver)]
+    assert sorted(again) == list(range(0, 2 * count, 2))
+    assert engine.poll(DELAY) == []
+    assert engine.in_flight == 2 * count
+
+
+def test_what_nobody_was_handed_has_not_failed_although_fewer_failures_are_allowed_by_now() -> None:
+    engine = shared()
+    connect(engine, 100, A)
+    offer(engine, 0, 1)
+    engine.nack(A, 0, 1, 0)
+    assert engine.poll(DELAY) == [Deliver(A, 0, 1, 1)]
+    engine.alter(ONCE_DROP, engine.settings, DELAY)
+    engine.undelivered(A, 0, 0, DELAY)
+    assert engine.poll(DELAY) == [Deliver(A, 0, 0, 1)]
+    engine.leave(A, DELAY, crashed=False)
+    connect(engine, 100, B)
+    assert engine.poll(DELAY) == [Deliver(B, 0, 1, 1)]
+    engine.nack(B, 0, 0, DELAY)
+    assert engine.poll(DELAY) == [Poisoned(0, 2, PoisonPolicy.DROP, "")]

@@ -18,8 +18,10 @@ from typing import Any
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import DELIVERIES_AT_ONCE, NACKS_AT_ONCE, UNACKED_MAX
 from pydanube.broker.delivery import Consumer, Delivery, columns_of
 from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.outbox import Nack, Nacks, Outbox
 from pydanube.broker.rates import Throttle, rate_of
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
@@ -70,8 +72,9 @@ class SubscriptionHost:
         self._loop = asyncio.get_running_loop()
         self._next = known.cursor.floor  # the next offset to read
         self._ahead: deque[Batch] = deque()  # read from disk and not offered yet
-        self._outbox: deque[Deliver] = deque()  # waits for a read of its batch; no more than the engine has in flight
-        self._waiting_since = 0  # when the oldest delivery in it was decided
+        self._outbox = Outbox()  # waits for a read of its batch, or for the next turn of the loop
+        self._handed = 0  # deliveries, in this turn
+        self._nacks = Nacks(self._apply_nack, at_once=NACKS_AT_ONCE, waiting_max=UNACKED_MAX)
         self._recent: list[Batch] = []  # what was offered or read for the outbox last
         self._scheduled = False
         self._timer: TimerHandle | None = None
@@ -110,7 +113,8 @@ class SubscriptionHost:
 
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
-            self._outbox = deque(waiting for waiting in self._outbox if waiting.consumer != consumer)
+            self._nacks.finish()
+            self._outbox.leave(consumer)
             if self._pausing.pop(consumer, False) and not self._pausing:
                 self.engine.resume()
             self.engine.leave(consumer, self.now, crashed=crashed)
@@ -181,12 +185,14 @@ class SubscriptionHost:
         self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
     ) -> None:
         """These failed; `delay` is in microseconds."""
-        if generation != self.known.cursor.generation:
-            return
-        for first, last in ranges:
-            self.engine.nack(consumer, first, last, self.now, delay, reason)
-        self._drop_recalled()
+        self._nacks.add(Nack(consumer, generation, ranges, delay, reason), self.now)
         self.wake()
+
+    def _apply_nack(self, nack: Nack) -> None:
+        """What it takes back is out of the outbox before anything more is handed out."""
+        if nack.generation == self.known.cursor.generation:
+            for first, last in nack.ranges:
+                self.engine.nack(nack.consumer, first, last, self._nacks.time, nack.delay, nack.reason)
 
     def seek(self, offset: int) -> Future[None]:
         """Everything from `offset` on is delivered again; durable before the answer (§14)."""
@@ -225,9 +231,9 @@ class SubscriptionHost:
         self.engine.reset(self.now)
         self._next = self.known.cursor.floor
         self._ahead.clear()
-        for deliver in self._outbox:  # nobody got these, so nobody would ask for others in their place
+        self._nacks.clear()
+        for deliver in self._outbox.take_all():  # nobody got these, so nobody would ask for others in their place
             self.engine.grant(deliver.consumer, deliver.last - deliver.first + 1, self.now)
-        self._outbox.clear()
         self._unread = None
 
     def skip_to(self, floor: int, cause: Cause) -> Future[None] | None:
@@ -265,6 +271,8 @@ class SubscriptionHost:
         if self._closed or self._held:
             return
         now = self.now
+        self._handed = 0
+        self._nacks.turn(now)
         if not self._rests(now):
             self._decide(now)
         for _ in range(PUMP_BATCHES):
@@ -275,6 +283,8 @@ class SubscriptionHost:
             self._decide(now)
         else:
             self.wake()  # the others of the loop first
+        if self._nacks.count or (self.engine.unfinished and not self._outbox and not self._rests(now)):
+            self.wake()
         self._set_timer()
 
     def _rests(self, now: int) -> bool:
@@ -355,30 +365,15 @@ class SubscriptionHost:
         self._carry_out(effects)
 
     def _drop_recalled(self) -> None:
-        recalled = self.engine.take_recalled()
-        if not self._outbox:
-            return
-        for consumer, first, last in recalled:
-            left: deque[Deliver] = deque()
-            for waiting in self._outbox:
-                if waiting.consumer != consumer or waiting.last < first or last < waiting.first:
-                    left.append(waiting)
-                    continue
-                if waiting.first < first:
-                    left.append(waiting._replace(last=first - 1))
-                if last < waiting.last:
-                    left.append(waiting._replace(first=last + 1))
-                dropped = min(last, waiting.last) - max(first, waiting.first) + 1
-                self.engine.grant(consumer, dropped, self.now)  # nobody got these
-            self._outbox = left
+        for consumer, dropped in self._outbox.drop(self.engine.take_recalled()).items():
+            self.engine.grant(consumer, dropped, self.now)  # nobody got these
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if type(effect) is Deliver:
-                if self._outbox or not self._hand_out(effect):
-                    if not self._outbox:
-                        self._waiting_since = self.now
-                    self._outbox.append(effect)
+                self._handed += 1
+                if self._outbox or self._handed > DELIVERIES_AT_ONCE or not self._hand_out(effect):
+                    self._outbox.add(effect, self.now)
             elif isinstance(effect, Poisoned):
                 self._task(self._give_up(effect))
             elif isinstance(effect, Skipped):
@@ -438,7 +433,10 @@ class SubscriptionHost:
             if not turn % PUMP_BATCHES:
                 await asyncio.sleep(0)  # the others of the loop first
                 continue
-            deliver, generation = self._outbox[0], self.known.cursor.generation
+            self._drop_recalled()
+            deliver, generation = self._outbox.head, self.known.cursor.generation
+            if deliver is None:
+                break
             try:
                 batch = await self._batch_at(deliver.first)
             except DanubeError as error:
@@ -451,20 +449,20 @@ class SubscriptionHost:
             self._unread = None
             if self._waited_long():
                 self._give_back()
-            elif self._outbox and self._outbox[0] is deliver and generation == self.known.cursor.generation:
-                self._hand_over(self._outbox.popleft(), batch)  # else there was a seek, or the consumer left
+            elif self._outbox.head is deliver and generation == self.known.cursor.generation:
+                self._hand_over(self._outbox.take(), batch)  # else there was a seek, or the consumer left
         self._fetching = False
         self.wake()
 
     def _waited_long(self) -> bool:
         """So long that what is handed out now might be taken back before its consumer had time for it."""
         timeout = self.engine.policy.ack_timeout
-        return timeout is not None and self.now - self._waiting_since > timeout // 4
+        return timeout is not None and self.now - self._outbox.since > timeout // 4
 
     def _give_back(self) -> None:
         """Nobody was handed these: the engine decides again, and the time to acknowledge them starts then."""
-        outbox, self._outbox = self._outbox, deque()
-        for deliver in outbox:
+        self._drop_recalled()
+        for deliver in self._outbox.take_all():
             self.engine.undelivered(deliver.consumer, deliver.first, deliver.last, self.now)
         self.engine.take_recalled()
         self.wake()
@@ -474,7 +472,7 @@ class SubscriptionHost:
         cursor, consumer = self.known.cursor, self.consumers[deliver.consumer]
         end = min(deliver.last, batch.last_offset)
         if end < deliver.last:
-            self._outbox.appendleft(deliver._replace(first=end + 1))
+            self._outbox.put_back(deliver._replace(first=end + 1))
         left = end - deliver.first + 1
         if batch.base_offset > deliver.first:
             gap = (deliver.first, min(end, batch.base_offset - 1))

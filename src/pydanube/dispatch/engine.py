@@ -34,6 +34,7 @@ class Engine(ABC, Generic[M]):
         self._offered = NOTHING_OFFERED  # the highest offset that was offered
         self._recalled: list[tuple[ConsumerId, int, int]] = []
         self._polled = 0  # the time of the last poll
+        self.unfinished = False  # the last poll left some of what may go now to the next one
 
     # -- consumers
 
@@ -86,7 +87,7 @@ class Engine(ABC, Generic[M]):
 
     @abstractmethod
     def poll(self, now: int) -> list[Effect]:
-        """What to do now. A second poll at the same time has nothing to add."""
+        """What to do now. A second poll at the same time has nothing to add, unless it is `unfinished`."""
 
     def shift_delays(self, by: int) -> None:
         """Delivery times that were told turned out to be so much later. Only Shared has any."""
@@ -94,7 +95,7 @@ class Engine(ABC, Generic[M]):
     def take_recalled(self) -> list[tuple[ConsumerId, int, int]]:
         """Whose messages (consumer, first, last) failed or were rewound since it was last asked.
 
-        The host asks after every call: a delivery that was decided and not handed out yet must not be any more.
+        The host asks before it hands out what was decided earlier: these must not be any more.
         """
         recalled, self._recalled = self._recalled, []
         return recalled

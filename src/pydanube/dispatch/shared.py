@@ -20,6 +20,7 @@ from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Lease, Leases, earl
 from pydanube.dispatch.roster import Member
 
 Slice = tuple[int, int, int]  # first, last, attempt
+SLICES_MAX = 2_000  # decided in one poll, some ten milliseconds; what failed may be scattered over as many as there are
 
 
 class _Retry:
@@ -65,7 +66,7 @@ class Shared(Engine[Member]):
             if crashed:
                 self._fail(offsets, lease.attempt + 1, CRASHED, now, now)
             else:
-                self._fail(offsets, lease.attempt, "", now, now)
+                self._send_again(offsets, lease.attempt, now)
 
     def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
         super().alter(policy, settings, now)
@@ -92,12 +93,13 @@ class Shared(Engine[Member]):
 
     def poll(self, now: int) -> list[Effect]:
         self._pass_time(now)
+        self.unfinished = False
         effects: list[Effect] = [*self._poison.emit(now)] if self._poison else []
         if self.paused or not self._roster.permits:
             return effects
         fresh = 0 if self._blocked() else max(0, min(self._fresh.count, self._room()))
-        shares = self._roster.shares(self._again_count + fresh)
-        slices = self._take(sum([share for _, share in shares]))
+        slices = self._take(min(self._again_count + fresh, self._roster.permits))
+        shares = self._roster.shares(sum([last - first + 1 for first, last, _ in slices]))
         slices.reverse()
         for member, share in shares:
             self._roster.spend(member, share)
@@ -160,7 +162,7 @@ class Shared(Engine[Member]):
         leases = {offset: self._flight[offset] for offset in known(self._flight, first, last)}
         for offset, lease in leases.items():
             if lease.consumer == consumer:
-                self._fail(self._unlease(lease, [offset]), lease.attempt, "", now, now)
+                self._send_again(self._unlease(lease, [offset]), lease.attempt, now)
         self._roster.grant(consumer, last - first + 1)
 
     def reset(self, now: int) -> None:
@@ -190,6 +192,7 @@ class Shared(Engine[Member]):
         for number in self._retry_times.take_due(now):
             retry = self._retries.pop(number)
             retry.ready = True
+            retry.offsets.sort()  # they may have failed one by one, in any order
             self._again.append(retry)
             self._again_count += retry.left
         for offset in self._delayed.take_due(now):
@@ -211,21 +214,34 @@ class Shared(Engine[Member]):
         if self._poison.exhausted(attempt):
             for offset in offsets:
                 self._poison.add(offset, attempt, reason, now)
+        else:
+            self._send_again(offsets, attempt, due)
+
+    def _send_again(self, offsets: list[int], attempt: int, due: int) -> None:
+        if not offsets:
             return
-        self._retry_number += 1
-        retry = self._retries[self._retry_number] = _Retry(self._retry_number, offsets, attempt, due)
+        retry = self._retries.get(self._retry_number)
+        if retry is not None and (retry.attempt, retry.due) == (attempt, due):
+            retry.offsets += offsets
+            retry.left += len(offsets)
+        else:
+            self._retry_number += 1
+            retry = self._retries[self._retry_number] = _Retry(self._retry_number, offsets, attempt, due)
+            self._retry_times.set(retry.number, due)
         self._failed.update(dict.fromkeys(offsets, retry))
-        self._retry_times.set(retry.number, due)
 
     def _take(self, count: int) -> list[Slice]:
-        """The next `count` messages: first those that failed, then new ones."""
+        """The next `count` messages: first those that failed, then new ones. Fewer if they are all over the place."""
         slices: list[Slice] = []
         while count and self._again:
+            if len(slices) >= SLICES_MAX:
+                self.unfinished = True
+                return slices
             retry = self._again[0]
             offsets = retry.offsets
             if retry.left < len(offsets):
                 offsets = [offset for offset in offsets if offset in self._failed]
-            taken, retry.offsets = offsets[:count], offsets[count:]
+            taken, retry.offsets = offsets[: min(count, SLICES_MAX)], offsets[min(count, SLICES_MAX) :]
             retry.left -= len(taken)
             for offset in taken:
                 del self._failed[offset]
