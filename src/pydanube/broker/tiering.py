@@ -57,6 +57,7 @@ class Tiering:
         space: Callable[[], Awaitable[Space]] | None = None,
         claim: Callable[[], Awaitable[None]] | None = None,
         tables: Tables | None = None,
+        listed_max: int | None = None,
     ) -> None:
         self.tier = tier
         self.troubles = Troubles(clock)
@@ -70,6 +71,7 @@ class Tiering:
         self._space = space
         self._claim = claim
         self.tables = tables or Tables(tier, clock)
+        self._listed_max = listed_max
         self._turns = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._working: dict[str, Task[None]] = {}
         self._pressed: dict[str, int] = {}  # streams whose local copies below this must go, for want of space
@@ -144,7 +146,7 @@ class Tiering:
         return (
             entries[0].first < record.kept_from
             or bool(outlived(record, self.tier.settings, now))
-            or bool(cold.to_fold())
+            or bool(cold.to_fold(self._listed_max))
             or self._unfolds(topic)
         )
 
@@ -318,7 +320,7 @@ class Tiering:
     async def _fold(self, topic: Topic) -> None:
         """The record stays small: older lists of segments become objects themselves."""
         stream = topic.ledger.stream
-        while entries := stream.record.cold.to_fold():
+        while entries := stream.record.cold.to_fold(self._listed_max):
             await self._fold_one(stream, entries)
 
     async def _fold_one(self, stream: Stream, entries: Sequence[Entry]) -> None:
