@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
 
 import pytest
 
+import pydanube
 import pydanube.sync
+from certificates import Authority
+from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import (
     ConnectionLost,
     DataLost,
     NotReliable,
     OptionInvalid,
+    TlsFailed,
     TopicNotFound,
     TopicReplaced,
 )
@@ -215,3 +220,25 @@ def test_offsets_that_were_never_used_are_passed_over(tmp_path: Path) -> None:
         assert [row for batch in batches for row in batch] == found
         assert len(batches) <= len(found) // 3 + 3
         close_links()
+
+
+def test_tls_goes_by_the_authority_that_is_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+
+    async def story() -> None:
+        server = Server(StandaloneSettings(tmp_path / "data", port=0, certificate=authority.sign()))
+        await server.start()
+        try:
+            async with pydanube.connect(server.url, ca_file=str(authority.file)) as client:
+                async with client.producer("/default/t") as producer:
+                    await producer.send_many(numbers(0, 9))
+            readers = Readers(server.url, "/default/t")
+            found = await asyncio.to_thread(all_rows, readers.batch(**{"tls.ca": str(authority.file)}))
+            assert values_of(found) == numbers(0, 9)
+            with pytest.raises(TlsFailed):
+                await asyncio.to_thread(readers.batch().partitions)
+            await asyncio.to_thread(close_links)
+        finally:
+            await server.stop()
+
+    asyncio.run(story())

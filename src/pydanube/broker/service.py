@@ -479,7 +479,7 @@ class Service:
         bytes_max = max(1, min(bytes_max, READ_BYTES_MAX // 4))
         batches = await ledger.read(offset, bytes_max)
         left = bytes_max - sum(batch.size for batch in batches)
-        while (following := ledger.find(batches[-1].last_offset + 1)) is not None and following.size <= left:
+        while batches and (following := ledger.find(batches[-1].last_offset + 1)) and following.size <= left:
             batches.append(following)  # the cache gives one at a time
             left -= following.size
         return batches
