@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, TimerHandle
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import NamedTuple, TypeVar
@@ -19,6 +20,8 @@ from pydanube.broker.best_effort_topic import BestEffortTopic
 from pydanube.broker.holds import AnySubscription, Opened
 from pydanube.broker.service import Service
 from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.tiering import STEPS, Tiering
+from pydanube.broker.tiers import Usage as TierUsage
 from pydanube.broker.topic import Topic
 from pydanube.ledger.state_records import Cause
 
@@ -53,6 +56,16 @@ FAMILIES: dict[str, Family] = {
     "danube_backlog_seconds": Family("gauge", "Age of the oldest message that is not acknowledged.", _SUBSCRIPTION),
     "danube_consumers": Family("gauge", "Consumers that are connected.", _SUBSCRIPTION),
     "danube_unacked_messages": Family("gauge", "Messages handed out and not acknowledged.", _SUBSCRIPTION),
+    "danube_local_bytes": Family("gauge", "Bytes of the topic on the local disk.", _TOPIC),
+    "danube_object_bytes": Family("gauge", "Bytes of the topic's objects in object storage.", _TOPIC),
+    "danube_segments": Family("gauge", "Segments of the topic in object storage.", _TOPIC),
+    "danube_upload_waiting_bytes": Family("gauge", "Bytes that are sealed and not uploaded yet.", _TOPIC),
+    "danube_upload_lag_seconds": Family("gauge", "How long the oldest of what is to be uploaded has waited.", _TOPIC),
+    "danube_upload_lag_bound_seconds": Family("gauge", "How long it may wait, as configured."),
+    "danube_uploads_total": Family("counter", "Segments uploaded since the start."),
+    "danube_uploaded_bytes_total": Family("counter", "Bytes of objects uploaded since the start."),
+    "danube_tier_failures_total": Family("counter", "What failed between the tiers, by step.", ("step",)),
+    "danube_tier_troubles": Family("gauge", "Topics where a step does not work now, by step.", ("step",)),
     "danube_publishes_rejected_total": Family("counter", "Batches refused, by the code of the error.", ("code",)),
     "danube_topics": Family("gauge", "Topics and partitions that are open."),
     "danube_tail_cache_bytes": Family("gauge", "Newest batches of all topics in memory."),
@@ -103,7 +116,9 @@ def _escaped(value: str) -> str:
 
 # -- topics and subscriptions ------------------------------------------------------------------------------------------
 
-_OF_TOPICS = [name for name, family in FAMILIES.items() if family.labels == _TOPIC]
+_OF_TIERS = ("danube_local_bytes", "danube_object_bytes", "danube_segments", "danube_upload_waiting_bytes")
+_LAG = "danube_upload_lag_seconds"
+_OF_TOPICS = [name for name, family in FAMILIES.items() if family.labels == _TOPIC and name not in (*_OF_TIERS, _LAG)]
 _OF_SUBSCRIPTIONS = [
     name
     for name, family in FAMILIES.items()
@@ -119,6 +134,8 @@ class _Sums:
 
     def __init__(self) -> None:
         self.topics: dict[str, list[int]] = {}
+        self.tiers: dict[str, list[int]] = {}
+        self.lags: dict[str, float] = {}
         self.subscriptions: dict[Place, list[int]] = {}
         self.drops: dict[tuple[str, str, str], int] = {}
         self.ages: dict[Place, float] = {}
@@ -137,6 +154,10 @@ class _Sums:
         _add(self.topics, label, values)
         if isinstance(topic, BestEffortTopic):
             self._add_drops((label, ""), {"unheard": topic.unheard})
+
+    def add_tiers(self, label: str, usage: TierUsage) -> None:
+        _add(self.tiers, label, [usage.local, usage.objects, usage.segments, usage.waiting])
+        self.lags[label] = max(usage.lag_seconds, self.lags.get(label, 0.0))
 
     def add_subscription(self, topic: str, name: str, host: AnySubscription, end: int) -> Place:
         if topic != OTHER and self._labelled < METRIC_SUBSCRIPTIONS_MAX:
@@ -178,6 +199,12 @@ class _Sums:
                 for name, value in zip(_OF_TOPICS, values, strict=True)
             ),
             (
+                (name, value, (topic,))
+                for topic, values in self.tiers.items()
+                for name, value in zip(_OF_TIERS, values, strict=True)
+            ),
+            ((_LAG, lag, (topic,)) for topic, lag in self.lags.items()),
+            (
                 (name, value, place)
                 for place, values in self.subscriptions.items()
                 for name, value in zip(_OF_SUBSCRIPTIONS, values, strict=True)
@@ -209,6 +236,8 @@ class Metrics:
         for number, each in enumerate(opened):
             label = str(each.name) if number < METRIC_TOPICS_MAX else OTHER
             sums.add_topic(label, each)
+            if service.tiering is not None and isinstance(each.topic, Topic):
+                sums.add_tiers(label, service.tiers.usage(each.topic, service.clock.wall()))
             end = each.topic.ledger.confirmed_end if isinstance(each.topic, Topic) else 0
             hosts: list[tuple[str, AnySubscription]] = [*each.topic.subscriptions.items()]
             for name, host in hosts:
@@ -220,10 +249,22 @@ class Metrics:
             if not number % METRIC_SLICE:
                 await asyncio.sleep(0)  # the others of the loop first
         await sums.write(page)
+        if service.tiering is not None:
+            _add_tiering(page, service.tiering)
         for code, count in service.rejected.items():
             page.add("danube_publishes_rejected_total", count, code)
         page.add("danube_topics", len(opened))
         page.add("danube_tail_cache_bytes", service.surroundings.cache.bytes)
+
+
+def _add_tiering(page: Page, tiering: Tiering) -> None:
+    page.add("danube_upload_lag_bound_seconds", tiering.tier.settings.lag_seconds)
+    page.add("danube_uploads_total", tiering.uploaded)
+    page.add("danube_uploaded_bytes_total", tiering.uploaded_bytes)
+    now = Counter(step for _, step, _ in tiering.troubles.listed())
+    for step in STEPS:
+        page.add("danube_tier_failures_total", tiering.troubles.failures.get(step, 0), step)
+        page.add("danube_tier_troubles", now[step], step)
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------

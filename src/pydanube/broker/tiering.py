@@ -30,6 +30,7 @@ from pydanube.storage.stream import Stream
 
 log = logging.getLogger(__name__)
 PLACE = "object storage"  # as a place of trouble, beside streams
+STEPS = ("claim", "space", "upload", "table", "merge", "local copies", "deletion", "index")  # that may fail
 TURN_SECONDS = 1.0
 CLAIM_SECONDS = 10.0  # that somebody who asks right after a start waits to know whose the place is
 UPLOADS_AT_ONCE = 2  # each holds a segment in the memory of the process that writes it

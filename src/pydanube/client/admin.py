@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ObjectsFailed, TierBusy
+from pydanube.base.errors import ObjectsFailed, ObjectsRefused, TierBusy
 from pydanube.client.consumer import Start, wire_start
 from pydanube.client.messages import Message
 from pydanube.client.reader import places_of
@@ -208,6 +208,8 @@ class Admin:
 
         `tell` is called with what came of each.
         """
+        if (await self.storage_status())["objects"] is None:
+            raise ObjectsRefused("this broker has no object storage: storage.objects.url is not set")
         sums: Reply = {"topic": topic, "segments": 0, "object_bytes": 0, "troubles": []}
         segments = self._each_segment(topic)
 

@@ -7,6 +7,7 @@ restart it, crash it and fill its disk; its address and its data stay.
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,9 +15,11 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
+from pydanube.adapters.objects_url import parse_objects_url
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import MIB
+from pydanube.broker.standalone import ObjectsSettings
 from pydanube.storage.settings import NodeSettings
 from pydanube.testing.clock import VirtualClock
 from pydanube.testing.faults import DiskFaults, use_up
@@ -126,17 +129,20 @@ class Life:
 class BrokerBeside:
     """A broker under test, told what to do by plain calls. `url` is what clients connect to, whatever befalls it."""
 
-    def __init__(self, data_dir: Path, port: int, clock: VirtualClock | None) -> None:
+    def __init__(self, data_dir: Path, port: int, clock: VirtualClock | None, objects: str | None = None) -> None:
         self.data_dir = data_dir
         self._port = port
         self._clock = clock
+        self._objects = None if objects is None else ObjectsSettings(parse_objects_url(objects, {}, os.environ))
         self._start()
         self.url = self._life.server.url
         self.address = self._life.server.address
 
     def _start(self) -> None:
         faults = DiskFaults()
-        settings = StandaloneSettings(self.data_dir, port=self._port, node=NODE, disk=faults.disk)
+        settings = StandaloneSettings(
+            self.data_dir, port=self._port, node=NODE, disk=faults.disk, objects=self._objects
+        )
         self._life = Life(settings, faults, self._clock)
         _, self._port = self._life.server.address
 
@@ -190,14 +196,15 @@ class RunningBroker:
 
 @contextmanager
 def broker_beside(
-    data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None
+    data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None, objects: str | None = None
 ) -> Iterator[BrokerBeside]:
     """A broker while the block runs.
 
-    By a `VirtualClock` its delays, timeouts and times to live pass when the test says so.
+    By a `VirtualClock` its delays, timeouts and times to live pass when the test says so. `objects` is the URL of its
+    object storage, such as file:///folder; without, it has none.
     """
     with tempfile.TemporaryDirectory(prefix="danube-") as temporary:
-        beside = BrokerBeside(data_dir or Path(temporary), port, clock)
+        beside = BrokerBeside(data_dir or Path(temporary), port, clock, objects)
         try:
             yield beside
         finally:
@@ -205,18 +212,20 @@ def broker_beside(
 
 
 @contextmanager
-def broker_thread(data_dir: Path | None = None, *, clock: VirtualClock | None = None) -> Iterator[str]:
+def broker_thread(
+    data_dir: Path | None = None, *, clock: VirtualClock | None = None, objects: str | None = None
+) -> Iterator[str]:
     """The same for a test that needs no more than the URL."""
-    with broker_beside(data_dir, clock=clock) as beside:
+    with broker_beside(data_dir, clock=clock, objects=objects) as beside:
         yield beside.url
 
 
 @asynccontextmanager
 async def broker(
-    data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None
+    data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None, objects: str | None = None
 ) -> AsyncIterator[RunningBroker]:
     """The same for a test with an event loop, which goes on while the broker starts and stops."""
-    block = broker_beside(data_dir, port=port, clock=clock)
+    block = broker_beside(data_dir, port=port, clock=clock, objects=objects)
     running = RunningBroker(await asyncio.to_thread(block.__enter__))
     try:
         yield running
