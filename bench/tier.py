@@ -27,7 +27,7 @@ from pydanube.ledger.segments import Segment, SegmentPlan
 from pydanube.tier.cutting import CutRows
 from pydanube.tier.process import SegmentProcesses
 from pydanube.tier.rows import rows_of
-from pydanube.tier.segment_file import SegmentWriter, check_whole, read_footer, read_group
+from pydanube.tier.segment_file import SegmentScan, SegmentWriter, read_footer, read_group
 from pydanube.wire.batch import Batch, Codec, build
 
 ROWS = 400_000
@@ -99,6 +99,14 @@ def decoded(data: bytes) -> int:
         cut = CutRows(read_group(footer, index, data[group.start : group.start + group.length]))
         rows += sum(cut.batch(place).count for place in range(len(cut)))
     return rows
+
+
+def check_whole(data: bytes) -> None:
+    """All of an object that is in memory."""
+    scan = SegmentScan(data, len(data))
+    for start, length in scan.parts():
+        scan.take(data[start : start + length])
+    scan.finish()
 
 
 def encode(figures: Figures) -> None:

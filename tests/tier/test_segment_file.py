@@ -17,9 +17,10 @@ from pydanube.ledger.segments import SegmentPlan
 from pydanube.tier.cutting import CutRows
 from pydanube.tier.rows import rows_of
 from pydanube.tier.segment_file import (
+    Footer,
+    SegmentScan,
     SegmentWriter,
     Unsound,
-    check_whole,
     footer_bytes,
     made,
     read_footer,
@@ -28,6 +29,15 @@ from pydanube.tier.segment_file import (
 from pydanube.wire.arrow import record_schema
 from pydanube.wire.batch import Batch
 from tier.rows_world import STREAM, batches_of, full, messages, plan_of, rebatched, segment_bytes, simple, streams
+
+
+def check_whole(data: bytes) -> Footer:
+    """All of an object that is in memory."""
+    scan = SegmentScan(data, len(data))
+    for start, length in scan.parts():
+        scan.take(data[start : start + length])
+    scan.finish()
+    return scan.footer
 
 
 def read_back(data: bytes) -> list[Batch]:

@@ -24,13 +24,19 @@ from pydanube.ledger.segments import Segment, SegmentPlan
 from pydanube.ledger.tables import Folded, TableListing
 from pydanube.ports.objects import Objects
 from pydanube.ports.offload import Offload
-from pydanube.tier.limits import GATHERED_BYTES, GATHERED_ROWS, OBJECT_BYTES_MAX, SEGMENT_BATCHES_BYTES_MAX
+from pydanube.tier.limits import (
+    GATHERED_BYTES,
+    GATHERED_ROWS,
+    OBJECT_BYTES_MAX,
+    SEGMENT_BATCHES_BYTES_MAX,
+    TAIL_BYTES,
+)
 from pydanube.tier.reading import SegmentReader
 from pydanube.tier.rows import rows_of
-from pydanube.tier.segment_file import SegmentWriter, Unsound, check_whole, checksum_of, made
+from pydanube.tier.segment_file import Footer, SegmentScan, SegmentWriter, Unsound, footer_bytes, made
 from pydanube.wire.batch import Batch
 
-STEPS = ("gather", "encode", "create", "created", "read", "check", "done")  # of a write, each named before it begins
+STEPS = ("gather", "encode", "create", "created", "check", "done")  # of a write, each named before it begins
 
 
 FollowTable = Callable[[TableListing], Awaitable[tuple[Folded, ...]]]
@@ -76,8 +82,7 @@ class DirectSegments:
         self._step("gather")
         writer = SegmentWriter(plan, stream)
         for source, segment in sources:
-            data = await self._whole(source, segment.size)
-            await self._checked(source, _add_segment, writer, data, segment)
+            await self._check(source, segment, writer.add)
         return await self._finish(key, stream, writer, sum(segment.bytes for _, segment in sources))
 
     async def _finish(self, key: str, stream: str, writer: SegmentWriter, batch_bytes: int) -> Segment:
@@ -91,15 +96,13 @@ class DirectSegments:
             await self._objects.create(key, data)
         except ObjectExists:
             return await self._adopt(key, segment, stream)
-        del data  # it is about to be read again, and twice is enough
+        del data  # what is read again need not fit beside it
         self._step("created")
+        self._step("check")
         try:
-            self._step("read")
-            again = await self._whole(key, segment.size)
+            await self._check(key, segment)
         except SegmentMissing:
             raise ObjectsFailed(f"{key} was made, and is not there") from None
-        self._step("check")
-        await self._checked(key, _check, again, segment)
         self._step("done")
         return segment
 
@@ -107,37 +110,59 @@ class DirectSegments:
         """An object is there: of an earlier attempt, of another writer of this plan, or something else."""
         try:
             size = await self._objects.size(key)
-            if size > OBJECT_BYTES_MAX:
-                raise SegmentConflict(f"{key}: an object of {size} bytes is there")
-            self._step("read")
-            theirs = await self._objects.read(key, 0, size)
         except ObjectMissing:
             raise ObjectsFailed(f"{key} was there, and is gone") from None
         self._step("check")
         try:
-            segment: Segment = await self._run(_same, theirs, ours, stream)
+            if size > OBJECT_BYTES_MAX:
+                raise Unsound(f"it has {size} bytes")
+            footer, checksum = await self._scan(key, size)
+            if (footer.stream, footer.plan, footer.rows, footer.digest) != (stream, ours.plan, ours.rows, ours.digest):
+                raise Unsound("it has other rows")
         except Unsound as error:
-            raise SegmentConflict(f"{key}: {error}") from None
+            raise SegmentConflict(f"{key}: another object is there: {error}") from None
+        segment = footer.segment(ours.bytes, size, checksum)
         self._step("done")
         return segment
 
     # -- checking and reading ----------------------------------------------------------------------------------------
 
     async def verify(self, key: str, segment: Segment) -> None:
-        data = await self._whole(key, segment.size)
-        await self._checked(key, _check, data, segment)
+        await self._check(key, segment)
 
     async def read(self, key: str, segment: Segment, offset: int, bytes_max: int) -> list[Batch]:
         return await self._reader.read(key, segment, offset, bytes_max)
 
-    async def _whole(self, key: str, size: int) -> bytes:
-        """All of an object that should have so many bytes; `SegmentDamaged` if it has more or less."""
+    async def _check(self, key: str, segment: Segment, take: Callable[[Any], None] | None = None) -> None:
+        """Reads all of it, and gives its rows away on the way; `SegmentDamaged` unless it is the one recorded."""
         try:
-            data = await self._objects.read(key, 0, size + 1)
+            footer, checksum = await self._scan(key, segment.size, take)
+            if checksum != segment.checksum:
+                raise Unsound("the checksum is not that of what was written")
+            footer.check(segment)
+        except Unsound as error:
+            raise SegmentDamaged(f"{key}: {error}") from None
         except ObjectMissing:
             raise SegmentMissing(key) from None
-        if len(data) != size:
-            raise SegmentDamaged(f"{key}: {'more' if len(data) > size else 'less'} than the {size} bytes written")
+
+    async def _scan(self, key: str, size: int, take: Callable[[Any], None] | None = None) -> tuple[Footer, str]:
+        """The footer and the checksum of an object of this size, part by part, so that little is in memory."""
+        tail = await self._range(key, max(size - TAIL_BYTES, 0), min(TAIL_BYTES, size), last=True)
+        length = footer_bytes(tail, size)
+        if length > len(tail):
+            tail = await self._range(key, size - length, length, last=True)
+        scan: SegmentScan = await self._run(SegmentScan, tail, size)
+        for start, length in scan.parts():
+            rows = await self._run(scan.take, await self._range(key, start, length))
+            if take is not None:
+                await self._run(take, rows)
+        return scan.footer, await self._run(scan.finish)
+
+    async def _range(self, key: str, start: int, length: int, *, last: bool = False) -> bytes:
+        """That part; of the last one, one byte more is asked for, which should not be there."""
+        data = await self._objects.read(key, start, length + last)
+        if len(data) != length:
+            raise Unsound("it is longer or shorter than what was written")
         return data
 
     # -- tables --------------------------------------------------------------------------------------------------------
@@ -184,33 +209,6 @@ class DirectSegments:
             return function(*arguments)
         return await self._offload.run(function, *arguments)
 
-    async def _checked(self, key: str, function: Callable[..., Any], *arguments: object) -> Any:
-        try:
-            return await self._run(function, *arguments)
-        except Unsound as error:
-            raise SegmentDamaged(f"{key}: {error}") from None
-
 
 def _add(writer: SegmentWriter, batches: Sequence[Batch]) -> None:
     writer.add(rows_of(batches))
-
-
-def _check(data: bytes, segment: Segment) -> None:
-    if len(data) != segment.size or checksum_of(data) != segment.checksum:
-        raise Unsound("size or checksum are not those of what was written")
-    check_whole(data).check(segment)
-
-
-def _same(theirs: bytes, ours: Segment, stream: str) -> Segment:
-    """What to record of an object that has our rows, whoever made it and however it is grouped."""
-    footer = check_whole(theirs)
-    if (footer.stream, footer.plan, footer.rows, footer.digest) != (stream, ours.plan, ours.rows, ours.digest):
-        raise Unsound("it has other rows")
-    return footer.segment(ours.bytes, len(theirs), checksum_of(theirs))
-
-
-def _add_segment(writer: SegmentWriter, data: bytes, segment: Segment) -> None:
-    """Checks on the way; what was added of a damaged segment is thrown away with the writer."""
-    if len(data) != segment.size or checksum_of(data) != segment.checksum:
-        raise Unsound("size or checksum are not those of what was written")
-    check_whole(data, writer.add).check(segment)

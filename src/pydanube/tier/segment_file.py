@@ -7,9 +7,9 @@ metadata, and the footer one in a block of 16 bytes before it. The format is in 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from io import BytesIO
 from struct import Struct
 
 import numpy as np
@@ -155,11 +155,9 @@ class SegmentWriter:
             ),
         }
         self._parquet.add_key_value_metadata({name: str(value) for name, value in facts.items()})
-        body = self._sink.taken()
+        self._sink.begin_footer()
         self._parquet.close()
-        footer = b"".join(self._sink.taken())
-        check = _CHECK.pack(_CHECK_MARK, crc32c(footer), 0)
-        return b"".join((*body, check, footer))
+        return self._sink.whole()
 
     def _write_groups(self, *, last: bool) -> None:
         if not self._waiting:
@@ -189,17 +187,18 @@ class SegmentWriter:
 
 
 class _Sink:
-    """The file that Parquet is written to: pieces in memory, and a running CRC32C."""
+    """The file that Parquet is written to: in memory, with a running CRC32C. The footer is kept apart."""
 
     closed = False
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._body = BytesIO()
+        self._footer: BytesIO | None = None
         self.position = 0
         self.crc = 0
 
     def write(self, piece: bytes) -> int:
-        self._pieces.append(piece)
+        (self._footer or self._body).write(piece)
         self.position += len(piece)
         self.crc = crc32c_extend(self.crc, piece)
         return len(piece)
@@ -213,10 +212,17 @@ class _Sink:
     def close(self) -> None:
         self.closed = True
 
-    def taken(self) -> list[bytes]:
-        """What was written since the last call."""
-        pieces, self._pieces = self._pieces, []
-        return pieces
+    def begin_footer(self) -> None:
+        self._footer = BytesIO()
+
+    def whole(self) -> bytes:
+        """The object, with our block before the footer. Nothing is copied but the footer."""
+        assert self._footer is not None
+        footer = self._footer.getvalue()
+        self._body.write(_CHECK.pack(_CHECK_MARK, crc32c(footer), 0) + footer)
+        data = self._body.getvalue()  # the buffer itself
+        self._body = BytesIO()
+        return data
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -324,26 +330,41 @@ class _Part:
         self.closed = True
 
 
-def check_whole(data: bytes, take: Callable[[pa.RecordBatch], None] | None = None) -> Footer:
-    """Reads all of an object, and gives its rows away; raises, perhaps later, unless they are what the footer says."""
-    footer = read_footer(data, len(data))
-    if data[: len(_MAGIC)] != _MAGIC:
-        raise Unsound("it does not start as Parquet does")
-    digest = RowDigest()
-    for index, group in enumerate(footer.groups):
-        rows = read_group(footer, index, data[group.start : group.start + group.length])
-        digest.update(rows)
-        if take is not None:
-            take(rows)
-    if digest.rows != footer.rows or digest.hexdigest() != footer.digest:
-        raise Unsound("the digest of its rows is another one")
-    return footer
+class SegmentScan:
+    """Reads an object from end to end, part by part, and says whether every byte and row is what its footer says."""
 
+    def __init__(self, tail: bytes, size: int) -> None:
+        """`tail` is the end of the object, with all of its footer."""
+        self.footer = read_footer(tail, size)
+        self._tail = tail[-self.footer.length :]
+        self._checksum = sha256()
+        self._digest = RowDigest()
+        self._next = 0
 
-def checksum_of(data: bytes) -> str:
-    return sha256(data).hexdigest()
+    def parts(self) -> list[tuple[int, int]]:
+        """Start and length of the parts to give to `take`, in order: a row group each, the first with what precedes."""
+        places = [(group.start, group.length) for group in self.footer.groups]
+        return [(0, sum(places[0])), *places[1:]]
+
+    def take(self, data: bytes) -> pa.RecordBatch:
+        """The rows of the next part. What `finish` says holds for all of them."""
+        before = len(_MAGIC) if self._next == 0 else 0
+        if data[:before] != _MAGIC[:before]:
+            raise Unsound("it does not start as Parquet does")
+        self._checksum.update(data)
+        rows = read_group(self.footer, self._next, data[before:])
+        self._digest.update(rows)
+        self._next += 1
+        return rows
+
+    def finish(self) -> str:
+        """The checksum of the object."""
+        if self._digest.rows != self.footer.rows or self._digest.hexdigest() != self.footer.digest:
+            raise Unsound("the digest of its rows is another one")
+        self._checksum.update(self._tail)
+        return self._checksum.hexdigest()
 
 
 def made(data: bytes, batch_bytes: int) -> Segment:
     """What to record of an object that was just made."""
-    return read_footer(data, len(data)).segment(batch_bytes, len(data), checksum_of(data))
+    return read_footer(data, len(data)).segment(batch_bytes, len(data), sha256(data).hexdigest())
