@@ -20,6 +20,9 @@ import (
 const messages = 20
 const patience = 20 * time.Second
 
+// Of the client itself, with half a second between them: unless told so, it gives up after about four seconds.
+const retries, pause = 60, 500
+
 var always = context.Background()
 var kinds = map[string]danube.SubType{
 	"exclusive":  danube.Exclusive,
@@ -35,7 +38,8 @@ func must(err error) {
 }
 
 func producer(client *danube.DanubeClient, topic string, reliable bool, partitioned bool) *danube.Producer {
-	builder := client.NewProducer().WithTopic(topic).WithName("go")
+	options := danube.ProducerOptions{MaxRetries: retries, MaxBackoffMs: pause}
+	builder := client.NewProducer().WithTopic(topic).WithName("go").WithOptions(options)
 	if reliable {
 		builder = builder.WithDispatchStrategy(danube.NewReliableDispatchStrategy())
 	}
@@ -57,8 +61,9 @@ type consumer struct {
 }
 
 func subscribe(client *danube.DanubeClient, topic string, kind danube.SubType) *consumer {
+	options := danube.ConsumerOptions{MaxRetries: retries, MaxBackoffMs: pause}
 	made, err := client.NewConsumer().WithTopic(topic).WithConsumerName("c").WithSubscription("s").
-		WithSubscriptionType(kind).Build()
+		WithSubscriptionType(kind).WithOptions(options).Build()
 	must(err)
 	must(made.Subscribe(always))
 	stream, err := made.Receive(always)
