@@ -1,4 +1,5 @@
-# Every command of the project. Targets build .venv/ from requirements.lock first, when it is missing or out of date.
+# Every command of the project. Targets build .venv/ from the lock files first, when it is missing or out of date:
+# what runs a broker from requirements.lock, what tests it from requirements-dev.lock, Spark from requirements-spark.lock.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -14,6 +15,7 @@ DATA_DIR ?= .danube
 
 BIN := .venv/bin
 STAMP := .venv/.built
+DEV := .venv/.dev
 SPARK := .venv/.spark
 PROTO := src/pydanube/api/grpc/proto
 
@@ -27,9 +29,9 @@ demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and what w
 	$(BIN)/python -m pydanube.sim demo
 
 test: $(SPARK) ## run the whole test suite
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
-test-clients: $(STAMP) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
+test-clients: $(DEV) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools  # has a protoc, for the Rust client
 	TEST_CLIENTS=1 $(BIN)/python -m pytest -q tests/grpc_face/test_other_clients.py
 
@@ -41,7 +43,7 @@ lint: $(SPARK) ## check style, format and types
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy --strict src
 
-format: $(STAMP) ## put imports and layout in order
+format: $(DEV) ## put imports and layout in order
 	$(BIN)/python -m ruff check --select I --fix .
 	$(BIN)/python -m ruff format .
 
@@ -51,13 +53,13 @@ sim: $(STAMP) ## simulate: SEEDS=how many, SEED=the first, PROFILE=one profile i
 sim-ci: $(STAMP) ## simulate what every change must pass: the mix and each narrow profile
 	$(BIN)/python -m pydanube.sim ci
 
-bench-core: $(STAMP) ## measure batches, the journal, engines, cursors and topics on this machine
+bench-core: $(DEV) ## measure batches, the journal, engines, cursors and topics on this machine
 	$(BIN)/python bench/core.py
 
-bench-broker: $(STAMP) ## measure a broker and the Python client in two processes
+bench-broker: $(DEV) ## measure a broker and the Python client in two processes
 	$(BIN)/python bench/broker.py
 
-bench-grpc: $(STAMP) ## measure the gRPC face with a raw socket, and grpcio.aio beside it
+bench-grpc: $(DEV) ## measure the gRPC face with a raw socket, and grpcio.aio beside it
 	$(BIN)/python bench/grpc_face.py
 
 bench-spark: $(SPARK) ## measure Spark reading from a broker (needs Java)
@@ -68,10 +70,10 @@ java: ## install the Java that Spark needs, on Debian and Ubuntu
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get update
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install --yes --no-install-recommends default-jre-headless
 
-bench-tier: $(STAMP) ## measure the cold tier: batches to Parquet and back, alone and in its processes
+bench-tier: $(DEV) ## measure the cold tier: batches to Parquet and back, alone and in its processes
 	$(BIN)/python bench/tier.py
 
-proto: $(STAMP) ## compile the .proto files of the gRPC face (needs grpcio-tools in .venv/)
+proto: $(DEV) ## compile the .proto files of the gRPC face (needs grpcio-tools in .venv/)
 	@$(BIN)/python -c 'import grpc_tools' 2>/dev/null || { echo "make proto needs grpcio-tools: $(BIN)/pip install grpcio-tools." >&2; exit 1; }
 	$(BIN)/python -m grpc_tools.protoc -I$(PROTO) --descriptor_set_out=$(PROTO)/descriptors.binpb $(PROTO)/*.proto
 
@@ -79,17 +81,19 @@ venv: $(STAMP) ## build .venv/ and nothing else
 
 lock: ## resolve the newest allowed dependencies into both lock files (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv." >&2; exit 1; }
-	uv pip compile pyproject.toml --group dev --extra arrow --universal --python-version 3.11 --upgrade \
-	    --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
-	    --output-file .lock.new
-	{ printf '# Every package of .venv/ with its hashes, for Python 3.11 and newer. Regenerate with: make lock\n'; \
-	    cat .lock.new; } > requirements.lock
-	uv pip compile pyproject.toml --extra spark --constraint requirements.lock --universal --python-version 3.11 --upgrade \
-	    --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
-	    --output-file .lock.new
-	{ printf '# What Spark needs beside requirements.lock, in the same manner. Regenerate with: make lock\n'; \
-	    cat .lock.new; } > requirements-spark.lock
-	rm -f .lock.new
+	@set -e; \
+	resolve() { \
+	    note=$$1; file=$$2; shift 2; \
+	    uv pip compile pyproject.toml "$$@" --universal --python-version 3.11 --upgrade --generate-hashes \
+	        --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet --output-file .lock.new; \
+	    { printf '# %s, with hashes, for Python 3.11 and newer. Regenerate with: make lock\n' "$$note"; cat .lock.new; } > $$file; \
+	    rm -f .lock.new; \
+	}; \
+	resolve 'What a broker and its clients need' requirements.lock --group build --extra arrow --extra objects; \
+	resolve 'What tests need beside requirements.lock' requirements-dev.lock --group dev --extra delta \
+	    --constraint requirements.lock; \
+	resolve 'What Spark needs beside the others' requirements-spark.lock --extra spark \
+	    --constraint requirements.lock --constraint requirements-dev.lock
 
 clean: ## remove .venv/ and every cache
 	rm -rf .venv .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
@@ -114,9 +118,17 @@ $(STAMP): requirements.lock pyproject.toml
 	    fail "pip could not install the project itself into .venv/ (pip's own message is above)."; \
 	touch $@
 
-# Half a gigabyte that only Spark needs: beside .venv/ as `make run` wants it.
-$(SPARK): requirements-spark.lock $(STAMP)
-	@echo "adding Spark to .venv/"; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements-spark.lock || \
-	    { echo "pip could not install requirements-spark.lock; it needs a package index it can reach (pip's own message is above)." >&2; exit 1; }
+# What only tests, or only Spark, need is beside what `make run` wants.
+$(DEV): requirements-dev.lock $(STAMP)
+	@$(call add,requirements-dev.lock,what tests need)
 	@touch $@
+
+$(SPARK): requirements-spark.lock $(DEV)
+	@$(call add,requirements-spark.lock,Spark)
+	@touch $@
+
+define add
+	echo "adding $(2) to .venv/"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r $(1) || \
+	    { echo "pip could not install $(1); it needs a package index it can reach (pip's own message is above)." >&2; exit 1; }
+endef

@@ -338,10 +338,11 @@ def test_the_repository_names_no_machine_and_no_package_index() -> None:
     assert complaints == []
 
 
-def test_the_lock_names_packages_and_hashes_only() -> None:
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    assert "://" not in text
-    assert "--hash=sha256:" in text
+def test_locks_name_packages_and_hashes_only() -> None:
+    for lock in ROOT.glob("requirements*.lock"):
+        text = lock.read_text(encoding="utf-8")
+        assert "://" not in text
+        assert "--hash=sha256:" in text
 
 
 def requirement_name(requirement: str) -> str:
