@@ -229,9 +229,9 @@ def test_tls_goes_by_the_authority_that_is_named(tmp_path: Path) -> None:
         server = Server(StandaloneSettings(tmp_path / "data", port=0, certificate=authority.sign()))
         await server.start()
         try:
-            async with pydanube.connect(server.url, ca_file=str(authority.file)) as client:
-                async with client.producer("/default/t") as producer:
-                    await producer.send_many(numbers(0, 9))
+            connected = pydanube.connect(server.url, ca_file=str(authority.file))
+            async with connected as client, client.producer("/default/t") as producer:
+                await producer.send_many(numbers(0, 9))
             readers = Readers(server.url, "/default/t")
             found = await asyncio.to_thread(all_rows, readers.batch(**{"tls.ca": str(authority.file)}))
             assert values_of(found) == numbers(0, 9)
