@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pydanube.api import sink_verbs as _sink_verbs  # enters its verbs
 from pydanube.api.fields import number, text
 from pydanube.api.verbs import VERBS, Caller, limit_of, page, tiers_of, verb
 from pydanube.base.errors import TopicNotFound
@@ -16,7 +15,7 @@ from pydanube.broker.tiers import Part, Uploaded, Verified
 from pydanube.broker.topic import Topic
 from pydanube.wire.objects import Object
 
-__all__ = ["VERBS", "_sink_verbs"]
+__all__ = ["VERBS"]
 USAGES_A_TURN = 50  # topics, before others of the loop have theirs
 
 
@@ -85,6 +84,14 @@ def _part(topic: str, part: Part) -> Object:
         "object_bytes": part.size,
         "newest": part.newest,
     }
+
+
+@verb("storage.table")
+async def table(caller: Caller, fields: Object) -> Object:
+    name = text(fields, "topic")
+    found = await caller.service.admin.table(caller.principal, name)
+    facts = {"made": found.made, "grows": found.grows, "troubles": list(found.troubles)}
+    return {"topic": name, "format": "delta", "uri": found.uri, **facts}
 
 
 @verb("storage.verify")

@@ -22,6 +22,7 @@ from pydanube.broker.holds import AnySubscription, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.redrive import Redriven, Wanted, redrive
 from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.tables import TABLE_STEPS, Table
 from pydanube.broker.tiers import Usage, total
 from pydanube.broker.topic import LATEST, Topic
 from pydanube.dispatch.explain import Cause as Why
@@ -98,6 +99,15 @@ class Admin:
         places = await self._places(principal, name)
         self._service.reliable(places[0])
         return self._usage(places)
+
+    async def table(self, principal: Principal, name: str) -> Table:
+        """Of a topic as a whole, whichever partition is named. `ObjectsRefused` if it cannot have one here."""
+        topics = [self._service.reliable(each) for each in await self._places(principal, name)]
+        tiering, streams = self._service.tiers.tiering, [topic.ledger.stream for topic in topics]
+        uri = tiering.tables.uri(streams[0].name)
+        made = any(stream.record.cold.tabled for stream in streams)
+        troubles = [trouble for stream in streams for trouble in tiering.troubles.of(stream.name, *TABLE_STEPS)]
+        return Table(uri, made, any(topic.options.table for topic in topics), tuple(dict.fromkeys(troubles)))
 
     def _usage(self, places: Sequence[Opened]) -> Usage:
         tiers, now = self._service.tiers, self._service.clock.wall()

@@ -23,6 +23,7 @@ from pydanube.storage.cold import ColdTier
 from pydanube.storage.stream import Stream
 
 log = logging.getLogger(__name__)
+TABLE_STEPS = ("table", "merge")  # of a round of tiering
 MERGES_AT_ONCE = 1  # live traffic and uploads go first
 _Seen = tuple[tuple[Entry, ...], bool]  # what a table was brought to, and whether it was to grow
 
@@ -34,6 +35,16 @@ class _Followed:
     seen: _Seen | None = None
     spoilt: set[str] = field(default_factory=set)  # keys of segments that could not be merged; no more than there are
     idle: Cold | None = None  # of this nothing is to be merged
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A topic's table, for people."""
+
+    uri: str
+    made: bool  # something is, or was, listed in it
+    grows: bool  # the policy says so: what is uploaded is listed
+    troubles: tuple[str, ...]  # why it is not up to date
 
 
 class Tables:

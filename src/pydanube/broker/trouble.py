@@ -56,9 +56,10 @@ class Troubles:
     def places(self) -> list[str]:
         return sorted({place for place, _ in self._found})
 
-    def of(self, place: str) -> list[str]:
-        """One line for each step that does not work."""
-        return [f"{step}: {trouble.what}" for (found, step), trouble in self._found.items() if found == place]
+    def of(self, place: str, *steps: str) -> list[str]:
+        """One line for each step that does not work, of these or of all."""
+        found = [(step, trouble) for (where, step), trouble in self._found.items() if where == place]
+        return [f"{step}: {trouble.what}" for step, trouble in found if not steps or step in steps]
 
     def listed(self) -> list[tuple[str, str, str]]:
         return [(place, step, trouble.what) for (place, step), trouble in self._found.items()]

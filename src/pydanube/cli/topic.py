@@ -7,11 +7,13 @@ from typing import Any
 import click
 
 from pydanube.cli import values
+from pydanube.cli.failures import Exit, say
 from pydanube.cli.lazy import Noun
 from pydanube.cli.messages import peeked
 from pydanube.cli.output import Agreement, Output, destructive, printed
 from pydanube.cli.reading import place_in
 from pydanube.cli.running import connected, rehearsed
+from pydanube.cli.snippets import snippets
 from pydanube.cli.values import PLACES, many, policies_of, sized
 from pydanube.client import Client
 
@@ -136,6 +138,36 @@ async def peek(client: Client, output: Output, name: str, count: int, start: Any
         peeked(found, for_people=output.for_people),
         ("partition", "offset", "publish_time", "key", "payload", "attributes"),
     )
+
+
+@topic.command("table", epilog="Example: danube topic table orders")
+@click.argument("name", type=values.topic)
+@printed
+@connected
+async def table(client: Client, output: Output, name: str) -> None:
+    """Where its table is, and how DuckDB, Polars and Spark read it.
+
+    A topic with the policy `table=delta` is a Delta table of all its partitions, as far as it is uploaded.
+    """
+    found = await client.admin.table(name)
+    if not output.for_people:
+        return output.record({**found, "snippets": snippets(found["uri"])})
+    if not found["made"]:
+        say("; ".join([f"{name} has no table yet", *found["troubles"]]), _next_step(name, grows=found["grows"]))
+        raise click.exceptions.Exit(Exit.FAILED)
+    click.echo(f"uri: {found['uri']}")
+    for reader, snippet in snippets(found["uri"]).items():
+        click.echo(f"\n# {reader}\n{snippet}")
+    if not found["grows"]:
+        say("the policy was taken back: what is uploaded from now on is not in it")
+    for trouble in found["troubles"]:
+        say(f"it is not up to date: {trouble}")
+
+
+def _next_step(name: str, *, grows: bool) -> str:
+    if grows:
+        return f"It is made with the first upload: `danube storage upload {name}` does that now."
+    return f"`danube topic alter {name} --policy table=delta` makes it one."
 
 
 def _true(record: dict[str, Any]) -> dict[str, Any]:

@@ -153,6 +153,8 @@ def policies_of(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _policy(name: str, value: str) -> Any:
+    if name == "table" and value.lower() == "none":
+        return "none"  # a value of its own: not for this topic, whatever its namespace says
     if value.lower() in ("none", "null", ""):
         return None
     if _WHOLE.fullmatch(value):

@@ -197,6 +197,10 @@ class Admin:
                     at = int(each["last"]) + 1
                 more = bool(reply["more"]) and bool(reply["segments"])
 
+    async def table(self, topic: str) -> Reply:
+        """The `uri` of the table that the topic is, and whether it is `made` yet and `grows` with what is uploaded."""
+        return await self._ask("storage.table", topic=topic)
+
     async def verify_segment(self, topic: str, first: int) -> Reply:
         """Reads the object of the segment again that starts there. `result` is sound, lost, damaged or gone."""
         return await self._finished("storage.verify", topic=topic, first=first)

@@ -151,6 +151,14 @@ ANSWERS: dict[str, Object] = {
     "storage.list": {"topics": _list(_object({"topic": TEXT, **_USAGE})), "more": FLAG},
     "storage.usage": {"topic": TEXT, **_USAGE},
     "storage.segments": {"segments": _list(_object(_SEGMENT)), "more": FLAG},
+    "storage.table": {
+        "topic": TEXT,
+        "format": {"enum": ["delta"]},
+        "uri": TEXT,
+        "made": FLAG,
+        "grows": FLAG,
+        "troubles": _list(TEXT),
+    },
     "storage.verify": {
         "topic": TEXT,
         "first": NUMBER,

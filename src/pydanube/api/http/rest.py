@@ -279,6 +279,7 @@ _OF_STORAGE = [
             "limit": Field("number", "how many at most, 1 to 500"),
         },
     ),
+    _route("GET", f"{TOPIC}/storage/table", "storage.table", "The table that a topic is, and whether there is one yet"),
     _route(
         "POST",
         f"{TOPIC}/storage/verify",
