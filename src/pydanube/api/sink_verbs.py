@@ -1,9 +1,12 @@
-"""What a job asks that writes exactly once: where to stage its rows, and to commit what it has staged."""
+"""What a job asks that writes exactly once: where to stage its rows, and to commit what it has staged.
+
+Only of the native protocol: a job stages its rows by it.
+"""
 
 from __future__ import annotations
 
 from pydanube.api.fields import number, text
-from pydanube.api.verbs import Caller, verb
+from pydanube.api.verbs import Caller, Verb
 from pydanube.base.errors import RequestInvalid
 from pydanube.ledger.sinks import Once, Request, SinkKey, SinkRecord
 from pydanube.wire.objects import Object
@@ -17,14 +20,12 @@ def _last(record: SinkRecord) -> Object:
     return {"batch": record.batch, "run": record.run, "source": record.source, "committed": record.committed}
 
 
-@verb("sink.begin")
 async def begin(caller: Caller, fields: Object) -> Object:
     """The topic to stage in, and the last batch that was committed."""
     staging, last = await caller.service.sinks.begin(caller.principal, _key(fields))
     return {"staging": staging, "last": None if last is None else _last(last)}
 
 
-@verb("sink.commit")
 async def commit(caller: Caller, fields: Object) -> Object:
     """Answered when all rows are there and seen; `done` if they were before."""
     try:
@@ -38,7 +39,6 @@ async def commit(caller: Caller, fields: Object) -> Object:
     return {"verdict": verdict.value}
 
 
-@verb("sink.list")
 async def list_sinks(caller: Caller, fields: Object) -> Object:
     found = caller.service.sinks.listed()[:1_000]
     return {
@@ -48,8 +48,10 @@ async def list_sinks(caller: Caller, fields: Object) -> Object:
     }
 
 
-@verb("sink.forget")
 async def forget(caller: Caller, fields: Object) -> Object:
     """The writer may begin anew, or will not come again."""
     await caller.service.sinks.forget(caller.principal, _key(fields))
     return {}
+
+
+VERBS: dict[str, Verb] = {"sink.begin": begin, "sink.commit": commit, "sink.list": list_sinks, "sink.forget": forget}
