@@ -14,7 +14,7 @@ from pydanube.sim.plan import FAULTS, PROFILES, plan_for
 from pydanube.sim.run import Outcome, run_job, run_plan
 from pydanube.sim.shrink import shrink
 
-# Seeds a profile in CI, from the fault matrix: S0, D2, D8, D9, D10, N1, N5, N2, M3, D6 and R1, T1, N4, L1, L2, L4, P3.
+# Seeds in CI, by profile: S0, D2, D8, D9, D10, N1, N5, N2, M3, D6 and R1, T1, N4, L1, L2, L4, P3, N6 of the matrix.
 CI_SEEDS = {
     "mixed": 300,
     "power": 200,
@@ -32,6 +32,7 @@ CI_SEEDS = {
     "seek": 100,
     "poison": 20,
     "producers": 100,
+    "tier": 150,
 }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 from pydanube.base.errors import CatalogConflict, NodeUnreachable
-from pydanube.base.ids import LedgerId
+from pydanube.base.ids import Epoch, LedgerId
 from pydanube.ledger.catalog import StreamRecord
 
 
@@ -19,6 +20,7 @@ class SimCatalog:
         self._versions = 0  # given so far: none comes twice, also where a record was deleted and made again
         self._ledgers = 0
         self.unreliable = 0.0  # the chance that an answer is lost
+        self.watch: Callable[[str, StreamRecord, StreamRecord], None] | None = None  # sees each change as it happens
 
     async def load(self, stream: str) -> tuple[StreamRecord, int]:
         await self._travel()
@@ -29,6 +31,8 @@ class SimCatalog:
         self._check(stream, version)
         self._versions += 1
         stored = self._versions
+        if self.watch is not None:
+            self.watch(stream, self._records.get(stream, (StreamRecord(), 0))[0], record)
         self._records[stream] = (record, stored)
         await self._travel()
         return stored
@@ -56,6 +60,10 @@ class SimCatalog:
     @property
     def next_ledger(self) -> LedgerId:
         return LedgerId(self._ledgers + 1)
+
+    def owner(self, stream: str) -> Epoch:
+        """The truth, for whoever watches the world."""
+        return self._records.get(stream, (StreamRecord(), 0))[0].owner
 
     def known(self) -> frozenset[LedgerId]:
         return frozenset(ledger.id for record, _ in self._records.values() for ledger in record.ledgers)

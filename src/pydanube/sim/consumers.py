@@ -159,7 +159,7 @@ class ConsumerClient:
 
 async def seek_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
     """Back or forward, to an offset or a time; every subscription, one after the other."""
-    draw, history = broker.random, broker.world.history
+    draw, history, instance = broker.random, broker.world.history, memory.history.instance
     while not broker.world.healed:
         await asyncio.sleep(draw.uniform(0.3, 1.5))
         name = draw.choice(list(topic.subscriptions) or [""])
@@ -170,6 +170,8 @@ async def seek_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemo
             offset = draw.randint(topic.ledger.first, topic.ledger.confirmed_end)
             if draw.random() < 0.3:
                 offset = await topic.find_time(broker.clock.wall() - draw.randrange(3_000_000))
+            if memory.history.instance != instance:
+                return  # it has connected to the next owner
             if not await _seek(broker, topic, host, offset, memory.subscriptions[name]):
                 continue
         except DanubeError as error:

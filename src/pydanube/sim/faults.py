@@ -174,6 +174,34 @@ class Troublemaker:
     def _reliable(self) -> None:
         self.world.catalog.unreliable = 0.0
 
+    # -- object storage ------------------------------------------------------------------------------------------------
+
+    def _objects_fail(self, fault: Fault) -> None:
+        self._objects(fault, failing=0.2 + 0.8 * fault.amount)
+
+    def _objects_unsure(self, fault: Fault) -> None:
+        self._objects(fault, unsure=0.2 + 0.8 * fault.amount)
+
+    def _objects_slow(self, fault: Fault) -> None:
+        self._objects(fault, slowness=3 * fault.amount)
+
+    def _objects(self, fault: Fault, **trouble: float) -> None:
+        for name, amount in trouble.items():
+            setattr(self.world.objects, name, amount)
+            self.later(fault.seconds * 2, setattr, self.world.objects, name, 0.0)
+
+    def _objects_hang(self, fault: Fault) -> None:
+        self.world.objects.hanging_until = self.world.loop.time() + fault.seconds * 2
+
+    def _objects_stale(self, fault: Fault) -> None:
+        self.world.objects.list_stale()
+
+    def _objects_lost(self, fault: Fault) -> None:
+        self.world.objects.lose(fault.target)
+
+    def _objects_damaged(self, fault: Fault) -> None:
+        self.world.objects.damage(fault.target, fault.amount)
+
     # -- the end of trouble ------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
@@ -183,6 +211,7 @@ class Troublemaker:
         self._normal_link()
         self._reliable()
         world.network.heal()
+        world.objects.heal()
         for machine in world.machines:
             machine.clock.set_right()
             world.loop.resume(machine.process)

@@ -31,10 +31,18 @@ FAULTS = {
     "wipe": "R1: a storage node loses its disk and comes back as a new one",
     "damage": "D6: bits flip on one storage node",
     "catalogue": "the catalogue answers late or not at all",
+    "objects_fail": "N6: requests to object storage fail",
+    "objects_unsure": "N6: they are done, and the answers are lost",
+    "objects_slow": "N6: they take seconds",
+    "objects_hang": "N6: they land much later, whether or not somebody still waits",
+    "objects_stale": "N6: listings show what was there before",
+    "objects_lost": "N6: an object vanishes, until it is restored in the end",
+    "objects_damaged": "N6: an object changes or is cut off, until it is restored in the end",
 }
+OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
 # Which faults a profile draws from. `mixed` draws a subset of all per seed, and nothing for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
-    "mixed": tuple(FAULTS),
+    "mixed": tuple(kind for kind in FAULTS if kind not in OBJECTS),  # these come where there is object storage
     "power": ("power", "power_all", "kill"),
     "disk": ("write_error", "sync_error", "name_error", "kill", "power"),
     "full": ("full", "kill", "power"),
@@ -50,6 +58,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "seek": ("kill", "power", "power_all", "write_error", "slow"),
     "poison": ("kill", "power"),
     "producers": ("kill", "power", "isolate", "lossy", "late", "rival", "write_error", "sync_error"),
+    "tier": ("kill", "power", "rival", "pause", "isolate", "catalogue", *OBJECTS),
 }
 # What happens to topics besides faults, in the profiles that are about them: L1, L2, L4, P3 of the matrix.
 TRAITS: dict[str, tuple[str, ...]] = {
@@ -58,7 +67,8 @@ TRAITS: dict[str, tuple[str, ...]] = {
     "poison": ("poison", "churn"),
     "producers": (),
     "clock": ("retention", "ttl"),
-    "mixed": ("churn", "seek", "retention", "poison", "ttl"),
+    "tier": ("tier", "seek", "truncate"),
+    "mixed": ("churn", "seek", "retention", "poison", "ttl", "tier", "truncate"),
 }
 COPIES = (
     Copies(1, 1, 1),
@@ -124,8 +134,9 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
     seconds = draw.uniform(4.0, 12.0) * scale
     streams = draw.choice((1, 1, 1, 2) if topics else (1, 1, 2, 3))
     count = 0 if not kinds else max(1, round(draw.uniform(2, 9) * scale))
+    sizes = ((60, 100, 140) if profile == "tier" else (20, 40, 60)) if topics else (60, 120, 200)
     faults = sorted((_fault(draw, kinds, seconds) for _ in range(count)), key=lambda fault: fault.at)
-    return Plan(
+    plan = Plan(
         seed=seed,
         profile=profile,
         nodes=nodes,
@@ -138,13 +149,20 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         journal_apart=draw.random() < 0.2,
         file_bytes=draw.choice((64, 96) if topics else (16, 24, 48)) * 4096,
         ledger_bytes=draw.choice((4_000, 20_000, 1_000_000)),
-        messages=round(draw.choice((20, 40, 60) if topics else (60, 120, 200)) * scale),
+        messages=round(draw.choice(sizes) * scale),
         seconds=seconds,
         trims=draw.random() < 0.6,
         faults=tuple(faults),
         topics=topics,
         traits=_traits(draw, profile) if topics else (),
     )
+    return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan
+
+
+def _with_object_faults(plan: Plan) -> Plan:
+    draw = random.Random(f"{plan.profile}/{plan.seed}/objects")
+    more = [_fault(draw, OBJECTS, plan.seconds) for _ in range(draw.randint(1, 4))]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
 
 def _has_topics(seed: int, profile: str) -> bool:

@@ -14,6 +14,7 @@ from pydanube.sim.history import Violation
 from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
 from pydanube.sim.plan import Plan, plan_for
 from pydanube.sim.reading import read_all
+from pydanube.sim.tier_drain import check_losses, drain_tier, explain_tier
 from pydanube.sim.topic_drain import drain_topics, explain_topics
 from pydanube.sim.world import World
 
@@ -78,9 +79,13 @@ async def _story(world: World, trouble: Troublemaker) -> None:
     trouble.heal()
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
+            if world.tiered:
+                await check_losses(world)
             await (drain_topics(world) if world.plan.topics else _drain(world))
+            if world.tiered:
+                await drain_tier(world)
     except TimeoutError:
-        why = explain_topics(world)
+        why = f"{explain_topics(world)} {explain_tier(world)}"
         world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed. {why}")
     for machine in world.storage:
         for disk in machine.disks:

@@ -19,7 +19,7 @@ async def drain_topics(world: World) -> None:
         memory = world.topics[name]
         await _publish_again(world, name, number, memory)
         while True:
-            _, topic = await _owner(world, name, number)
+            _, topic = await find_owner(world, name, number)
             if all(producer.pending is None for producer in memory.producers) and _finished(topic, memory):
                 break
             await asyncio.sleep(0.2)
@@ -35,7 +35,7 @@ async def drain_topics(world: World) -> None:
             subscription.check_floor(cursor, world.history.check)
 
 
-async def _owner(world: World, name: str, number: int) -> tuple[TopicBroker, Topic]:
+async def find_owner(world: World, name: str, number: int) -> tuple[TopicBroker, Topic]:
     while True:
         broker = world.topic_hosts.get(world.owners[name])
         topic = broker.topics.get(name) if broker is not None else None
@@ -48,7 +48,7 @@ async def _owner(world: World, name: str, number: int) -> tuple[TopicBroker, Top
 async def _publish_again(world: World, name: str, number: int, memory: TopicMemory) -> None:
     for count in range(3):
         while True:
-            broker, topic = await _owner(world, name, number)
+            broker, topic = await find_owner(world, name, number)
             batch = broker.batch(memory, f"-/last/{world.loop.events}", count, 2)
             if await broker.publish(topic, memory, batch):
                 break

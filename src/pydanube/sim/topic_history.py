@@ -75,7 +75,7 @@ class SubscriptionHistory:
         return next((era for era in reversed(self.eras) if era.generation == generation), None)
 
     def done(self, era: Era, offset: int) -> bool:
-        return era.acknowledged(offset) or offset in self.given_up
+        return era.acknowledged(offset) or offset in self.given_up or offset < self.topic.truncated
 
     # -- what a topic remembers ----------------------------------------------------------------------------------------
 
@@ -181,6 +181,7 @@ class TopicHistory:
         self.instance = 0  # one more with each open; older ones are stale
         self.lossy = False  # buffered: some of what was confirmed may be gone
         self.expires = False  # messages have a time to live
+        self.truncated = 0  # what lies below was given up by somebody who may
         self.published: dict[int, bytes] = {}  # offset: payload, of what was confirmed
         self.keys: dict[int, bytes] = {}
         self.subscriptions: dict[str, SubscriptionHistory] = {}

@@ -30,6 +30,7 @@ from pydanube.ports.storage import StorageNodes
 from pydanube.sim.clock import EPOCH_SECONDS, SimClock
 from pydanube.sim.consumers import ConsumerClient, seek_now_and_then
 from pydanube.sim.randomness import SimRandomness
+from pydanube.sim.tiering import KEEPS, cold_tier, read_through, tiering_of, truncate_now_and_then
 from pydanube.sim.topic_history import SubscriptionHistory, TopicHistory
 from pydanube.storage.tail import TailCache
 from pydanube.wire.batch import Batch, Codec, build
@@ -84,6 +85,8 @@ def memory_for(world: World, name: str, durability: Durability) -> TopicMemory:
         dead_letter_topic=f"{name}-dead" if poison else None,
     )
     retention = RetentionPolicy(seconds=1) if "retention" in plan.traits and draw.random() < 0.5 else None
+    if "tier" in plan.traits:
+        retention = Random(f"{plan.profile}/{plan.seed}/{name}/keep").choice(KEEPS)
     ttl = 3 if "ttl" in plan.traits and draw.random() < 0.5 else None
     history.expires = ttl is not None
     options = TopicOptions(
@@ -114,13 +117,19 @@ class TopicBroker:
         self.random = world.loop.fork_random(f"clients/{name}/{world.loop.events}")
         self.topics: dict[str, Topic] = {}
         self._name = name
-        self._randomness = randomness
-        self._nodes = nodes
+        self.randomness = randomness
+        self.nodes = nodes
         self._cache = TailCache(self.random.choice((2_000, 20_000, 1_000_000)))
+        self._tier = None
+        if world.tiered:
+            self._tier = cold_tier(world, world.loop.fork_random(f"tier/{name}/{world.loop.events}"))
+        self.tiering = None if self._tier is None else tiering_of(self, self._tier)
 
     async def run(self) -> None:
         """Looks for topics to own, for ever."""
         tasks: dict[str, asyncio.Task[None]] = {}
+        if self.tiering is not None:
+            tasks["tiering"] = asyncio.get_running_loop().create_task(self.tiering.run())
         while True:
             for name, owner in self.world.owners.items():
                 running = tasks.get(name)
@@ -131,7 +140,13 @@ class TopicBroker:
     async def _own(self, name: str) -> None:
         memory = self.world.topics[name]
         around = Surroundings(
-            self.world.catalog, self._nodes, self.clock, self._randomness, self._cache, self._dead_letter
+            self.world.catalog,
+            self.nodes,
+            self.clock,
+            self.randomness,
+            self._cache,
+            self._dead_letter,
+            self._tier,
         )
         try:
             topic = await Topic.open(name, around, memory.options)
@@ -139,6 +154,9 @@ class TopicBroker:
             self.world.loop.trace("open.failed", self._name, name, error.code)
             return
         self.world.loop.trace("opened", self._name, name, topic.epoch)
+        if topic.epoch != self.world.catalog.owner(name):  # so slowly that another owner serves it by now
+            await topic.close()
+            return
         memory.history.instance += 1
         memory.history.lossy |= memory.options.durability is Durability.BUFFERED
         for known in topic.state:
@@ -160,6 +178,10 @@ class TopicBroker:
         clients += [self._consume(topic, memory, subscription) for subscription in memory.subscriptions.values()]
         if "seek" in self.world.plan.traits:
             clients.append(seek_now_and_then(self, topic, memory))
+        if self.tiering is not None:
+            clients.append(read_through(self, topic, memory))
+        if "truncate" in self.world.plan.traits:
+            clients.append(truncate_now_and_then(self, topic, memory))
         return clients
 
     # -- producers -----------------------------------------------------------------------------------------------------
@@ -187,6 +209,8 @@ class TopicBroker:
 
     def confirm(self, memory: TopicMemory, batch: Batch, offset: int) -> None:
         self.world.loop.trace("published", memory.history.name, offset, batch.count)
+        if self.tiering is not None:
+            self.world.tier.published(memory.history.name, offset, batch)
         for place, (payload, key) in enumerate(zip(batch.payloads(), batch.keys(), strict=True)):
             self.world.history.ack(memory.history.name, offset + place, payload or b"")
             memory.history.publish(offset + place, payload or b"", key)

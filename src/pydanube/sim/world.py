@@ -17,9 +17,11 @@ from pydanube.sim.disk import SimDisk
 from pydanube.sim.history import History
 from pydanube.sim.loop import Process, SimLoop
 from pydanube.sim.network import Link, SimNetwork
+from pydanube.sim.objects import SimObjects
 from pydanube.sim.plan import Plan
 from pydanube.sim.publishing import Broker
 from pydanube.sim.randomness import SimRandomness
+from pydanube.sim.tier_history import TierHistory
 from pydanube.sim.topics import TopicBroker, TopicMemory, memory_for
 from pydanube.storage.node import DiskNode
 from pydanube.storage.remote import NodeServer, RemoteCaller
@@ -89,7 +91,11 @@ class World:
     def __post_init__(self) -> None:
         self.network = SimNetwork(self.loop, self.loop.fork_random("network"), Link())
         self.catalog = SimCatalog(self.loop.fork_random("catalogue"))
+        self.objects = SimObjects(self.loop, self.loop.fork_random("objects"))
+        self.tier = TierHistory(self.history, self.objects, self.loop)
         plan = self.plan
+        if self.tiered:
+            self.catalog.watch = self.tier.stored
         if plan.embedded:
             self.storage.append(self._machine("b0", disks=True))
             self.brokers = self.storage
@@ -102,6 +108,10 @@ class World:
             self.owners[name] = self.brokers[place % len(self.brokers)].name
             if plan.topics:
                 self.topics[name] = memory_for(self, name, plan.durabilities[place])
+
+    @property
+    def tiered(self) -> bool:
+        return "tier" in self.plan.traits
 
     @property
     def machines(self) -> list[Machine]:

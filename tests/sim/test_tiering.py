@@ -1,0 +1,141 @@
+"""The cold tier in the simulator: a few seeds, the same seed twice, and guards turned off, which must be found."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from pydanube.base.errors import SegmentMissing
+from pydanube.base.limits import OFFSET_MAX
+from pydanube.broker.tiering import Tiering
+from pydanube.broker.topic import Topic
+from pydanube.ledger.catalog import LedgerRecord, Phase, StreamRecord
+from pydanube.ledger.cold import Cold
+from pydanube.ledger.segments import Segment, segment_key
+from pydanube.sim.run import Outcome, run_seed
+from pydanube.storage.cold import ColdReader
+from pydanube.storage.stream import Stream
+from pydanube.tier.direct import DirectSegments
+from pydanube.wire.batch import Batch
+
+SEEDS = 40
+
+
+def found(*promises: str) -> Outcome:
+    """The first seed that breaks one of these promises."""
+    for seed in range(SEEDS):
+        outcome = run_seed(seed, "tier")
+        if set(promises) & {violation.promise for violation in outcome.violations}:
+            return outcome
+    pytest.fail(f"{SEEDS} seeds found nothing")
+
+
+def test_seeds_with_object_storage_keep_every_promise() -> None:
+    for seed in range(2000, 2008):
+        assert run_seed(seed, "tier").violations == (), f"seed {seed}"
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    for seed in range(3):
+        assert run_seed(seed, "tier").digest == run_seed(seed, "tier").digest
+
+
+# -- guards turned off -------------------------------------------------------------------------------------------------
+
+
+def test_local_copies_that_go_before_the_object_is_read_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def believes(self: DirectSegments, key: str, segment: Segment) -> None:
+        pass
+
+    monkeypatch.setattr(DirectSegments, "verify", believes)
+    found("I1")
+
+
+def test_local_copies_that_go_though_the_object_is_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = DirectSegments.verify
+
+    async def careless(self: DirectSegments, key: str, segment: Segment) -> None:
+        with suppress(SegmentMissing):
+            await honest(self, key, segment)
+
+    monkeypatch.setattr(DirectSegments, "verify", careless)
+    found("I1")
+
+
+def test_an_owner_that_writes_the_record_whoever_owns_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compare-and-set, no epoch: what somebody else decided meanwhile is undone."""
+
+    async def stubborn(self: Stream, record: StreamRecord) -> None:
+        if record != self._record:
+            _, version = await self._load()
+            self._version = await self._catalog.store(self.name, record, version)
+            self._record = record
+
+    monkeypatch.setattr(Stream, "_decide", stubborn)
+    found("I1", "I2", "I5", "I8")
+
+
+def test_burying_what_is_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Cold.buried
+
+    def eager(self: Cold, stream: str, kept_from: int, not_before: int = 0) -> Cold:
+        return honest(self, stream, OFFSET_MAX, not_before)
+
+    monkeypatch.setattr(Cold, "buried", eager)
+    found("I1")
+
+
+def test_deleting_before_the_record_says_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Tiering._bury
+
+    async def hasty(self: Tiering, topic: Topic) -> None:
+        stream = topic.ledger.stream
+        for segment in stream.record.cold.segments:
+            if segment.last < stream.record.kept_from:
+                await self.tier.segments.delete(segment_key(stream.name, segment.plan))
+        await honest(self, topic)
+
+    monkeypatch.setattr(Tiering, "_bury", hasty)
+    found("I7")
+
+
+def test_forgetting_what_was_not_deleted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lazy(self: DirectSegments, key: str) -> None:
+        pass
+
+    monkeypatch.setattr(DirectSegments, "delete", lazy)
+    found("I9")
+
+
+def test_a_gap_between_segments_and_local_copies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Stream.read
+
+    async def skipping(self: Stream, offset: int, bytes_max: int) -> list[Batch]:
+        skips = 0 < offset == self.record.cold.local_from < self.confirmed
+        return await honest(self, offset + skips, bytes_max)
+
+    monkeypatch.setattr(Stream, "read", skipping)
+    found("I1", "I4")
+
+
+def test_passing_over_a_lost_object_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ColdReader.read
+
+    async def silent(self: ColdReader, stream: str, cold: Cold, offset: int, bytes_max: int) -> list[Batch]:
+        while True:
+            try:
+                return await honest(self, stream, cold, offset, bytes_max)
+            except SegmentMissing:
+                offset = next((each.first for each in cold.entries if each.first > offset), cold.end)
+
+    monkeypatch.setattr(ColdReader, "read", silent)
+    found("I1", "I4", "I7")
+
+
+def test_ledgers_that_go_while_they_become_a_segment_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unaware(self: StreamRecord, ledger: LedgerRecord) -> bool:
+        return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from, self.cold.local_from)
+
+    monkeypatch.setattr(StreamRecord, "is_dead", unaware)
+    found("I8", "I9")
