@@ -323,6 +323,20 @@ async def test_a_local_copy_that_is_damaged_is_served_from_its_segment(tmp_path:
         assert numbers(await read_all(topic)) == list(range(30))
 
 
+@in_loop
+async def test_a_truncation_within_a_ledger_is_not_undone_by_uploading_it(tmp_path: Path) -> None:
+    objects = WorldObjects()
+    async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
+        topic = await topic_of(broker)
+        await publish(topic, 0, 30)
+        await topic.truncate(13)
+        await tiering_of(broker).upload(topic)
+        await work(broker, topic)
+        [segment] = topic.ledger.stream.record.cold.segments
+        assert (segment.first, segment.rows) == (13, 17)
+        assert numbers(await read_all(topic)) == list(range(13, 30))
+
+
 # -- whose place it is -------------------------------------------------------------------------------------------------
 
 
