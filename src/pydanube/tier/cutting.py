@@ -12,18 +12,18 @@ import zstandard
 from pydanube.base.checksum import crc32c
 from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from pydanube.tier.limits import BATCH_BYTES_TARGET
-from pydanube.tier.views import Bytes, Flags, Integers, bitmap, contents, flags, integers, row_bytes, spans
+from pydanube.tier.views import row_bytes
+from pydanube.wire.arrow_columns import Fixed, Maps, Strings
 from pydanube.wire.batch import Batch, Codec
 from pydanube.wire.columns import WIDTHS, Column, Kind
 from pydanube.wire.content import seal
 from pydanube.wire.encode import padding
 from pydanube.wire.header import PREFIX_BYTES, STAMP_BYTES, Header, make_stamp
 from pydanube.wire.packing import ZSTD_LEVEL
+from pydanube.wire.views import integers
 
 ZSTD_LEVEL_TIGHT = 19  # for one row in millions; better than what it was packed with when it came
 _ROW_BYTES = 64  # what a row takes at most besides its bytes: times, schema, offsets, bits
-
-_Parts = tuple[Kind, list[bytes]]
 
 
 def check_rows(rows: pa.RecordBatch) -> None:
@@ -43,13 +43,13 @@ class CutRows:
         self._stamps = {name: integers(self._columns[name]) for name in ("append_time", "epoch", "producer")}
         self._publish_times = integers(self._columns["publish_time"])
         self._fixed = [
-            (column, _Fixed(self._columns[column.name.lower()], width))
+            (column, Fixed(self._columns[column.name.lower()], width))
             for column, width in WIDTHS.items()
             if column != Column.PUBLISH_TIME and self._has(column)
         ]
-        self._keys = _Strings(self._columns["key"]) if self._has(Column.KEY) else None
-        self._payloads = _Strings(self._columns["payload"]) if self._has(Column.PAYLOAD) else None
-        self._attributes = _Maps(self._columns["attributes"]) if self._has(Column.ATTRIBUTES) else None
+        self._keys = Strings(self._columns["key"]) if self._has(Column.KEY) else None
+        self._payloads = Strings(self._columns["payload"]) if self._has(Column.PAYLOAD) else None
+        self._attributes = Maps(self._columns["attributes"]) if self._has(Column.ATTRIBUTES) else None
         self._cuts = self._find_cuts(rows)  # the first row of every batch, and the end
 
     def __len__(self) -> int:
@@ -134,78 +134,3 @@ def _sealed_tightly(header: Header, plain: list[bytes], packed: list[bytes]) -> 
     rest = b"".join((header.to_bytes()[4:], *plain, blob, padding(len(blob))))
     header.crc = crc32c(rest)
     return header.crc.to_bytes(4, "little") + rest
-
-
-def _kind(valid: Flags | None, start: int, end: int) -> tuple[Kind, list[bytes]]:
-    if valid is None:
-        return Kind.PLAIN, []
-    here = valid[start:end]
-    if here.all():
-        return Kind.PLAIN, []
-    if not here.any():
-        return Kind.ABSENT, []
-    return Kind.NULLABLE, _padded(bitmap(here))
-
-
-def _padded(buffer: bytes) -> list[bytes]:
-    return [buffer, padding(len(buffer))]
-
-
-def _offset_parts(offsets: Integers, start: int, end: int) -> list[bytes]:
-    return _padded((offsets[start : end + 1] - offsets[start]).astype("<i4", copy=False).tobytes())
-
-
-class _Fixed:
-    """A column of fixed width."""
-
-    def __init__(self, array: pa.Array, width: int) -> None:
-        self._values = integers(array)
-        self._valid = flags(array)
-        if self._valid is not None:
-            self._values = self._values * self._valid.astype(f"<i{width}")
-        self._width = width
-
-    def parts(self, start: int, end: int) -> _Parts:
-        kind, parts = _kind(self._valid, start, end)
-        values = self._values[start:end]
-        if not kind:
-            return kind, []
-        if kind == Kind.PLAIN and (values == values[0]).all():
-            return Kind.CONSTANT, _padded(values[:1].tobytes())
-        return kind, parts + _padded(values.tobytes())
-
-
-class _Strings:
-    """A column of keys or payloads, or the names or texts of attributes."""
-
-    def __init__(self, array: pa.Array) -> None:
-        self._valid = flags(array)
-        self._offsets = spans(array)
-        self._data: Bytes = contents(array)
-
-    def parts(self, start: int, end: int) -> _Parts:
-        kind, parts = _kind(self._valid, start, end)
-        if not kind:
-            return kind, []
-        data = self._data[self._offsets[start] : self._offsets[end]].tobytes()
-        return kind, [*parts, *_offset_parts(self._offsets, start, end), *_padded(data)]
-
-
-class _Maps:
-    """The column of attributes."""
-
-    def __init__(self, array: pa.Array) -> None:
-        self._valid = flags(array)
-        self._offsets = spans(array)
-        self._names = _Strings(array.keys)
-        self._texts = _Strings(array.items)
-
-    def parts(self, start: int, end: int) -> _Parts:
-        kind, parts = _kind(self._valid, start, end)
-        if not kind:
-            return kind, []
-        first, last = int(self._offsets[start]), int(self._offsets[end])
-        parts += _offset_parts(self._offsets, start, end)
-        for texts in (self._names, self._texts):
-            parts += texts.parts(first, last)[1]
-        return kind, parts

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from pydanube.base.errors import BatchInvalid
-from pydanube.tier.views import Flags, Integers, bitmap
 from pydanube.wire.arrow import record_schema
 from pydanube.wire.batch import Batch
 from pydanube.wire.columns import WIDTHS, Column, Kind, Section, Variable, kind_of
 from pydanube.wire.decode import decode_constant
+from pydanube.wire.views import Flags, Integers, bitmap
 
 
 def rows_of(batches: Sequence[Batch]) -> pa.RecordBatch:
