@@ -19,8 +19,9 @@ from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.standalone import Broker
 from pydanube.broker.topic import Topic
 from pydanube.ledger.segments import SegmentPlan, segment_key
-from pydanube.ledger.tables import SMALL_RUN_MAX, listing_of
+from pydanube.ledger.tables import SMALL_RUN_MAX, Folded, TableListing, listing_of
 from pydanube.tier import delta
+from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import build
 from tier.broker_world import (
     AT_ONCE,
@@ -504,6 +505,38 @@ async def test_a_deleted_topic_leaves_only_what_is_not_ours(tmp_path: Path, plac
             await asyncio.sleep(0)
         left = {file for file in folder.rglob("*") if file.is_file()}
         assert left == theirs | {folder / "notes.txt"}
+
+
+@in_loop
+async def test_a_commit_under_way_when_its_topic_is_deleted_leaves_nothing_either(tmp_path: Path, place: Place) -> None:
+    async with opened(tmp_path, place) as broker:
+        (topic,) = await made(broker)
+        await uploaded(broker, topic, 0, 10)
+        folder = place.folder(topic)
+        await publish(topic, 10, 10)
+        await seal(topic)
+        reached, go_on = asyncio.Event(), asyncio.Event()
+        follow = place.follow
+
+        async def late(listing: TableListing) -> tuple[Folded, ...]:
+            reached.set()
+            await go_on.wait()
+            return await follow(listing)
+
+        tiering = tiering_of(broker)
+        assert isinstance(tiering.tier.segments, DirectSegments)
+        tiering.tier.segments._follow_table = late
+        working = tiering.begin(topic)
+        assert working is not None
+        await reached.wait()
+        deleting = asyncio.create_task(broker.service.delete_topic(ANONYMOUS, TOPIC))
+        await asyncio.wait([deleting], timeout=0.5)
+        assert (folder / "_delta_log").exists(), "it waits for the commit"
+        go_on.set()
+        await asyncio.gather(deleting, working)
+        while broker.service._leftovers._streams:
+            await broker.service._leftovers.sweep()
+        assert not [file for file in folder.rglob("*") if file.is_file()]
 
 
 @in_loop

@@ -16,6 +16,7 @@ from functools import partial
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import TOPICS_OPENING_MAX
 from pydanube.broker.directory import Directory, TopicRecord, topic_of_stream
+from pydanube.broker.tiering import Tiering
 from pydanube.broker.topic import Surroundings, state_stream
 from pydanube.storage.removal import remove_stream
 
@@ -26,8 +27,9 @@ PATIENCE_SECONDS = 2.0
 class Leftovers:
     """Owned by the broker's loop. Never touches a stream whose topic is there."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, tiering: Tiering | None) -> None:
         self._around = around
+        self._tiering = tiering
         self._streams: dict[str, None] = {}
         self._removing: dict[str, Task[None]] = {}
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
@@ -71,6 +73,8 @@ class Leftovers:
     async def _remove(self, stream: str) -> None:
         around = self._around
         cold = None if around.tier is None else around.tier.reader
+        if self._tiering is not None:
+            await self._tiering.finished(stream)  # else it could make an object after the last was deleted
         async with self._turns:
             try:
                 await remove_stream(stream, around.catalog, around.nodes, around.randomness, cold)

@@ -105,8 +105,8 @@ class Service:
         self._opening: dict[TopicName, Task[Opened]] = {}
         self._usages: dict[str, Usage] = {}  # of namespaces that have a limit
         self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
-        self._leftovers = Leftovers(self._around)
         self.tiering = None if tier is None else Tiering(tier, clock, self._kept, space=space, claim=claim)
+        self._leftovers = Leftovers(self._around, self.tiering)
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
         self.sinks = Sinks(self, directory.store)
         self.admin = Admin(self)

@@ -130,6 +130,11 @@ class Tiering:
         task.add_done_callback(lambda _: self._working.pop(stream.name, None))
         return task
 
+    async def finished(self, stream: str) -> None:
+        """Waits for what is under way of a stream."""
+        while (working := self._working.get(stream)) is not None:
+            await asyncio.wait([working])
+
     def _due(self, topic: Topic) -> bool:
         """Cheap: asked of every topic in every turn."""
         stream = topic.ledger.stream
@@ -191,8 +196,7 @@ class Tiering:
         """All that is there now, before it returns; raises why not."""
         stream = topic.ledger.stream
         await stream.seal()
-        while (working := self._working.get(stream.name)) is not None:
-            await asyncio.wait([working])
+        await self.finished(stream.name)
         self._hurried[stream.name] = None
         task = self._working[stream.name] = asyncio.get_running_loop().create_task(self._upload(topic))
         task.add_done_callback(lambda _: self._working.pop(stream.name, None))
