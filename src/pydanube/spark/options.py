@@ -88,7 +88,7 @@ class Options:
                 raise OptionInvalid(f"{name} is an option of {'batch reads' if streaming else 'streams'} only")
         topics, pattern = _topics(values)
         options = cls(
-            url=_url(values),
+            url=url_of(values),
             ca_file=values.get("tls.ca"),
             topics=topics,
             pattern=pattern,
@@ -135,7 +135,7 @@ def whole_name(topic: str) -> str:
     return str(parse_whole(topic if "/" in topic else f"/default/{topic}"))
 
 
-def _url(values: Mapping[str, str]) -> str:
+def url_of(values: Mapping[str, str]) -> str:
     """Resolved here: executors have another environment."""
     url = values.get("url") or os.environ.get("DANUBE_URL") or DEFAULT_URL
     parse_addresses(url)

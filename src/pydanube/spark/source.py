@@ -1,15 +1,15 @@
-"""The data source that Spark finds as `danube`: batch reads and streams. Here are only Spark's own calls.
+"""The data source that Spark finds as `danube`: batch reads and streams. Here are only Spark's own calls; those of
+writes are in `sink`.
 
 The driver plans and knows the broker's state; `read` runs in executors, on a copy, and knows its ranges.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -25,10 +25,12 @@ from pydanube.base.errors import DanubeError, OptionInvalid
 from pydanube.client import Client
 from pydanube.spark.columns import check_schema, ddl
 from pydanube.spark.fetch import read_ranges
+from pydanube.spark.helpful import helpful
 from pydanube.spark.link import Link, link_to
 from pydanube.spark.offsets import Offsets, TopicOffsets, from_json, to_json
 from pydanube.spark.options import Options, shown_columns
 from pydanube.spark.plan import Range, States, ranges_between, split
+from pydanube.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from pydanube.spark.subscription import Progress
 from pydanube.spark.topics import Limits, check_known, latest, look, losses, offsets_at
 
@@ -36,26 +38,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-
-def helpful(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Spark shows the traceback of an error and nothing else: what to do stands in it."""
-
-    @functools.wraps(call)
-    def with_help(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        try:
-            return call(*arguments, **named)
-        except DanubeError as error:
-            error.add_note(f"What to do: {error.help}")
-            raise
-
-    return with_help
 
 
 class DanubeSource(DataSource):
-    """`spark.read.format("danube")` and `spark.readStream.format("danube")`."""
+    """`format("danube")` of `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -73,6 +59,14 @@ class DanubeSource(DataSource):
     @helpful
     def streamReader(self, schema: StructType) -> StreamReader:
         return StreamReader(Options.of(self.options, streaming=True), _names(schema))
+
+    @helpful
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    @helpful
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 def _names(schema: StructType) -> tuple[str, ...]:

@@ -1,0 +1,155 @@
+"""What the driver does at the end of a write: names all that was staged, and asks for it to be committed.
+
+The decision is a message beside the staged rows; `sink.commit` makes it durable and rolls it forward. However often it
+is asked for, and by whomever, a batch is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from pydanube.base.errors import DanubeError, TopicNotFound
+from pydanube.base.limits import SINK_SOURCE_BYTES_MAX
+from pydanube.client import Client
+from pydanube.spark.link import PATIENCE_SECONDS, PAUSE_SECONDS, PAUSE_SECONDS_MAX
+from pydanube.spark.sink_options import SinkOptions
+from pydanube.spark.staging import Refs, Writer, add_ref, open_staging
+from pydanube.wire.batch import build
+
+STREAM, VERSION, PLAIN = "stream", "version", "plain"  # what batches of a writer are numbered by
+QUERY, BATCH, GROUP, APPLICATION = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id", "spark.app.id"
+ANY_TOPIC = "*"  # the target of a write whose rows name their topics
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One batch of a writer: what makes it the same as another, or not."""
+
+    writer: Writer
+    once: str
+    run: str = ""
+    batch: int = 0
+
+
+def identify(options: SinkOptions, target: str, property_of: Callable[[str], str | None], own: str) -> Write:
+    """Which write this is, by its options and by what Spark says of the job; `own` is a name nobody else has.
+
+    Within foreachBatch it is the query's batch: so it is written once, as if the query had written it itself.
+    """
+    if options.application is not None:
+        writer = Writer(f"application {options.application}", target, options.write_name)
+        return Write(writer, VERSION, batch=options.version)
+    query, batch = property_of(QUERY), property_of(BATCH)
+    if query is None or batch is None:
+        return Write(Writer(f"write {own}", target, options.write_name), PLAIN)
+    return Write(Writer(query, target, options.write_name), STREAM, _run(property_of), int(batch))
+
+
+def _run(property_of: Callable[[str], str | None]) -> str:
+    """Spark's id of the run, which it gives to the group of its jobs. A program may have changed the group: then the
+    application stands for the run, so that two writes of one batch are still told apart from a repetition.
+    """
+    group = property_of(GROUP) or ""
+    try:
+        return str(UUID(group))
+    except ValueError:
+        return property_of(APPLICATION) or ""
+
+
+def merged(all_parts: Iterable[Mapping[str, Refs]]) -> dict[str, Refs]:
+    """The refs of all tasks, those of the first task first."""
+    parts: dict[str, Refs] = {}
+    for each in all_parts:
+        for place, refs in each.items():
+            for first, last in refs:
+                add_ref(parts.setdefault(place, []), first, last)
+    return parts
+
+
+async def commit(client: Client, write: Write, parts: Mapping[str, Refs], source: str) -> str:
+    """`new`, or `done` if the batch was written before. Raises what no waiting helps against."""
+    decision = json.dumps({"parts": parts}, separators=(",", ":")).encode()
+    channel = await open_staging(client, write.writer)
+    try:
+        offset = await channel.publish(build([decision], publish_time=client.clock.wall()))
+    finally:
+        await channel.close_channel(wait=False)
+    fields = {
+        **write.writer.fields(),
+        "once": write.once,
+        "run": write.run,
+        "batch": write.batch,
+        "source": source,
+        "decision": offset,
+    }
+    return await _until_done(client, write, fields)
+
+
+async def _until_done(client: Client, write: Write, fields: dict[str, object]) -> str:
+    """Asks with the same decision until it is answered. The broker takes as long as it takes to write the rows."""
+    loop = asyncio.get_running_loop()
+    until, pause, asked = loop.time() + PATIENCE_SECONDS, PAUSE_SECONDS, False
+    while True:
+        began = loop.time()
+        try:
+            connection = await asyncio.wait_for(client.connection(), PATIENCE_SECONDS)
+            answer = await connection.request("sink.commit", fields)
+            return str(getattr(answer, "fields", {})["verdict"])
+        except TimeoutError:
+            raise client.unreachable() from None
+        except TopicNotFound:
+            if write.once == PLAIN and asked:
+                return "done"  # it leaves nothing behind: the answer got lost, and not the rows
+            raise
+        except DanubeError as error:
+            if not error.retriable:
+                raise
+            now = loop.time()
+            if now - began > PAUSE_SECONDS_MAX:
+                until = now + PATIENCE_SECONDS  # it was being written: that is no time of waiting in vain
+            if now + pause > until:
+                raise
+        asked = True
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+
+# -- where the input of a batch ends -----------------------------------------------------------------------------------
+
+
+def source_end(checkpoint: str | None, batch: int) -> str:
+    """As the checkpoint says it, in one spelling; "" if it cannot be read here."""
+    path = _local(checkpoint)
+    if path is None:
+        return ""
+    try:
+        file = path / "offsets" / str(batch)
+        if file.stat().st_size > SINK_SOURCE_BYTES_MAX:
+            return ""
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError, ValueError):
+        return ""
+    ends = [_value(line) for line in lines[2:]]  # behind the version, and what Spark notes for itself
+    return json.dumps(ends, sort_keys=True, separators=(",", ":")) if ends else ""
+
+
+def _local(checkpoint: str | None) -> Path | None:
+    if not checkpoint:
+        return None
+    parts = urlsplit(checkpoint)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if parts.scheme else Path(checkpoint)
+
+
+def _value(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line

@@ -1,0 +1,112 @@
+"""Spark's own calls of a write: `write` runs in executors, once or more for each task; `commit` on the driver, at the
+end.
+
+Only what the successful attempts of all tasks have staged is committed. `abort` has nothing to do: what was not decided
+grows old where nobody reads it, and what was decided happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pydanube.spark.committing import ANY_TOPIC, PLAIN, Write, commit, identify, merged, source_end
+from pydanube.spark.helpful import helpful
+from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
+from pydanube.spark.parcels import Parcels, Target
+from pydanube.spark.sink_options import SinkOptions, check_append, check_columns
+from pydanube.spark.staging import Refs, Stage, find_target, parcels_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task hands to the driver."""
+
+    write: Write
+    parts: dict[str, Refs] = field(default_factory=dict)
+
+
+class _Sink:
+    """What both kinds of writes have in common. Copied to every task."""
+
+    def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._target = ANY_TOPIC if "topic" in columns else options.topic or ANY_TOPIC
+        self._own = uuid4().hex
+
+    def _link(self) -> Link:
+        return link_to(self._options.url, self._options.ca_file, patience=PATIENCE_SECONDS)
+
+    @helpful
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        assert context is not None
+        return self.stage(iterator, context.getLocalProperty, context.partitionId())
+
+    def stage(self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int) -> Staged:
+        write = identify(self._options, self._target, property_of, self._own)
+        link = self._link()
+
+        def find(topic: str) -> Target:
+            return link.wait(find_target(link.client, topic))
+
+        turn = write.batch + partition  # so that small batches do not all go to the first partition
+        parcels = Parcels(find, link.client.clock.wall, self._options.topic, turn=turn, codec=self._options.codec)
+        return Staged(write, Stage(link, write.writer).put_all(parcels_of(rows, parcels)))
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> str:
+        staged = [each for each in messages if isinstance(each, Staged)]
+        if not staged:
+            return ""
+        write, parts = staged[0].write, merged(each.parts for each in staged)
+        if write.once == PLAIN and not parts:
+            return ""
+        link = self._link()
+        return link.wait(commit(link.client, write, parts, source_end(self._options.checkpoint, write.batch)))
+
+
+class BatchWriter(_Sink, DataSourceArrowWriter):
+    """`df.write.format("danube")`."""
+
+    @helpful
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Is called even if the commit went through and only its answer got lost."""
+
+
+class StreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """`writeStream.format("danube")`. Spark makes one for each task and each commit."""
+
+    @helpful
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Is called even if the commit went through and only its answer got lost."""
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+    return BatchWriter(*_checked(given, schema, overwrite))
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
+    return StreamWriter(*_checked(given, schema, overwrite))
+
+
+def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, tuple[str, ...]]:
+    check_append(overwrite=overwrite)
+    options = SinkOptions.of(given)
+    return options, check_columns(
+        ((field.name, field.dataType.simpleString()) for field in schema.fields), options.topic
+    )

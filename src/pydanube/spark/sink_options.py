@@ -1,0 +1,135 @@
+"""The options of a write, and the columns that its rows have: checked once, on the driver, before any is staged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from pydanube.base.errors import BatchInvalid, ColumnInvalid, DanubeError, OptionInvalid
+from pydanube.base.limits import OFFSET_MAX, SINK_TEXT_BYTES_MAX
+from pydanube.client.values import codec_of
+from pydanube.spark.options import url_of, whole_name
+from pydanube.wire.batch import Codec
+
+NAMES = ("url", "topic", "writeName", "txnAppId", "txnVersion", "tls.ca", "compression")
+SPARKS_OWN = ("checkpointLocation", "queryName")  # handed on by Spark when a stream is started with them
+KAFKA_NAMES = {"kafka.bootstrap.servers": "url", "kafka.compression.type": "compression"}
+COLUMNS = {
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "attributes": ("map<string,string>",),
+    "event_time": ("timestamp",),
+    "topic": ("string",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What was asked for. Without `topic` every row names its own."""
+
+    url: str
+    ca_file: str | None
+    topic: str | None
+    write_name: str
+    application: str | None  # it numbers its writes itself, and this is one of them
+    version: int
+    codec: Codec
+    checkpoint: str | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> SinkOptions:
+        """Raises `OptionInvalid` for what is not known or not understood."""
+        values = _known(given)
+        application, version = _version(values)
+        return cls(
+            url=url_of(values),
+            ca_file=values.get("tls.ca"),
+            topic=_topic(values),
+            write_name=_text(values, "writeName", ""),
+            application=application,
+            version=version,
+            codec=_codec(values),
+            checkpoint=values.get("checkpointLocation"),
+        )
+
+
+def _known(given: Mapping[str, str]) -> dict[str, str]:
+    proper = {name.lower(): name for name in (*NAMES, *SPARKS_OWN)}
+    values: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() == "path":
+            raise OptionInvalid("save() and start() take no path here; name the topic with option('topic', ...)")
+        if name.lower() not in proper:
+            nearest = proper[get_close_matches(name.lower(), [each.lower() for each in NAMES], 1, 0.0)[0]]
+            meant = KAFKA_NAMES.get(name.lower(), nearest)
+            raise OptionInvalid(f"a write has no option {name[:100]!r}; is {meant} meant?")
+        values[proper[name.lower()]] = str(value)
+    return values
+
+
+def _topic(values: Mapping[str, str]) -> str | None:
+    if "topic" not in values:
+        return None
+    try:
+        return whole_name(values["topic"])
+    except DanubeError as error:
+        raise OptionInvalid(f"topic: {error}") from None
+
+
+def _version(values: Mapping[str, str]) -> tuple[str | None, int]:
+    if ("txnAppId" in values) != ("txnVersion" in values):
+        raise OptionInvalid("txnAppId and txnVersion are given together: who writes, and which of its writes it is")
+    if "txnAppId" not in values:
+        return None, 0
+    text = values["txnVersion"].strip()
+    if not text.isdecimal() or int(text) > OFFSET_MAX:
+        raise OptionInvalid(f"txnVersion is a whole number from 0 to {OFFSET_MAX}, not {text[:100]!r}")
+    name = _text(values, "txnAppId", "")
+    if not name:
+        raise OptionInvalid("txnAppId is empty")
+    return name, int(text)
+
+
+def _text(values: Mapping[str, str], name: str, default: str) -> str:
+    text = values.get(name, default)
+    if len(text.encode()) > SINK_TEXT_BYTES_MAX // 2:
+        raise OptionInvalid(f"{name} has at most {SINK_TEXT_BYTES_MAX // 2} bytes")
+    return text
+
+
+def _codec(values: Mapping[str, str]) -> Codec:
+    try:
+        return codec_of(values.get("compression", "none").strip())
+    except BatchInvalid as error:
+        raise OptionInvalid(f"compression: {error}") from None
+
+
+def check_append(*, overwrite: bool) -> None:
+    if overwrite:
+        raise OptionInvalid(
+            "a topic is only appended to: write with mode('append'), and streams with outputMode('append'); "
+            "overwrite and complete would have to take back what others have read"
+        )
+
+
+def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> tuple[str, ...]:
+    """The names of the columns, by name and type of each."""
+    names: list[str] = []
+    for name, kind in fields:
+        if name not in COLUMNS:
+            nearest = get_close_matches(name, COLUMNS, 1, 0.0)[0]
+            raise ColumnInvalid(
+                f"a topic takes no column {name[:100]!r}; is {nearest} meant? Leave out what is not for it"
+            )
+        if kind.split(" collate ")[0] not in COLUMNS[name]:
+            wanted = " or ".join(COLUMNS[name]).upper()
+            raise ColumnInvalid(f"the column {name} is {wanted}, not {kind[:100].upper()}: cast it")
+        if name in names:
+            raise ColumnInvalid(f"the column {name} is there twice")
+        names.append(name)
+    if "value" not in names:
+        raise ColumnInvalid("there is no column value: it is what is written")
+    if "topic" not in names and topic is None:
+        raise OptionInvalid("say where to: with option('topic', ...), or with a column topic in each row")
+    return tuple(names)
