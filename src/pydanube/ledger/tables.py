@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydanube.base.ids import NO_OFFSET, Epoch
-from pydanube.ledger.cold import Cold, Entry
+from pydanube.ledger.cold import Cold, Entry, SegmentIndex
 from pydanube.ledger.segments import Segment, folder_of, segment_key
 
 TABLE_LOG = "_delta_log/"  # below a topic's folder
@@ -144,7 +144,8 @@ def _same_rows(adds: Sequence[TableFile], removes: Sequence[Listed]) -> set[str]
     end = NO_OFFSET
     for each in [*sorted(marked), (_LAST + 1, _LAST + 1, 0, "")]:
         if each[0] > end:
-            if together and not sum(rows for _, _, rows, _ in together):
+            rows = [count for _, _, count, _ in together]
+            if all(rows) and not sum(rows):  # of 0 rows is what says nothing about itself
                 same |= {path for _, _, _, path in together}
             together = []
         together.append(each)
@@ -155,45 +156,57 @@ def _same_rows(adds: Sequence[TableFile], removes: Sequence[Listed]) -> set[str]
 # -- merging -----------------------------------------------------------------------------------------------------------
 
 
+class _Run(NamedTuple):
+    """Neighbours, with nothing between them, that are all small, and all with or all without local copies."""
+
+    segments: list[Segment]
+    closed: bool  # no other will ever stand behind them
+
+    def window(self, start: int, segment_bytes: int) -> list[Segment]:
+        """As many from there on as make one segment; none if it could take more, and they may still come."""
+        found: list[Segment] = []
+        for segment in self.segments[start : start + MERGED_AT_ONCE]:
+            if _bytes([*found, segment]) > segment_bytes:
+                return found
+            found.append(segment)
+        return found if len(found) == MERGED_AT_ONCE or (self.closed and len(found) > 1) else []
+
+    def is_worth_it(self, window: Sequence[Segment]) -> bool:
+        """Not to write a large one again and again for a few small ones."""
+        largest = max(segment.bytes for segment in window)
+        return self.closed or 4 * largest <= _bytes(window) or len(self.segments) > SMALL_RUN_MAX
+
+
 def next_merge(stream: str, cold: Cold, segment_bytes: int, spoilt: Container[str] = ()) -> list[Segment]:
     """The small segments that become one next, if any. `spoilt` are keys of those that cannot be read."""
     if cold.merging is not None or len(cold.doomed) + MERGED_AT_ONCE > DOOMED_MAX:
         return []
     best: list[Segment] = []
     for run in _small_runs(stream, cold, segment_bytes, spoilt):
-        for start in range(len(run)):
-            window = _window(run[start:], segment_bytes)
-            if window and _worth_it(window, run) and (not best or _bytes(window) < _bytes(best)):
-                best = window
+        for start in range(len(run.segments)):
+            window = run.window(start, segment_bytes)
+            if window and run.is_worth_it(window) and (-len(window), _bytes(window)) < (-len(best), _bytes(best)):
+                best = window  # the most files, and then the fewest bytes
     return best
 
 
-def _small_runs(stream: str, cold: Cold, segment_bytes: int, spoilt: Container[str]) -> list[list[Segment]]:
-    """Neighbours that are all small, and all with or all without local copies."""
-    runs: list[list[Segment]] = [[]]
-    for segment in cold.segments:
-        small = 2 * segment.bytes < segment_bytes and segment_key(stream, segment.plan) not in spoilt
-        if not small or (runs[-1] and (runs[-1][-1].first < cold.local_from) != (segment.first < cold.local_from)):
-            runs.append([])
-        if small:
-            runs[-1].append(segment)
-    return [run for run in runs if len(run) > 1]
-
-
-def _window(run: Sequence[Segment], segment_bytes: int) -> list[Segment]:
-    """As many from the beginning as make one segment; none if it could take more and they are not there yet."""
-    window: list[Segment] = []
-    for segment in run[:MERGED_AT_ONCE]:
-        if _bytes([*window, segment]) > segment_bytes:
-            return window
-        window.append(segment)
-    return window if len(window) == MERGED_AT_ONCE else []
-
-
-def _worth_it(window: Sequence[Segment], run: Sequence[Segment]) -> bool:
-    """Not to write a large one again and again for a few small ones."""
-    largest = max(segment.bytes for segment in window)
-    return 2 * largest <= _bytes(window) or len(run) > SMALL_RUN_MAX
+def _small_runs(stream: str, cold: Cold, segment_bytes: int, spoilt: Container[str]) -> list[_Run]:
+    runs: list[_Run] = []
+    run: list[Segment] = []
+    for entry in cold.entries:
+        if (
+            isinstance(entry, SegmentIndex)
+            or 2 * entry.bytes >= segment_bytes
+            or segment_key(stream, entry.plan) in spoilt
+        ):
+            runs.append(_Run(run, closed=True))
+            run = []
+            continue
+        if run and (run[-1].first < cold.local_from) != (entry.first < cold.local_from):
+            runs.append(_Run(run, closed=False))
+            run = []
+        run.append(entry)
+    return [*runs, _Run(run, closed=False)]
 
 
 def _bytes(segments: Iterable[Segment]) -> int:
