@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "client": frozenset({"base", "wire", "ports"}),
     "sync": frozenset({"base", "client"}),
     "errors": frozenset({"base"}),
-    "spark": frozenset({"base", "client", "sync", "wire"}),
+    "spark": frozenset({"base", "client", "sync", "wire", "adapters", "tier"}),  # both: segments, in executors
     "connect": frozenset({"base", "client"}),
     "cli": frozenset({"base", "client", "api"}),  # `danube standalone` is the broker; all else is a client
     "sim": EVERYTHING | {"testing"},

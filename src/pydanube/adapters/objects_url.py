@@ -23,6 +23,8 @@ _ALIASES = {"file": "fs", "gs": "gcs", "rediss": "redis"}  # as others write it 
 _HOST_OPTIONS = ("bucket", "container", "filesystem", "share_name")  # what the host of the URL is, the first that fits
 _NEVER_GIVEN = frozenset({"root", "atomic_write_dir", "scheme", *_HOST_OPTIONS})  # said by the URL, or ours to say
 _ENDPOINTS = {"redis": "redis", "rediss": "rediss", "memcached": "tcp", "ftp": "ftp", "http": "http"}  # others: https
+_WHERE = ("endpoint", "region", "account_name")
+_WHO = ("username", "user", "profile")
 _SECRET = re.compile(
     r"secret|password|token|credential|connection_string|delegation|access_key|application_key|(^|_)key$"
 )
@@ -36,6 +38,7 @@ class ObjectsPlace:
     scheme: str  # of opendal
     options: Mapping[str, str] = field(repr=False)
     shown: str
+    told: tuple[str, Mapping[str, str]] | None = None  # URL and options for others, who have their own credentials
 
     def secrets(self) -> list[str]:
         """What must never be in a text."""
@@ -54,7 +57,8 @@ def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping
     given = _given(parts, options)
     for name, text in given.items():
         _check_option(scheme, name, text, known)
-    found = {**_of_path(scheme, parts), **_of_host(parts, known)}
+    host = _of_host(parts, known)
+    found = {**_of_path(scheme, parts), **host}
     if twice := sorted(found.keys() & given.keys()):
         raise ConfigInvalid(f"the option {twice[0]} of object storage is said by the host of its URL already")
     found.update(given)
@@ -63,7 +67,22 @@ def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping
     _complete(scheme, found)
     shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
     endpoint = given.get("endpoint")
-    return ObjectsPlace(scheme, found, f"{shown} at {endpoint}" if endpoint else shown)
+    told = (shown, {**_whereabouts(found, host), **_of_nobody(given)})
+    return ObjectsPlace(scheme, found, f"{shown} at {endpoint}" if endpoint else shown, told)
+
+
+def _whereabouts(found: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
+    """What the environment said of where the place is, not of who goes there."""
+    return {
+        name: found[name]
+        for name in _WHERE
+        if name in found and name not in host and "@" not in found[name] and "?" not in found[name]
+    }
+
+
+def _of_nobody(given: Mapping[str, str]) -> dict[str, str]:
+    """Without what is about one machine or one user."""
+    return {name: text for name, text in given.items() if name not in _WHO and not _FILE_NAME.search(name)}
 
 
 def delta_options(place: ObjectsPlace) -> tuple[str, dict[str, str]] | None:

@@ -134,9 +134,10 @@ class Broker:
                 raise ConfigInvalid("some messages lie in object storage, and storage.objects.url is not set")
             return None, None
         segments = (self.settings.segments or _in_processes)(objects.place)
-        tier = ColdTier(segments, ColdReader(segments), objects.tier, objects.place.shown, *_tables(objects.place))
+        place, tables = objects.place, _tables(objects.place)
+        tier = ColdTier(segments, ColdReader(segments), objects.tier, place.shown, *tables, told=place.told)
         if objects.place.scheme in FORGETFUL:
-            return replace(tier, settings=replace(objects.tier, evicts=False)), None
+            return replace(tier, settings=replace(objects.tier, evicts=False), told=None), None
         claim = Claim(segments, directory.notes, randomness, objects.place.shown, used=used)
         return tier, claim.take
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Semaphore
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -141,6 +141,38 @@ class Tiers:
                 continue
             async for part in self._below(stream, listed, start):
                 yield part
+
+    async def sealed(self, topic: Topic, start: int, end: int, limit: int) -> list[tuple[str, Segment]]:
+        """Segments with offsets from `start` to `end`, without `end`, with the keys of their objects.
+
+        What cannot be listed is left out: whoever reads it by the broker is told why.
+        """
+        stream = topic.ledger.stream
+        found: list[tuple[str, Segment]] = []
+        async for segment in self._segments(stream, stream.record.cold.entries, start, end):
+            if len(found) >= limit:
+                break
+            found.append((segment_key(stream.name, segment.plan), segment))
+        return found
+
+    async def _segments(self, stream: Stream, entries: Sequence[Entry], start: int, end: int) -> AsyncIterator[Segment]:
+        for entry in entries:
+            if entry.last < start or entry.first >= end:
+                continue
+            if isinstance(entry, Segment):
+                yield entry
+                continue
+            try:
+                listed = await self._reader.entries(stream.name, entry)
+            except DanubeError:
+                continue
+            async for segment in self._segments(stream, listed, start, end):
+                yield segment
+
+    @property
+    def told(self) -> tuple[str, Mapping[str, str]] | None:
+        """Where the objects are, for who has credentials of their own; None if nobody else gets there."""
+        return None if self._tiering is None else self._tiering.tier.told
 
     def usage(self, topic: Topic, now: int) -> Usage:
         stream = topic.ledger.stream

@@ -46,6 +46,12 @@ STORED = {  # by their names in a batch
     "schema_version": "schema_version",
     "publish_time": "publish_time",
 }
+IN_SEGMENTS = STORED | {  # by their names in a segment, which has a value in every row
+    "offset": "offset",
+    "timestamp": "append_time",
+    "producer": "producer",
+    "sequence": "sequence",
+}
 CONSTANT_ROWS_MIN = 4_096  # made at a time of what is the same in all rows
 
 
@@ -90,6 +96,7 @@ class Columns:
         self._types = {name: kinds[ALL[name]] for name in names}
         self.schema = pa.schema(list(self._types.items()))
         self._stored = [name for name in names if name in STORED]
+        self.in_segments = sorted({"offset"} | {IN_SEGMENTS[name] for name in names if name in IN_SEGMENTS})
         self._constants: dict[str, tuple[Any, pa.Array]] = {}
 
     def batch(self, content: Batch, topic: str, partition: int, first: int, last: int) -> pa.RecordBatch:
@@ -115,6 +122,20 @@ class Columns:
                 arrays.append(found if count == content.count else found.slice(at, count))
             else:
                 arrays.append(self._repeat(name, kind, implied.get(name) if found is None else found, count))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def rows(self, found: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+        """Of rows with the columns `in_segments`."""
+        import pyarrow as pa
+
+        implied = {"topic": topic, "partition": partition}
+        arrays: list[pa.Array] = []
+        for name, kind in self._types.items():
+            if name in implied:
+                arrays.append(self._repeat(name, kind, implied[name], len(found)))
+            else:
+                array = found.column(IN_SEGMENTS[name])
+                arrays.append(array if array.type == kind else array.cast(kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _stored_columns(self, content: Batch) -> dict[str, Any]:

@@ -1,22 +1,24 @@
-"""What an executor does: reads its ranges from the broker and hands Spark Arrow batches.
+"""What an executor does: reads its ranges, from segments or the broker, and hands Spark Arrow batches.
 
 While one answer is made into columns the next is on its way; what is under way is bounded. Exactly the offsets of the
-range come out, or an error: what is not there any more is told apart from offsets that were never used.
+range come out, or an error: what is not there any more is told apart from offsets that were never used. Where a
+segment cannot be read, for whatever reason, the broker is asked for the rest of it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydanube.base.errors import DataLost, TopicNotFound
 from pydanube.client import Client
 from pydanube.spark.columns import Columns
+from pydanube.spark.direct import Opened, Store, store_at
 from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to, patiently
 from pydanube.spark.options import Options
-from pydanube.spark.plan import Range
+from pydanube.spark.plan import Job, Range
 from pydanube.spark.topics import check_id, losses
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
@@ -44,36 +46,41 @@ async def read(client: Client, place: str, offset: int) -> Answer:
     return Answer([], int(answer.fields["first"]), int(answer.fields["end"]))
 
 
-def read_ranges(options: Options, names: Sequence[str], ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+def read_job(options: Options, names: Sequence[str], job: Job) -> Iterator[pa.RecordBatch]:
     """All messages of the ranges, in their order."""
     link = link_to(options.url, options.ca_file, patience=PATIENCE_SECONDS)
-    reading = Reading(link, options.fail_on_data_loss, Columns(names))
-    return joined(reading.all_of(ranges))
+    store = None if job.place is None else store_at(link, job.place)
+    reading = Reading(link, options.fail_on_data_loss, Columns(names), store)
+    return joined(reading.all_of(job.ranges))
 
 
 class Reading:
     """One task's way through its ranges."""
 
-    def __init__(self, link: Link, fail_on_data_loss: bool, columns: Columns) -> None:
+    def __init__(self, link: Link, fail_on_data_loss: bool, columns: Columns, store: Store | None = None) -> None:
         self._link = link
         self._lost = losses(fail_on_data_loss)
         self._fails = fail_on_data_loss
         self._columns = columns
-        self._pending: deque[Future[Answer]] = deque()  # of the range being read, and of those after it
+        self._store = store
+        self._pending: deque[Future[Any]] = deque()  # of the piece being read, and of those after it
+        self._by_broker = False  # whether it was asked for anything of the topic being read
 
     def all_of(self, ranges: Sequence[Range]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Each batch with the bytes it came in."""
+        pieces = [piece for each in ranges for piece in (each.pieces() if self._store else [each._replace(stored=())])]
         asked = 0
         try:
-            for at, each in enumerate(ranges):
-                while asked < min(len(ranges), at + AHEAD_MAX):
-                    self._pending.append(self._ask(ranges[asked].place, ranges[asked].begin))
+            for at, each in enumerate(pieces):
+                while asked < min(len(pieces), at + AHEAD_MAX):
+                    self._pending.append(self._begin(pieces[asked]))
                     asked += 1
                 try:
-                    yield from self._range(each)
-                    last_of_topic = at + 1 == len(ranges) or ranges[at + 1].topic != each.topic
-                    if last_of_topic:
+                    yield from self._piece(each)
+                    last_of_topic = at + 1 == len(pieces) or pieces[at + 1].topic != each.topic
+                    if last_of_topic and self._by_broker:
                         self._check_topic(each)
+                        self._by_broker = False
                 except TopicNotFound:
                     if self._fails:
                         raise DataLost(f"{each.topic} was deleted while it was read") from None
@@ -82,12 +89,42 @@ class Reading:
             for future in self._pending:
                 future.cancel()
 
+    def _begin(self, piece: Range) -> Future[Any]:
+        if piece.stored and self._store is not None:
+            return self._link.begin(self._store.open(piece.stored[0]))
+        return self._ask(piece.place, piece.begin)
+
     def _ask(self, place: str, offset: int) -> Future[Answer]:
+        self._by_broker = True
         return self._link.begin(read(self._link.client, place, offset))
 
-    def _range(self, wanted: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
-        offset = wanted.begin
+    def _piece(self, wanted: Range) -> Iterator[tuple[int, pa.RecordBatch]]:
         future = self._pending.popleft()
+        if wanted.stored and self._store is not None:
+            wanted = yield from self._segment(self._store, wanted, future)
+            if wanted.begin == wanted.end:
+                return
+            future = self._ask(wanted.place, wanted.begin)
+        yield from self._range(wanted, future)
+
+    def _segment(
+        self, store: Store, wanted: Range, opening: Future[Opened]
+    ) -> Generator[tuple[int, pa.RecordBatch], None, Range]:
+        """What of it could be read from its segment; what is left is returned, and is empty if all went well."""
+        rows = store.rows(wanted, opening, self._columns.in_segments)
+        while True:
+            try:
+                found = next(rows, None)
+            except Exception as error:  # whatever it is, the broker has the same messages
+                store.failed(error)
+                return wanted._replace(stored=())
+            if found is None:
+                return wanted._replace(begin=wanted.end)
+            yield found.nbytes, self._columns.rows(found, wanted.topic, wanted.partition)
+            wanted = wanted._replace(begin=found.column("offset")[-1].as_py() + 1)
+
+    def _range(self, wanted: Range, future: Future[Answer]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        offset = wanted.begin
         while offset < wanted.end:
             try:
                 answer = future.result()

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from urllib.parse import parse_qsl, urlsplit
 
+from pydanube.adapters.objects_url import is_secret
 from pydanube.base.errors import DanubeError, NameInvalid, OptionInvalid
 from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
 from pydanube.base.names import check_namespace, parse_whole
@@ -19,6 +21,7 @@ from pydanube.spark.offsets import Wishes, parse_wishes
 
 DEFAULT_URL = "danube://127.0.0.1:6650"
 EARLIEST, LATEST = "earliest", "latest"
+OFF = "off"
 NAMES = (
     "url",
     "topic",
@@ -34,6 +37,7 @@ NAMES = (
     "minPartitions",
     "includeAttributes",
     "includeMeta",
+    "objects.url",
     "tls.ca",
 )
 KAFKA_NAMES = {  # what the same thing is called in Spark's Kafka source
@@ -78,6 +82,7 @@ class Options:
     tasks_min: int | None
     attributes: bool
     meta: bool
+    objects_url: str | None = None  # where executors find segments, if not where the broker says; `off` for nowhere
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> Options:
@@ -101,6 +106,7 @@ class Options:
             tasks_min=_number(values, "minPartitions", TASKS_MAX),
             attributes=_flag(values, "includeAttributes", False),
             meta=_flag(values, "includeMeta", False),
+            objects_url=_objects_url(values),
         )
         if not streaming and options.starting == LATEST:
             raise OptionInvalid("a batch read cannot start at latest: there would be nothing to read")
@@ -139,6 +145,21 @@ def url_of(values: Mapping[str, str]) -> str:
     """Resolved here: executors have another environment."""
     url = values.get("url") or os.environ.get("DANUBE_URL") or DEFAULT_URL
     parse_addresses(url)
+    return url
+
+
+def _objects_url(values: Mapping[str, str]) -> str | None:
+    """Read where it is used. But it is in the plan, so a credential has no place in it."""
+    url = values.get("objects.url")
+    if url is None or url == OFF:
+        return url
+    try:
+        parts = urlsplit(url)
+        secrets = [name for name, _ in parse_qsl(parts.query) if is_secret(name)]
+    except ValueError:
+        raise OptionInvalid("objects.url is like s3://bucket/prefix, or off") from None
+    if not parts.scheme or "@" in parts.netloc or secrets:
+        raise OptionInvalid("objects.url is like s3://bucket/prefix, without credentials: executors have their own")
     return url
 
 

@@ -1,11 +1,12 @@
 """What one batch reads, and which task reads which part of it: pure, from offsets to ranges to tasks.
 
-A range names its topic, partition and offsets and nothing about where they are kept, so that a task finds out when it
-reads: what was sealed or moved since is read from its new place, with the same offsets.
+A range is offsets of a partition. Which segments have them is a hint: what was sealed or moved since is read through
+the broker, with the same offsets.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +30,7 @@ class TopicState:
     firsts: tuple[int, ...]
     ends: tuple[int, ...]  # one after the last confirmed offset
     bytes: int
+    segments: int = 0  # in object storage, about
 
     def place(self, number: int) -> str:
         return f"{self.name}-part-{number}" if self.partitions else self.name
@@ -51,6 +53,25 @@ class TopicState:
 States = dict[str, TopicState]
 
 
+class Stored(NamedTuple):
+    """A segment in object storage, with what its footer must say."""
+
+    key: str
+    first: int
+    last: int
+    epoch: int
+    rows: int
+    size: int  # of the object
+    digest: str
+
+
+class Whereabouts(NamedTuple):
+    """Of the objects. There is no credential in it: it travels in the plan."""
+
+    url: str
+    options: tuple[tuple[str, str], ...] = ()
+
+
 class Range(NamedTuple):
     """Offsets `begin` to `end`, without `end`, of one partition."""
 
@@ -61,10 +82,34 @@ class Range(NamedTuple):
     begin: int
     end: int
     expected: bool  # whether all from `begin` on was promised to be there; not where a partition is new
+    stored: tuple[Stored, ...] = ()  # in offset order; what none of them has is the broker's
 
     @property
     def messages(self) -> int:
         return self.end - self.begin
+
+    def pieces(self) -> list[Range]:
+        """The same offsets, in pieces that lie in one segment each, or in none."""
+        found: list[Range] = []
+        at = self.begin
+        for segment in self.stored:
+            first, end = max(at, segment.first), min(self.end, segment.last + 1)
+            if first >= end:
+                continue
+            if at < first:
+                found.append(self._replace(begin=at, end=first, stored=()))
+            found.append(self._replace(begin=first, end=end, stored=(segment,)))
+            at = end
+        if at < self.end:
+            found.append(self._replace(begin=at, stored=()))
+        return found
+
+
+class Job(NamedTuple):
+    """What a task is told."""
+
+    ranges: Task
+    place: Whereabouts | None  # of the segments
 
 
 def ranges_between(start: Offsets, end: Offsets, states: Mapping[str, TopicState]) -> list[Range]:
@@ -103,6 +148,17 @@ def split(ranges: Sequence[Range], states: Mapping[str, TopicState], tasks_min: 
                 tasks.append(tuple(current))
                 current = []
     return [*tasks, tuple(current)] if current else tasks
+
+
+def with_stored(tasks: Sequence[Task], sealed: Mapping[str, Sequence[Stored]]) -> list[Task]:
+    """The same tasks, whose ranges know the segments they lie in; `sealed` has those of each place in offset order."""
+    return [tuple(_with_stored(each, sealed.get(each.place, ())) for each in task) for task in tasks]
+
+
+def _with_stored(wanted: Range, segments: Sequence[Stored]) -> Range:
+    at = bisect_left(segments, wanted.begin, key=lambda segment: segment.last)
+    end = bisect_left(segments, wanted.end, key=lambda segment: segment.first)
+    return wanted._replace(stored=tuple(segments[at:end]))
 
 
 def tasks_wanted(bytes: int, messages: int, tasks_min: int | None, cores: int) -> int:

@@ -24,12 +24,13 @@ from pyspark.sql.types import StructType
 from pydanube.base.errors import DanubeError, OptionInvalid
 from pydanube.client import Client
 from pydanube.spark.columns import check_schema, ddl
-from pydanube.spark.fetch import read_ranges
+from pydanube.spark.fetch import read_job
 from pydanube.spark.helpful import helpful
 from pydanube.spark.link import Link, link_to
 from pydanube.spark.offsets import Offsets, TopicOffsets, from_json, to_json
 from pydanube.spark.options import Options, shown_columns
-from pydanube.spark.plan import Range, States, ranges_between, split
+from pydanube.spark.plan import Job, Range, States, ranges_between, split, with_stored
+from pydanube.spark.sealed import look_for_segments
 from pydanube.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from pydanube.spark.subscription import Progress
 from pydanube.spark.topics import Limits, check_known, latest, look, losses, offsets_at
@@ -73,16 +74,17 @@ def _names(schema: StructType) -> tuple[str, ...]:
     return check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
-def _partitions(ranges: Sequence[Range], states: States, options: Options) -> list[InputPartition]:
-    tasks = split(ranges, states, options.tasks_min, os.cpu_count() or 1)
-    return [InputPartition(task) for task in tasks]
+def _partitions(link: Link, ranges: Sequence[Range], states: States, options: Options) -> list[InputPartition]:
+    sealed, place = link.wait(look_for_segments(link.client, options, ranges, states))
+    tasks = with_stored(split(ranges, states, options.tasks_min, os.cpu_count() or 1), sealed)
+    return [InputPartition(Job(task, place)) for task in tasks]
 
 
 @helpful
 def _read(options: Options, names: Sequence[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """A plan without tasks still asks once, for nothing."""
-    ranges = partition.value or ()
-    return _told(read_ranges(options, names, ranges)) if ranges else iter(())
+    job: Job | None = partition.value
+    return _told(read_job(options, names, job)) if job else iter(())
 
 
 def _told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -104,7 +106,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         link = link_to(self._options.url, self._options.ca_file)
         ranges, states = link.wait(_plan_batch(link.client, self._options))
-        return _partitions(ranges, states, self._options)
+        return _partitions(link, ranges, states, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._names, partition)
@@ -206,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = self._link.wait(look(self._link.client, self._options, absent_ok=True))
         check_known(before, states, self._lost)
         check_known({name: each for name, each in after.items() if name not in before}, states, _nothing)
-        return _partitions(ranges_between(before, after, states), states, self._options)
+        return _partitions(self._link, ranges_between(before, after, states), states, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._names, partition)

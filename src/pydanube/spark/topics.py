@@ -54,6 +54,7 @@ async def _describe(client: Client, name: str, absent_ok: bool) -> TopicState | 
         tuple(map(int, found["firsts"])),
         tuple(map(int, found["ends"])),
         int(found["bytes"]),
+        int((found.get("tiers") or {}).get("segments", 0)),
     )
 
 

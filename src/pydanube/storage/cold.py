@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydanube.base.errors import ObjectMissing, ObjectsRefused, SegmentMissing
@@ -25,6 +25,7 @@ class ColdTier:
     place: str = "object storage"  # as it may be shown
     tables: str | None = None  # the URI of the place, as readers of tables write it
     why_no_tables: str = "its broker was not told how"  # if there is none
+    told: tuple[str, Mapping[str, str]] | None = None  # URL and options for who has credentials of their own
 
 
 class ColdReader:

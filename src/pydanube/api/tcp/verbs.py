@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from pydanube.api.direct_verbs import VERBS as DIRECT_VERBS
 from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
 from pydanube.api.sink_verbs import VERBS as SINK_VERBS
 from pydanube.api.storage_verbs import VERBS as PLAIN_VERBS
@@ -31,7 +32,7 @@ def _plain(verb: PlainVerb) -> Verb:
     return answer
 
 
-VERBS: dict[str, Verb] = {name: _plain(verb) for name, verb in (PLAIN_VERBS | SINK_VERBS).items()}
+VERBS: dict[str, Verb] = {name: _plain(verb) for name, verb in (PLAIN_VERBS | SINK_VERBS | DIRECT_VERBS).items()}
 
 
 def verb(name: str) -> Callable[[Verb], Verb]:

@@ -1,0 +1,81 @@
+"""What the driver asks the broker about object storage: which segments have the offsets of a plan, and where they are.
+
+What it is told is a hint: tasks find out for themselves, and ask the broker where it does not hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from pydanube.base.errors import DanubeError, VerbUnknown
+from pydanube.client import Client
+from pydanube.spark.link import patiently
+from pydanube.spark.options import OFF, Options
+from pydanube.spark.plan import MIB, Range, Stored, TopicState, Whereabouts
+
+RANGE_BYTES_MIN = 1 * MIB  # less is read from the broker sooner than an object is opened
+SEGMENTS_MAX = 100_000  # in one plan; the broker has what lies beyond
+ASKED_AT_ONCE = 16  # partitions
+Sealed = Mapping[str, Sequence[Stored]]
+
+
+async def look_for_segments(
+    client: Client, options: Options, ranges: Sequence[Range], states: Mapping[str, TopicState]
+) -> tuple[Sealed, Whereabouts | None]:
+    """Segments by the name of their partition, in offset order. None at all if executors cannot get at them."""
+    worth = [each for each in ranges if _is_worth(each, states[each.topic])]
+    if not worth or options.objects_url == OFF:
+        return {}, None
+    try:
+        place = await _whereabouts(client, options)
+        if place is None:
+            return {}, None
+        turns, room = asyncio.Semaphore(ASKED_AT_ONCE), [SEGMENTS_MAX]
+        found = await asyncio.gather(*(_segments_of(client, each, turns, room) for each in worth))
+    except VerbUnknown:  # an older broker
+        return {}, None
+    return {each.place: segments for each, segments in zip(worth, found, strict=True) if segments}, place
+
+
+def _is_worth(wanted: Range, state: TopicState) -> bool:
+    return bool(state.segments) and wanted.messages * state.message_bytes >= RANGE_BYTES_MIN
+
+
+async def _whereabouts(client: Client, options: Options) -> Whereabouts | None:
+    if options.objects_url is not None:
+        return Whereabouts(options.objects_url)
+    found = await patiently(lambda: client.ask("storage.place", {}))
+    return None if found["url"] is None else Whereabouts(str(found["url"]), tuple(sorted(found["options"].items())))
+
+
+async def _segments_of(client: Client, wanted: Range, turns: asyncio.Semaphore, room: list[int]) -> list[Stored]:
+    found: list[Stored] = []
+    start, more = wanted.begin, True
+    async with turns:
+        while more and room[0] > 0:
+            fields = {"topic": wanted.place, "start": start, "end": wanted.end}
+            try:
+                answer = await patiently(lambda fields=fields: client.ask("storage.sealed", fields))  # type: ignore[misc]
+            except VerbUnknown:
+                raise
+            except DanubeError:
+                break  # whoever reads it is told
+            listed = [_stored(each) for each in answer["segments"]]
+            found += [each for each in listed if each.first >= start or not found]
+            room[0] -= len(listed)
+            more = bool(answer["more"]) and bool(listed)
+            start = max(start, listed[-1].last + 1) if listed else start
+    return found
+
+
+def _stored(found: Mapping[str, object]) -> Stored:
+    return Stored(
+        str(found["key"]),
+        int(str(found["first"])),
+        int(str(found["last"])),
+        int(str(found["epoch"])),
+        int(str(found["rows"])),
+        int(str(found["object_bytes"])),
+        str(found["digest"]),
+    )

@@ -1,0 +1,88 @@
+"""Some columns of a row group, and only their bytes: for readers of rows that need no batches.
+
+The footer is checked by its own checksum and names every stretch; pages are checked by theirs as they are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pydanube.base.limits import KIB, MIB
+from pydanube.tier.segment_file import Footer, Unsound
+
+GAP_BYTES = 256 * KIB  # between two columns that are read in one go, for a request costs as much
+DECODED_BYTES_MAX = 512 * MIB  # of a row group; they are made of 32 MiB, or of one row
+Stretch = tuple[int, int]  # start and length
+
+
+def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]:
+    """What has to be read of the object for these columns of a row group, in order."""
+    group, found = footer.groups[index], footer.parquet.row_group(index)
+    if found.total_byte_size > DECODED_BYTES_MAX:
+        raise Unsound(f"row group {index} says that it has {found.total_byte_size} bytes")
+    places: list[Stretch] = []
+    for number in range(found.num_columns):
+        chunk = found.column(number)
+        if chunk.path_in_schema.partition(".")[0] not in names:
+            continue
+        start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+        length = chunk.total_compressed_size
+        if length < 1 or start < group.start or start + length > group.start + group.length:
+            raise Unsound(f"a column of row group {index} lies elsewhere")
+        places.append((start, length))
+    joined: list[Stretch] = []
+    for start, length in sorted(places):
+        if joined and start <= sum(joined[-1]) + GAP_BYTES:
+            before = joined.pop()
+            start, length = before[0], max(sum(before), start + length) - before[0]
+        joined.append((start, length))
+    return joined
+
+
+def read_columns(
+    footer: Footer, index: int, names: Sequence[str], pieces: Sequence[tuple[int, bytes]]
+) -> pa.RecordBatch:
+    """The columns, of the pieces that `stretches` asked for, each with its start. `offset` must be among them."""
+    group = footer.groups[index]
+    try:
+        source = pa.PythonFile(_Pieces(pieces), mode="r")
+        with pq.ParquetFile(source, metadata=footer.parquet, page_checksum_verification=True) as file:
+            table = file.read_row_group(index, columns=list(names), use_threads=False)
+        [rows] = table.replace_schema_metadata(None).combine_chunks().to_batches() or [None]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Unsound(f"row group {index} cannot be read: {error}") from None
+    if rows is None or len(rows) != group.rows or rows.column("offset")[0].as_py() != group.first:
+        raise Unsound(f"row group {index} has other rows than it says")
+    return rows
+
+
+class _Pieces:
+    """A file of which some stretches are there."""
+
+    closed = False
+
+    def __init__(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        self._pieces = pieces
+        self._at = 0
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        start, data = self._pieces[-1]
+        self._at = at if whence == 0 else start + len(data) + at
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, length: int = -1) -> memoryview:
+        for start, data in self._pieces:
+            begin = self._at - start
+            if begin >= 0 and 0 <= length <= len(data) - begin:
+                self._at += length
+                return memoryview(data)[begin : begin + length]
+        raise OSError("outside of what was read")
+
+    def close(self) -> None:
+        self.closed = True
