@@ -123,7 +123,7 @@ def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> tuple
                 f"a topic takes no column {name[:100]!r}; is {nearest} meant? Leave out what is not for it"
             )
         if kind.split(" collate ")[0] not in COLUMNS[name]:
-            wanted = " or ".join(COLUMNS[name]).upper()
+            wanted = " or ".join(kind.upper() for kind in COLUMNS[name])
             raise ColumnInvalid(f"the column {name} is {wanted}, not {kind[:100].upper()}: cast it")
         if name in names:
             raise ColumnInvalid(f"the column {name} is there twice")
