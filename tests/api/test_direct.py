@@ -93,7 +93,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "k-id", "AWS_SECRET_ACCESS_KEY": "k-secret", "AWS_S
             ("s3://b", {"region": "us-east-1"}),
         ),
         (
-            parse_objects_url("gs://b", {"credential_path": "/home/me/key.json"}, {}),
+            parse_objects_url("gs://b", {"credential_path": "/somewhere/key.json"}, {}),
             ("gs://b", {}),
         ),
         (

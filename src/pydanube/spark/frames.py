@@ -1,17 +1,127 @@
-"""Everything a topic has, as one DataFrame."""
+"""Everything a topic has, as one DataFrame: what is sealed as Parquet, by Spark's own reader, the rest by the source.
+
+Spark's reader is quicker, for no row passes through Python, and it skips columns and row groups by itself.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pydanube.spark.columns import ALL, IN_SEGMENTS, ddl
+from pydanube.spark.link import link_to
+from pydanube.spark.offsets import Offsets, TopicOffsets, to_json
+from pydanube.spark.options import Options
+from pydanube.spark.plan import Range, Stored, Whereabouts, ranges_between, with_stored
+from pydanube.spark.sealed import look_for_segments
+from pydanube.spark.topics import snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs", "gcs": "gs"}  # ours -> Hadoop's
+GLOB = frozenset("{}[]*?\\")  # Spark would look for what they match
+CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 
-def history(spark: SparkSession, topic: str, *, schema: str | None = None, **options: str) -> DataFrame:
+
+class Sealed(NamedTuple):
+    """What Spark's own reader reads of one partition: offsets `begin` to `end`, without `end`, in these segments."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+    segments: tuple[Stored, ...]
+
+
+def history(
+    spark: SparkSession, topic: str, *, schema: str | None = None, native: bool | None = None, **options: str
+) -> DataFrame:
     """All messages that the topic has now, from its first to its last; `schema` names the columns that are needed.
 
-    Options are those of the data source, `url` for one; those of `tls.ca` are given as `**{"tls.ca": ...}`.
+    `native=False` leaves Spark's own reader out; `native=True` is for folders that all executors of a cluster have.
+    Options are those of the data source, `url` for one; those with a dot are given as `**{"tls.ca": ...}`.
     """
-    reader = spark.read.format("danube").options(topic=topic, **options)
-    return (reader if schema is None else reader.schema(schema)).load()
+    given = {"topic": topic, **options}
+    wanted = Options.of(given, streaming=False)
+    shown = ddl(attributes=wanted.attributes, meta=wanted.meta) if schema is None else schema
+    reader = spark.read.format("danube").schema(shown)
+    link = link_to(wanted.url, wanted.ca_file)
+    start, end, states = link.wait(snapshot(link.client, wanted))
+    sealed: list[Sealed] = []
+    base = None
+    if native is not False:
+        ranges = ranges_between(start, end, states)
+        found, place = link.wait(look_for_segments(link.client, wanted, ranges, states))
+        for each in with_stored([tuple(ranges)], found)[0]:
+            sealed += [] if (part := sealed_part(each)) is None else [part]
+        base = _base(spark, place, sealed, native) if place is not None and sealed else None
+    if base is not None:
+        start = _behind(start, sealed)
+    bounds = {"startingOffsets": json.dumps(to_json(start)), "endingOffsets": json.dumps(to_json(end))}
+    others = {name: value for name, value in given.items() if not name.lower().startswith(("starting", "ending"))}
+    frame = reader.options(**others, **bounds).load()
+    if base is not None:
+        for name in sorted({each.topic for each in sealed}):
+            parts = [each for each in sealed if each.topic == name]
+            frame = frame.unionByName(_native(spark, base, name, parts, frame.columns))
+    return frame
+
+
+def sealed_part(wanted: Range) -> Sealed | None:
+    """How far the range lies in segments, from its begin on; a gap ends it, for there may be messages in it."""
+    at, segments = wanted.begin, []
+    for segment in wanted.stored:
+        if segment.first > at or at >= wanted.end:
+            break
+        segments.append(segment)
+        at = min(segment.last + 1, wanted.end)
+    return Sealed(wanted.topic, wanted.partition, wanted.begin, at, tuple(segments)) if segments else None
+
+
+def _behind(start: Offsets, sealed: Sequence[Sealed]) -> Offsets:
+    done = {(each.topic, each.partition): each.end for each in sealed}
+    return {
+        name: TopicOffsets(each.id, tuple(done.get((name, number), at) for number, at in enumerate(each.next)))
+        for name, each in start.items()
+    }
+
+
+def _base(spark: SparkSession, place: Whereabouts, sealed: Sequence[Sealed], native: bool | None) -> str | None:
+    """The place as the JVM calls it, if it gets there."""
+    parts = urlsplit(place.url)
+    if parts.scheme not in SCHEMES or GLOB & set(unquote(parts.path)):
+        return None
+    if parts.scheme == "file" and native is None and not str(spark.sparkContext.master).startswith("local"):
+        return None  # that it is here does not mean that executors have it
+    base = f"{SCHEMES[parts.scheme]}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
+    try:
+        jvm, session = spark._jvm, spark._jsparkSession
+        assert jvm is not None
+        path = jvm.org.apache.hadoop.fs.Path(f"{base}/{sealed[0].segments[0].key}")
+        there = path.getFileSystem(session.sessionState().newHadoopConf()).exists(path)
+    except Exception as error:  # of Java, of every kind: no such file system, no credentials, no answer
+        log.info("what is sealed is read through Python, for the JVM has no way to %s: %s", parts.scheme, error)
+        return None
+    return base if there else None
+
+
+def _native(spark: SparkSession, base: str, topic: str, parts: Sequence[Sealed], names: Sequence[str]) -> DataFrame:
+    from pyspark.sql.functions import col, lit
+
+    stored = {IN_SEGMENTS[name]: ALL[name] for name in names if name in IN_SEGMENTS} | {"offset": ALL["offset"]}
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in stored.items()) + f", `partition` {ALL['partition']}"
+    paths = [f"{base}/{segment.key}" for part in parts for segment in part.segments]
+    folder = paths[0].partition("/partition=")[0]  # the partition is read off the path
+    frame = spark.read.schema(schema).options(basePath=folder, **CHECKED).parquet(*paths)
+    for part in parts:
+        if part.begin > part.segments[0].first:
+            frame = frame.where((col("partition") != part.partition) | (col("offset") >= part.begin))
+        if part.end <= part.segments[-1].last:
+            frame = frame.where((col("partition") != part.partition) | (col("offset") < part.end))
+    implied = {"topic": lit(topic), "partition": col("partition")}
+    return frame.select(*((implied[name] if name in implied else col(IN_SEGMENTS[name])).alias(name) for name in names))

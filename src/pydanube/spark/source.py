@@ -21,8 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pydanube.base.errors import DanubeError, OptionInvalid
-from pydanube.client import Client
+from pydanube.base.errors import DanubeError
 from pydanube.spark.columns import check_schema, ddl
 from pydanube.spark.fetch import read_job
 from pydanube.spark.helpful import helpful
@@ -33,7 +32,7 @@ from pydanube.spark.plan import Job, Range, States, ranges_between, split, with_
 from pydanube.spark.sealed import look_for_segments
 from pydanube.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from pydanube.spark.subscription import Progress
-from pydanube.spark.topics import Limits, check_known, latest, look, losses, offsets_at
+from pydanube.spark.topics import Limits, check_known, latest, look, losses, offsets_at, snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,24 +104,11 @@ class BatchReader(DataSourceReader):
     @helpful
     def partitions(self) -> Sequence[InputPartition]:
         link = link_to(self._options.url, self._options.ca_file)
-        ranges, states = link.wait(_plan_batch(link.client, self._options))
-        return _partitions(link, ranges, states, self._options)
+        start, end, states = link.wait(snapshot(link.client, self._options))
+        return _partitions(link, ranges_between(start, end, states), states, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._names, partition)
-
-
-async def _plan_batch(client: Client, options: Options) -> tuple[list[Range], States]:
-    states = await look(client, options)
-    start = await offsets_at(client, states, options.starting, "startingOffsets")
-    end = await offsets_at(client, states, options.ending, "endingOffsets")
-    check_known(start, states, losses(options.fail_on_data_loss))
-    for name, ends in end.items():
-        for number, (begin, stop) in enumerate(zip(start[name].next, ends.next, strict=True)):
-            if begin > stop:
-                place = states[name].place(number)
-                raise OptionInvalid(f"{place} would be read from {begin} to {stop}: the end lies before the start")
-    return ranges_between(start, end, states), states
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

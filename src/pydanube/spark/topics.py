@@ -78,6 +78,20 @@ async def offsets_at(client: Client, states: States, position: Position, option:
     return {name: _wished(state, position[name], option) for name, state in states.items()}
 
 
+async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, States]:
+    """What a batch read is of: from where to where, of which topics."""
+    states = await look(client, options)
+    start = await offsets_at(client, states, options.starting, "startingOffsets")
+    end = await offsets_at(client, states, options.ending, "endingOffsets")
+    check_known(start, states, losses(options.fail_on_data_loss))
+    for name, ends in end.items():
+        for number, (begin, stop) in enumerate(zip(start[name].next, ends.next, strict=True)):
+            if begin > stop:
+                place = states[name].place(number)
+                raise OptionInvalid(f"{place} would be read from {begin} to {stop}: the end lies before the start")
+    return start, end, states
+
+
 async def _at_time(client: Client, state: TopicState, time: int) -> TopicOffsets:
     async def ask(number: int) -> int:
         fields = {"topic": state.place(number), "time": time}
