@@ -329,7 +329,7 @@ class Tiering:
             await self._fold_one(stream, entries)
 
     async def _fold_one(self, stream: Stream, entries: Sequence[Entry]) -> None:
-        index, data = make_index(entries)
+        index, data = make_index(entries, stream.record.cold.unfolds)
         await self.tier.segments.create(index_key(stream.name, index), data)
         await _change(stream, lambda cold: cold.folded(entries, index))
 

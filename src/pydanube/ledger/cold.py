@@ -54,6 +54,7 @@ class Cold:
     doomed: tuple[Doomed, ...] = ()
     local_from: int = 0  # of what lies below, storage nodes need no copy any more
     tabled: bool = False  # its segments are, or were, listed in a table
+    unfolds: int = 0  # so far: what is folded again gets another key, out of reach of a deletion that is late
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -128,7 +129,8 @@ class Cold:
     def unfolded(self, stream: str, entries: Sequence[Entry]) -> Cold:
         """With the entries of the first index in its place; its object goes."""
         index = self.indexes[0]
-        return replace(self._with((index,), entries), doomed=(*self.doomed, Doomed(index_key(stream, index))))
+        doomed = (*self.doomed, Doomed(index_key(stream, index)))
+        return replace(self._with((index,), entries), doomed=doomed, unfolds=self.unfolds + 1)
 
     def _with(self, before: Sequence[Entry], after: Sequence[Entry]) -> Cold:
         """These instead of those, which stand one behind the other."""
@@ -174,9 +176,10 @@ def find_entry(entries: Sequence[Entry], offset: int) -> Entry | None:
 # -- index objects -----------------------------------------------------------------------------------------------------
 
 
-def make_index(entries: Sequence[Entry]) -> tuple[SegmentIndex, bytes]:
+def make_index(entries: Sequence[Entry], unfolds: int = 0) -> tuple[SegmentIndex, bytes]:
     """What to record of an index of these entries, and the object."""
-    data = json.dumps({"danube_index": 1, "entries": [entry_fields(entry) for entry in entries]}, indent=1).encode()
+    fields = {"danube_index": 1, "unfolds": unfolds, "entries": [entry_fields(entry) for entry in entries]}
+    data = json.dumps(fields, indent=1).encode()
     first = entries[0]
     index = SegmentIndex(
         first.first,

@@ -191,7 +191,7 @@ class Troublemaker:
             self.later(fault.seconds * 2, setattr, self.world.objects, name, 0.0)
 
     def _objects_hang(self, fault: Fault) -> None:
-        self.world.objects.hanging_until = self.world.loop.time() + fault.seconds * 2
+        self._objects(fault, hanging=0.1 + 0.5 * fault.amount)
 
     def _objects_stale(self, fault: Fault) -> None:
         self.world.objects.list_stale()

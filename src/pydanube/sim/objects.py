@@ -16,6 +16,7 @@ from pydanube.sim.loop import SimLoop
 
 Result = TypeVar("Result")
 TRAVEL_SECONDS_MAX = 0.02  # of a request, and of its answer
+LATE_SECONDS_MAX = 8.0  # of a request that hangs
 PATIENCE_SECONDS = 2.0  # then the caller is told that it failed, whether or not it lands later
 KeyHook = Callable[[str], None]
 
@@ -38,7 +39,7 @@ class SimObjects:
         self.failing = 0.0  # the chance that a request fails before it does anything
         self.unsure = 0.0  # the chance that a request is done, and its answer lost
         self.slowness = 0.0  # seconds that a request takes longer, at most
-        self.hanging_until = 0.0
+        self.hanging = 0.0  # the chance that a request hangs, and lands when nobody expects it any more
         self.created: KeyHook = _ignore
         self.deleting: KeyHook = _ignore
         self._stale: list[str] | None = None  # what listings show, if not the truth
@@ -102,8 +103,8 @@ class SimObjects:
     async def _request(self, kind: str, key: str, effect: Callable[[], Result]) -> Result:
         draw, loop = self._random, self._loop
         arrives = loop.time() + draw.uniform(0.0005, TRAVEL_SECONDS_MAX) + draw.random() * self.slowness
-        if loop.time() < self.hanging_until:
-            arrives = max(arrives, self.hanging_until + draw.uniform(0.0, TRAVEL_SECONDS_MAX))
+        if draw.random() < self.hanging:
+            arrives += draw.uniform(0.0, LATE_SECONDS_MAX)
         fails, unsure = draw.random() < self.failing, draw.random() < self.unsure
         answer: Future[Result] = loop.create_future()
         arguments = (kind, key, effect, answer, fails, unsure)
@@ -166,8 +167,8 @@ class SimObjects:
         return keys[place % len(keys)] if keys else None
 
     def heal(self) -> None:
-        """Requests work from now on; those that hang land soon. What is lost or damaged stays so."""
-        self.failing = self.unsure = self.slowness = self.hanging_until = 0.0
+        """Requests work from now on; those that hang land in time. What is lost or damaged stays so."""
+        self.failing = self.unsure = self.slowness = self.hanging = 0.0
         self._stale = None
 
     def restore(self) -> None:

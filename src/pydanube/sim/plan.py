@@ -34,7 +34,7 @@ FAULTS = {
     "objects_fail": "N6: requests to object storage fail",
     "objects_unsure": "N6: they are done, and the answers are lost",
     "objects_slow": "N6: they take seconds",
-    "objects_hang": "N6: they land much later, whether or not somebody still waits",
+    "objects_hang": "N6: some of them land seconds later, whether or not somebody still waits",
     "objects_stale": "N6: listings show what was there before",
     "objects_lost": "N6: an object vanishes, until it is restored in the end",
     "objects_damaged": "N6: an object changes or is cut off, until it is restored in the end",

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import SegmentDamaged, SegmentMissing
+from pydanube.broker.options import TopicOptions
 from pydanube.broker.topic import Topic, state_stream
 from pydanube.ledger.catalog import StreamRecord
 from pydanube.ledger.cold import SegmentIndex
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pydanube.sim.world import World
 
 READ_BYTES = 50_000
-ENTRIES_MAX = LISTED_MAX + LISTED_MAX // 2  # of one level, with those of an index that was unfolded
+ENTRIES_MAX = 4 * LISTED_MAX  # of one level, with those of indexes that were unfolded and are not buried yet
 
 
 async def check_losses(world: World) -> None:
@@ -96,6 +97,10 @@ def _settled(world: World, broker: TopicBroker, topic: Topic) -> bool:
     )
 
 
+def _for_ever(options: TopicOptions) -> bool:
+    return options.retention == RetentionPolicy()
+
+
 def _lossy(world: World, name: str) -> bool:
     return world.topics[name].history.lossy
 
@@ -105,7 +110,7 @@ async def _read_all(world: World, name: str, topic: Topic) -> None:
     stream, offset = topic.ledger.stream, topic.ledger.first
     first = offset
     memory = world.topics[name]
-    if memory.options.retention == RetentionPolicy():
+    if _for_ever(memory.options):
         asked = memory.history.truncated
         known = [each for each in world.tier.rows.get(name, {}) if asked <= each < offset]
         world.history.check(not known, "I1", f"{name} begins at {offset}, and {known[:3]} were to be kept for ever")

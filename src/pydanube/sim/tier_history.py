@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError
 from pydanube.ledger.catalog import StreamRecord
 from pydanube.ledger.cold import Cold, Entry, SegmentIndex, index_key, read_index
@@ -47,6 +48,7 @@ class TierHistory:
         self._published: dict[str, dict[str, Segment]] = {}  # stream: key: segment, also of what was buried since
         self._published_at: dict[str, float] = {}
         self._doomed: set[str] = set()  # keys, ever
+        self._recorded: set[str] = set()  # keys of index objects, ever
         self._loop = loop
         objects.created, objects.deleting = self._created, self._deleting
 
@@ -60,6 +62,10 @@ class TierHistory:
         if before.cold == after.cold:
             return
         self._check(stream not in self.removed, "I5", f"{stream}: its record changed after it was taken for removal")
+        for key in set(self._indexes(stream, after.cold.entries)) - set(self._indexes(stream, before.cold.entries)):
+            again = key in self._doomed and key in self._recorded
+            self._check(not again, "I7", f"{key} is listed again after it was given up: a late deletion may take it")
+        self._recorded.update(self._indexes(stream, after.cold.entries))
         self._doomed.update(each.key for each in after.cold.doomed)
         old, new = self.segments(stream, before.cold), self.segments(stream, after.cold)
         spans = [(segment.first, segment.last) for segment in new.values()]
@@ -113,6 +119,8 @@ class TierHistory:
         for key, _ in gone:
             read = self.objects.read_whole.get(key, -1.0)
             self._check(read > self._published_at[key], "I1", f"{key} was not read again before local copies went")
+        if self._history.streams[stream].durability is Durability.BUFFERED:
+            return  # a power cut may have taken some
         kept_from = self.records[stream].kept_from
         for offset in self.rows.get(stream, {}):
             if max(before.local_from, kept_from) <= offset < after.local_from:

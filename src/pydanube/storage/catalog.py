@@ -179,6 +179,7 @@ def _cold_fields(cold: Cold) -> dict[str, Any]:
         "doomed": [[each.key, each.not_before] for each in cold.doomed],
         "local_from": cold.local_from,
         "tabled": int(cold.tabled),
+        "unfolds": cold.unfolds,
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -197,6 +198,7 @@ def _cold(fields: _Fields) -> Cold:
         tuple(doomed),
         fields.number("local_from", older=0),
         bool(fields.number("tabled", older=0)),
+        fields.number("unfolds", older=0),
     )
 
 
