@@ -56,6 +56,12 @@ def test_paths_lie_where_cleaners_do_not_look_and_readers_find_the_partition() -
     )
 
 
+def test_a_gap_at_the_beginning_is_not_told_as_an_offset() -> None:
+    gap = replace(segment(0, 9), rows=6, groups=(4,))
+    assert (table_file(STREAM, gap).first, table_file(STREAM, gap).path) == (4, table_file(STREAM, segment(0, 9)).path)
+    assert not table_changes(listing(gap), listed(gap), 9)
+
+
 def test_what_is_missing_is_added_what_is_not_listed_goes_and_nothing_else_changes() -> None:
     old, kept, new = row_of([100, 100, 100])
     changes = table_changes(listing(kept, new), listed(old, kept), 19)

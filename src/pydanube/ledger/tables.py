@@ -28,7 +28,7 @@ class TableFile(NamedTuple):
     """A segment, as a table needs to know it."""
 
     path: str  # below the topic's folder
-    first: int
+    first: int  # of its rows: before it there may be a gap
     last: int
     rows: int
     size: int
@@ -89,7 +89,7 @@ class Changes:
 def table_file(stream: str, segment: Segment) -> TableFile:
     path = segment_key(stream, segment.plan).removeprefix(folder_of(stream))
     times = (segment.oldest, segment.newest)
-    return TableFile(path, segment.first, segment.last, segment.rows, segment.size, *times)
+    return TableFile(path, segment.groups[0], segment.last, segment.rows, segment.size, *times)
 
 
 def listing_of(stream: str, epoch: Epoch, entries: Iterable[Entry], *, now: int, grows: bool) -> TableListing:
