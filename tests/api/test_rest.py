@@ -45,6 +45,7 @@ def test_every_verb_that_needs_no_connection_has_a_route() -> None:
 
 OTHERWISE_CALLED = {
     "topic.peek": "peek",
+    "topic.table": "storage.table",
     "dlq.peek": "peek",
     "subscription.explain": "explain",
     "subscription.lag": "subscription.list",
