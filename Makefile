@@ -35,7 +35,7 @@ test-clients: $(DEV) ## test the public Rust and Go clients against a broker (ne
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools  # has a protoc, for the Rust client
 	TEST_CLIENTS=1 $(BIN)/python -m pytest -q tests/grpc_face/test_other_clients.py
 
-servers: $(STAMP) ## install servers of object storage for the tests into .servers/: moto, Swift, Azurite, Redis
+servers: $(STAMP) ## install what tests talk to into .servers/: moto, Swift, Azurite, Redis, an environment for Spark's executors
 	tests/servers/install.sh $(BIN)/python
 
 lint: $(SPARK) ## check style, format and types

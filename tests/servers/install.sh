@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the servers that the tests of object storage talk to, into .servers/. A part that cannot be had is reported
+# Installs the servers that the tests of object storage and Spark talk to, into .servers/. A part that cannot be had is reported
 # and left out; its tests are skipped then. Run again, it does only what is missing.
 set -u
 cd "$(dirname "$0")/../.."
@@ -19,6 +19,19 @@ if [ "$(cat .servers/python.built 2>/dev/null)" != "$wanted" ]; then
         echo "$wanted" > .servers/python.built
     else
         report "moto and Swift: pip could not install them"
+    fi
+fi
+
+# What executors of a Spark cluster have: not what the driver has. The tests add the project itself, as a wheel.
+wanted=$(cat requirements.lock requirements-spark.lock | cksum)
+if [ "$(cat .servers/executors.built 2>/dev/null)" != "$wanted" ]; then
+    rm -rf .servers/executors .servers/executors.built
+    if "$python" -m venv .servers/executors &&
+        .servers/executors/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes \
+            -r requirements.lock -r requirements-spark.lock; then
+        echo "$wanted" > .servers/executors.built
+    else
+        report "executors of Spark: pip could not install them"
     fi
 fi
 

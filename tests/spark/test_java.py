@@ -39,7 +39,7 @@ def test_a_worker_starts_without_the_zipped_sources(monkeypatch: pytest.MonkeyPa
     import subprocess
     import sys
 
-    worker = launch._wrapped(sys.executable)
+    worker = launch.wrapped(sys.executable)
     path = "/opt/spark/python/lib/pyspark.zip:/kept here:/opt/spark/python/lib/py4j-0.10.9.9-src.zip"
     monkeypatch.setenv("PYTHONPATH", path)
     said = subprocess.run([worker, "-c", "import os; print(os.environ['PYTHONPATH'])"], capture_output=True, text=True)

@@ -68,7 +68,7 @@ def session(
     local = master.startswith("local")
     os.environ["JAVA_HOME"] = str(find_java())
     if python is None and local:
-        python = _wrapped(sys.executable)
+        python = wrapped(sys.executable)
     if python is not None:
         os.environ["PYSPARK_PYTHON"] = python
         os.environ["PYSPARK_DRIVER_PYTHON"] = python if local else sys.executable
@@ -118,7 +118,7 @@ def _version_of(home: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _wrapped(python: str) -> str:
+def wrapped(python: str) -> str:
     """A program, as long as this process lives, that starts the interpreter without Spark's zipped sources."""
     folder = Path(tempfile.mkdtemp(prefix="pydanube-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

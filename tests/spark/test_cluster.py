@@ -1,0 +1,61 @@
+"""A real cluster: executors need the wheel, credentials and a way to the broker, and nothing that the driver has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pydanube.sync
+from certificates import Authority
+from servers.fixtures import ObjectServer
+from spark.cluster import EXECUTORS, PYTHON, cluster, install_wheel, said
+from spark.tiered import tiered_broker
+
+DRIVER = Path(__file__).with_name("cluster_driver.py")
+DRIVER_SECONDS_MAX = 200.0
+TOPIC, COPY, COUNT = "/default/t", "/default/copy", 60_000
+
+
+@pytest.mark.timeout(300)
+def test_executors_of_a_cluster_read_and_write_by_themselves(swift_server: ObjectServer, tmp_path: Path) -> None:
+    """Over TLS, and from S3 with keys that only the worker has."""
+    install_wheel(tmp_path)
+    place, authority = swift_server.place(), Authority(tmp_path)
+    with (
+        tiered_broker(tmp_path / "data", place.url, place.options, place.environment, authority.sign()) as url,
+        pydanube.sync.connect(url, ca_file=str(authority.file)) as client,
+        cluster(tmp_path, place.environment) as master,
+    ):
+        client.admin.create_topic(TOPIC, partitions=2)
+        client.admin.create_topic(COPY)
+        with client.producer(TOPIC) as producer:
+            producer.send_many([b"%050d" % number for number in range(COUNT // 2)]).result()
+            producer.flush()
+            client.admin.upload_topic(TOPIC)
+            producer.send_many([b"%050d" % number for number in range(COUNT // 2, COUNT)]).result()
+        found = drive(master, url, authority.file)
+    expected = [COUNT, COUNT * (COUNT - 1) // 2]
+    assert (found["direct"], found["partly"], found["copied"]) == (expected, expected, expected)
+    python, package, secret = found["told"]
+    assert python.startswith(str(EXECUTORS))
+    assert package.startswith(str(EXECUTORS))
+    assert secret == place.environment["AWS_SECRET_ACCESS_KEY"]
+    told = [line for line in said(tmp_path).splitlines() if "through the broker" in line]
+    assert told != []
+    assert all("there is no such folder" in line for line in told)  # only where the driver said so
+
+
+def drive(master: str, url: str, authority: Path) -> dict[str, list[object]]:
+    command = [sys.executable, DRIVER, master, PYTHON, url, authority, TOPIC, COPY]
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))}
+    done = subprocess.run(
+        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=DRIVER_SECONDS_MAX
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, list[object]] = json.loads(done.stdout.splitlines()[-1])
+    return found
