@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset({"base"}),
     "spark": frozenset({"base", "client", "sync", "wire", "adapters", "tier"}),  # both: segments, in executors
     "connect": frozenset({"base", "client"}),
-    "cli": frozenset({"base", "client", "api"}),  # `danube standalone` is the broker; all else is a client
+    "cli": frozenset({"base", "client", "api", "spark"}),  # `standalone` is the broker, `doctor` looks at Spark
     "sim": EVERYTHING | {"testing"},
     "testing": EVERYTHING | {"sim"},
 }

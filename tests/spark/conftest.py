@@ -49,14 +49,19 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.level=ERROR"
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One session for all tests of the process: a JVM takes longer to start than any of them to run."""
+def java() -> None:
+    """What needs it is skipped without, but not in CI."""
     try:
         find_java()
     except JavaMissing as why:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(str(why))
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator[SparkSession]:
+    """One session for all tests of the process: a JVM takes longer to start than any of them to run."""
     config = {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": QUICK,

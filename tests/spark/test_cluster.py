@@ -21,7 +21,7 @@ DRIVER_SECONDS_MAX = 200.0
 TOPIC, COPY, COUNT = "/default/t", "/default/copy", 60_000
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("java")
 def test_executors_of_a_cluster_read_and_write_by_themselves(swift_server: ObjectServer, tmp_path: Path) -> None:
     """Over TLS, and from S3 with keys that only the worker has."""
     install_wheel(tmp_path)

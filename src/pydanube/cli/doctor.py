@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -47,17 +48,18 @@ class Finding(NamedTuple):
 
 @click.command(epilog="Example: danube doctor --data-dir ./data")
 @click.option("--data-dir", type=Path, help="Where a broker keeps, or shall keep, everything. [env: DANUBE_DATA_DIR]")
+@click.option("--spark", is_flag=True, help="Check what Spark needs also where PySpark is not installed.")
 @printed
 @place_options
 @click.pass_context
-def doctor(ctx: click.Context, output: Output, data_dir: Path | None) -> int:
+def doctor(ctx: click.Context, output: Output, data_dir: Path | None, spark: bool) -> int:
     """Check this machine and the broker, and say what to do.
 
     Ends with 1 if anything failed. A broker that is not there is a warning: its port is free for one.
     """
     if data_dir is None and "DANUBE_DATA_DIR" in os.environ:
         data_dir = Path(os.environ["DANUBE_DATA_DIR"])
-    findings = [*_versions(), _files(), _clock(data_dir), *_disk(data_dir), *run(_broker(ctx))]
+    findings = [*_versions(), _files(), _clock(data_dir), *_disk(data_dir), *_spark(spark), *run(_broker(ctx))]
     output.rows([each._asdict() for each in findings], Finding._fields)
     return int(any(each.result == FAIL for each in findings))
 
@@ -78,6 +80,16 @@ def _versions() -> Iterator[Finding]:
         except PackageNotFoundError:
             yield Finding(package, result, "not installed", lacking)
     yield Finding("pydanube", OK, __version__)
+
+
+def _spark(asked: bool) -> Iterator[Finding]:
+    if not asked and find_spec("pyspark") is None:
+        return
+    from pydanube.spark.checks import checks
+
+    for each in checks():
+        softer = each.result == FAIL and not asked  # it is there, but a broker does without
+        yield Finding(each.check, WARN if softer else each.result, each.found, each.advice)
 
 
 def _files() -> Finding:

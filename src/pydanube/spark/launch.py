@@ -90,7 +90,7 @@ def find_java() -> Path:
     """The home of a Java that Spark can use: of JAVA_HOME, else of the PATH, else where systems keep them."""
     found = None
     for home in _homes():
-        version = _version_of(home)
+        version = version_of(home)
         if version is not None and version >= JAVA_MIN:
             return home
         found = found or version
@@ -107,7 +107,7 @@ def _homes() -> Iterator[Path]:
     yield from sorted(Path("/Library/Java/JavaVirtualMachines").glob("*/Contents/Home"))
 
 
-def _version_of(home: Path) -> int | None:
+def version_of(home: Path) -> int | None:
     try:
         done = subprocess.run(
             [str(home / "bin" / "java"), "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS
