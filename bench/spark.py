@@ -1,5 +1,6 @@
 """Measures Spark reading from a broker in a process of its own, on `local[2]`. Run by `make bench-spark`.
 
+`python bench/spark.py segments` runs one part: read, or segments, whose broker has a folder as object storage.
 Ten million messages of 100 bytes in two partitions; medians of warm runs into Spark's noop sink.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -99,21 +101,70 @@ def full(query: StreamingQuery) -> list[int]:
     return [each.durationMs["triggerExecution"] for each in query.recentProgress if each.numInputRows]
 
 
+def native(spark: SparkSession, paths: list[str]) -> DataFrame:
+    """The same files, by nobody but Spark."""
+    return spark.read.parquet(*paths).select("offset", "append_time", "payload")
+
+
+def timed(frame: DataFrame) -> float:
+    began = perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return MESSAGES / (perf_counter() - began)
+
+
+def segments(spark: SparkSession, directory: Path, figures: Figures) -> None:
+    """All of it uploaded. The three ways take turns, so that what else the machine does falls on all of them."""
+    folder = directory / "objects"
+    os.environ["DANUBE_STORAGE__OBJECTS__URL"] = f"file://{folder}"
+    process = Process(directory / "tiered")
+    try:
+        url = asyncio.run(process.url())
+        with pydanube.sync.connect(url) as client:
+            publish(client)
+            client.admin.upload_topic(TOPIC)
+            paths = [str(folder / each["segment"]) for each in client.admin.segments(TOPIC)]
+        names = READS[0][1]
+        schema = ", ".join(f"{name} {ALL[name]}" for name in names)
+        found: dict[str, list[float]] = {"source": [], "native": [], "history": []}
+        for _ in range(RUNS + 1):
+            found["source"].append(MESSAGES / read(spark, url, names))
+            found["native"].append(timed(native(spark, paths)))
+            found["history"].append(timed(pydanube.spark.history(spark, TOPIC, schema=schema, url=url)))
+    finally:
+        process.end()
+    rates = {name: median(each[1:]) for name, each in found.items()}
+    figures.report(f"from segments, {READS[0][0]}", rates["source"], "rows/s", 2.5e6)
+    figures.report("native Parquet, the same files", rates["native"], "rows/s")
+    figures.report("history()", rates["history"], "rows/s")
+    figures.report("history(), of native Parquet", rates["history"] / rates["native"], "times", 0.8)
+
+
+def reading(spark: SparkSession, directory: Path, figures: Figures) -> None:
+    process = Process(directory)
+    try:
+        url = asyncio.run(process.url())
+        with pydanube.sync.connect(url) as client:
+            publish(client)
+            batches(spark, url, figures)
+            stream(spark, url, directory, figures)
+            floor(spark, url, directory, client, figures)
+    finally:
+        process.end()
+
+
+PARTS = {"read": reading, "segments": segments}
+
+
 def main() -> None:
     figures = Figures()
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory:
-        process = Process(Path(directory))
         spark = pydanube.spark.session("danube-bench", "local[2]", config={"spark.driver.memory": "4g"})
         try:
-            url = asyncio.run(process.url())
-            with pydanube.sync.connect(url) as client:
-                publish(client)
-                batches(spark, url, figures)
-                stream(spark, url, Path(directory), figures)
-                floor(spark, url, Path(directory), client, figures)
+            for part in sys.argv[1:] or PARTS:
+                (Path(directory) / part / "tiered").mkdir(parents=True)
+                PARTS[part](spark, Path(directory) / part, figures)
         finally:
             spark.stop()
-            process.end()
     figures.table()
 
 
