@@ -18,6 +18,7 @@ from pydanube.spark.offsets import from_json
 from pydanube.spark.plan import TopicState
 from pydanube.spark.subscription import IDLE_SECONDS, Progress
 from pydanube.testing.broker import broker_beside
+from pydanube.testing.clock import VirtualClock
 from spark.world import Query, Readers, fill, numbers, values_of
 
 Client = pydanube.sync.Client
@@ -101,6 +102,25 @@ def test_an_inactive_one_says_when_it_goes(client: Client, readers: Readers, top
     query.trigger()
     assert described(client, topic)["options"]["idle_seconds"] == IDLE_SECONDS
     query.reader.stop()
+
+
+def test_one_without_a_query_goes_after_its_time_and_not_before(tmp_path: Path) -> None:
+    clock, topic = VirtualClock(), "/default/t"
+    with broker_beside(tmp_path, clock=clock) as broker, pydanube.sync.connect(broker.url) as client:
+        fill(client, topic, numbers(0, 9))
+        query = Query(Readers(broker.url, topic).stream(subscription="q"))
+        query.trigger()
+        query.reader.stop()
+        clock.advance(IDLE_SECONDS - 60)
+        assert described(client, topic)["consumers"] == 0  # it is there still
+        query = Query(Readers(broker.url, topic).stream(subscription="q"), start=query.at)
+        query.trigger()  # and is another week, counted anew
+        query.reader.stop()
+        clock.advance(IDLE_SECONDS - 60)
+        assert described(client, topic)["consumers"] == 0
+        clock.advance(120)
+        until(lambda: not client.admin.subscriptions(topic))
+        close_links()
 
 
 def test_a_query_whose_subscription_is_deleted_hears_of_it(client: Client, readers: Readers, topic: str) -> None:

@@ -21,7 +21,7 @@ from pydanube.spark.options import OFF, Options
 from pydanube.spark.source import BatchReader
 from servers.fixtures import ObjectServer
 from spark.tiered import Asked, Broker, jobs, table, tiered_broker
-from spark.world import Query, Readers, Row, all_rows, fill, numbers, rows, values_of
+from spark.world import Query, Readers, Row, all_rows, fill, numbers, rows, singly, values_of
 
 OFFSETS = '{"%s": {"0": %d}}'
 
@@ -201,6 +201,19 @@ def test_a_stream_that_is_behind_reads_segments_and_a_replay_is_the_same(
     asked.places.clear()
     assert rows(query.reader, query.reader.partitions(start, end)) == batch
     assert asked.places == []
+
+
+def test_a_limit_of_bytes_holds_in_segments_and_behind_them(broker: Broker, here: Readers, topic: str) -> None:
+    broker.client.admin.create_topic(topic)
+    singly(broker.client, topic, [os.urandom(10_000) for _ in range(20)])
+    broker.upload(topic)
+    broker.evicted(topic)
+    singly(broker.client, topic, [os.urandom(10_000) for _ in range(20)])
+    batches = Query(here.stream(maxBytesPerTrigger="35000")).until_done()
+    assert [offset for batch in batches for _, offset, _ in batch] == list(range(40))
+    assert {len(batch) for batch in batches[:-1]} == {3}
+    both = Query(here.stream(maxBytesPerTrigger="35000", maxRecordsPerTrigger="2")).until_done()
+    assert [len(batch) for batch in both] == [2] * 20
 
 
 def test_little_is_asked_of_the_broker_at_once(

@@ -35,6 +35,10 @@ GROUPS_AHEAD = 2  # read while one is decoded
 SLICE_ROWS = 16_384  # of what is handed to Spark at a time
 
 
+class _AwayError(Exception):
+    """The place failed a moment ago, and somebody was told."""
+
+
 class Opened(NamedTuple):
     """A segment whose footer is read and is the right one."""
 
@@ -74,7 +78,7 @@ class Store:
 
     def _open_place(self) -> OpendalObjects:
         if monotonic() < self._away_until:
-            raise ObjectsRefused("object storage failed a moment ago")
+            raise _AwayError
         if self._objects is None:
             from pydanube.adapters.objects_url import parse_objects_url
             from pydanube.adapters.opendal_objects import OpendalObjects
@@ -109,6 +113,8 @@ class Store:
 
     def failed(self, error: Exception) -> None:
         """The broker is asked from here on. Said once for each kind of reason, however many tasks find out."""
+        if isinstance(error, _AwayError):
+            return
         alone = isinstance(error, ObjectMissing | SegmentDamaged) or type(error).__name__ == "Unsound"
         if not alone and monotonic() >= self._away_until:
             self._away_until = monotonic() + AWAY_SECONDS
