@@ -1,0 +1,53 @@
+"""`danube sink`."""
+
+from __future__ import annotations
+
+import click
+
+from pydanube.base.errors import RequestInvalid
+from pydanube.cli import values
+from pydanube.cli.lazy import Noun
+from pydanube.cli.output import Agreement, Output, destructive, printed
+from pydanube.cli.running import connected
+from pydanube.client import Client
+
+ANY_TOPIC = "*"
+LISTED_MAX = 1_000  # more are not shown
+_COLUMNS = ("query", "target", "name", "batch", "committed", "run", "source")
+
+
+@click.group(cls=Noun, epilog="Example: danube sink list")
+def sink() -> None:
+    """Jobs that write exactly once, and what they wrote last."""
+
+
+@sink.command("list", epilog="Example: danube sink list")
+@printed
+@connected
+async def list_sinks(client: Client, output: Output) -> None:
+    """Writers that the broker remembers, at most 1,000, with the last batch of each.
+
+    A batch that is not committed is decided, and being written. `source` is where its input ends.
+    """
+    output.rows((await client.ask("sink.list", {}))["sinks"], _COLUMNS)
+
+
+@sink.command("forget", epilog="Example: danube sink forget 8a06ee86-f454-4d0e-ae58-5de43bffaa7b orders --dry-run")
+@click.argument("query")
+@click.argument("target")
+@click.option("--name", default="", help="Its writeName, if it has one.")
+@printed
+@destructive
+@connected
+async def forget(client: Client, output: Output, agreement: Agreement, query: str, target: str, name: str) -> None:
+    """Forget a writer, as `list` shows it: it may begin anew, and what it repeats is written again.
+
+    TARGET is a topic, or * for a writer whose rows name their topics.
+    """
+    known = {"query": query, "target": target if target == ANY_TOPIC else values.topic(target), "name": name}
+    found = (await client.ask("sink.list", {}))["sinks"]
+    if len(found) < LISTED_MAX and not any(known.items() <= each.items() for each in found):
+        raise RequestInvalid(f"no writer {query} of {known['target']} is known; `danube sink list` shows them")
+    if agreement.given(output, f"forget what {query} has written to {known['target']}", **known):
+        await client.ask("sink.forget", known)
+        output.done(f"forgot what {query} has written to {known['target']}", **known)
