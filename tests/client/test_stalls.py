@@ -93,12 +93,12 @@ def test_more_than_may_be_under_way_is_given_up_too_and_leaves_no_gap(tmp_path: 
 
 def test_what_found_no_room_to_be_sent_has_no_more_time_than_the_rest(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
-        async with client.producer(TOPIC, send_timeout=0.2) as producer:
+        async with client.producer(TOPIC, send_timeout=1.0) as producer:
             door.stall()
             first = asyncio.ensure_future(outcome(producer.send(b"0")))  # of a new name: nothing goes before its answer
             await asyncio.sleep(0.01)
             for number in (1, 2):
-                async with asyncio.timeout(0.35):
+                async with asyncio.timeout(1.75):
                     assert isinstance(await outcome(producer.send(b"%d" % number)), NotAnswered)
             assert isinstance(await first, NotAnswered)
             waiting = producer.send(b"3")
