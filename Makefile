@@ -62,7 +62,7 @@ bench-broker: $(DEV) ## measure a broker and the Python client in two processes
 bench-grpc: $(DEV) ## measure the gRPC face with a raw socket, and grpcio.aio beside it
 	$(BIN)/python bench/grpc_face.py
 
-bench-spark: $(SPARK) ## measure Spark reading from a broker (needs Java)
+bench-spark: $(SPARK) ## measure Spark reading from a broker, and writing to it (needs Java)
 	$(BIN)/python bench/spark.py
 
 java: ## install the Java that Spark needs, on Debian and Ubuntu

@@ -1,6 +1,6 @@
-"""Measures Spark reading from a broker in a process of its own, on `local[2]`. Run by `make bench-spark`.
+"""Measures Spark with a broker in a process of its own, on `local[2]`. Run by `make bench-spark`.
 
-`python bench/spark.py segments` runs one part: read, or segments, whose broker has a folder as object storage.
+`python bench/spark.py segments` runs one part: read, write, or segments, whose broker has a folder as object storage.
 Ten million messages of 100 bytes in two partitions; medians of warm runs into Spark's noop sink.
 """
 
@@ -22,6 +22,7 @@ import pydanube.sync
 from broker import Process
 from figures import Figures
 from pydanube.spark.columns import ALL, DEFAULT
+from spark_write import writing
 
 RUNS = int(os.environ.get("BENCH_RUNS", "5"))
 MESSAGES = int(os.environ.get("BENCH_MESSAGES", "10000000"))
@@ -152,7 +153,7 @@ def reading(spark: SparkSession, directory: Path, figures: Figures) -> None:
         process.end()
 
 
-PARTS = {"read": reading, "segments": segments}
+PARTS = {"read": reading, "segments": segments, "write": writing}
 
 
 def main() -> None:

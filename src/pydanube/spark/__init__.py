@@ -1,7 +1,9 @@
-"""Spark reads topics: `spark.read.format("danube")` and `spark.readStream.format("danube")`, with no jar to install.
+"""Spark reads and writes topics: `format("danube")` of `read`, `readStream`, `write` and `writeStream`, without jars.
 
 Planning is pure (`options`, `offsets`, `plan`), asking the broker is `topics` and `subscription`, reading in executors
-is `fetch` and `columns`, and `source` is all that Spark sees. Needs `pip install pydanube[spark]` and Java.
+is `fetch` and `columns`. Of a write, `parcels` makes batches of rows, `staging` is what tasks do with them and
+`committing` what the driver does. `source` and `sink` are all that Spark sees.
+Needs `pip install pydanube[spark]` and Java.
 """
 
 from __future__ import annotations
