@@ -176,8 +176,8 @@ class TierHistory:
         return [key for key in held if not self._late(key)]
 
     def _late(self, key: str) -> bool:
-        """It was deleted and forgotten; then a request landed that was sent before. Nobody knows of it."""
-        return key in self.objects.deleted
+        """Its creation landed after it was deleted, or is of an index that came to nothing. Nobody knows of it."""
+        return key in self.objects.deleted or (key.endswith(".json") and key not in self._recorded)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
