@@ -1,6 +1,7 @@
 """Some columns of a row group, and only their bytes: for readers of rows that need no batches.
 
-The footer is checked by its own checksum and names every stretch; pages are checked by theirs as they are decoded.
+The footer is checked by its own checksum and names every stretch; pages are checked by theirs as they are decoded, and
+a row group that is read as a whole by its own too, for headers of pages have none.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pydanube.base.checksum import crc32c
 from pydanube.base.limits import KIB, MIB
 from pydanube.tier.segment_file import Footer, Unsound
 
 GAP_BYTES = 256 * KIB  # between two columns that are read in one go, for a request costs as much
 DECODED_BYTES_MAX = 512 * MIB  # of a row group; they are made of 32 MiB, or of one row
+WHOLE_PART = 2  # of a row group: more than half of it is read as a whole, so that every byte can be checked
 Stretch = tuple[int, int]  # start and length
 
 
@@ -39,6 +42,8 @@ def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]
             before = joined.pop()
             start, length = before[0], max(sum(before), start + length) - before[0]
         joined.append((start, length))
+    if sum(length for _, length in joined) * WHOLE_PART > group.length:
+        return [(group.start, group.length)]
     return joined
 
 
@@ -47,9 +52,13 @@ def read_columns(
 ) -> pa.RecordBatch:
     """The columns, of the pieces that `stretches` asked for, each with its start. `offset` must be among them."""
     group = footer.groups[index]
+    start, data = pieces[0]
+    if (start, len(data)) == (group.start, group.length) and crc32c(data) != group.crc:
+        raise Unsound(f"row group {index} does not match its checksum")
     try:
         source = pa.PythonFile(_Pieces(pieces), mode="r")
-        with pq.ParquetFile(source, metadata=footer.parquet, page_checksum_verification=True) as file:
+        checked = {"page_checksum_verification": True, "pre_buffer": False}
+        with pq.ParquetFile(source, metadata=footer.parquet, **checked) as file:
             table = file.read_row_group(index, columns=list(names), use_threads=False)
         [rows] = table.replace_schema_metadata(None).combine_chunks().to_batches() or [None]
     except (pa.ArrowException, OSError, ValueError) as error:
