@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.spark.offsets import TopicOffsets
-from pydanube.spark.plan import MIB, Range, TopicState, ranges_between, shares, split, tasks_wanted
+from pydanube.spark.plan import MIB, Range, Stored, TopicState, ranges_between, shares, split, tasks_wanted, with_stored
 
 LAGS = st.lists(st.integers(0, 10**6), max_size=20)
 
@@ -115,3 +116,43 @@ def test_where_the_limit_is_small_all_have_their_turn() -> None:
         turn += sum(found)
         assert max(read) - min(read) <= 1
     assert lags == [0, 0, 0, 0]
+
+
+def stored(first: int, last: int) -> Stored:
+    return Stored(f"{first}-{last}", first, last, 1, last - first + 1, 1000, "")
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "segments", "pieces"),
+    [
+        (0, 100, [], [(0, 100, None)]),
+        (0, 100, [stored(0, 99)], [(0, 100, "0-99")]),
+        (10, 20, [stored(0, 99)], [(10, 20, "0-99")]),
+        (0, 100, [stored(0, 49), stored(50, 79)], [(0, 50, "0-49"), (50, 80, "50-79"), (80, 100, None)]),
+        (
+            5,
+            60,
+            [stored(10, 19), stored(30, 99)],
+            [(5, 10, None), (10, 20, "10-19"), (20, 30, None), (30, 60, "30-99")],
+        ),
+        (0, 100, [stored(0, 49), stored(40, 79)], [(0, 50, "0-49"), (50, 80, "40-79"), (80, 100, None)]),
+        (0, 10, [stored(20, 30)], [(0, 10, None)]),
+    ],
+    ids=["none", "all", "within", "a tail", "gaps", "merged meanwhile", "elsewhere"],
+)
+def test_pieces_of_a_range_are_the_range(
+    begin: int, end: int, segments: list[Stored], pieces: list[tuple[int, int, str | None]]
+) -> None:
+    found = Range("/default/t", 1, 0, "/default/t", begin, end, True, tuple(segments)).pieces()
+    assert [(each.begin, each.end, each.stored[0].key if each.stored else None) for each in found] == pieces
+
+
+def test_tasks_know_the_segments_of_their_ranges() -> None:
+    sealed = {"/default/t": [stored(0, 9), stored(10, 19), stored(30, 39)]}
+    bounds = [(0, 10), (5, 15), (19, 31), (20, 30), (35, 50), (40, 60)]
+    task = tuple(Range("/default/t", 1, 0, "/default/t", *each, True) for each in bounds)
+    other = Range("/default/u", 2, 0, "/default/u", 0, 10, True)
+    [found, beside] = with_stored([task, (other,)], sealed)
+    keys = [[segment.key for segment in each.stored] for each in found]
+    assert keys == [["0-9"], ["0-9", "10-19"], ["10-19", "30-39"], [], ["30-39"], []]
+    assert beside == (other,)
