@@ -96,10 +96,10 @@ def _base(spark: SparkSession, place: Whereabouts, sealed: Sequence[Sealed], nat
     parts = urlsplit(place.url)
     if parts.scheme not in SCHEMES or GLOB & set(unquote(parts.path)):
         return None
-    if parts.scheme == "file" and native is None and not str(spark.sparkContext.master).startswith("local"):
-        return None  # that it is here does not mean that executors have it
     base = f"{SCHEMES[parts.scheme]}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
     try:
+        if parts.scheme == "file" and native is None and not str(spark.sparkContext.master).startswith("local"):
+            return None  # that it is here does not mean that executors have it
         jvm, session = spark._jvm, spark._jsparkSession
         assert jvm is not None
         path = jvm.org.apache.hadoop.fs.Path(f"{base}/{sealed[0].segments[0].key}")
