@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.standalone import Broker
 from pydanube.ledger import cold
 from pydanube.ledger.segments import segment_key
+from pydanube.wire.batch import build
 from tier.broker_world import (
     AT_ONCE,
     LOCAL_NOTHING,
@@ -395,3 +397,51 @@ async def test_memory_forgets_so_nothing_is_kept_there_alone(tmp_path: Path) -> 
         assert tiering_of(broker)._claim is None
     async with opened(tmp_path, WorldObjects(), LOCAL_NOTHING, place) as broker:
         assert numbers(await read_all(await topic_of(broker))) == list(range(30))
+
+
+@in_loop
+async def test_a_limit_within_a_segment_does_not_unfold_its_list_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold, "SEGMENTS_LISTED_MAX", 4)
+    objects = WorldObjects()
+    async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
+        topic = await topic_of(broker)
+        for part in range(6):
+            await publish(topic, part * 5, 5)
+            await tiering_of(broker).upload(topic)
+            await work(broker, topic)
+        await topic.truncate(2)
+        for _ in range(3):
+            await work(broker, topic)
+        assert topic.ledger.stream.record.cold.indexes
+        created = objects.calls["create"]
+        for _ in range(5):
+            await work(broker, topic)
+        assert objects.calls["create"] == created
+        assert numbers(await read_all(topic)) == list(range(2, 30))
+
+
+@in_loop
+async def test_what_a_restart_reads_again_has_a_local_copy(tmp_path: Path) -> None:
+    objects = WorldObjects()
+    async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
+        topic = await topic_of(broker)
+        session = await topic.attach("p")
+        batch = build([b"0/"] * 10, publish_time=1, producer_id=session.producer)
+        await topic.publish(batch, session.epoch).confirmed
+        assert topic.state.needed_from() is not None
+        await tiering_of(broker).upload(topic)
+        await work(broker, topic)
+        needed = topic.state.needed_from()
+        assert needed is None or needed >= topic.ledger.stream.record.cold.local_from
+        for _ in range(200):
+            await work(broker, topic)
+            if topic.ledger.stream.record.cold.local_from == 10:
+                break
+            await asyncio.sleep(0.01)
+        assert topic.ledger.stream.record.cold.local_from == 10
+    objects.faults["read"] = [Fault.FAILS] * 1_000
+    async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
+        again = await topic_of(broker)
+        assert again.session("p").next_sequence == 10

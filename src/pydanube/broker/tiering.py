@@ -20,7 +20,7 @@ from pydanube.broker.tables import Tables
 from pydanube.broker.topic import Topic
 from pydanube.broker.trouble import Troubles
 from pydanube.ledger.catalog import StreamRecord
-from pydanube.ledger.cold import Cold, Entry, index_key, make_index
+from pydanube.ledger.cold import Cold, Entry, SegmentIndex, index_key, make_index
 from pydanube.ledger.retention import LedgerInfo, trim_before
 from pydanube.ledger.segments import Segment, SegmentPlan, segment_key
 from pydanube.ledger.tiering import SECOND, local_segments, next_segment, outlived
@@ -204,7 +204,7 @@ class Tiering:
 
     async def _upload(self, topic: Topic) -> None:
         stream = topic.ledger.stream
-        while await self._upload_one(stream):
+        while not topic.reserved and await self._upload_one(stream):  # what nobody may see yet is not to be seen there
             pass
         self._hurried.pop(stream.name, None)
 
@@ -272,6 +272,8 @@ class Tiering:
         due = {segment.last: segment for segment in outlived(stream.record, settings, self._clock.wall())}
         due |= {segment.last: segment for segment in local_segments(stream.record) if segment.last < before}
         for segment in due.values():
+            if not topic.restarts_without(segment.last):
+                return  # object storage may be away then
             await self._evict_one(stream, segment)
 
     async def _evict_one(self, stream: Stream, segment: Segment) -> None:
@@ -282,6 +284,7 @@ class Tiering:
             written = await self._write(stream, segment.plan)
             if written.digest != segment.digest:
                 raise
+            await _change(stream, lambda cold: cold.replaced(segment, written))
         await _change(stream, lambda cold: cold.evicted(segment.last + 1))
 
     # -- the end of objects --------------------------------------------------------------------------------------------
@@ -289,8 +292,6 @@ class Tiering:
     async def _bury(self, topic: Topic) -> None:
         """Segments that retention or a truncation has ended are given up in the record, deleted, and forgotten."""
         stream, now = topic.ledger.stream, self._clock.wall()
-        while self._unfolds(topic):
-            await self._unfold(stream)
         lease = round(self.tier.settings.lease_seconds * SECOND) if stream.record.cold.tabled else None
 
         def bury(record: StreamRecord) -> StreamRecord:
@@ -298,6 +299,9 @@ class Tiering:
             return record.with_cold(record.owner, record.cold.buried(stream.name, record.kept_from, not_before))
 
         record = await stream.decide(bury)
+        while self._unfolds(topic):
+            await self._unfold(stream)
+            record = await stream.decide(bury)
         if not self.tables.settled(topic):
             return  # a table that lists them goes first
         gone = [each.key for each in record.cold.doomed if each.not_before <= now]
@@ -311,16 +315,19 @@ class Tiering:
         await _change(stream, lambda cold: cold.unfolded(stream.name, entries))
 
     def _unfolds(self, topic: Topic) -> bool:
-        """Whether something of the first index has ended, or is about to."""
+        """Whether the first segment of the first index has ended, or is about to."""
         record = topic.ledger.stream.record
-        if not record.cold.indexes:
+        entries = record.cold.entries
+        first = entries[0] if entries else None
+        if not isinstance(first, SegmentIndex):
             return False
-        first = record.cold.indexes[0]
-        oldest = LedgerInfo(first.first, first.first, max(1, first.bytes // first.rows), first.oldest)
-        rest = LedgerInfo(first.first + 1, first.last, first.bytes - oldest.bytes, first.newest)
-        stretches = [oldest, rest, *record.stretches[1:]]
+        head = first.head
+        if record.kept_from > head.last:
+            return True
+        rest = LedgerInfo(head.last + 1, first.last, first.bytes - head.bytes, first.newest)
+        stretches = [head, rest, *record.stretches[1:]]
         policy, unneeded, now = topic.options.retention, topic.state.deletable_before(), self._clock.wall()
-        return max(record.kept_from, trim_before(stretches, policy, unneeded, now, clock_trusted=True)) > first.first
+        return trim_before(stretches, policy, unneeded, now, clock_trusted=True) > head.last
 
     async def _fold(self, topic: Topic) -> None:
         """The record stays small: older lists of segments become objects themselves."""

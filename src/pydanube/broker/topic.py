@@ -95,6 +95,7 @@ class Topic:
         self.subscriptions: dict[str, SubscriptionHost] = {}
         self.taken = Traffic()  # published here
         self.reserved = False  # somebody writes rows that are to be seen at once, and nobody else may
+        self.pinned = False  # somebody needs what is here, however old it grows
         self.failed = 0  # batches of them that did not become durable as they were
         self.ledger: ManagedLedger
         self.backlog: Backlog
@@ -503,6 +504,8 @@ class Topic:
 
     def trim_end(self, now: int, *, clock_trusted: bool) -> int:
         """What lies below may go, by the policy and by what subscriptions and producers still need."""
+        if self.pinned:
+            return self.ledger.first
         policy, unneeded = self.options.retention, self.state.deletable_before()
         before = self.ledger.trim_before(policy, unneeded, now, clock_trusted=clock_trusted, needed_from=None)
         needed_from = self.state.needed_from()
@@ -518,6 +521,14 @@ class Topic:
             before, sealed = self.trim_end(now, clock_trusted=clock_trusted), self.ledger.stream.sealed
             if sealed and sealed[0].last < before:
                 await self.ledger.stream.trim(before)
+
+    def restarts_without(self, last: int) -> bool:
+        """Whether its producers are known after a restart without the messages up to `last`; if not, soon."""
+        needed_from = self.state.needed_from()
+        if needed_from is None or needed_from > last:
+            return True
+        self._log.compact_soon()
+        return False
 
     @property
     def closed(self) -> bool:

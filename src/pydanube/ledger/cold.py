@@ -15,6 +15,7 @@ from typing import Any
 from pydanube.base.errors import SegmentDamaged
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import SEGMENTS_LISTED_MAX
+from pydanube.ledger.retention import LedgerInfo
 from pydanube.ledger.segments import Segment, SegmentPlan, folder_of, partition_of, segment_key
 
 
@@ -30,7 +31,15 @@ class SegmentIndex:
     size: int  # of the segments' objects
     oldest: int
     newest: int
+    head_last: int  # of its first segment: where it ends, its bytes, and its last append time
+    head_bytes: int
+    head_newest: int
     checksum: str  # SHA-256 of the object; its key derives from it
+
+    @property
+    def head(self) -> LedgerInfo:
+        """Its first segment: what may end of it next."""
+        return LedgerInfo(self.first, self.head_last, self.head_bytes, self.head_newest)
 
 
 Entry = Segment | SegmentIndex
@@ -84,6 +93,11 @@ class Cold:
         assert self.planned is not None
         doomed = Doomed(segment_key(stream, self.planned))
         return replace(self, planned=None, doomed=(*self.doomed, doomed))
+
+    def replaced(self, before: Segment, after: Segment) -> Cold:
+        """Its object was lost and written again, with the same rows."""
+        assert (before.plan, before.digest) == (after.plan, after.digest)
+        return self._with((before,), (after,))
 
     def evicted(self, before: int) -> Cold:
         assert before <= self.end
@@ -190,6 +204,7 @@ def make_index(entries: Sequence[Entry], unfolds: int = 0) -> tuple[SegmentIndex
         sum(entry.size for entry in entries),
         min(entry.oldest for entry in entries),
         max(entry.newest for entry in entries),
+        *((first.last, first.bytes, first.newest) if isinstance(first, Segment) else first.head[1:]),
         hashlib.sha256(data).hexdigest(),
     )
     return index, data
