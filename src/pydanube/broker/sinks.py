@@ -1,8 +1,8 @@
 """Writes that happen exactly once: rows are staged in a hidden topic, decided in the metadata, and rolled forward.
 
-The decision comes first and is durable; then every partition gets its rows one behind the other, and shows them when
-the last is confirmed. Nobody else publishes to a partition meanwhile, so what is there of a batch after a crash is what
-lies behind the offset that the decision names.
+The decision comes first and is durable; then every partition gets its rows one behind the other. When all of them are
+there, and it is durable that they are, they are shown. Nobody else publishes to a partition meanwhile, so what is there
+of a batch after a crash is what lies behind the offset that the decision names.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ import logging
 from asyncio import Future, Task
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
+    MetadataBusy,
+    MetadataConflict,
+    MetadataFull,
+    MetadataInvalid,
     NotReliable,
     RequestInvalid,
     SinkExpired,
@@ -47,7 +53,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PREFIX = "sinks/"
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
+SETTLING_SECONDS = 0.001  # between looks whether a partition is settled
+REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has not begun to write
+LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # what was staged: no waiting brings it back
 STAGED_BYTES_MAX = 64 * 1024 * 1024  # of what is committed, before the staging topic is cut
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Of those who commit for one writer."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
 
 
 class Sinks:
@@ -56,9 +73,13 @@ class Sinks:
     def __init__(self, service: Service, store: MetadataStore) -> None:
         self._service = service
         self._store = store
-        self._locks: dict[str, asyncio.Lock] = {}
+        self.window_bytes = SINK_WINDOW_BYTES
+        self.staged_bytes_max = STAGED_BYTES_MAX
+        self._turns: dict[str, _Turns] = {}
         self._rolling: dict[str, Task[None]] = {}
         self._undone: dict[str, SinkRecord] = {}  # decided and not committed, by digest
+        self._unstored: dict[str, int] = {}  # of these, what is not known to be durable; the version it replaces
+        self._held: dict[str, dict[str, Topic]] = {}  # what is reserved for them, and where their rows are staged
         for key, entry in store.scan(PREFIX):
             record = SinkRecord.decode(entry.value)
             if not record.committed:
@@ -79,24 +100,19 @@ class Sinks:
         """Done when the rows are there and seen. Once it is decided it happens, whether or not somebody waits."""
         if len(request.source) > SINK_SOURCE_BYTES_MAX:
             request = request._replace(source="")
-        lock = self._locks.setdefault(key.digest, asyncio.Lock())
-        try:
-            async with lock:
+        async with self._alone(key.digest):
+            await self._finish(key.digest)
+            record, version = self._load(key)
+            others = () if record is not None else self._others(key)
+            verdict = judge(record, request, others)
+            if verdict is Verdict.NEW:
+                await self._decide(principal, key, request, version)
                 await self._finish(key.digest)
-                record, version = self._load(key)
-                others = () if record is not None else self._others(key)
-                verdict = judge(record, request, others)
-                if verdict is Verdict.NEW:
-                    await self._decide(principal, key, request, version)
-                    await self._finish(key.digest)
-                return verdict
-        finally:
-            if not lock.locked() and self._locks.get(key.digest) is lock:
-                del self._locks[key.digest]
+            return verdict
 
     async def forget(self, principal: Principal, key: SinkKey) -> None:
         """An operator says that the writer will not come again, or may begin anew."""
-        async with self._locks.setdefault(key.digest, asyncio.Lock()):
+        async with self._alone(key.digest):
             await self._finish(key.digest)
             record, version = self._load(key)
             if record is not None:
@@ -110,29 +126,80 @@ class Sinks:
     def listed(self) -> list[SinkRecord]:
         return [SinkRecord.decode(entry.value) for _, entry in self._store.scan(PREFIX)]
 
+    @asynccontextmanager
+    async def _alone(self, digest: str) -> AsyncIterator[None]:
+        turns = self._turns.setdefault(digest, _Turns())
+        turns.users += 1
+        try:
+            async with turns.lock:
+                yield
+        finally:
+            turns.users -= 1
+            if not turns.users:
+                del self._turns[digest]
+
     # -- deciding ------------------------------------------------------------------------------------------------------
 
     async def _decide(self, principal: Principal, key: SinkKey, request: Request, version: int) -> None:
+        """From here on it goes on by itself, whether or not somebody waits."""
         staged = await self._staged(key)
         refs = await self._decision(staged, request)
-        reserved: list[Topic] = []
+        reserved: dict[str, Topic] = {}
         parts: list[Part] = []
         try:
             for place in sorted(refs, key=str):  # all in one order, so that no two writers wait for each other
                 opened = await self._service.open(principal, place, create=True, reliable=True)
                 topic = _admitted(opened)
                 offset = await _settled(topic)
-                reserved.append(topic)
+                reserved[place] = topic
                 parts.append(Part(str(opened.name), opened.record.id, offset, sum(ref.rows for ref in refs[place])))
-            record = SinkRecord(
-                key, request.once, request.run, request.batch, request.source, request.decision, parts=tuple(parts)
-            )
-            await self._put(record, version)
+            if any(topic.closed or topic.lost for topic in reserved.values()):
+                raise TopicClosed("a partition is not served here any more")
         except BaseException:
-            for topic in reserved:
+            for topic in reserved.values():
                 topic.reserve(None)
             raise
-        self._undone[key.digest] = record
+        self._undone[key.digest] = SinkRecord(
+            key, request.once, request.run, request.batch, request.source, request.decision, parts=tuple(parts)
+        )
+        self._unstored[key.digest] = version
+        self._held[key.digest] = reserved
+        self._hold_staged(key.digest, staged)
+
+    async def _store_decision(self, digest: str, record: SinkRecord) -> None:
+        """Until it is durable, or certain that it never will be.
+
+        After a failure it may be there when the broker starts again: until that is known nobody else may write.
+        """
+        pause, unsure = RETRY_SECONDS, False
+        while digest in self._unstored:
+            try:
+                await self._put(record, self._unstored[digest])
+                del self._unstored[digest]
+            except DanubeError as error:
+                if self._load(record.key)[0] == record:  # only the answer was lost
+                    del self._unstored[digest]
+                    return
+                unsure = unsure or not isinstance(error, (*REFUSED, MetadataConflict))
+                if isinstance(error, MetadataConflict) or not unsure:
+                    self._release(digest)
+                    raise
+                log.warning("whether a write to %s is decided is not known yet: %s", record.key.target, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+    def _release(self, digest: str) -> None:
+        """All of it is there, or nothing will be: what is there is seen, and everybody may publish."""
+        del self._undone[digest]
+        self._unstored.pop(digest, None)
+        for topic in self._held.pop(digest, {}).values():
+            topic.pinned = False
+            topic.reserve(None)
+
+    def _hold_staged(self, digest: str, staged: Topic) -> None:
+        """Nothing of what is to be written grows old meanwhile."""
+        staged.pinned = True
+        self._held.setdefault(digest, {})[staged.name] = staged
 
     async def _staged(self, key: SinkKey) -> Topic:
         opened = await self._service.open(ANONYMOUS, staging_topic(key), reliable=True)
@@ -158,17 +225,29 @@ class Sinks:
 
     def opened(self, name: TopicName, id: int, topic: Topic) -> None:
         """A partition is served from now on: rows that are not all there yet are not seen, and nobody comes between."""
-        for record in self._undone.values():
+        for digest, record in self._undone.items():
+            if staging_topic(record.key) == str(name):
+                self._hold_staged(digest, topic)
             for part in record.parts:
                 if part.place == str(name) and part.topic == id:
-                    topic.reserve(part.offset)
+                    self._reserve(digest, part, topic)
+
+    def _reserve(self, digest: str, part: Part, topic: Topic) -> None:
+        topic.reserve(part.offset)
+        self._held.setdefault(digest, {})[part.place] = topic
 
     def _roll(self, digest: str) -> Task[None]:
         task = self._rolling.get(digest)
-        if task is None:
+        if task is None or task.done():
             task = self._rolling[digest] = asyncio.get_running_loop().create_task(self._roll_forward(digest))
-            task.add_done_callback(lambda _: self._rolling.pop(digest, None))
+            task.add_done_callback(partial(self._rolled, digest))
         return task
+
+    def _rolled(self, digest: str, task: Task[None]) -> None:
+        if self._rolling.get(digest) is task:
+            del self._rolling[digest]
+        if not task.cancelled():
+            task.exception()  # whoever waits has it, and the next who asks tries again
 
     async def _finish(self, digest: str) -> None:
         if digest in self._undone:
@@ -176,29 +255,51 @@ class Sinks:
 
     async def _roll_forward(self, digest: str) -> None:
         """Until it is done; raises only what no waiting helps against."""
-        record, pause = self._undone[digest], RETRY_SECONDS
+        record = self._undone[digest]
+        await self._store_decision(digest, record)
+        staged, refs = await self._decided(record)
+        fills = (self._fill(digest, part, refs[part.place], staged) for part in record.parts)
+        for failure in await asyncio.gather(*fills, return_exceptions=True):  # none goes on when this ends
+            if isinstance(failure, BaseException):
+                raise failure
+        await self._conclude(digest, record)
+        await self._clear(staged, record)
+
+    async def _decided(self, record: SinkRecord) -> tuple[Topic, dict[str, list[Ref]]]:
+        """What was staged for it."""
+        pause = RETRY_SECONDS
+        request = Request(record.once, record.run, record.batch, record.source, record.decision)
         while True:
             try:
                 staged = await self._staged(record.key)
-                request = Request(record.once, record.run, record.batch, record.source, record.decision)
-                refs = await self._decision(staged, request)
-                break
+                return staged, await self._decision(staged, request)
             except DanubeError as error:
                 log.warning("a write to %s that was decided waits: %s", record.key.target, error)
-                if not error.retriable:
+                if isinstance(error, LOST):
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
-        await asyncio.gather(*(self._fill(part, refs[part.place], staged) for part in record.parts))
-        _, version = self._load(record.key)
-        if record.once is Once.PLAIN:
-            await self._store.transact([(PREFIX + digest, version)], [(PREFIX + digest, None)])
-        else:
-            await self._put(record.finished(), version)
-        del self._undone[digest]
-        await self._clear(staged, record)
 
-    async def _fill(self, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
+    async def _conclude(self, digest: str, record: SinkRecord) -> None:
+        """It is durable that all rows are there. Before that nobody publishes behind them: see `_rows_from`."""
+        pause = RETRY_SECONDS
+        while True:
+            current, version = self._load(record.key)
+            if current != record:
+                break  # done, and only the answer was lost
+            try:
+                if record.once is Once.PLAIN:
+                    await self._store.transact([(PREFIX + digest, version)], [(PREFIX + digest, None)])
+                else:
+                    await self._put(record.finished(), version)
+                break
+            except DanubeError as error:
+                log.warning("a write to %s is there, and not yet known to be: %s", record.key.target, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_SECONDS_MAX)
+        self._release(digest)
+
+    async def _fill(self, digest: str, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
         """Until all rows are there, whatever fails meanwhile; or until the topic is not."""
         pause = RETRY_SECONDS
         while True:
@@ -209,9 +310,8 @@ class Sinks:
                         "%s was deleted; %d rows that were decided for it are gone", part.place, part.rows
                     )
                 topic = self._service.reliable(opened)
-                await self._append(topic, part, refs, staged)
-                topic.reserve(None)
-                return
+                self._reserve(digest, part, topic)
+                return await self._append(topic, part, refs, staged)
             except TopicNotFound:
                 return log.warning("%s was deleted; %d rows that were decided for it are gone", part.place, part.rows)
             except DanubeError as error:
@@ -220,15 +320,14 @@ class Sinks:
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _append(self, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
-        topic.reserve(part.offset)
-        await topic.ledger.stream.ready()
+        await _quiet(topic)  # what an attempt before this one has sent is there, or never will be
         there = await _rows_from(topic, part.offset)
         if there > part.rows:
             raise RequestInvalid(f"{topic.name} has {there} rows from {part.offset} on, not {part.rows}")
         under_way: deque[tuple[int, Future[None]]] = deque()
         bytes_under_way = 0
         async for batch in _staged_batches(staged, refs, there):
-            while bytes_under_way + batch.size > SINK_WINDOW_BYTES and under_way:
+            while bytes_under_way + batch.size > self.window_bytes and under_way:
                 size, confirmed = under_way.popleft()
                 await confirmed
                 bytes_under_way -= size
@@ -242,7 +341,7 @@ class Sinks:
         try:
             if record.once is Once.PLAIN:
                 await self._service.delete_topic(ANONYMOUS, staging_topic(record.key))
-            elif staged.ledger.stream.bytes > STAGED_BYTES_MAX:
+            elif staged.ledger.stream.bytes > self.staged_bytes_max:
                 await staged.truncate(record.decision + 1)
         except DanubeError as error:
             log.debug("%s is not cut yet: %s", staged.name, error)
@@ -291,18 +390,25 @@ async def _settled(topic: Topic) -> int:
         await asyncio.sleep(0.01)
     topic.reserved = True
     try:
-        while not topic.settled:
-            if topic.closed or topic.lost:
-                raise TopicClosed(f"{topic.name} is not served here any more")
-            if loop.time() >= deadline:
-                raise TopicBusy(f"what others published to {topic.name} is not confirmed yet")
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout_at(deadline):
+            await _quiet(topic)
         offset = topic.ledger.stream.next_offset
+    except TimeoutError:
+        topic.reserve(None)
+        raise TopicBusy(f"what others published to {topic.name} is not confirmed yet") from None
     except BaseException:
         topic.reserve(None)
         raise
     topic.reserve(offset)
     return offset
+
+
+async def _quiet(topic: Topic) -> None:
+    """Nothing is on its way, and the next offset is certain."""
+    while not topic.settled:
+        if topic.closed or topic.lost:
+            raise TopicClosed(f"{topic.name} is not served here any more")
+        await asyncio.sleep(SETTLING_SECONDS)
 
 
 async def _rows_from(topic: Topic, offset: int) -> int:

@@ -43,8 +43,8 @@ class ManagedLedger:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing waits for its confirmation."""
-        return not self._pending
+        """Whether nothing waits for its confirmation, nor for recovery: the stream knows its next offset."""
+        return not self._pending and self.stream.open
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
         """The batch with its offsets, and a future that is the caller's own: to cancel it harms nobody."""

@@ -147,13 +147,18 @@ class Stream:
 
     async def ready(self) -> None:
         """Returns when the stream can be appended to; raises why not if it is lost or closed."""
-        while self._writer is None and not self._idle:
+        while not self.open:
             if self._closed or self.lost:
                 raise self._why_not
             if self._opening is None or self._opening.done():
                 await asyncio.sleep(0)
             else:
                 await asyncio.wait([self._opening])
+
+    @property
+    def open(self) -> bool:
+        """Whether it can be appended to; if not, what was appended may still be there or not."""
+        return self._writer is not None or self._idle
 
     def roll_if_old(self) -> None:
         """So that an idle stream's last ledger can age and go."""

@@ -1,0 +1,223 @@
+"""Jobs that write exactly once, while disks and the metadata store fail, callers leave, and others publish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.sink_world import KEY, OTHER, TOPIC, Crash, Job, message, rows_of, seen, started
+from pydanube.base.errors import DiskFailed, DiskFull, MetadataConflict, TopicBusy
+from pydanube.broker import sinks as module
+from pydanube.broker.sinks import staging_topic
+from pydanube.broker.standalone import Broker
+from pydanube.broker.topic import Receipt, Topic
+from pydanube.ledger.sinks import Verdict
+from pydanube.storage.managed import ManagedLedger
+from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.wire.batch import Batch
+from tier.broker_world import in_loop, opened, topic_of
+
+YEAR_MICROSECONDS = 365 * 24 * 3600 * 1_000_000
+
+
+class Failing:
+    """The metadata store, while `error` is set: it writes nothing about jobs. `wait` makes them wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: Exception | None = None
+        self.asked = 0
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+        real = LocalMetadata.transact
+
+        async def transact(store: LocalMetadata, checks: Any, changes: Sequence[Any], **options: Any) -> int:
+            if any(key.startswith(module.PREFIX) for key, _ in changes):
+                self.asked += 1
+                await self.may_write.wait()
+                if self.error is not None:
+                    raise self.error
+            return await real(store, checks, changes, **options)
+
+        monkeypatch.setattr(LocalMetadata, "transact", transact)
+
+    async def until_asked(self, times: int) -> None:
+        while self.asked < times:  # noqa: ASYNC110 - it does not tell, it is asked
+            await asyncio.sleep(0.001)
+
+
+async def until_stored(topic: Topic, rows: int) -> None:
+    while topic.ledger.stream.confirmed + 1 < rows:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0.001)
+
+
+async def check_closed_to_others(broker: Broker, topic: Topic) -> None:
+    assert topic.ledger.confirmed_end == 0
+    with pytest.raises(TopicBusy):
+        topic.publish(message("between"))
+
+
+@in_loop
+async def test_no_partition_opens_before_all_of_them_have_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else others publish behind its rows, and the next start would take their messages for rows of the job."""
+    real = Topic.append_reserved
+
+    def failing(topic: Topic, batch: Batch) -> Receipt:
+        if topic.name == OTHER:
+            raise DiskFull("planted")
+        return real(topic, batch)
+
+    rows = {TOPIC: rows_of("a", 10), OTHER: rows_of("o", 4)}
+    async with started(tmp_path) as broker:
+        with monkeypatch.context() as patch:
+            patch.setattr(Topic, "append_reserved", failing)
+            writing = asyncio.create_task(Job(broker).write(0, rows))
+            topic = await topic_of(broker, TOPIC)
+            await until_stored(topic, 10)
+            await check_closed_to_others(broker, topic)
+            writing.cancel()
+    async with started(tmp_path) as broker:
+        assert await Job(broker, "run-2").write(0, {TOPIC: ["x"]}) is Verdict.DONE
+        assert await seen(broker) == rows[TOPIC]
+        assert await seen(broker, OTHER) == rows[OTHER]
+
+
+@in_loop
+async def test_a_decision_that_could_not_be_stored_keeps_its_partitions_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on the disk all the same: a start would find it, and count what others have published meanwhile."""
+    failing = Failing(monkeypatch)
+    async with started(tmp_path) as broker:
+        failing.error = DiskFailed("planted")
+        writing = asyncio.create_task(Job(broker).write(0, {TOPIC: rows_of("a", 5)}))
+        await failing.until_asked(2)
+        topic = await topic_of(broker, TOPIC)
+        await check_closed_to_others(broker, topic)
+        failing.error = None
+        assert await writing is Verdict.NEW
+        assert await seen(broker) == rows_of("a", 5)
+        await topic.publish(message("after")).confirmed
+
+
+@in_loop
+async def test_a_decision_that_the_store_refuses_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = Failing(monkeypatch)
+    async with started(tmp_path) as broker:
+        failing.error = MetadataConflict("planted: somebody else was quicker")
+        with pytest.raises(MetadataConflict):
+            await Job(broker).write(0, {TOPIC: ["a"]})
+        failing.error = None
+        await (await topic_of(broker, TOPIC)).publish(message("open again")).confirmed
+        assert await Job(broker, "run-2").write(0, {TOPIC: ["b"]}) is Verdict.NEW
+        assert await seen(broker) == ["open again", "b"]
+
+
+@in_loop
+async def test_rows_are_shown_when_it_is_durable_that_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = Failing(monkeypatch)
+    async with started(tmp_path) as broker:
+        writing = asyncio.create_task(Job(broker).write(0, {TOPIC: rows_of("a", 5)}))
+        await failing.until_asked(1)
+        failing.error = DiskFailed("planted")
+        topic = await topic_of(broker, TOPIC)
+        await until_stored(topic, 5)
+        await failing.until_asked(3)
+        await check_closed_to_others(broker, topic)
+        failing.error = None
+        assert await writing is Verdict.NEW
+        assert await seen(broker) == rows_of("a", 5)
+
+
+@in_loop
+async def test_a_caller_that_leaves_while_it_is_decided_finds_it_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = Failing(monkeypatch)
+    async with started(tmp_path) as broker:
+        job = Job(broker)
+        decision = await job.decide({TOPIC: await job.stage(rows_of("a", 5))})
+        failing.may_write.clear()
+        asking = asyncio.create_task(job.commit(0, decision))
+        await failing.until_asked(1)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        topic = await topic_of(broker, TOPIC)
+        await check_closed_to_others(broker, topic)
+        failing.may_write.set()
+        assert await job.commit(0, decision) is Verdict.DONE
+        assert await seen(broker) == rows_of("a", 5)
+
+
+@in_loop
+async def test_rows_on_their_way_are_not_sent_again_when_the_staged_ones_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0)
+    real = ManagedLedger.read
+    failures = 0
+
+    async def failing(ledger: ManagedLedger, offset: int, *bytes_max: int) -> list[Batch]:
+        nonlocal failures
+        if writing and offset >= 3 and failures < 5:  # the second batch that was staged
+            failures += 1
+            raise DiskFailed("planted")
+        return await real(ledger, offset, *bytes_max)
+
+    async with started(tmp_path) as broker:
+        job, writing = Job(broker), False
+        decision = await job.decide({TOPIC: await job.stage(rows_of("a", 9))})
+        monkeypatch.setattr(ManagedLedger, "read", failing)
+        real_append = Topic.append_reserved
+
+        def noticed(topic: Topic, batch: Batch) -> Receipt:
+            nonlocal writing
+            writing = True
+            return real_append(topic, batch)
+
+        monkeypatch.setattr(Topic, "append_reserved", noticed)
+        assert await job.commit(0, decision) is Verdict.NEW
+        assert failures == 5
+        assert await seen(broker) == rows_of("a", 9)
+
+
+@in_loop
+async def test_commits_of_one_writer_come_one_after_the_other(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker:
+        jobs = [Job(broker, f"run-{number}") for number in range(12)]
+        decisions = [await job.decide({TOPIC: await job.stage([f"{at}"])}) for at, job in enumerate(jobs)]
+        commits = []
+        for job, decision in zip(jobs, decisions, strict=True):
+            commits.append(asyncio.create_task(job.commit(0, decision)))
+            await asyncio.sleep(0)
+        verdicts = await asyncio.gather(*commits)
+        assert sorted(verdict.value for verdict in verdicts) == ["done"] * 11 + ["new"]
+        assert await seen(broker) == ["0"]
+
+
+@in_loop
+async def test_staged_rows_do_not_grow_old_once_they_are_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that was down for days finds them when it starts again."""
+    async with started(tmp_path) as broker:
+        with monkeypatch.context() as patch:
+            patch.setattr(Topic, "append_reserved", lambda *_: (_ for _ in ()).throw(Crash))
+            with pytest.raises(Crash):
+                await Job(broker).write(0, {TOPIC: rows_of("a", 5)})
+    async with opened(tmp_path, None) as broker:
+        staged = await topic_of(broker, staging_topic(KEY))
+        late = broker.clock.wall() + YEAR_MICROSECONDS
+        await staged.trim(late, clock_trusted=True)
+        broker.service.reopen()
+        assert await Job(broker, "run-2").write(0, {TOPIC: ["x"]}) is Verdict.DONE
+        assert await seen(broker) == rows_of("a", 5)
+        await staged.trim(late, clock_trusted=True)
+        assert staged.ledger.first > 0
