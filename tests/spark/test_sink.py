@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pydanube.sync
 from pydanube.base.checksum import crc32c
@@ -21,6 +22,7 @@ from pydanube.base.errors import (
 from pydanube.spark import staging
 from pydanube.spark.link import close_links
 from pydanube.spark.sink import BatchWriter
+from pydanube.spark.source import DanubeSource
 from pydanube.testing.broker import broker_beside
 from spark.sink_world import Run, payloads, rows, values, write_once
 
@@ -194,11 +196,26 @@ def test_what_was_staged_and_is_gone_is_not_committed(url: str, client: pydanube
         client.admin.describe_topic(topic)
 
 
+def test_a_task_that_hands_over_nothing_or_something_else_stops_the_commit(
+    url: str, client: pydanube.sync.Client, topic: str
+) -> None:
+    run = Run(url, topic)
+    [one], [other] = run.stage(0, values(b"a")), run.stage(1, values(b"b"))
+    for messages in ([one, None], [one, other]):
+        with pytest.raises(SinkExpired, match="task"):
+            run.commit(0, messages)
+    assert topic not in client.admin.topics("default")
+
+
+def test_a_stream_numbers_its_batches_itself(url: str) -> None:
+    source = DanubeSource({"url": url, "topic": "out", "txnAppId": "app", "txnVersion": "1"})
+    schema = StructType([StructField("value", BinaryType())])
+    assert isinstance(source.writer(schema, False), BatchWriter)
+    with pytest.raises(OptionInvalid, match="batch writes"):
+        source.streamWriter(schema, False)
+
+
 def test_overwriting_is_refused(url: str) -> None:
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
-    from pydanube.spark.source import DanubeSource
-
     source = DanubeSource({"url": url, "topic": "out"})
     schema = StructType([StructField("value", BinaryType())])
     assert isinstance(source.writer(schema, False), BatchWriter)

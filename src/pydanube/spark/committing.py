@@ -21,6 +21,7 @@ from pydanube.spark.link import PATIENCE_SECONDS, PAUSE_SECONDS, PAUSE_SECONDS_M
 from pydanube.spark.sink_options import SinkOptions
 from pydanube.spark.staging import Refs, Writer, add_ref, open_staging
 from pydanube.wire.batch import build
+from pydanube.wire.commands import Reply
 
 STREAM, VERSION, PLAIN = "stream", "version", "plain"  # what batches of a writer are numbered by
 QUERY, BATCH, GROUP, APPLICATION = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id", "spark.app.id"
@@ -100,7 +101,8 @@ async def _until_done(client: Client, write: Write, fields: dict[str, object]) -
         try:
             connection = await asyncio.wait_for(client.connection(), PATIENCE_SECONDS)
             answer = await connection.request("sink.commit", fields)
-            return str(getattr(answer, "fields", {})["verdict"])
+            assert isinstance(answer, Reply)
+            return str(answer.fields["verdict"])
         except TimeoutError:
             raise client.unreachable() from None
         except TopicNotFound:

@@ -16,7 +16,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pydanube.spark.committing import ANY_TOPIC, PLAIN, Write, commit, identify, merged, source_end
+from pydanube.base.errors import OptionInvalid, SinkExpired
+from pydanube.spark.committing import ANY_TOPIC, PLAIN, STREAM, Write, commit, identify, merged, source_end
 from pydanube.spark.helpful import helpful
 from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
 from pydanube.spark.parcels import Parcels, Target
@@ -63,15 +64,18 @@ class _Sink:
         parcels = Parcels(find, link.client.clock.wall, self._options.topic, turn=turn, codec=self._options.codec)
         return Staged(write, Stage(link, write.writer).put_all(parcels_of(rows, parcels)))
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> str:
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged = [each for each in messages if isinstance(each, Staged)]
-        if not staged:
-            return ""
-        write, parts = staged[0].write, merged(each.parts for each in staged)
-        if write.once == PLAIN and not parts:
-            return ""
-        link = self._link()
-        return link.wait(commit(link.client, write, parts, source_end(self._options.checkpoint, write.batch)))
+        writes = {each.write for each in staged}
+        if len(staged) < len(messages) or len(writes) > 1:
+            raise SinkExpired("a task has handed over nothing, or what belongs to another write")
+        parts = merged(each.parts for each in staged)
+        for write in writes:
+            if write.once == PLAIN and not parts:
+                continue
+            source = source_end(self._options.checkpoint, write.batch) if write.once == STREAM else ""
+            link = self._link()
+            link.wait(commit(link.client, write, parts, source))
 
 
 class BatchWriter(_Sink, DataSourceArrowWriter):
@@ -88,6 +92,11 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`writeStream.format("danube")`. Spark makes one for each task and each commit."""
 
+    def stage(self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int) -> Staged:
+        staged = super().stage(rows, property_of, partition)
+        assert staged.write.once == STREAM, "Spark does not say which batch of which query this is"
+        return staged
+
     @helpful
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages)
@@ -101,7 +110,10 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
-    return StreamWriter(*_checked(given, schema, overwrite))
+    options, columns = _checked(given, schema, overwrite)
+    if options.application is not None:
+        raise OptionInvalid("txnAppId and txnVersion are for batch writes: a stream numbers its batches itself")
+    return StreamWriter(options, columns)
 
 
 def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future as ThreadFuture
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydanube.base.errors import ConnectionLost, DanubeError, NotReliable, TopicNotFound
 from pydanube.base.limits import MIB
@@ -18,9 +18,12 @@ from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
 from pydanube.client.outgoing import fresh
 from pydanube.spark.link import Link, patiently
-from pydanube.spark.parcels import Parcel, Target
+from pydanube.spark.parcels import Parcel, Parcels, Target
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Published, encode_publish
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WINDOW_BYTES = 8 * MIB  # of batches that are not acknowledged yet, of one task
 Refs = list[tuple[int, int]]  # stretches of staged messages, by their first and last offset
@@ -161,7 +164,8 @@ async def find_target(client: Client, topic: str) -> Target:
     return Target(topic, int(found["partitions"]), limit)
 
 
-def parcels_of(rows: Iterator[Any], parcels: Any) -> Iterator[Parcel]:
+def parcels_of(rows: Iterable[pa.RecordBatch], parcels: Parcels) -> Iterator[Parcel]:
+    """All of them, the last ones when there are no more rows."""
     for each in rows:
         yield from parcels.add(each)
     yield from parcels.rest()
