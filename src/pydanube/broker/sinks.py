@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PREFIX = "sinks/"
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
-SETTLING_SECONDS = 0.001  # between looks whether a partition is settled
+SETTLING_SECONDS, SETTLING_SECONDS_MAX = 0.001, 0.1  # between looks whether a partition is settled
 REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has not begun to write
 LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # what was staged: no waiting brings it back
 STAGED_BYTES_MAX = 64 * 1024 * 1024  # of what is committed, before the staging topic is cut
@@ -405,10 +405,12 @@ async def _settled(topic: Topic) -> int:
 
 async def _quiet(topic: Topic) -> None:
     """Nothing is on its way, and the next offset is certain."""
+    pause = SETTLING_SECONDS
     while not topic.settled:
         if topic.closed or topic.lost:
             raise TopicClosed(f"{topic.name} is not served here any more")
-        await asyncio.sleep(SETTLING_SECONDS)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, SETTLING_SECONDS_MAX)
 
 
 async def _rows_from(topic: Topic, offset: int) -> int:

@@ -14,7 +14,8 @@ from pydanube.sim.plan import FAULTS, PROFILES, plan_for
 from pydanube.sim.run import Outcome, run_job, run_plan
 from pydanube.sim.shrink import shrink
 
-# Seeds in CI, by profile: S0, D2, D8, D9, D10, N1, N5, N2, M3, D6 and R1, T1, N4, L1, L2, L4, P3, N6 of the matrix.
+# Seeds in CI, by profile: S0, D2, D8, D9, D10, N1, N5, N2, M3, D6 and R1, T1, N4, L1, L2, L4, P3, N6 of the matrix;
+# `sinks` is about I12.
 CI_SEEDS = {
     "mixed": 300,
     "power": 200,
@@ -33,6 +34,7 @@ CI_SEEDS = {
     "poison": 20,
     "producers": 100,
     "tier": 150,
+    "sinks": 100,
 }
 
 

@@ -59,6 +59,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "poison": ("kill", "power"),
     "producers": ("kill", "power", "isolate", "lossy", "late", "rival", "write_error", "sync_error"),
     "tier": ("kill", "power", "rival", "pause", "isolate", "catalogue", *OBJECTS),
+    "sinks": ("kill", "kill", "power", "power", "write_error", "sync_error", "name_error", "full", "slow"),
 }
 # What happens to topics besides faults, in the profiles that are about them: L1, L2, L4, P3 of the matrix.
 TRAITS: dict[str, tuple[str, ...]] = {
@@ -156,7 +157,27 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         topics=topics,
         traits=_traits(draw, profile) if topics else (),
     )
+    if profile == "sinks":
+        return _of_one_broker(plan, draw)
     return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan
+
+
+def _of_one_broker(plan: Plan, draw: random.Random) -> Plan:
+    """A whole broker instead of bare streams, with shorter trouble; its jobs write so many batches each."""
+    batches = min(plan.messages, draw.choice((6, 10, 16)))
+    return replace(
+        plan,
+        embedded=True,
+        nodes=1,
+        brokers=1,
+        streams=0,
+        copies=COPIES[0],
+        data_directories=1,
+        journal_apart=False,
+        messages=batches,
+        seconds=plan.seconds / 2,
+        faults=tuple(replace(fault, at=fault.at / 2) for fault in plan.faults),
+    )
 
 
 def _with_object_faults(plan: Plan) -> Plan:

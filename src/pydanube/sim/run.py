@@ -14,6 +14,8 @@ from pydanube.sim.history import Violation
 from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
 from pydanube.sim.plan import Plan, plan_for
 from pydanube.sim.reading import read_all
+from pydanube.sim.sink_drain import drain_sinks, explain_sinks
+from pydanube.sim.sink_world import SinkTroublemaker, SinkWorld
 from pydanube.sim.tier_drain import check_losses, drain_tier, explain_tier
 from pydanube.sim.topic_drain import drain_topics, explain_topics
 from pydanube.sim.world import World
@@ -47,8 +49,8 @@ def run_job(job: tuple[int, str]) -> Outcome:
 def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], None] | None = None) -> Outcome:
     """The same plan always gives the same outcome. `prepare` may arrange more trouble before anything starts."""
     loop = SimLoop(plan.seed, budget=2_000_000, record=record)
-    world = World(loop, plan)
-    trouble = Troublemaker(world)
+    world = SinkWorld(loop, plan) if plan.profile == "sinks" else World(loop, plan)
+    trouble = SinkTroublemaker(world) if isinstance(world, SinkWorld) else Troublemaker(world)
     quiet = logging.getLogger("pydanube")
     level, collecting = quiet.level, gc.isenabled()
     quiet.setLevel(logging.CRITICAL)  # faults are the point here, not news
@@ -81,11 +83,16 @@ async def _story(world: World, trouble: Troublemaker) -> None:
         async with asyncio.timeout(DRAIN_SECONDS):
             if world.tiered:
                 await check_losses(world)
-            await (drain_topics(world) if world.plan.topics else _drain(world))
+            if isinstance(world, SinkWorld):
+                await drain_sinks(world)
+            else:
+                await (drain_topics(world) if world.plan.topics else _drain(world))
             if world.tiered:
                 await drain_tier(world)
     except TimeoutError:
         why = f"{explain_topics(world)} {explain_tier(world)}"
+        if isinstance(world, SinkWorld):
+            why = explain_sinks(world)
         world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed. {why}")
     for machine in world.storage:
         for disk in machine.disks:

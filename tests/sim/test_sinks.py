@@ -1,0 +1,163 @@
+"""Jobs that write exactly once, in the simulator: a few seeds, the same seed twice, and guards turned off (I12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pydanube.base.errors import DanubeError, DiskFailed
+from pydanube.broker import sinks
+from pydanube.broker.sinks import Sinks
+from pydanube.broker.topic import Topic
+from pydanube.ledger.sinks import Part, Ref, Request, SinkRecord, Verdict, judge
+from pydanube.sim.plan import plan_for
+from pydanube.sim.run import Outcome, run_plan, run_seed
+from pydanube.storage.managed import ManagedLedger
+from pydanube.wire.batch import Batch
+
+SEEDS = 40
+
+
+def found(*promises: str, first: int = 0) -> Outcome:
+    """The first seed that breaks one of these promises."""
+    for seed in range(first, first + SEEDS):
+        outcome = run_seed(seed, "sinks")
+        if set(promises) & {violation.promise for violation in outcome.violations}:
+            return outcome
+    pytest.fail(f"{SEEDS} seeds found nothing")
+
+
+def test_seeds_with_jobs_keep_every_promise() -> None:
+    for seed in range(3000, 3006):
+        assert run_seed(seed, "sinks").violations == (), f"seed {seed}"
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    plan = plan_for(1, "sinks")
+    assert run_plan(plan).digest == run_plan(plan, record=True).digest
+    assert run_seed(2, "sinks").digest == run_seed(2, "sinks").digest
+
+
+def test_jobs_are_killed_while_they_commit_and_everything_they_do_comes_up() -> None:
+    """Else the seeds prove little."""
+    lines = [line for seed in range(6) for line in run_plan(plan_for(seed, "sinks"), record=True).lines]
+    seen = {
+        what: sum(what in line for line in lines)
+        for what in ("process.kill", "disk.power_cut", "'new'", "'done'", " zombie ", " failed ", " given up ")
+    }
+    assert all(seen.values()), seen
+
+
+# -- guards turned off -------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_are_seen_before_all_are_there_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ManagedLedger, "_hides", lambda self, offset: False)
+    monkeypatch.setattr(ManagedLedger, "confirmed_end", property(lambda self: self.stream.confirmed + 1))
+    found("I12")
+
+
+def test_others_who_publish_between_the_rows_of_a_job_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hide_alone(self: Topic, offset: int | None) -> None:
+        self.reserved, self.ledger.hidden_from = False, offset
+        self._changed(None)
+
+    monkeypatch.setattr(Topic, "reserve", hide_alone)
+    found("I12", "I2")
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_rows_that_are_counted_wrongly_after_a_crash_are_found(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
+    honest = sinks._rows_from
+
+    async def miscounted(topic: Topic, offset: int) -> int:
+        there = await honest(topic, offset)
+        return max(0, there + wrong) if there else 0
+
+    monkeypatch.setattr(sinks, "_rows_from", miscounted)
+    found("I12")
+
+
+def test_rows_that_are_counted_while_some_are_on_their_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where those behind them cannot be read at the first attempt, they are counted soon after they were sent."""
+    honest, reads = sinks._staged_batches, 0
+
+    async def failing(staged: Topic, refs: list[Ref], skipped: int) -> AsyncIterator[Batch]:
+        nonlocal reads
+        async for batch in honest(staged, refs, skipped):
+            reads += 1
+            if reads % 3 == 0:
+                raise DiskFailed("planted")
+            yield batch
+
+    async def hasty(topic: Topic) -> None:
+        await topic.ledger.stream.ready()
+
+    monkeypatch.setattr(sinks, "_staged_batches", failing)
+    monkeypatch.setattr(sinks, "RETRY_SECONDS", 0.001)
+    plans = [plan_for(seed, "sinks").only(faults=()) for seed in range(4)]
+    assert [run_plan(plan).violations for plan in plans] == [()] * 4
+    monkeypatch.setattr(sinks, "_quiet", hasty)
+    assert any(run_plan(plan).violations for plan in plans)
+
+
+def test_a_decision_that_is_stored_behind_the_first_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Sinks._store_decision
+
+    async def later(self: Sinks, digest: str, record: SinkRecord) -> None:
+        staged, refs = await self._decided(record)
+        await asyncio.gather(*(self._fill(digest, part, refs[part.place], staged) for part in record.parts))
+        await honest(self, digest, record)
+
+    monkeypatch.setattr(Sinks, "_store_decision", later)
+    found("I12")
+
+
+def test_a_decision_that_is_taken_back_though_it_may_be_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def faint_hearted(self: Sinks, digest: str, record: SinkRecord) -> None:
+        version = self._unstored.pop(digest, None)
+        if version is not None:
+            try:
+                await self._put(record, version)
+            except DanubeError:
+                self._release(digest)
+                raise
+
+    monkeypatch.setattr(Sinks, "_store_decision", faint_hearted)
+    found("I12", "I1", "I2", "I8", first=20)
+
+
+def test_a_replay_that_is_taken_for_new_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(record: SinkRecord | None, request: Request, others: object) -> Verdict:
+        new = record is not None and record.batch == request.batch and record.run != request.run
+        return Verdict.NEW if new else judge(record, request)
+
+    monkeypatch.setattr(sinks, "judge", forgetful)
+    found("I12")
+
+
+def test_partitions_that_open_before_the_batch_is_known_to_be_there_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash what others have published meanwhile would count as rows of the job."""
+    honest = Sinks._append
+
+    async def eager(self: Sinks, topic: Topic, part: Part, refs: list[Ref], staged: Topic) -> None:
+        await honest(self, topic, part, refs, staged)
+        topic.reserve(None)
+
+    monkeypatch.setattr(Sinks, "_append", eager)
+    found("I2", "I8")
+
+
+def test_decided_writes_that_nobody_goes_on_with_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sinks, "resume", lambda self: None)
+    found("I8", first=10)
+
+
+def test_staged_rows_that_pile_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def untidy(self: Sinks, staged: Topic, record: SinkRecord) -> None:
+        pass
+
+    monkeypatch.setattr(Sinks, "_clear", untidy)
+    found("I9")
