@@ -9,12 +9,12 @@ from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.service import Service
 from pydanube.broker.sinks import staging_topic
 from pydanube.broker.topic import Topic
+from pydanube.ledger.sinks import SinkRecord
 from pydanube.sim.reading import read_all
 from pydanube.sim.sink_clients import Clients, ProducerMemory
 from pydanube.sim.sink_world import PLACES, STAGED_BYTES_MAX, SinkWorld
 
 STAGED_BYTES_SPARE = 60_000  # what one more batch, and a repetition of it, may leave
-Found = dict[str, list[tuple[int, bytes]]]
 
 
 async def drain_sinks(world: SinkWorld) -> None:
@@ -68,7 +68,7 @@ def explain_sinks(world: SinkWorld) -> str:
     return ", ".join(parts)
 
 
-def _undone(service: Service) -> list:  # type: ignore[type-arg]
+def _undone(service: Service) -> list[SinkRecord]:
     return [record for record in service.sinks.listed() if not record.committed]
 
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, TopicExists
@@ -39,6 +38,7 @@ PARTITIONS = (f"{PARTED}-part-0", f"{PARTED}-part-1")
 PLACES = (PLAIN, *PARTITIONS)
 SUPERVISOR_SECONDS = 0.3  # until a broker that could not start is started again
 STAGED_BYTES_MAX = 20_000
+METADATA_LOG_BYTES = 64 * 1024  # so that the metadata goes on in a new file now and then
 AIM_SECONDS = 0.06  # a fault that waits for a commit strikes within this: before, in or shortly after it
 
 
@@ -52,8 +52,6 @@ class SinkWorld(World):
     over: bool = False  # jobs have ended, wherever they were
     armed: list[Callable[[], None]] = field(default_factory=list)  # faults that wait for a commit
     producers: list[ProducerMemory] = field(default_factory=list)
-
-    metadata_log_bytes: ClassVar[int] = 64 * 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,7 +114,7 @@ class SinkWorld(World):
     async def _open_service(self, machine: Machine, randomness: SimRandomness) -> Service:
         """As `danube standalone` does it."""
         for_metadata, for_node = machine.disks
-        metadata = await LocalMetadata.open(for_metadata, randomness, log_bytes=self.metadata_log_bytes)
+        metadata = await LocalMetadata.open(for_metadata, randomness, log_bytes=METADATA_LOG_BYTES)
         node = await DiskNode.open([for_node], self.settings(), randomness)
         catalog = MetadataCatalog(metadata)
         await node.meet_catalog(catalog.known(), catalog.next_ledger)
