@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydanube.base.limits import KIB, MIB
 from pydanube.client import Client
 from pydanube.errors import DiskFull
 from pydanube.testing.broker import broker
+from small_disk import small_disk
 
 TOPIC, OTHER, DEAD = "/default/big", "/default/other", "/default/dead"
 DISK_BYTES = 72 * MIB
@@ -27,17 +27,10 @@ PATIENCE_SECONDS = 20.0
 STOP_SECONDS = 5.0
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, in memory."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "danube-test", str(place)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"mounting a tmpfs is not permitted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+@pytest.fixture(name="small_disk")
+def small_disk_fixture(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as place:
+        yield place
 
 
 @pytest.fixture

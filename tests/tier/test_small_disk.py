@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pydanube
 from api.test_standalone import Process
 from pydanube.base.limits import KIB, MIB
 from pydanube.errors import DiskFull
+from small_disk import small_disk
 
 DISK_BYTES = 64 * MIB
 MESSAGE = bytes(range(256)) * 40  # 10 KiB
@@ -22,14 +22,8 @@ TOPIC = "/default/large"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "danube-test", str(place)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"mounting a tmpfs is not permitted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with small_disk(tmp_path / "disk", DISK_BYTES) as place:
+        yield place
 
 
 async def publish(url: str) -> None:

@@ -38,7 +38,7 @@ class Exit(IntEnum):
 
 MEANING = {
     Exit.FINE: "it was done; also when a reader of the output went away, or a command that runs on was stopped",
-    Exit.FAILED: "the broker refused it, or it failed on the way; `danube doctor` or `danube storage verify` found a fault",
+    Exit.FAILED: "the broker refused it, or it failed on the way; `danube doctor` or `storage verify` found a fault",
     Exit.USAGE: "the command was not understood, a value is wrong, or nobody was there to confirm it",
     Exit.NOT_FOUND: "the topic, partition, subscription, namespace or context is not there",
     Exit.UNREACHABLE: "no broker was reached, or its certificate is not trusted",
