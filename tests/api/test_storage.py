@@ -123,7 +123,7 @@ def test_a_segment_that_is_damaged_or_lost_is_named(tmp_path: Path) -> None:
         assert (result, read) == ("damaged", 0)
         assert key in what
         del objects.objects[key]
-        assert await verified() == ("lost", 0, key)
+        assert await verified() == ("lost", 0, f"{key} is missing")
         objects.objects[key] = sound
         assert await verified() == ("sound", len(sound), None)
         gone = (await http.ask("POST", f"{STORAGE}/verify", {"first": 7})).json

@@ -401,3 +401,25 @@ def test_the_same_without_await() -> None:
         client.admin.truncate_topic(TOPIC)
         client.admin.delete_topic(TOPIC)
         assert client.admin.topics() == []
+
+
+def test_new_partitions_have_the_subscriptions_of_the_others_from_their_first_message(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        admin = client.admin
+        await admin.create_topic(WIDE, partitions=1)
+        await admin.create_subscription(
+            WIDE, "s", type="shared", start="latest", options={"failure": {"max_redelivery_count": 7}}
+        )
+        await admin.alter_topic(WIDE, partitions=3)
+        async with client.producer(WIDE) as producer:
+            await producer.send_many(
+                [b"%d" % number for number in range(30)], keys=[b"%d" % number for number in range(30)]
+            )
+        for partition in range(3):
+            [found] = await admin.subscriptions(f"{WIDE}-part-{partition}")
+            assert (found["subscription"], found["floor"]) == ("s", 0)
+        described = await admin.describe_subscription(WIDE, "s")
+        assert described["backlog"] == 30
+        assert described["options"]["failure"]["max_redelivery_count"] == 7
+
+    with_client(tmp_path, story)

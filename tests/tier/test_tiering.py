@@ -375,6 +375,42 @@ async def test_a_place_without_the_mark_is_not_where_the_segments_are(tmp_path: 
     await claimed(tmp_path, objects)
 
 
+@pytest.mark.parametrize("mark", [None, b'{"broker": "another"}'])
+@in_loop
+async def test_a_place_that_is_replaced_under_a_running_broker_gets_nothing_and_costs_no_copy(
+    tmp_path: Path, mark: bytes | None
+) -> None:
+    """A folder is unmounted, or another bucket has the name now."""
+    objects = WorldObjects()
+    await claimed(tmp_path, objects)
+    async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
+        tiering, topic = tiering_of(broker), await topic_of(broker)
+        assert tiering._claim is not None
+        await tiering._claim()
+        tiering.claimed = True
+        await publish(topic, 0, 30)
+        await tiering.upload(topic)
+        there, objects.objects = objects.objects, {} if mark is None else {MARK: mark}
+        await publish(topic, 30, 30)
+        with pytest.raises(ObjectsRefused):
+            await tiering.upload(topic)
+        await work(broker, topic)
+        assert set(objects.objects) <= {MARK}
+        record = topic.ledger.stream.record
+        assert (record.cold.end, record.cold.local_from) == (30, 0)
+        assert tiering.troubles.of("object storage")
+        objects.objects = there
+        await tiering.upload(topic)
+        for _ in range(200):
+            await work(broker, topic)
+            if topic.ledger.stream.record.cold.local_from == 60:
+                break
+            await asyncio.sleep(0.02)  # until the next attempt is due
+        assert topic.ledger.stream.record.cold.local_from == 60
+        assert tiering.troubles.of("object storage") == []
+        assert numbers(await read_all(topic)) == list(range(60))
+
+
 @in_loop
 async def test_a_claim_that_was_cut_short_is_finished(tmp_path: Path) -> None:
     objects = WorldObjects()

@@ -244,6 +244,8 @@ def _schemes() -> dict[str, frozenset[str]]:
 def _known_options(written: str) -> frozenset[str]:
     schemes = _schemes()
     scheme = _ALIASES.get(written, written)
+    if scheme == "http":
+        raise ConfigInvalid("object storage is written to, and http only reads: say s3, azblob or another service")
     if written == "fs" or scheme not in schemes or not _in_the_wheel(scheme):
         names = sorted({*schemes, *_ALIASES} - {"fs", written})
         near = ["file"] if written == "fs" else get_close_matches(written, names, 1, 0.5)

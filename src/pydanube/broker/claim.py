@@ -34,7 +34,9 @@ class Claim:
         if noted is not None:
             own = _id_of(noted)
             if found is None and not self._used:
-                return await self._write(own)
+                await self._write(own)
+                self._used = True
+                return
             if found is None:
                 raise ObjectsRefused(
                     f"{self._shown} is not where this broker's segments are: {MARK} is missing. "
@@ -44,12 +46,14 @@ class Claim:
                 raise ObjectsRefused(
                     f"{self._shown} belongs to another broker, says {MARK}; give this one its own prefix"
                 )
+            self._used = True  # from now on the mark must be there
             return
         if found is not None:
             raise ObjectsRefused(f"{self._shown} belongs to another broker, says {MARK}; give this one its own prefix")
         own = self._randomness.bytes(16).hex()
         await self._notes.put(NOTE, _encode(own))
         await self._write(own)
+        self._used = True
 
     async def _mark(self) -> str | None:
         try:

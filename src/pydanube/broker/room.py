@@ -19,9 +19,14 @@ log = logging.getLogger(__name__)
 REGAINED_PART = 8  # publishing goes on when this part of the reserve is free on top of it: not for every block
 
 
-def reserve_of(file_bytes: int) -> int:
-    """What is kept unless an operator says otherwise, by the size of a journal file."""
-    return ROOM_RESERVE_FILES * file_bytes + ROOM_RESERVE_METADATA_BYTES
+def reserve_of(file_bytes: int, chosen: int | None = None) -> int:
+    """What is kept, by the size of a journal file unless an operator says otherwise; never less than makes room."""
+    if chosen is None:
+        return ROOM_RESERVE_FILES * file_bytes + ROOM_RESERVE_METADATA_BYTES
+    least = file_bytes + ROOM_RESERVE_METADATA_BYTES // 2
+    if chosen < least:
+        log.warning("journal.reserve_bytes is %d; a journal file and one of the metadata need %d", chosen, least)
+    return max(chosen, least)
 
 
 async def _plenty() -> int:

@@ -48,7 +48,7 @@ from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.pending import PendingOptions
 from pydanube.broker.policies import Policies
 from pydanube.broker.quotas import Usage
-from pydanube.broker.reopening import reopen
+from pydanube.broker.reopening import reopen, spread_subscriptions
 from pydanube.broker.room import Room
 from pydanube.broker.sinks import Sinks
 from pydanube.broker.subscription import SubscriptionHost
@@ -288,11 +288,14 @@ class Service:
         self, principal: Principal, name: str, *, partitions: int | None, policies: Mapping[str, Any]
     ) -> TopicRecord:
         """More partitions, other policies; what is open follows at once."""
+        before = self._directory.get(parse_whole(name)).partitions
         record = await self._directory.alter_topic(parse_whole(name), partitions=partitions, policies=policies)
         namespace = self._directory.policies(record.name.namespace)
         for opened in self._opened.values():
             if opened.name.whole == record.name:
                 self._follow(opened, record, namespace)
+        if 0 < before < record.partitions and record.reliable:
+            await spread_subscriptions(self, record, before)
         return record
 
     async def delete_topic(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:
@@ -577,15 +580,20 @@ class Service:
         counting += [task for task in (self._reopening, self._moving) if task is not None]
         for task in counting:
             task.cancel()
-        await asyncio.gather(self._housekeeping, *counting, *self._opening.values(), return_exceptions=True)
+        opening = list(self._opening.values())
+        if opening:
+            await asyncio.wait(opening, timeout=SEALING_SECONDS)
+        for each in opening:
+            each.cancel()  # it waits for a disk, or for object storage
+        await asyncio.gather(self._housekeeping, *counting, *opening, return_exceptions=True)
         await self.sinks.close()
         await self._leftovers.close()
         await self.tiers.close()
         if self.tiering is not None:
             await self.tiering.close()
         opened = list(self._opened.values())
-        for each in opened:
-            each.let_go()
+        for served in opened:
+            served.let_go()
         why, sealed_until = TopicClosed("the broker is stopping"), self._loop.time() + SEALING_SECONDS
         for at in range(0, len(opened), TOPICS_CLOSING):
             seal = self._loop.time() < sealed_until

@@ -115,7 +115,7 @@ class Broker:
                 who = "" if process is None else f" ({process[0]})"
                 raise DirectoryInUse(f"another broker{who} uses {settings.data_dir}") from None
             raise
-        reserve = reserve_of(settings.node.file_bytes) if settings.reserve_bytes is None else settings.reserve_bytes
+        reserve = reserve_of(settings.node.file_bytes, settings.reserve_bytes)
         room = self._room = Room(reserve, self._node.room, self._node.make_room)
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)

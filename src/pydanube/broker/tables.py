@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -50,7 +50,8 @@ class Table:
 class Tables:
     """Owned by the broker's loop, as the `Tiering` that asks it."""
 
-    def __init__(self, tier: ColdTier, clock: Clock) -> None:
+    def __init__(self, tier: ColdTier, clock: Clock, check_place: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._check_place = check_place  # raises if the place is not ours any more
         self._tier = tier
         self._clock = clock
         self._followed: WeakKeyDictionary[Stream, _Followed] = WeakKeyDictionary()
@@ -155,6 +156,8 @@ class Tables:
             await _change(stream, Cold.merge_given_up)
             self._of(stream).spoilt |= {key for key, _ in sources}
             raise
+        if self._check_place is not None:
+            await self._check_place()
         not_before = self._clock.wall() + round(self._tier.settings.lease_seconds * SECOND)
         await _change(stream, lambda found: found.merged(stream.name, segment, not_before))
         await self.follow(topic)

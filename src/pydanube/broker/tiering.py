@@ -71,7 +71,7 @@ class Tiering:
         self._topics = topics
         self._space = space
         self._claim = claim
-        self.tables = tables or Tables(tier, clock)
+        self.tables = tables or Tables(tier, clock, self.check_place)
         self._listed_max = listed_max
         self._turns = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._working: dict[str, Task[None]] = {}
@@ -107,6 +107,20 @@ class Tiering:
         if not self.claimed:
             why = self._unclaimed or ObjectsFailed("object storage has not answered yet")
             raise type(why)(str(why))
+
+    async def check_place(self) -> None:
+        """Raises if the place is not ours any more: a folder that was mounted may be gone, a bucket another one.
+
+        Asked before something is recorded as being there, and before a local copy or an object goes.
+        """
+        if self._claim is None or not self.claimed:
+            return
+        try:
+            await self._claim()
+        except DanubeError as error:
+            self.troubles.failed(PLACE, "claim", error)
+            raise
+        self.troubles.worked(PLACE, "claim")
 
     async def turn(self) -> None:
         """Begins what is due, and does not wait for it."""
@@ -233,7 +247,10 @@ class Tiering:
     async def _write(self, stream: Stream, plan: SegmentPlan) -> Segment:
         key = segment_key(stream.name, plan)
         async with self._turns:
-            return await self.tier.segments.write(key, plan, stream.name, stream.read_planned(plan))
+            await self.check_place()
+            segment = await self.tier.segments.write(key, plan, stream.name, stream.read_planned(plan))
+            await self.check_place()
+            return segment
 
     # -- local copies --------------------------------------------------------------------------------------------------
 
@@ -285,6 +302,7 @@ class Tiering:
             if written.digest != segment.digest:
                 raise
             await _change(stream, lambda cold: cold.replaced(segment, written))
+        await self.check_place()
         await _change(stream, lambda cold: cold.evicted(segment.last + 1))
 
     # -- the end of objects --------------------------------------------------------------------------------------------
@@ -305,6 +323,8 @@ class Tiering:
         if not self.tables.settled(topic):
             return  # a table that lists them goes first
         gone = [each.key for each in record.cold.doomed if each.not_before <= now]
+        if gone:
+            await self.check_place()
         for key in gone:
             await self.tier.segments.delete(key)
         if gone:
@@ -338,6 +358,7 @@ class Tiering:
     async def _fold_one(self, stream: Stream, entries: Sequence[Entry]) -> None:
         index, data = make_index(entries, stream.record.cold.unfolds)
         await self.tier.segments.create(index_key(stream.name, index), data)
+        await self.check_place()
         await _change(stream, lambda cold: cold.folded(entries, index))
 
 

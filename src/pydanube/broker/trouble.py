@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from pydanube.base.errors import DanubeError
 from pydanube.ports.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -15,6 +16,7 @@ PAUSE_SECONDS_MAX = 60.0
 @dataclass(slots=True)
 class Trouble:
     what: str
+    kind: str  # of error: texts may have a number of each attempt in them
     pause: float
     not_before: float
 
@@ -40,9 +42,10 @@ class Troubles:
         found, what = self._found.get((place, step)), f"{error}"
         self.failures[step] = self.failures.get(step, 0) + 1
         pause = PAUSE_SECONDS if found is None else min(2 * found.pause, PAUSE_SECONDS_MAX)
-        if found is None or found.what != what:
+        kind = error.code if isinstance(error, DanubeError) else type(error).__name__
+        if found is None or found.kind != kind:
             log.warning("%s: %s does not work yet: %s", place, step, what)
-        self._found[place, step] = Trouble(what, pause, self._clock.monotonic() + pause)
+        self._found[place, step] = Trouble(what, kind, pause, self._clock.monotonic() + pause)
 
     def worked(self, place: str, step: str) -> None:
         if self._found.pop((place, step), None) is not None:

@@ -45,6 +45,7 @@ from pydanube.storage.metadata_store import LocalStore
 from pydanube.storage.node_file import JOURNAL, Belongings, NodeFile, read_node_file
 
 log = logging.getLogger(__name__)
+FAILURES_TOLD_SECONDS = 5.0  # between two lines about a disk that stays as it is
 NEW_CLUSTER = b""
 
 
@@ -94,6 +95,7 @@ class LocalMetadata(LocalStore):
         self._writer: Task[None] | None = None
         self._mark_timer: TimerHandle | None = None
         self._mark_due = False
+        self._quiet_until = 0.0  # so long no failure is logged
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -288,7 +290,9 @@ class LocalMetadata(LocalStore):
 
     def _fail(self, group: list[_Waiting], error: DanubeError) -> None:
         """What waits builds on what failed: all of it is refused."""
-        log.error("the metadata log failed, and goes on in a new file: %s", error)
+        if self._loop.time() >= self._quiet_until:  # each of the many who try again meets it
+            log.error("the metadata log failed, and goes on in a new file: %s", error)
+            self._quiet_until = self._loop.time() + FAILURES_TOLD_SECONDS
         if self._active is not None:
             self._active.handle.close()
             self._active = None

@@ -143,7 +143,7 @@ class DirectSegments:
         except Unsound as error:
             raise SegmentDamaged(f"{key}: {error}") from None
         except ObjectMissing:
-            raise SegmentMissing(key) from None
+            raise SegmentMissing(f"{key} is missing") from None
 
     async def _scan(self, key: str, size: int, take: Callable[[Any], None] | None = None) -> tuple[Footer, str]:
         """The footer and the checksum of an object of this size, part by part, so that little is in memory."""

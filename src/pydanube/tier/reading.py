@@ -110,7 +110,7 @@ class SegmentReader:
         try:
             return await self._objects.read(key, start, length)
         except ObjectMissing:
-            raise SegmentMissing(key) from None
+            raise SegmentMissing(f"{key} is missing") from None
 
     async def _checked(self, key: str, function: Callable[..., Any], *arguments: object) -> Any:
         try:
