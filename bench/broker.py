@@ -33,10 +33,10 @@ SEND_MANY, BATCHES = "publish 100 B through send_many", "consume with batches()"
 
 
 class Process:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
         self._ready = directory / "ready"
         self._command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(directory / "data")]
-        self._command += ["--listen", "127.0.0.1:0", "--ready-file", str(self._ready)]
+        self._command += ["--listen", "127.0.0.1:0", "--ready-file", str(self._ready), *flags]
         self.begin()
 
     def begin(self) -> None:

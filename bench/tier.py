@@ -29,6 +29,7 @@ from pydanube.tier.process import SegmentProcesses
 from pydanube.tier.rows import rows_of
 from pydanube.tier.segment_file import SegmentScan, SegmentWriter, read_footer, read_group
 from pydanube.wire.batch import Batch, Codec, build
+from tier_live import live
 
 ROWS = 400_000
 BATCH_ROWS = 4_000
@@ -202,7 +203,7 @@ async def _catch_up(figures: Figures, name: str, source: list[Batch], folder: st
         await segments.close()
 
 
-PARTS = {"encode": encode, "decode": decode, "catch-up": catch_up}
+PARTS = {"encode": encode, "decode": decode, "catch-up": catch_up, "live": live}
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from opendal import exceptions, layers
 
 from pydanube.adapters.objects_url import ObjectsPlace
 from pydanube.adapters.placed_files import place as place_file
-from pydanube.adapters.placed_files import remove_left_overs
+from pydanube.adapters.placed_files import remove_left_overs, write_gently
 from pydanube.base.errors import DanubeError, ObjectExists, ObjectMissing, ObjectsFailed, ObjectsRefused, TierBusy
 
 MIB = 1 << 20
@@ -185,7 +185,7 @@ class OpendalObjects:
             self._swept = True
         unfinished = f"{UNFINISHED}/{uuid.uuid4().hex}"
         try:
-            await self._operator.write(unfinished, data)  # and its fsync
+            await asyncio.to_thread(write_gently, folder / unfinished, data)
             await asyncio.to_thread(place_file, folder / unfinished, folder / key, folder)
         except BaseException:
             (folder / unfinished).unlink(missing_ok=True)
