@@ -324,3 +324,20 @@ def test_the_sinks_of_a_broker_are_listed_and_can_be_forgotten(tmp_path: Path) -
             assert await Job(broker).write(0, {TOPIC: ["b"]}) is Verdict.NEW
 
     asyncio.run(life())
+
+
+@in_loop
+async def test_what_was_staged_and_never_decided_leaves_no_topic_behind(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker:
+        sinks = broker.service.sinks
+        await Job(broker).stage(["a"])
+        kept = Job(broker, key=SinkKey("kept", TOPIC))
+        await kept.write(0, {TOPIC: ["b"]})
+        await sinks.tidy()
+        assert await topic_of(broker, staging_topic(KEY)), "its rows may still be decided"
+        for key in (KEY, SinkKey("kept", TOPIC)):
+            await (await topic_of(broker, staging_topic(key))).truncate()  # as retention does it in time
+        await sinks.tidy()
+        with pytest.raises(TopicNotFound):
+            await broker.service.open(ANONYMOUS, staging_topic(KEY))
+        assert await kept.write(1, {TOPIC: ["c"]}) is Verdict.NEW

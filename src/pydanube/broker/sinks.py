@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PREFIX = "sinks/"
+STAGING = "sink-"
+TIDY_SECONDS = 600.0
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
 SETTLING_SECONDS, SETTLING_SECONDS_MAX = 0.001, 0.1  # between looks whether a partition is settled
 REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has not begun to write
@@ -76,6 +78,7 @@ class Sinks:
         self.window_bytes = SINK_WINDOW_BYTES
         self.staged_bytes_max = STAGED_BYTES_MAX
         self._turns: dict[str, _Turns] = {}
+        self._tidying: Task[None] | None = None
         self._rolling: dict[str, Task[None]] = {}
         self._undone: dict[str, SinkRecord] = {}  # decided and not committed, by digest
         self._unstored: dict[str, int] = {}  # of these, what is not known to be durable; the version it replaces
@@ -220,6 +223,7 @@ class Sinks:
 
     def resume(self) -> None:
         """After a start: what was decided is finished in the background."""
+        self._tidying = asyncio.get_running_loop().create_task(self._tidy_now_and_then())
         for digest in self._undone:
             self._roll(digest)
 
@@ -346,7 +350,26 @@ class Sinks:
         except DanubeError as error:
             log.debug("%s is not cut yet: %s", staged.name, error)
 
+    async def _tidy_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            await self.tidy()
+
+    async def tidy(self) -> None:
+        """Staging topics of plain writes that never were decided: what was staged has grown old, and nobody comes."""
+        for opened in self._service.opened():
+            digest = opened.name.name.removeprefix(STAGING)
+            if opened.name.namespace != SYSTEM or digest == opened.name.name or not isinstance(opened.topic, Topic):
+                continue
+            ledger = opened.topic.ledger
+            used = self._store.get(PREFIX + digest) is not None or digest in self._undone or digest in self._turns
+            if not used and not opened.producers and 0 < ledger.confirmed_end <= ledger.first:
+                with suppress(DanubeError):
+                    await self._service.delete_topic(ANONYMOUS, str(opened.name))
+
     async def close(self) -> None:
+        if self._tidying is not None:
+            self._tidying.cancel()
         rolling = list(self._rolling.values())
         for task in rolling:
             task.cancel()
@@ -367,7 +390,7 @@ class Sinks:
 
 
 def staging_topic(key: SinkKey) -> str:
-    return f"/{SYSTEM}/sink-{key.digest}"
+    return f"/{SYSTEM}/{STAGING}{key.digest}"
 
 
 def _admitted(opened: Opened) -> Topic:
