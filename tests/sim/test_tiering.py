@@ -23,9 +23,9 @@ from pydanube.wire.batch import Batch
 SEEDS = 40
 
 
-def found(*promises: str) -> Outcome:
+def found(*promises: str, first: int = 0) -> Outcome:
     """The first seed that breaks one of these promises."""
-    for seed in range(SEEDS):
+    for seed in range(first, first + SEEDS):
         outcome = run_seed(seed, "tier")
         if set(promises) & {violation.promise for violation in outcome.violations}:
             return outcome
@@ -42,13 +42,14 @@ REGRESSIONS = [
     (109, "an owner that opened too slowly was taken for the one that serves"),
     (114, "the last change of an owner was held against it, though the removal had not begun"),
     (147, "a list of segments whose creation landed late, of what a truncation had ended"),
+    (237, "a lost object was written again from a local copy of which a power cut had taken some"),
     (267, "what a power cut had taken of a buffered topic was looked for in segments"),
 ]
 
 
 @pytest.mark.parametrize(("seed", "reason"), REGRESSIONS)
 def test_a_seed_that_once_failed_passes(seed: int, reason: str) -> None:
-    assert run_seed(seed, "mixed" if seed == 109 else "tier").violations == (), reason
+    assert run_seed(seed, "mixed" if seed in (109, 237) else "tier").violations == (), reason
 
 
 def test_the_same_seed_is_the_same_run() -> None:
@@ -153,7 +154,7 @@ def test_ledgers_that_go_while_they_become_a_segment_are_found(monkeypatch: pyte
         return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from, self.cold.local_from)
 
     monkeypatch.setattr(StreamRecord, "is_dead", unaware)
-    found("I8", "I9")
+    found("I1", "I8", "I9", first=80)  # about one in a hundred: retention must reach what is being written
 
 
 def test_an_index_under_a_key_that_was_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,5 +48,6 @@ async def spread_subscriptions(service: Service, record: TopicRecord, before: in
     for place in places[before:]:
         topic = service.reliable(await service.open(ANONYMOUS, str(place)))
         for host in list(known.values()):
-            options = SubscriptionOptions.decode(host.known.options)
+            set_last = service.pending.find(str(place), host.known.name)  # for all partitions
+            options = set_last or SubscriptionOptions.decode(host.known.options)
             await topic.subscribe(host.known.name, host.known.kind, start=EARLIEST, options=options)

@@ -298,6 +298,7 @@ class Tiering:
             await self.tier.segments.verify(segment_key(stream.name, segment.plan), segment)
         except SegmentMissing as error:
             log.error("%s: written again from the local copy: %s", stream.name, error)
+            await _check_rows(stream, segment)
             written = await self._write(stream, segment.plan)
             if written.digest != segment.digest:
                 raise
@@ -360,6 +361,16 @@ class Tiering:
         await self.tier.segments.create(index_key(stream.name, index), data)
         await self.check_place()
         await _change(stream, lambda cold: cold.folded(entries, index))
+
+
+async def _check_rows(stream: Stream, segment: Segment) -> None:
+    """That the local copy still has all rows: of a buffered stream a power cut takes some, also of sealed ledgers."""
+    rows = 0
+    async for batch in stream.read_planned(segment.plan):
+        rows += batch.count
+    if rows != segment.rows:
+        key = segment_key(stream.name, segment.plan)
+        raise SegmentMissing(f"{key} is missing, and the local copy has {rows} of its {segment.rows} rows")
 
 
 async def _change(stream: Stream, change: Callable[[Cold], Cold]) -> StreamRecord:
