@@ -8,11 +8,10 @@ import pytest
 
 from pydanube.base.errors import SegmentMissing
 from pydanube.base.limits import OFFSET_MAX
-from pydanube.broker import tiering
 from pydanube.broker.tiering import Tiering
 from pydanube.broker.topic import Topic
 from pydanube.ledger.catalog import LedgerRecord, Phase, StreamRecord
-from pydanube.ledger.cold import Cold, make_index
+from pydanube.ledger.cold import Cold
 from pydanube.ledger.segments import Segment, segment_key
 from pydanube.sim.run import Outcome, run_seed
 from pydanube.storage.cold import ColdReader
@@ -155,9 +154,3 @@ def test_ledgers_that_go_while_they_become_a_segment_are_found(monkeypatch: pyte
 
     monkeypatch.setattr(StreamRecord, "is_dead", unaware)
     found("I1", "I8", "I9", first=80)  # about one in a hundred: retention must reach what is being written
-
-
-def test_an_index_under_a_key_that_was_given_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is unfolded and folded again had its old key once, and a deletion that was late took it."""
-    monkeypatch.setattr(tiering, "make_index", lambda entries, unfolds: make_index(entries))
-    found("I7")

@@ -436,6 +436,25 @@ async def test_memory_forgets_so_nothing_is_kept_there_alone(tmp_path: Path) -> 
 
 
 @in_loop
+async def test_a_list_that_is_folded_again_has_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion of the old one may be late, and must not take the new one."""
+    monkeypatch.setattr(cold, "SEGMENTS_LISTED_MAX", 4)
+    objects = WorldObjects()
+    async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
+        topic = await topic_of(broker)
+        for part in range(5):
+            await publish(topic, part * 5, 5)
+            await tiering_of(broker).upload(topic)
+            await work(broker, topic)
+        stream = topic.ledger.stream
+        [index] = stream.record.cold.indexes
+        await tiering_of(broker)._unfold(stream)
+        again, _ = cold.make_index(stream.record.cold.entries[:2], stream.record.cold.unfolds)
+        assert (again.first, again.last) == (index.first, index.last)
+        assert cold.index_key(stream.name, again) != cold.index_key(stream.name, index)
+
+
+@in_loop
 async def test_a_limit_within_a_segment_does_not_unfold_its_list_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
