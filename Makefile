@@ -92,7 +92,7 @@ lock: ## resolve the newest allowed dependencies into both lock files (needs uv)
 	resolve 'What a broker and its clients need' requirements.lock --group build --extra arrow --extra objects; \
 	resolve 'What tests need beside requirements.lock' requirements-dev.lock --group dev --extra delta \
 	    --constraint requirements.lock; \
-	resolve 'What Spark needs beside the others' requirements-spark.lock --extra spark \
+	resolve 'What Spark needs beside the others' requirements-spark.lock --extra spark --extra pipeline --extra demo \
 	    --constraint requirements.lock --constraint requirements-dev.lock
 
 clean: ## remove .venv/ and every cache
