@@ -45,8 +45,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "sync": frozenset({"base", "client"}),
     "errors": frozenset({"base"}),
     "spark": frozenset({"base", "client", "sync", "wire", "adapters", "tier"}),  # both: segments, in executors
+    "pipeline": frozenset({"base", "client", "sync", "wire", "adapters", "spark"}),
     "connect": frozenset({"base", "client"}),
-    "cli": frozenset({"base", "client", "api", "spark"}),  # `standalone` is the broker, `doctor` looks at Spark
+    "cli": frozenset({"base", "client", "api", "spark", "pipeline"}),  # `standalone` is the broker
     "sim": EVERYTHING | {"testing"},
     "testing": EVERYTHING | {"sim"},
 }

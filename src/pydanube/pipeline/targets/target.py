@@ -1,0 +1,58 @@
+"""What every target does: prepared on the driver, staged by tasks, committed on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydanube.pipeline.targets.record import Mark, Verdict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Stager(Protocol):
+    """One task's part of a batch. Nothing of it is seen until it is committed."""
+
+    def add(self, rows: pa.RecordBatch) -> None: ...
+
+    def finish(self) -> Any:
+        """What the driver needs to commit it: a small value that can be pickled; None if there were no rows."""
+        ...
+
+    def drop(self) -> None:
+        """The task failed: what it wrote is taken away, as far as that is quickly done. Never raises."""
+        ...
+
+
+class Target(Protocol):
+    """Where rows go. Holds values only, no connection: it is copied to the driver's workers and to every task.
+
+    Credentials are never in it; who needs them resolves them from the environment where it runs.
+    """
+
+    @property
+    def label(self) -> str:
+        """How messages name it, as `delta:/data/orders`."""
+        ...
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """On the driver, before the query starts: makes the table if there is none, or checks that rows fit.
+
+        Raises `SchemaMismatch`, `TableUnsupported`, `TargetRefused`, `TargetFailed`; nothing is half made.
+        """
+        ...
+
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> Stager:
+        """In a task. `task` is unique to the attempt, and fit for the name of a file."""
+        ...
+
+    def commit(
+        self, mark: Mark, schema: pa.Schema, parts: Sequence[Any], *, replace: bool, replaces: tuple[str, ...] = ()
+    ) -> Verdict:
+        """On the driver: all parts become visible, with the mark, or nothing does. `replace` is complete mode;
+        `replaces` is for `judge`.
+
+        However often it is called with the same mark, its rows are there once. Raises `SinkConflict`.
+        """
+        ...
