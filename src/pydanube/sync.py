@@ -18,6 +18,7 @@ import pydanube
 from pydanube import client as asynchronous
 from pydanube.base.errors import AlreadyOpened, ClientClosed, DanubeError
 from pydanube.client.outgoing import fresh
+from pydanube.client.pipelines import Reported
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -375,6 +376,9 @@ class Client:
         self, topic: str, start: Any = "earliest", end: Any = "latest", *, partition: int | None = None
     ) -> pa.Table:
         return self._loop.wait(self._inner.read_arrow(topic, start, end, partition=partition))
+
+    def report_pipeline(self, name: str, run: str, **facts: Any) -> Reported:
+        return self._loop.wait(self._inner.report_pipeline(name, run, **facts))
 
     @property
     def admin(self) -> Admin:

@@ -245,3 +245,18 @@ SINK_REFS_MAX = 500_000  # stretches of staged messages in one batch
 SINK_WINDOW_BYTES = 16 * MIB  # of staged messages on their way to a partition
 SINK_SETTLE_SECONDS = 10.0  # until all that others publish to a partition is confirmed; else the writer tries again
 STAGED_SECONDS = 24 * 3600  # how long staged messages stay that nobody commits
+
+# -- pipelines ---------------------------------------------------------------------------------------------------------
+PIPELINES_MAX = 1_000  # that a broker keeps track of; with their lines below 150 MiB
+PIPELINE_LEASE_SECONDS = 15.0  # without a report, after which one is lost; several reports of two seconds
+PIPELINE_KEPT_SECONDS = 24 * 3600.0  # how long those that ended are listed
+PIPELINE_NAME_CHARACTERS_MAX = 128  # it is a folder, a subscription and a label too
+PIPELINE_RUN_CHARACTERS_MAX = 64
+PIPELINE_INFO_BYTES_MAX = 4 * KIB  # as JSON
+PIPELINE_CAUSE_CHARACTERS_MAX = 1_000
+PIPELINE_NUMBERS_MAX = 32  # of progress
+PIPELINE_LINES_KEPT = 500  # the last of one pipeline
+PIPELINE_LINES_KEPT_BYTES = 128 * KIB  # of them
+PIPELINE_LINE_CHARACTERS_MAX = 1_000  # clients cut what is longer
+PIPELINE_LINES_REPORTED_MAX = 200  # with one report
+PIPELINE_LINES_REPORTED_BYTES = 24 * KIB  # that a client sends with one report, as JSON: it fits a control frame

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from pydanube.base.errors import NameInvalid, RequestInvalid
-from pydanube.base.limits import PARTITIONS_MAX, TOPIC_NAME_CHARACTERS_MAX
+from pydanube.base.limits import PARTITIONS_MAX, PIPELINE_NAME_CHARACTERS_MAX, TOPIC_NAME_CHARACTERS_MAX
 
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _RULE = "letters, digits, `_`, `-` and `.` only, not beginning with `-` or `.` and not ending with `.`"
@@ -63,4 +63,12 @@ def parse_whole(text: str) -> TopicName:
 def check_namespace(name: str) -> str:
     if len(name) > TOPIC_NAME_CHARACTERS_MAX or _PART.fullmatch(name) is None:
         raise NameInvalid(f"{name[:100]!r} is no name of a namespace: {_RULE}")
+    return name
+
+
+def check_pipeline(name: str) -> str:
+    if len(name) > PIPELINE_NAME_CHARACTERS_MAX or _PART.fullmatch(name) is None:
+        raise NameInvalid(
+            f"{name[:100]!r} is no name of a pipeline: {_RULE}, and at most {PIPELINE_NAME_CHARACTERS_MAX} of them"
+        )
     return name

@@ -20,6 +20,7 @@ from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import AnySubscription, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.pipelines import Pipelines
 from pydanube.broker.redrive import Redriven, Wanted, redrive
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.tables import TABLE_STEPS, Table
@@ -76,6 +77,7 @@ class Admin:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self.pipelines = Pipelines(service.clock)
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

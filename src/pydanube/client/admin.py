@@ -254,6 +254,36 @@ class Admin:
                 sums[what] += found[what]
         return sums
 
+    # -- pipelines -----------------------------------------------------------------------------------------------------
+
+    async def pipelines(self) -> list[Reply]:
+        """All that report to the broker or ended within a day, by name: run, state, cause, info, progress, order."""
+        return await self._pages("pipeline.list", "pipelines", lambda each: str(each["pipeline"]))
+
+    async def pipeline(self, name: str) -> Reply:
+        """The same of one."""
+        return await self._ask("pipeline.status", pipeline=name)
+
+    async def pipeline_logs(self, name: str, *, after: int = 0) -> Reply:
+        """The last `lines` behind the one with that number: `sequence`, `time` and `text` of each; the `state` too."""
+        found: list[Reply] = []
+        while True:
+            reply = await self._ask("pipeline.logs", pipeline=name, after=after)
+            found += reply["lines"]
+            if not reply["more"] or not reply["lines"]:
+                return {**reply, "lines": found, "more": False}
+            after = found[-1]["sequence"]
+
+    async def order_pipeline(self, name: str, order: str) -> Reply:
+        """`stop` or `restart`: its runner hears it within seconds. Returns how it stands now."""
+        return await self._ask("pipeline.order", pipeline=name, order=order)
+
+    async def forget_pipeline(self, name: str) -> None:
+        """One that does not run is not listed any more."""
+        await self._ask("pipeline.forget", pipeline=name)
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
     async def _finished(self, verb: str, **fields: Any) -> Reply:
         """Asks until it is done, however long that takes."""
         ticket: int | None = None

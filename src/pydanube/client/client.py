@@ -17,6 +17,7 @@ from pydanube.client.channel import backoff
 from pydanube.client.connection import Connection
 from pydanube.client.consumer import Consumer, Start
 from pydanube.client.outgoing import fresh
+from pydanube.client.pipelines import Reported, report_pipeline
 from pydanube.client.producer import Producer
 from pydanube.client.reader import Reader, read_arrow
 from pydanube.client.transport import Dialer, SocketDialer, parse_addresses
@@ -104,6 +105,14 @@ class Client:
     ) -> pa.Table:
         """Messages from `start` up to, not including, `end`, partition after partition."""
         return await read_arrow(self, topic, start, end, partition)
+
+    async def report_pipeline(self, name: str, run: str, **facts: Any) -> Reported:
+        """For runners of pipelines, every two seconds or so; facts are those of `client.pipelines.report_pipeline`.
+
+        The answer is an order, which is given again until its number is reported as `taken`. `PipelineRunning`: another
+        run has the name, also where this one was not heard of for 15 seconds.
+        """
+        return await report_pipeline(self, name, run, **facts)
 
     async def topic(self, name: str, *, create: bool = False, reliable: bool | None = None) -> TopicInfo:
         fields: dict[str, Any] = {"topic": name, "create": create}

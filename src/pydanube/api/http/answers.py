@@ -71,6 +71,17 @@ _IN_FULL: Object = {
     "counts": BY_NAME,
     "options": BY_NAME,
 }
+_STATES: Object = {"enum": ["starting", "running", "retrying", "stopping", "stopped", "failed", "lost"]}
+_PIPELINE: Object = {
+    "pipeline": TEXT,
+    "run": TEXT,
+    "state": _STATES,
+    "cause": TEXT_OR_NULL,
+    "reported": NUMBER,
+    "order": {"enum": ["none", "stop", "restart"]},
+    "info": BY_NAME,
+    "progress": BY_NAME,
+}
 _MESSAGE: Object = {
     "offset": NUMBER,
     "key": TEXT_OR_NULL,
@@ -178,5 +189,15 @@ ANSWERS: dict[str, Object] = {
         "bytes": NUMBER,
         "object_bytes": NUMBER,
     },
+    "pipeline.list": {"pipelines": _list(_object(_PIPELINE)), "more": FLAG},
+    "pipeline.status": _PIPELINE,
+    "pipeline.logs": {
+        "pipeline": TEXT,
+        "state": _STATES,
+        "lines": _list(_object({"sequence": NUMBER, "time": NUMBER, "text": TEXT})),
+        "more": FLAG,
+    },
+    "pipeline.stop": _PIPELINE,
+    "pipeline.restart": _PIPELINE,
     "openapi": {"openapi": TEXT, "info": BY_NAME, "paths": BY_NAME, "components": BY_NAME},
 }

@@ -13,6 +13,7 @@ from pydanube.api.http.messages import peek, publish
 from pydanube.api.http.openapi import describe
 from pydanube.api.http.problem import ERRORS_PATH, errors_html
 from pydanube.api.http.router import Field, Route, Router
+from pydanube.api.pipeline_verbs import NATIVE_VERBS
 from pydanube.api.storage_verbs import VERBS
 from pydanube.base.limits import HTTP_JSON_BYTES_MAX
 from pydanube.wire.objects import Object
@@ -23,6 +24,7 @@ API = "/api/v1"
 NAMESPACE = f"{API}/namespaces/{{namespace}}"
 TOPIC = f"{API}/topics/{{namespace}}/{{topic}}"
 SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
+PIPELINE = f"{API}/pipelines/{{pipeline}}"
 Handler = Callable[[Door, Object], Awaitable[Answer]]
 
 _PAGE = {
@@ -297,8 +299,34 @@ _OF_STORAGE = [
 ]
 
 
+def _ordered(order: str) -> Handler:
+    async def answer(door: Door, fields: Object) -> Answer:
+        return answer_of(200, await NATIVE_VERBS["pipeline.order"](door, {**fields, "order": order}))
+
+    return answer
+
+
+_OF_PIPELINES = [
+    _route("GET", f"{API}/pipelines", "pipeline.list", "Pipelines in the order of their names", query=_PAGE),
+    _route("GET", PIPELINE, "pipeline.status", "A pipeline, and how far it is"),
+    _route(
+        "GET",
+        f"{PIPELINE}/logs",
+        "pipeline.logs",
+        "The last lines that a pipeline logged",
+        query={
+            "after": Field("number", "those behind the one with this sequence number"),
+            "limit": Field("number", "how many at most, 1 to 500"),
+        },
+    ),
+    Route("POST", f"{PIPELINE}/stop", "pipeline.stop", "Let a pipeline stop after its batch", _ordered("stop")),
+    Route("POST", f"{PIPELINE}/restart", "pipeline.restart", "Let a pipeline start over", _ordered("restart")),
+    _route("DELETE", PIPELINE, "pipeline.forget", "Forget a pipeline that does not run", status=204),
+]
+
+
 def make_router() -> Router:
-    routes = [*_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS, *_OF_STORAGE]
+    routes = [*_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS, *_OF_STORAGE, *_OF_PIPELINES]
 
     async def openapi(door: Door, fields: Object) -> Answer:
         return description

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydanube.api.direct_verbs import VERBS as DIRECT_VERBS
 from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
+from pydanube.api.pipeline_verbs import NATIVE_VERBS as PIPELINE_VERBS
 from pydanube.api.sink_verbs import VERBS as SINK_VERBS
 from pydanube.api.storage_verbs import VERBS as PLAIN_VERBS
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
@@ -32,7 +33,9 @@ def _plain(verb: PlainVerb) -> Verb:
     return answer
 
 
-VERBS: dict[str, Verb] = {name: _plain(verb) for name, verb in (PLAIN_VERBS | SINK_VERBS | DIRECT_VERBS).items()}
+VERBS: dict[str, Verb] = {
+    name: _plain(verb) for name, verb in (PLAIN_VERBS | PIPELINE_VERBS | SINK_VERBS | DIRECT_VERBS).items()
+}
 
 
 def verb(name: str) -> Callable[[Verb], Verb]:

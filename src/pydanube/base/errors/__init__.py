@@ -71,6 +71,7 @@ from pydanube.base.errors.objects import (
 )
 from pydanube.base.errors.pipelines import (
     FlowInvalid,
+    PipelineEnded,
     PipelineFailed,
     PipelineLimitReached,
     PipelineNotFound,
@@ -242,6 +243,7 @@ __all__ = [
     "OptionInvalid",
     "OwnershipLost",
     "PartitionMissing",
+    "PipelineEnded",
     "PipelineFailed",
     "PipelineLimitReached",
     "PipelineNotFound",

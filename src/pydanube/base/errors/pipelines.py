@@ -29,6 +29,14 @@ class PipelineNotFound(DanubeError):
     help = "`danube pipeline list` shows those that have; names are those in their files."
 
 
+class PipelineEnded(DanubeError):
+    """The pipeline does not run any more, so nobody is there who could do that."""
+
+    code = "pipeline_ended"
+    blame = "caller"
+    help = "Start it with `danube pipeline run`; it goes on where it was."
+
+
 class PipelineLimitReached(DanubeError):
     """As many pipelines as a broker keeps track of report to it."""
 

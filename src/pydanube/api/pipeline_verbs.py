@@ -1,0 +1,215 @@
+"""What runners of pipelines report, and what everybody can ask about pipelines or tell them to do.
+
+`pipeline.report` and `pipeline.order` are of the native protocol; over HTTP an order is `stop` or `restart`. All texts
+are cleaned of what a terminal could take for a command, because they are shown on others' terminals.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydanube.api.fields import field, number, text
+from pydanube.api.verbs import VERBS, Caller, Verb, limit_of, page, verb
+from pydanube.base.errors import RequestInvalid
+from pydanube.base.limits import (
+    PIPELINE_CAUSE_CHARACTERS_MAX,
+    PIPELINE_INFO_BYTES_MAX,
+    PIPELINE_LINE_CHARACTERS_MAX,
+    PIPELINE_LINES_REPORTED_MAX,
+    PIPELINE_NUMBERS_MAX,
+    PIPELINE_RUN_CHARACTERS_MAX,
+)
+from pydanube.base.names import check_pipeline
+from pydanube.broker.pipelines import REPORTED, Line, Order, Pipeline, Pipelines, Report, State, What
+from pydanube.wire.objects import Object, write_object
+
+__all__ = ["NATIVE_VERBS", "VERBS"]
+OFFSET_MAX = (1 << 63) - 1
+_RUN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+_CONTROLS = dict.fromkeys([*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " ")
+_KNOWN_INFO: dict[str, type] = {
+    "host": str,
+    "pid": int,
+    "master": str,
+    "source": str,
+    "sinks": list,
+    "digest": str,
+    "started": int,
+    "version": str,
+}
+
+
+def _pipelines(caller: Caller) -> Pipelines:
+    return caller.service.admin.pipelines
+
+
+def _name(fields: Object) -> str:
+    return check_pipeline(text(fields, "pipeline"))
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+async def report(caller: Caller, fields: Object) -> Object:
+    """From a runner, every two seconds or so; the answer is what it is to do."""
+    name = _name(fields)
+    found = Report(
+        _run(fields, "run"),
+        _info(field(fields, "info", dict)),
+        _state(fields),
+        _cause(fields),
+        _progress(field(fields, "progress", dict, {})),
+        _lines(field(fields, "lines", list, [])),
+        _count(fields, "first_line"),
+        _count(fields, "taken"),
+        _run(fields, "replaces", None),
+    )
+    return _told(_pipelines(caller).report(name, found))
+
+
+def _told(order: Order | None) -> Object:
+    return {"order": "none", "number": 0} if order is None else {"order": order.what.value, "number": order.number}
+
+
+def _run(fields: Object, name: str, default: Any = ...) -> Any:
+    found = text(fields, name, default)
+    if found is default:
+        return found
+    if len(found) > PIPELINE_RUN_CHARACTERS_MAX or _RUN.fullmatch(found) is None:
+        raise RequestInvalid(f"{name} is up to {PIPELINE_RUN_CHARACTERS_MAX} letters, digits, - and _")
+    return found
+
+
+def _state(fields: Object) -> State:
+    found = text(fields, "state")
+    if found not in REPORTED:
+        raise RequestInvalid(f"state is one of {', '.join(REPORTED)}, not {found[:50]!r}")
+    return State(found)
+
+
+def _cause(fields: Object) -> str | None:
+    found = text(fields, "cause", None)
+    return None if found is None else _clean("cause", found, PIPELINE_CAUSE_CHARACTERS_MAX)
+
+
+def _count(fields: Object, name: str) -> int | None:
+    found: int | None = number(fields, name, None)
+    if found is not None and not 0 <= found <= OFFSET_MAX:
+        raise RequestInvalid(f"{name} is {found}, not 0 or more")
+    return found
+
+
+def _clean(what: str, found: str, characters_max: int) -> str:
+    if len(found) > characters_max:
+        raise RequestInvalid(f"{what} has {len(found)} characters, at most {characters_max}")
+    return found.translate(_CONTROLS)
+
+
+def _lines(found: list[Any]) -> tuple[str, ...]:
+    if len(found) > PIPELINE_LINES_REPORTED_MAX:
+        raise RequestInvalid(f"{len(found)} lines, at most {PIPELINE_LINES_REPORTED_MAX} with one report")
+    if not all(isinstance(each, str) for each in found):
+        raise RequestInvalid("lines are texts")
+    return tuple(_clean("a line", each, PIPELINE_LINE_CHARACTERS_MAX) for each in found)
+
+
+def _info(found: Object) -> Object:
+    """A flat object of texts, numbers and lists of texts. More may be in it than this broker knows of."""
+    size = len(write_object(found))
+    if size > PIPELINE_INFO_BYTES_MAX:
+        raise RequestInvalid(f"info has {size} bytes as JSON, at most {PIPELINE_INFO_BYTES_MAX}")
+    text(found, "host")
+    for name, kind in _KNOWN_INFO.items():
+        field(found, name, kind, None)
+    return {_named("info", name): _fact(name, value) for name, value in found.items()}
+
+
+def _fact(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return _clean(name, value, PIPELINE_INFO_BYTES_MAX)
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return [_clean(name, each, PIPELINE_INFO_BYTES_MAX) for each in value]
+    raise RequestInvalid(f"{name} of info is a text, a number or a list of texts")
+
+
+def _progress(found: Object) -> dict[str, float | None]:
+    if len(found) > PIPELINE_NUMBERS_MAX:
+        raise RequestInvalid(f"{len(found)} numbers of progress, at most {PIPELINE_NUMBERS_MAX}")
+    for value in found.values():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise RequestInvalid("progress is numbers by name")
+    return {_named("progress", name): value for name, value in found.items()}
+
+
+def _named(where: str, name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise RequestInvalid(f"{name[:50]!r} of {where} is no name of small letters, digits and _")
+    return name
+
+
+# -- questions and orders ----------------------------------------------------------------------------------------------
+
+
+def _described(pipelines: Pipelines, known: Pipeline) -> Object:
+    said = known.report
+    return {
+        "pipeline": known.name,
+        "run": said.run,
+        "state": known.state(pipelines.now).value,
+        "cause": said.cause,
+        "reported": known.reported,
+        "order": _told(known.order)["order"],
+        "info": dict(said.info),
+        "progress": dict(said.progress),
+    }
+
+
+@verb("pipeline.list")
+async def list_pipelines(caller: Caller, fields: Object) -> Object:
+    """In the order of their names; those that ended within a day too."""
+    after, limit, pipelines = text(fields, "after", ""), limit_of(fields), _pipelines(caller)
+    found = [known for known in pipelines.listed() if known.name > after]
+    return page("pipelines", [_described(pipelines, known) for known in found[:limit]], len(found) > limit)
+
+
+@verb("pipeline.status")
+async def status(caller: Caller, fields: Object) -> Object:
+    pipelines = _pipelines(caller)
+    return _described(pipelines, pipelines.get(_name(fields)))
+
+
+@verb("pipeline.logs")
+async def logs(caller: Caller, fields: Object) -> Object:
+    """The lines behind the one with that sequence number; all that are kept without one."""
+    after, limit, pipelines = _count(fields, "after") or 0, limit_of(fields), _pipelines(caller)
+    known = pipelines.get(_name(fields))
+    found = [line for line in known.lines if line.sequence > after]
+    answer = page("lines", [_line(line) for line in found[:limit]], len(found) > limit)
+    return {"pipeline": known.name, "state": known.state(pipelines.now).value, **answer}
+
+
+def _line(line: Line) -> Object:
+    return {"sequence": line.sequence, "time": line.time, "text": line.text.decode("utf-8")}
+
+
+async def order(caller: Caller, fields: Object) -> Object:
+    """To stop or to restart. The runner hears it with its next report; the answer says how the pipeline stands now."""
+    name, wanted, pipelines = _name(fields), text(fields, "order"), _pipelines(caller)
+    known = [each.value for each in What]
+    if wanted not in known:
+        raise RequestInvalid(f"order is one of {', '.join(known)}, not {wanted[:50]!r}")
+    return _described(pipelines, pipelines.order(name, What(wanted)))
+
+
+@verb("pipeline.forget")
+async def forget(caller: Caller, fields: Object) -> Object:
+    """One that does not run is not listed any more."""
+    _pipelines(caller).forget(_name(fields))
+    return {}
+
+
+NATIVE_VERBS: dict[str, Verb] = {"pipeline.report": report, "pipeline.order": order}

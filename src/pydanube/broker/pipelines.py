@@ -1,0 +1,195 @@
+"""Pipelines that report here: how each of them stands, what it says, and what it is told to do.
+
+A pipeline runs wherever its runner is. The broker runs none and stores nothing about them: a runner says all that is
+known about it with every report, so that after a restart of the broker the next report enters it again. What has ended
+by then is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+from pydanube.base.errors import PipelineEnded, PipelineLimitReached, PipelineNotFound, PipelineRunning
+from pydanube.base.limits import (
+    PIPELINE_KEPT_SECONDS,
+    PIPELINE_LEASE_SECONDS,
+    PIPELINE_LINES_KEPT,
+    PIPELINE_LINES_KEPT_BYTES,
+    PIPELINES_MAX,
+)
+from pydanube.ports.clock import Clock
+
+
+class State(Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    RETRYING = "retrying"  # it failed, and begins again after a while
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    LOST = "lost"  # nothing was heard of it for the length of a lease; no runner says so
+
+    @property
+    def ended(self) -> bool:
+        return self in (State.STOPPED, State.FAILED)
+
+
+REPORTED = tuple(state.value for state in State if state is not State.LOST)
+
+
+class What(Enum):
+    STOP = "stop"
+    RESTART = "restart"
+
+
+class Order(NamedTuple):
+    """What a runner is to do. Its number is no other order's, also of other brokers or after a restart."""
+
+    what: What
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a runner says every two seconds or so, all of it each time but for the lines."""
+
+    run: str  # the runner's own id, which it draws by chance
+    info: Mapping[str, Any]  # where and what it is: host, pid, master, source, sinks, ...
+    state: State
+    cause: str | None = None  # why it failed
+    progress: Mapping[str, float | None] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    first_line: int | None = None  # the number of the first of these lines in this run: none is taken twice then
+    taken: int | None = None  # the number of the last order that it has begun to carry out
+    replaces: str | None = None  # a run whose process is known to be gone, so that nobody waits for its lease
+
+
+class Line(NamedTuple):
+    sequence: int  # grows, with gaps
+    time: int  # when the broker got it
+    text: bytes  # UTF-8, so that it takes as much memory as it is counted for
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """As it was last reported."""
+
+    name: str
+    report: Report
+    seen: float  # the clock's monotonic time of the last report
+    reported: int  # and the time of day
+    order: Order | None = None
+    lines: deque[Line] = field(default_factory=deque)
+    lines_bytes: int = 0
+    last_sequence: int = 0
+    next_line: int = 0  # of this run; those before were taken
+
+    def state(self, now: float) -> State:
+        said = self.report.state
+        return said if said.ended or now - self.seen <= PIPELINE_LEASE_SECONDS else State.LOST
+
+    def live(self, now: float) -> bool:
+        state = self.state(now)
+        return not state.ended and state is not State.LOST
+
+    @property
+    def host(self) -> str:
+        return str(self.report.info.get("host", "an unknown host"))
+
+
+class Pipelines:
+    """Owned by the broker's loop, behind its door."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, Pipeline] = {}
+        self._numbers = 0  # the last order's
+
+    # -- for runners ---------------------------------------------------------------------------------------------------
+
+    def report(self, name: str, report: Report) -> Order | None:
+        """What it is to do, again and again until it says that it has taken the order, or has ended."""
+        now, known = self.now, self._known.get(name)
+        if known is None:
+            self._make_room(now)
+            known = self._known[name] = Pipeline(name, report, now, 0, next_line=report.first_line or 0)
+        elif report.run != known.report.run:
+            if known.live(now) and report.replaces != known.report.run:
+                raise PipelineRunning(f"{name} runs on {known.host[:100]}, as run {known.report.run}")
+            known.order, known.next_line = None, report.first_line or 0
+        known.report, known.seen, known.reported = replace(report, lines=()), now, self._clock.wall()
+        if known.order is not None and (report.state.ended or report.taken == known.order.number):
+            known.order = None
+        self._keep_lines(known, report)
+        return known.order
+
+    def _make_room(self, now: float) -> None:
+        self._tidy(now)
+        if len(self._known) < PIPELINES_MAX:
+            return
+        over = [each for each in self._known.values() if not each.live(now)]
+        if not over:
+            raise PipelineLimitReached(f"{PIPELINES_MAX} pipelines report to this broker")
+        del self._known[min(over, key=lambda each: each.seen).name]
+
+    def _keep_lines(self, known: Pipeline, report: Report) -> None:
+        first = known.next_line if report.first_line is None else report.first_line
+        fresh = report.lines[max(0, known.next_line - first) :]
+        known.next_line = max(known.next_line, first + len(report.lines))
+        for text in fresh:
+            # By the clock, so that whoever follows goes on after a restart of the broker.
+            known.last_sequence = max(known.last_sequence + 1, known.reported)
+            line = Line(known.last_sequence, known.reported, text.encode("utf-8"))
+            known.lines.append(line)
+            known.lines_bytes += len(line.text)
+        while len(known.lines) > PIPELINE_LINES_KEPT or known.lines_bytes > PIPELINE_LINES_KEPT_BYTES:
+            known.lines_bytes -= len(known.lines.popleft().text)
+
+    # -- for everybody -------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def listed(self) -> list[Pipeline]:
+        """In the order of their names."""
+        self._tidy(self.now)
+        return sorted(self._known.values(), key=lambda each: each.name)
+
+    def get(self, name: str) -> Pipeline:
+        known = self._known.get(name)
+        if known is None or _overdue(known, self.now):
+            raise PipelineNotFound(f"the pipeline {name[:100]}")
+        return known
+
+    def order(self, name: str, what: What) -> Pipeline:
+        """Told to the runner with its next report. The last order counts."""
+        known = self.get(name)
+        if known.report.state.ended:
+            if what is What.RESTART:
+                raise PipelineEnded(f"{name} has {known.report.state.value}")
+            return known
+        if known.order is None or known.order.what is not what:
+            self._numbers = max(self._numbers + 1, self._clock.wall())
+            known.order = Order(what, self._numbers)
+        return known
+
+    def forget(self, name: str) -> None:
+        """One that does not run."""
+        known = self.get(name)
+        if known.live(self.now):
+            raise PipelineRunning(f"{name} runs on {known.host[:100]}, as run {known.report.run}")
+        del self._known[name]
+
+    def _tidy(self, now: float) -> None:
+        for name in [name for name, each in self._known.items() if _overdue(each, now)]:
+            del self._known[name]
+
+
+def _overdue(known: Pipeline, now: float) -> bool:
+    """None that runs is: its lease is far shorter."""
+    return now - known.seen > PIPELINE_KEPT_SECONDS
