@@ -1,0 +1,344 @@
+"""Reading the declaration of a pipeline: values by their keys, each wrong one a `FlowInvalid` of one line. Pure.
+
+A complaint begins with the path of its key, as `sink[1].upsert.keys`, and offers the nearest name if one is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import yaml
+
+from pydanube.adapters.objects_url import is_secret
+from pydanube.base.errors import FlowInvalid
+
+FILE_BYTES_MAX = 256 * 1024  # of a declaration
+TEXT_CHARACTERS_MAX = 128 * 1024  # of one value: SQL and schemas are long
+LIST_MAX = 1_000
+SHOWN_CHARACTERS = 80  # of a wrong value
+DURATION_MICROSECONDS_MAX = 10 * 366 * 86_400 * 1_000_000
+_UNITS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_SHORT = {"us": "microsecond", "ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
+_SHORT |= {"sec": "second", "secs": "second", "min": "minute", "mins": "minute"}
+_DURATION = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,6})?\s*[a-z]+\s*)+")
+_STEP = re.compile(r"([0-9.]+)\s*([a-z]+)")
+_SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]i?b)?", re.IGNORECASE)
+_SIZES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
+
+
+def shown(value: object) -> str:
+    """Of a wrong value, what fits into one line."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple | set):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of a complaint about a name that is not known."""
+    lower = {each.lower().replace("_", ""): each for each in known}
+    asked = name[:SHOWN_CHARACTERS].lower().replace("_", "").replace("-", "")
+    begun = [each for each in lower if asked and each.startswith(asked)]
+    close = begun or get_close_matches(asked, lower, 1, 0.5)
+    if close:
+        return f"is {lower[close[0]]} meant?"
+    return "it has " + ", ".join(known)
+
+
+# -- durations, sizes, places ------------------------------------------------------------------------------------------
+
+
+class Duration(int):
+    """Microseconds. As text it is what Spark takes for an interval."""
+
+    def __str__(self) -> str:
+        for unit in ("second", "millisecond", "microsecond"):
+            if self % _UNITS[unit] == 0:
+                return f"{self // _UNITS[unit]} {unit}s"
+        raise AssertionError
+
+    @property
+    def seconds(self) -> float:
+        return self / 1_000_000
+
+
+def parse_duration(path: str, value: object) -> Duration:
+    """`10 minutes`, `1 hour 30 minutes`, `250ms`."""
+    wrong = FlowInvalid(f"{path}: must be a duration such as 10 minutes or 500 milliseconds, not {shown(value)}")
+    if not isinstance(value, str) or not _DURATION.fullmatch(text := value.strip().lower()):
+        raise wrong
+    total = 0.0
+    for number, unit in _STEP.findall(text):
+        name = _SHORT.get(unit, unit.removesuffix("s"))
+        if name in ("month", "year"):
+            raise FlowInvalid(f"{path}: a {name} has no fixed length; say it in days")
+        if name not in _UNITS:
+            raise wrong
+        total += float(number) * _UNITS[name]
+    if not 0 <= total <= DURATION_MICROSECONDS_MAX:
+        raise FlowInvalid(f"{path}: is at most ten years, not {shown(value)}")
+    return Duration(round(total))
+
+
+def parse_size(path: str, value: object, most: int) -> int:
+    """Bytes: 1000000 or 64 MiB."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    size = int(found[1]) * _SIZES.get((found[2] or "").lower(), 1) if found else 0
+    if not 1 <= size <= most:
+        raise FlowInvalid(f"{path}: must be a size such as 64 MiB, at most {most} bytes, not {shown(value)}")
+    return size
+
+
+def scheme_of(place: str) -> str:
+    """Of a URL; "" of a path."""
+    return place.split(":", 1)[0].lower() if _SCHEME.match(place) else ""
+
+
+def local_path(place: str) -> str | None:
+    """The path of a place on this machine, in one spelling; None of another place."""
+    scheme = scheme_of(place)
+    if scheme == "file":
+        return os.path.normpath("/" + unquote(urlsplit(place).path).lstrip("/"))
+    return None if scheme else os.path.normpath(place)
+
+
+def parse_place(path: str, value: object, folder: str) -> str:
+    """A path, which is made absolute, or a URL, which has no credentials in it."""
+    text = checked_text(path, value)
+    if scheme_of(text):
+        check_no_secrets(path, text)
+        return text
+    if "://" in text or text.lower().startswith("file:"):
+        raise FlowInvalid(f"{path}: must be a path or a URL such as s3://bucket/folder, not {shown(text)}")
+    return absolute(text, folder)
+
+
+def absolute(text: str, folder: str) -> str:
+    return os.path.normpath(os.path.join(folder, os.path.expanduser(text)))
+
+
+def check_no_secrets(path: str, url: str) -> None:
+    """Declarations are shown and shared."""
+    try:
+        parts = urlsplit(url)
+        secrets = [name for name, _ in parse_qsl(parts.query) if is_secret(name)]
+        found = bool(parts.password) or bool(secrets) or ("@" in parts.netloc and parts.scheme.startswith("s3"))
+    except ValueError:
+        raise FlowInvalid(f"{path}: is no URL: {shown(url.split('@')[-1])}") from None
+    if found:
+        raise FlowInvalid(f"{path}: has a credential in it; credentials come from the environment")
+
+
+def checked_text(path: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise FlowInvalid(f"{path}: must be a text, not {shown(value)}")
+    if not value.strip():
+        raise FlowInvalid(f"{path}: is empty")
+    if len(value) > TEXT_CHARACTERS_MAX:
+        raise FlowInvalid(f"{path}: has {len(value)} characters, at most {TEXT_CHARACTERS_MAX}")
+    if any(each == "\0" or "\ud800" <= each <= "\udfff" for each in value):
+        raise FlowInvalid(f"{path}: has characters that are no text")
+    return value
+
+
+# -- a mapping with known keys -----------------------------------------------------------------------------------------
+
+
+class Section:
+    """A mapping of the declaration. What is null counts as not given."""
+
+    def __init__(self, path: str, found: object, keys: Sequence[str], folder: str = ".") -> None:
+        self.path, self.folder = path, folder
+        if not isinstance(found, Mapping):
+            raise FlowInvalid(f"{path or 'the whole'}: must be a mapping of {', '.join(keys)}, not {shown(found)}")
+        self._values: dict[str, Any] = {}
+        for key, value in found.items():
+            if not isinstance(key, str) or key not in keys:
+                name = key if isinstance(key, str) else str(key)
+                raise FlowInvalid(f"{self.key(_plain(name))}: there is no such key; {nearest(name, keys)}")
+            if value is not None:
+                self._values[key] = value
+
+    def key(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+    def wrong(self, name: str, why: str) -> FlowInvalid:
+        return FlowInvalid(f"{self.key(name)}: {why}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def raw(self, name: str) -> Any:
+        if name not in self._values:
+            raise self.wrong(name, "is missing")
+        return self._values[name]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        if name not in self._values and default is not None:
+            return default
+        return checked_text(self.key(name), self.raw(name))
+
+    def maybe_text(self, name: str) -> str | None:
+        return self.text(name) if name in self else None
+
+    def one_of(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        found = self.text(name, default)
+        if found not in choices:
+            close = get_close_matches(found[:SHOWN_CHARACTERS].lower(), choices, 1, 0.5)
+            end = f"is {close[0]} meant?" if close else f"it is one of {', '.join(choices)}"
+            raise self.wrong(name, f"there is no {shown(found)}; {end}")
+        return found
+
+    def flag(self, name: str, default: bool) -> bool:
+        found = self._values.get(name, default)
+        if not isinstance(found, bool):
+            raise self.wrong(name, f"must be true or false, not {shown(found)}")
+        return found
+
+    def whole(self, name: str, least: int, most: int, default: int | None = None) -> int | None:
+        found = self._values.get(name, default)
+        if found is None:
+            return None
+        if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+            raise self.wrong(name, f"must be a whole number from {least} to {most}, not {shown(found)}")
+        return found
+
+    def duration(self, name: str, default: Duration | None = None, *, least: int = 0) -> Duration:
+        if name not in self._values and default is not None:
+            return default
+        found = parse_duration(self.key(name), self.raw(name))
+        if found < least:
+            raise self.wrong(name, f"must be at least {Duration(least)}, not {shown(self.raw(name))}")
+        return found
+
+    def names(self, name: str, *, required: bool = False) -> tuple[str, ...]:
+        """A list of texts, each once; a text alone is a list of one."""
+        if name not in self._values and not required:
+            return ()
+        return text_list(self.key(name), self.raw(name))
+
+    def place(self, name: str) -> str:
+        return parse_place(self.key(name), self.raw(name), self.folder)
+
+    def maybe_place(self, name: str) -> str | None:
+        return self.place(name) if name in self else None
+
+    def scalars(self, name: str) -> dict[str, str]:
+        """A mapping whose values are texts, numbers, true or false: all as texts."""
+        found = self._values.get(name, {})
+        path = self.key(name)
+        if not isinstance(found, Mapping):
+            raise FlowInvalid(f"{path}: must be a mapping, not {shown(found)}")
+        texts: dict[str, str] = {}
+        for key, value in found.items():
+            checked_text(f"{path}.{_plain(str(key))}", key)
+            if isinstance(value, bool):
+                texts[key] = str(value).lower()
+            elif isinstance(value, int | float):
+                texts[key] = str(value)
+            elif isinstance(value, str):
+                texts[key] = checked_text(f"{path}.{_plain(key)}", value) if value else ""
+            else:
+                raise FlowInvalid(f"{path}.{_plain(key)}: must be a text, a number, true or false, not {shown(value)}")
+        return texts
+
+
+def _plain(name: str) -> str:
+    """A key as it is shown: without what would break the line."""
+    text = name if name.isprintable() and name else repr(name)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def text_list(path: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple) or not value:
+        raise FlowInvalid(f"{path}: must be a list of names, not {shown(value)}")
+    if len(value) > LIST_MAX:
+        raise FlowInvalid(f"{path}: has {len(value)} entries, at most {LIST_MAX}")
+    texts = tuple(checked_text(f"{path}[{at}]", each) for at, each in enumerate(value))
+    twice = next((each for at, each in enumerate(texts) if each in texts[:at]), None)
+    if twice is not None:
+        raise FlowInvalid(f"{path}: {shown(twice)} comes twice")
+    return texts
+
+
+# -- YAML --------------------------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only. `on`, `off`, `yes`, `no`, dates and 1:30 stay the texts that they are."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="aliases are not taken", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for name, _ in node.value:
+            if name.tag == "tag:yaml.org,2002:merge":
+                raise yaml.MarkedYAMLError(problem="`<<` is not taken", problem_mark=name.start_mark)
+            if isinstance(name, yaml.ScalarNode):
+                if name.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{_plain(name.value)} comes twice", problem_mark=name.start_mark
+                    )
+                seen.add(name.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _kind, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]*)", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9][0-9_]*)\.[0-9]*(?:[eE][-+]?[0-9]+)?", "-+0123456789"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("merge", r"<<", "<"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"^(?:{_pattern})$"), list(_first))
+
+
+def parse_yaml(data: bytes) -> Any:
+    """Raises `FlowInvalid` with line and column."""
+    if len(data) > FILE_BYTES_MAX:
+        raise FlowInvalid(f"the file has more than {FILE_BYTES_MAX} bytes")
+    try:
+        loader = _Loader(data.decode())
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise FlowInvalid(where + " ".join(str(error.problem or error.context).split())) from None
+    except UnicodeDecodeError as error:
+        raise FlowInvalid(f"the file is not UTF-8: byte {error.start} is no text") from None
+    except yaml.reader.ReaderError as error:
+        raise FlowInvalid(f"the file has a character that YAML does not take, at {error.position}") from None
+    except RecursionError:
+        raise FlowInvalid("the file is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise FlowInvalid(" ".join(str(error).split())[:200]) from None

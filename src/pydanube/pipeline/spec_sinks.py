@@ -1,0 +1,317 @@
+"""Where the rows of a pipeline go, as declared, and what each target is told of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydanube.adapters.objects_url import is_secret
+from pydanube.base.errors import FlowInvalid
+from pydanube.base.limits import PARTITIONS_MAX
+from pydanube.pipeline.spec_fields import (
+    Section,
+    absolute,
+    check_no_secrets,
+    local_path,
+    parse_place,
+    scheme_of,
+    shown,
+)
+from pydanube.pipeline.spec_source import parse_ca, parse_topic_name, parse_url
+
+KINDS = ("delta", "iceberg", "parquet", "topic", "console")
+OF_KIND: dict[str, tuple[str, ...]] = {
+    "delta": ("partition_by", "merge_schema", "upsert"),
+    "iceberg": ("partition_by", "merge_schema", "upsert"),
+    "parquet": ("partition_by",),
+    "topic": ("url", "ca", "key", "value", "create_partitions"),
+    "console": (),
+}
+ALL_KEYS = ("partition_by", "merge_schema", "upsert", "url", "ca", "key", "value", "create_partitions")
+CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-memory")
+SINKS_MAX = 16
+CONSOLE_ROWS = 20
+_TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    keys: tuple[str, ...]
+    latest_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSink:
+    """Delta or a folder of Parquet."""
+
+    kind: str
+    uri: str
+    partition_by: tuple[str, ...]
+    merge_schema: bool
+    upsert: Upsert | None
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind}:{self.uri}"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return (self.uri,)
+
+    def spec(self, url: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"kind": self.kind, "uri": self.uri, "partition_by": list(self.partition_by)}
+        if self.kind == "delta":
+            found |= {"merge_schema": self.merge_schema, "upsert": _upsert_spec(self.upsert)}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSink:
+    table: str
+    catalog: str
+    type: str | None
+    uri: str | None
+    warehouse: str | None
+    properties: Mapping[str, str]
+    partition_by: tuple[str, ...]
+    merge_schema: bool
+    upsert: Upsert | None
+    kind: str = "iceberg"
+
+    @property
+    def label(self) -> str:
+        return f"iceberg:{self.catalog}.{self.table}"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return () if self.warehouse is None else (self.warehouse,)
+
+    def spec(self, url: str) -> dict[str, Any]:
+        return {
+            "kind": "iceberg",
+            "table": self.table,
+            "catalog": self.catalog,
+            "type": self.type,
+            "uri": self.uri,
+            "warehouse": self.warehouse,
+            "properties": dict(self.properties),
+            "partition_by": list(self.partition_by),
+            "merge_schema": self.merge_schema,
+            "upsert": _upsert_spec(self.upsert),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSink:
+    topic: str
+    url: str | None
+    ca: str | None
+    key: str | None
+    value: str | None
+    create_partitions: int | None  # if the topic is not there when the pipeline starts
+    kind: str = "topic"
+
+    @property
+    def label(self) -> str:
+        return f"topic:{self.topic}"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return ()
+
+    def spec(self, url: str) -> dict[str, Any]:
+        return {
+            "kind": "topic",
+            "topic": self.topic,
+            "url": self.url or url,
+            "ca": self.ca,
+            "key": self.key,
+            "value": self.value,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSink:
+    rows: int
+    kind: str = "console"
+
+    @property
+    def label(self) -> str:
+        return "the console"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return ()
+
+
+Target = TableSink | IcebergSink | TopicSink
+Sink = Target | ConsoleSink
+
+
+def _upsert_spec(upsert: Upsert | None) -> dict[str, Any] | None:
+    return None if upsert is None else {"keys": list(upsert.keys), "latest_by": upsert.latest_by}
+
+
+def parse_sinks(found: object, folder: str) -> tuple[Sink, ...]:
+    """One, or a list. The console stands alone."""
+    if not isinstance(found, list | tuple):
+        return (parse_sink("sink", found, folder),)
+    if not 0 < len(found) <= SINKS_MAX:
+        raise FlowInvalid(f"sink: must be one sink or a list of 1 to {SINKS_MAX}")
+    sinks = tuple(parse_sink(f"sink[{at}]", each, folder) for at, each in enumerate(found))
+    if len(sinks) > 1 and any(isinstance(each, ConsoleSink) for each in sinks):
+        raise FlowInvalid("sink: console stands alone; what other sinks wrote is seen in them")
+    return sinks
+
+
+def parse_dead_letters(found: object, folder: str) -> Target | None:
+    if found is None:
+        return None
+    if isinstance(found, list | tuple):
+        raise FlowInvalid("dead_letters: is one sink, not a list")
+    sink = parse_sink("dead_letters", found, folder)
+    if isinstance(sink, ConsoleSink):
+        raise FlowInvalid("dead_letters: are kept, so they cannot go to the console")
+    if not isinstance(sink, TopicSink) and sink.upsert is not None:
+        raise FlowInvalid("dead_letters.upsert: dead letters are only added")
+    return sink
+
+
+def parse_sink(path: str, found: object, folder: str) -> Sink:
+    if isinstance(found, str):
+        raise FlowInvalid(f"{path}: must say what it is, as delta: {shown(found)[1:-1]}")
+    if isinstance(found, Mapping) and "console" in found and found["console"] in (None, True):
+        found = {**found, "console": {}}  # as in `console:` with nothing behind it
+    section = Section(path, found, (*KINDS, *ALL_KEYS), folder)
+    kinds = [name for name in KINDS if name in section]
+    if len(kinds) != 1:
+        said = "both " + " and ".join(kinds) if kinds else "none"
+        raise FlowInvalid(f"{path}: must have one of {', '.join(KINDS)}; it has {said}")
+    kind = kinds[0]
+    for name in section:
+        if name != kind and name not in OF_KIND[kind]:
+            raise section.wrong(name, _not_for(name, kind))
+    if kind == "console":
+        inner = Section(section.key("console"), section.raw("console"), ("rows",))
+        return ConsoleSink(inner.whole("rows", 1, 100_000, CONSOLE_ROWS) or CONSOLE_ROWS)
+    if kind == "topic":
+        return _topic(section)
+    partition_by, merge = section.names("partition_by"), section.flag("merge_schema", False)
+    upsert = _upsert(section)
+    if kind == "iceberg":
+        return _iceberg(section, partition_by, merge, upsert)
+    return TableSink(kind, section.place(kind), partition_by, merge, upsert)
+
+
+def _not_for(name: str, kind: str) -> str:
+    kinds = [each for each, names in OF_KIND.items() if name in names]
+    return f"is for {' and '.join(kinds)}, not for {kind}"
+
+
+def _upsert(section: Section) -> Upsert | None:
+    if "upsert" not in section:
+        return None
+    inner = Section(section.key("upsert"), section.raw("upsert"), ("keys", "latest_by"))
+    return Upsert(inner.names("keys", required=True), inner.maybe_text("latest_by"))
+
+
+def _topic(section: Section) -> TopicSink:
+    return TopicSink(
+        topic=parse_topic_name(section.key("topic"), section.text("topic")),
+        url=parse_url(section),
+        ca=parse_ca(section),
+        key=section.maybe_text("key"),
+        value=section.maybe_text("value"),
+        create_partitions=section.whole("create_partitions", 1, PARTITIONS_MAX),
+    )
+
+
+def _iceberg(section: Section, partition_by: tuple[str, ...], merge: bool, upsert: Upsert | None) -> IcebergSink:
+    keys = ("table", "catalog", "type", "uri", "warehouse", "properties")
+    inner = Section(section.key("iceberg"), section.raw("iceberg"), keys, section.folder)
+    table = inner.text("table")
+    if not _TABLE.fullmatch(table):
+        raise inner.wrong("table", f"must be a namespace and a name, as shop.orders, not {shown(table)}")
+    properties = inner.scalars("properties")
+    for name, value in properties.items():
+        if is_secret(name.lower().replace("-", "_").replace(".", "_")):
+            raise inner.wrong(f"properties.{name}", "is a credential; credentials come from the environment")
+        if scheme_of(value):
+            check_no_secrets(inner.key(f"properties.{name}"), value)
+    return IcebergSink(
+        table=table,
+        catalog=inner.text("catalog", "default"),
+        type=inner.one_of("type", CATALOG_TYPES) if "type" in inner else None,
+        uri=_catalog_uri(inner),
+        warehouse=_warehouse(inner),
+        properties=properties,
+        partition_by=partition_by,
+        merge_schema=merge,
+        upsert=upsert,
+    )
+
+
+def _catalog_uri(section: Section) -> str | None:
+    """SQLite's file is beside the declaration, as every other path is."""
+    uri = section.maybe_text("uri")
+    if uri is None:
+        return None
+    check_no_secrets(section.key("uri"), uri)
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////") and uri != "sqlite:///:memory:":
+        return "sqlite:///" + absolute(uri.removeprefix("sqlite:///"), section.folder)
+    return uri
+
+
+def _warehouse(section: Section) -> str | None:
+    """A name in a catalog, a URL, or a path."""
+    text = section.maybe_text("warehouse")
+    if text is None:
+        return None
+    if scheme_of(text) or text.startswith(("/", "~", ".")):
+        place = parse_place(section.key("warehouse"), text, section.folder)
+        return place if scheme_of(place) else f"file://{place}"
+    if section.maybe_text("type") == "sql":
+        return f"file://{absolute(text, section.folder)}"
+    return text
+
+
+# -- what sinks must be together ---------------------------------------------------------------------------------------
+
+
+def check_sinks(sinks: Sequence[Sink], dead_letters: Target | None, output_mode: str) -> None:
+    for at, sink in enumerate(sinks):
+        path = "sink" if len(sinks) == 1 else f"sink[{at}]"
+        if isinstance(sink, ConsoleSink) and dead_letters is not None:
+            raise FlowInvalid("dead_letters: do not go with a console, which keeps nothing")
+        if output_mode == "complete" and sink.kind in ("topic", "parquet"):
+            raise FlowInvalid(f"{path}: a {sink.kind} cannot be replaced as a whole, as output_mode complete does")
+        if output_mode == "complete" and isinstance(sink, TableSink | IcebergSink) and sink.upsert is not None:
+            raise FlowInvalid(
+                f"{path}.upsert: does not go with output_mode complete, which replaces all rows; use update"
+            )
+    named = [("sink" if len(sinks) == 1 else f"sink[{at}]", each) for at, each in enumerate(sinks)]
+    if dead_letters is not None:
+        named.append(("dead_letters", dead_letters))
+    for at, (path, sink) in enumerate(named):
+        for other, known in named[:at]:
+            if same_place(sink, known):
+                raise FlowInvalid(f"{path}: writes to the same place as {other}: {known.label}")
+
+
+def same_place(one: Sink, other: Sink) -> bool:
+    """Whether rows of the two would be mixed; a folder in the other's folder counts too."""
+    if isinstance(one, TopicSink) and isinstance(other, TopicSink):
+        return (one.url, one.topic) == (other.url, other.topic)
+    if isinstance(one, IcebergSink) and isinstance(other, IcebergSink):
+        return (one.catalog, one.uri, one.table) == (other.catalog, other.uri, other.table)
+    if isinstance(one, TableSink) and isinstance(other, TableSink):
+        return within(one.uri, other.uri) or within(other.uri, one.uri)
+    return False
+
+
+def within(inner: str, outer: str) -> bool:
+    """Whether a place is another, or lies in it."""
+    one, two = (local_path(each) or each.rstrip("/") for each in (inner, outer))
+    return one == two or one.startswith(two.rstrip("/") + "/")
