@@ -18,6 +18,7 @@ from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIP
 from pydanube.broker.ages import Ages
 from pydanube.broker.best_effort_topic import BestEffortTopic
 from pydanube.broker.holds import AnySubscription, Opened
+from pydanube.broker.pipelines import Pipelines, State
 from pydanube.broker.service import Service
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.tiering import STEPS, Tiering
@@ -38,6 +39,7 @@ class Family(NamedTuple):
 
 _TOPIC = ("topic",)
 _SUBSCRIPTION = ("topic", "subscription")
+_PIPELINE = ("pipeline",)
 FAMILIES: dict[str, Family] = {
     "danube_messages_in_total": Family("counter", "Messages published since the topic was opened.", _TOPIC),
     "danube_bytes_in_total": Family("counter", "Bytes of batches published since the topic was opened.", _TOPIC),
@@ -67,6 +69,18 @@ FAMILIES: dict[str, Family] = {
     "danube_tier_failures_total": Family("counter", "What failed between the tiers, by step.", ("step",)),
     "danube_tier_troubles": Family("gauge", "Topics where a step does not work now, by step.", ("step",)),
     "danube_publishes_rejected_total": Family("counter", "Batches refused, by the code of the error.", ("code",)),
+    "danube_pipeline_up": Family("gauge", "1 while the pipeline reports that it runs, else 0.", _PIPELINE),
+    "danube_pipeline_failed": Family("gauge", "1 if it failed, or is not heard of any more.", _PIPELINE),
+    "danube_pipeline_rows_total": Family("counter", "Rows that this run has read.", _PIPELINE),
+    "danube_pipeline_dead_rows_total": Family("counter", "Rows of this run that became dead letters.", _PIPELINE),
+    "danube_pipeline_rows_per_second": Family("gauge", "Rows a second in the last batch.", _PIPELINE),
+    "danube_pipeline_batch_seconds": Family("gauge", "How long the last batch took.", _PIPELINE),
+    "danube_pipeline_lag_rows": Family("gauge", "Rows in the source that are not read yet.", _PIPELINE),
+    "danube_pipeline_lag_seconds": Family("gauge", "Age of the oldest of them.", _PIPELINE),
+    "danube_pipeline_watermark_timestamp_seconds": Family("gauge", "The watermark, if there is one.", _PIPELINE),
+    "danube_pipeline_state_rows": Family("gauge", "Rows in the state of the query.", _PIPELINE),
+    "danube_pipeline_state_bytes": Family("gauge", "Memory that the state takes.", _PIPELINE),
+    "danube_pipeline_restarts_total": Family("counter", "How often this run began anew.", _PIPELINE),
     "danube_topics": Family("gauge", "Topics and partitions that are open."),
     "danube_tail_cache_bytes": Family("gauge", "Newest batches of all topics in memory."),
     "danube_disk_free_bytes": Family("gauge", "Free space where messages are stored."),
@@ -251,6 +265,7 @@ class Metrics:
         await sums.write(page)
         if service.tiering is not None:
             _add_tiering(page, service.tiering)
+        await _add_pipelines(page, service.admin.pipelines)
         for code, count in service.rejected.items():
             page.add("danube_publishes_rejected_total", count, code)
         page.add("danube_topics", len(opened))
@@ -265,6 +280,36 @@ def _add_tiering(page: Page, tiering: Tiering) -> None:
     for step in STEPS:
         page.add("danube_tier_failures_total", tiering.troubles.failures.get(step, 0), step)
         page.add("danube_tier_troubles", now[step], step)
+
+
+_WATERMARK = "danube_pipeline_watermark_timestamp_seconds"  # reported in microseconds, as all times are
+_OF_PROGRESS = {
+    "danube_pipeline_rows_total": "rows_total",
+    "danube_pipeline_dead_rows_total": "dead_rows",
+    "danube_pipeline_rows_per_second": "rows_per_second",
+    "danube_pipeline_batch_seconds": "batch_seconds",
+    "danube_pipeline_lag_rows": "lag_rows",
+    "danube_pipeline_lag_seconds": "lag_seconds",
+    "danube_pipeline_state_rows": "state_rows",
+    "danube_pipeline_state_bytes": "state_bytes",
+    "danube_pipeline_restarts_total": "restarts",
+}
+
+
+async def _add_pipelines(page: Page, pipelines: Pipelines) -> None:
+    """Of all there are: their number is bounded. Of one that does not run, only that it does not."""
+    for number, known in enumerate(pipelines.listed(), 1):
+        state, live = known.state(pipelines.now), known.live(pipelines.now)
+        page.add("danube_pipeline_up", int(live), known.name)
+        page.add("danube_pipeline_failed", int(state in (State.FAILED, State.LOST)), known.name)
+        said = known.report.progress if live else {}
+        for family, name in _OF_PROGRESS.items():
+            if (value := said.get(name)) is not None:
+                page.add(family, value, known.name)
+        if (watermark := said.get("watermark")) is not None:
+            page.add(_WATERMARK, watermark / 1_000_000, known.name)
+        if not number % METRIC_SLICE:
+            await asyncio.sleep(0)
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
