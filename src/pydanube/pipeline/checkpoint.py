@@ -1,0 +1,217 @@
+"""The folder in which a pipeline remembers how far it has come: `pipeline.json`, and Spark's own checkpoint below it.
+
+A reset makes a new generation beside the old one, which stays until the new one has committed a batch. One process at a
+time uses a folder: it has the lock. A place that only Spark can write, as hdfs://, is handed to it as it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
+from pydanube.pipeline.spec_fields import local_path
+
+RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
+RECORD_BYTES_MAX = 32 * 1024 * 1024  # offsets of very many partitions may be in it
+LOCK_BYTES_MAX = 1_000
+REPLACES_MAX = 100  # the newest: a target remembers only who wrote to it last
+_OF_SPARK = ("offsets", "commits", METADATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What `pipeline.json` says."""
+
+    name: str
+    generation: int = 0
+    start: str | None = None  # where a reset lets it begin; None: where the file says
+    replaces: tuple[str, ...] = ()  # queries in whose place this one was put
+    digest: str = ""
+    essentials: Mapping[str, Any] = field(default_factory=dict)  # what the digest is of
+
+
+class Checkpoint:
+    """Made by `open_checkpoint`, which has its lock until `close`."""
+
+    def __init__(self, place: str, path: Path | None, record: Record, lock: int | None) -> None:
+        self.place = place
+        self.record = record
+        self._path = path
+        self._lock = lock
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def location(self) -> str:
+        """What Spark is told."""
+        return self.place if self._path is None else str(self._path / str(self.record.generation))
+
+    @property
+    def query(self) -> str | None:
+        """Spark's id of the query that has written here; None if none has, or if it cannot be read here."""
+        if self._path is None:
+            return None
+        try:
+            with (self._path / str(self.record.generation) / METADATA).open("rb") as file:
+                found = json.loads(file.read(RECORD_BYTES_MAX))
+            return str(found["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to go on from."""
+        return self.query is not None
+
+    def begin(self, digest: str, essentials: Mapping[str, Any]) -> list[str]:
+        """Before a query starts. Returns the keys of the file that are not as they were; Spark says what it takes."""
+        before = self.record
+        if self._path is None or (before.digest == digest and (self._path / RECORD).exists()):
+            return []
+        changed = [key for key in essentials if before.essentials.get(key) != essentials[key]] if self.begun else []
+        self._write(replace(before, digest=digest, essentials=dict(essentials)))
+        return changed
+
+    def reset(self, start: str) -> tuple[str, ...]:
+        """The next query begins anew, at `start`, in the place of those before; returns their ids."""
+        if self._path is None:
+            raise FlowInvalid(
+                f"checkpoint: {self.place} is written by Spark only and cannot be reset from here; a pipeline that is "
+                "to be reset keeps its checkpoint in a folder"
+            )
+        before = self.record
+        known = [*before.replaces, *([self.query] if self.query is not None else [])]
+        replaces = tuple(dict.fromkeys(known))[-REPLACES_MAX:]
+        generation = before.generation + 1
+        while (self._path / str(generation)).exists():  # of a reset that was undone by hand
+            generation += 1
+        self._write(replace(before, generation=generation, start=start, replaces=replaces))
+        return replaces
+
+    def tidy(self) -> None:
+        """Once this generation has committed: those before are needed no more. What cannot go now goes later."""
+        if self._path is None or not _has_entries(self._path / str(self.record.generation) / "commits"):
+            return
+        for each in self._path.iterdir():
+            if each.name.isdecimal() and int(each.name) < self.record.generation:
+                shutil.rmtree(each, ignore_errors=True)
+
+    def _write(self, record: Record) -> None:
+        """Under another name first, so that no half of it is ever seen."""
+        assert self._path is not None
+        handle, temporary = tempfile.mkstemp(dir=self._path, prefix=f".{RECORD}-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(asdict(record), file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path / RECORD)
+            _sync(self._path)
+        except OSError as error:
+            _remove(temporary)
+            raise _refused(self.place, error) from None
+        except BaseException:
+            _remove(temporary)
+            raise
+        self.record = record
+
+
+def open_checkpoint(place: str, name: str) -> Checkpoint:
+    """Raises `PipelineRunning` if another process has it, `FlowInvalid` if it is another pipeline's, `TargetRefused`."""
+    local = local_path(place)
+    if local is None:
+        return Checkpoint(place, None, Record(name), None)
+    path = Path(local)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _refused(place, error) from None
+    try:
+        _take(lock, place)
+        return Checkpoint(place, path, _read(path, name), lock)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def look(place: str, name: str) -> Record | None:
+    """What is there, for whoever changes nothing; None if there is no checkpoint yet, or it cannot be read here."""
+    local = local_path(place)
+    if local is None or not (Path(local) / RECORD).exists():
+        return None
+    return _read(Path(local), name)
+
+
+def _take(lock: int, place: str) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, LOCK_BYTES_MAX, 0).decode(errors="replace").strip() or "another process"
+        raise PipelineRunning(f"the checkpoint {place} is in use by {holder}") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()}".encode(), 0)
+
+
+def _read(path: Path, name: str) -> Record:
+    try:
+        with (path / RECORD).open("rb") as file:
+            found = json.loads(file.read(RECORD_BYTES_MAX))
+        record = Record(**{**found, "replaces": tuple(map(str, found["replaces"]))})
+        if type(record.generation) is not int or record.generation < 0:
+            raise ValueError(record.generation)
+    except FileNotFoundError:
+        if any((path / each).exists() for each in _OF_SPARK):
+            raise FlowInvalid(
+                f"checkpoint: {path} is that of a query which no pipeline started; give {name} a folder of its own"
+            ) from None
+        return Record(name)
+    except OSError as error:
+        raise _refused(str(path), error) from None
+    except (ValueError, TypeError, KeyError):
+        raise FlowInvalid(f"checkpoint: {path / RECORD} cannot be read: is it from another version?") from None
+    if record.name != name:
+        raise FlowInvalid(f"checkpoint: {path} is that of the pipeline {record.name}; give {name} a folder of its own")
+    return record
+
+
+def _refused(place: str, error: OSError) -> DanubeError:
+    return TargetRefused(f"the checkpoint {place} cannot be written: {error.strerror}")
+
+
+def _has_entries(folder: Path) -> bool:
+    try:
+        return any(each.name.isdecimal() for each in folder.iterdir())
+    except OSError:
+        return False
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: str) -> None:
+    if os.path.exists(path):
+        os.unlink(path)

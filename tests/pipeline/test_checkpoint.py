@@ -1,0 +1,171 @@
+"""The folder of a pipeline: generations, the lock, and what a reset leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pydanube.base.errors import FlowInvalid, PipelineRunning, TargetRefused
+from pydanube.pipeline.checkpoint import REPLACES_MAX, look, open_checkpoint
+
+FIRST, SECOND = "8a06ee86-f454-4d0e-ae58-5de43bffaa7b", "1b06ee86-f454-4d0e-ae58-5de43bffaa7c"
+
+
+def as_spark_leaves_it(location: str, query: str, *, batches: int = 0) -> None:
+    for folder in ("offsets", "commits"):
+        (Path(location) / folder).mkdir(parents=True)
+        for batch in range(batches):
+            (Path(location) / folder / str(batch)).write_text("v1\n{}")
+    (Path(location) / "metadata").write_text(json.dumps({"id": query}))
+
+
+def test_a_new_pipeline_has_generation_nought(tmp_path: Path) -> None:
+    place = str(tmp_path / "a" / "b")
+    with open_checkpoint(place, "orders") as checkpoint:
+        assert checkpoint.location == f"{place}/0"
+        assert not checkpoint.begun
+        assert checkpoint.begin("d1", {"source": 1}) == []
+    found = json.loads((tmp_path / "a/b/pipeline.json").read_text())
+    assert found == {
+        "name": "orders",
+        "generation": 0,
+        "start": None,
+        "replaces": [],
+        "digest": "d1",
+        "essentials": {"source": 1},
+    }
+
+
+def test_what_changed_in_the_file_is_told_once(tmp_path: Path) -> None:
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        checkpoint.begin("d1", {"source": 1, "transforms": []})
+        as_spark_leaves_it(checkpoint.location, FIRST)
+        assert checkpoint.begin("d2", {"source": 1, "transforms": ["sql"]}) == ["transforms"]
+        assert checkpoint.begin("d2", {"source": 1, "transforms": ["sql"]}) == []
+
+
+def test_a_reset_begins_anew_in_the_place_of_what_was(tmp_path: Path) -> None:
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        checkpoint.begin("d", {})
+        as_spark_leaves_it(checkpoint.location, FIRST, batches=3)
+        assert checkpoint.reset("earliest") == (FIRST,)
+        assert checkpoint.location == f"{tmp_path}/1"
+        assert not checkpoint.begun
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:  # also for the next who opens it
+        assert (checkpoint.record.start, checkpoint.record.replaces) == ("earliest", (FIRST,))
+        as_spark_leaves_it(checkpoint.location, SECOND)
+        assert checkpoint.reset("latest") == (FIRST, SECOND)
+        assert checkpoint.record.generation == 2
+
+
+def test_a_reset_before_anything_ran_replaces_nobody(tmp_path: Path) -> None:
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        assert checkpoint.reset("latest") == ()
+        assert checkpoint.record.start == "latest"
+
+
+def test_the_old_generation_stays_until_the_new_one_has_committed(tmp_path: Path) -> None:
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        checkpoint.begin("d", {})
+        as_spark_leaves_it(checkpoint.location, FIRST, batches=3)
+        checkpoint.reset("earliest")
+        checkpoint.tidy()
+        as_spark_leaves_it(checkpoint.location, SECOND)
+        checkpoint.tidy()
+        assert (tmp_path / "0").exists()
+        (tmp_path / "1/commits/0").write_text("v1\n{}")
+        checkpoint.tidy()
+        assert not (tmp_path / "0").exists()
+        assert checkpoint.query == SECOND
+
+
+def test_no_generation_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        checkpoint.reset("earliest")
+        assert checkpoint.record.generation == 2
+
+
+def test_of_many_resets_the_newest_are_known(tmp_path: Path) -> None:
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        for number in range(REPLACES_MAX + 5):
+            as_spark_leaves_it(checkpoint.location, str(number))
+            checkpoint.reset("earliest")
+        assert checkpoint.record.replaces == tuple(map(str, range(5, REPLACES_MAX + 5)))
+
+
+HOLD = """
+import sys
+from pydanube.pipeline.checkpoint import open_checkpoint
+held = open_checkpoint(sys.argv[1], "orders")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_and_one_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(PipelineRunning, match=f"in use by process {holder.pid}"):
+            open_checkpoint(str(tmp_path), "orders")
+    finally:
+        holder.kill()
+        holder.communicate()
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        assert checkpoint.record.generation == 0
+        with pytest.raises(PipelineRunning, match=str(os.getpid())):
+            open_checkpoint(str(tmp_path), "orders")
+
+
+def test_a_folder_is_of_one_pipeline(tmp_path: Path) -> None:
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        checkpoint.begin("d", {})
+    with pytest.raises(FlowInvalid, match="is that of the pipeline orders; give payments a folder of its own"):
+        open_checkpoint(str(tmp_path), "payments")
+    with open_checkpoint(str(tmp_path), "orders"):  # the refusal let the lock go
+        pass
+
+
+def test_a_checkpoint_of_spark_alone_is_not_taken_over(tmp_path: Path) -> None:
+    as_spark_leaves_it(str(tmp_path), FIRST)
+    with pytest.raises(FlowInvalid, match="no pipeline started"):
+        open_checkpoint(str(tmp_path), "orders")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 1}', '{"name": "orders", "replaces": [], "generation": -1}'])
+def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pipeline.json").write_text(text)
+    with pytest.raises(FlowInvalid, match=r"pipeline\.json cannot be read"):
+        open_checkpoint(str(tmp_path), "orders")
+
+
+def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TargetRefused, match="cannot be written: Not a directory"):
+        open_checkpoint(str(tmp_path / "file" / "below"), "orders")
+
+
+def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
+    with open_checkpoint(f"file://{tmp_path}", "orders") as checkpoint:
+        checkpoint.begin("d", {})
+        assert checkpoint.location == f"{tmp_path}/0"
+    assert look(f"file://{tmp_path}", "orders") is not None
+
+
+def test_what_only_spark_can_write_is_handed_to_it_and_not_reset() -> None:
+    with open_checkpoint("s3a://bucket/orders", "orders") as checkpoint:
+        assert checkpoint.location == "s3a://bucket/orders"
+        assert checkpoint.begin("d", {}) == []
+        checkpoint.tidy()
+        with pytest.raises(FlowInvalid, match="written by Spark only and cannot be reset from here"):
+            checkpoint.reset("earliest")
+    assert look("s3a://bucket/orders", "orders") is None
