@@ -135,7 +135,7 @@ class Checkpoint:
 
 
 def open_checkpoint(place: str, name: str) -> Checkpoint:
-    """Raises `PipelineRunning` if another process has it, `FlowInvalid` if it is another pipeline's, `TargetRefused`."""
+    """Raises `PipelineRunning` if a process has it, `FlowInvalid` if it is another pipeline's, and `TargetRefused`."""
     local = local_path(place)
     if local is None:
         return Checkpoint(place, None, Record(name), None)
