@@ -90,11 +90,10 @@ class Pipeline:
 
     def state(self, now: float) -> State:
         said = self.report.state
-        return said if said.ended or now - self.seen <= PIPELINE_LEASE_SECONDS else State.LOST
+        return said if said.ended or self.live(now) else State.LOST
 
     def live(self, now: float) -> bool:
-        state = self.state(now)
-        return not state.ended and state is not State.LOST
+        return not self.report.state.ended and now - self.seen <= PIPELINE_LEASE_SECONDS
 
     @property
     def host(self) -> str:
@@ -106,7 +105,8 @@ class Pipelines:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: dict[str, Pipeline] = {}
+        self._known: dict[str, Pipeline] = {}  # in the order of their last reports
+        self._ended: dict[str, None] = {}  # those of them that said so, in the same order
         self._numbers = 0  # the last order's
 
     # -- for runners ---------------------------------------------------------------------------------------------------
@@ -116,11 +116,15 @@ class Pipelines:
         now, known = self.now, self._known.get(name)
         if known is None:
             self._make_room(now)
-            known = self._known[name] = Pipeline(name, report, now, 0, next_line=report.first_line or 0)
+            known = Pipeline(name, report, now, 0, next_line=report.first_line or 0)
         elif report.run != known.report.run:
             if known.live(now) and report.replaces != known.report.run:
                 raise PipelineRunning(f"{name} runs on {known.host[:100]}, as run {known.report.run}")
             known.order, known.next_line = None, report.first_line or 0
+        self._drop(name)
+        self._known[name] = known
+        if report.state.ended:
+            self._ended[name] = None
         known.report, known.seen, known.reported = replace(report, lines=()), now, self._clock.wall()
         if known.order is not None and (report.state.ended or report.taken == known.order.number):
             known.order = None
@@ -131,10 +135,11 @@ class Pipelines:
         self._tidy(now)
         if len(self._known) < PIPELINES_MAX:
             return
-        over = [each for each in self._known.values() if not each.live(now)]
-        if not over:
+        oldest = next(iter(self._known.values()))
+        over = oldest.name if not oldest.live(now) else next(iter(self._ended), None)  # none is lost if that one is not
+        if over is None:
             raise PipelineLimitReached(f"{PIPELINES_MAX} pipelines report to this broker")
-        del self._known[min(over, key=lambda each: each.seen).name]
+        self._drop(over)
 
     def _keep_lines(self, known: Pipeline, report: Report) -> None:
         first = known.next_line if report.first_line is None else report.first_line
@@ -183,11 +188,15 @@ class Pipelines:
         known = self.get(name)
         if known.live(self.now):
             raise PipelineRunning(f"{name} runs on {known.host[:100]}, as run {known.report.run}")
-        del self._known[name]
+        self._drop(name)
 
     def _tidy(self, now: float) -> None:
-        for name in [name for name, each in self._known.items() if _overdue(each, now)]:
-            del self._known[name]
+        while (oldest := next(iter(self._known.values()), None)) is not None and _overdue(oldest, now):
+            self._drop(oldest.name)
+
+    def _drop(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._ended.pop(name, None)
 
 
 def _overdue(known: Pipeline, now: float) -> bool:

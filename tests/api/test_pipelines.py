@@ -1,0 +1,390 @@
+"""Pipelines at a real broker: reported by the native protocol, seen and told to stop by REST, counted by /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydanube
+import pydanube.sync
+from api.http_client import Http
+from api.test_metrics import scrape
+from pydanube.api.http import kept as kept_module
+from pydanube.api.server import Server, StandaloneSettings
+from pydanube.base.errors import (
+    DanubeError,
+    NameInvalid,
+    PipelineEnded,
+    PipelineLimitReached,
+    PipelineNotFound,
+    PipelineRunning,
+    RequestInvalid,
+)
+from pydanube.base.limits import MIB, PIPELINE_LEASE_SECONDS, PIPELINE_LINES_KEPT, PIPELINES_MAX
+from pydanube.client import Client
+from pydanube.storage.settings import NodeSettings
+from pydanube.testing.broker import broker_beside
+from pydanube.testing.clock import VirtualClock
+
+PIPELINES = "/api/v1/pipelines"
+ORDERS = f"{PIPELINES}/orders"
+INFO = {
+    "host": "worker-1",
+    "pid": 4711,
+    "master": "local[*]",
+    "source": "/default/orders",
+    "sinks": ["delta:/data/orders", "topic:/default/by-minute"],
+    "digest": "0123abcd",
+    "started": 1_800_000_000_000_000,
+    "version": "1.0",
+}
+PROGRESS = {
+    "batch": 7,
+    "rows_total": 1000,
+    "rows_per_second": 12.5,
+    "batch_seconds": 0.8,
+    "lag_rows": 40,
+    "lag_seconds": 3.5,
+    "watermark": 1_700_000_000_500_000,
+    "state_rows": 9,
+    "state_bytes": 4096,
+    "dead_rows": 2,
+    "restarts": 1,
+}
+OF_PROGRESS = {
+    "rows_total": 1000,
+    "dead_rows_total": 2,
+    "rows_per_second": 12.5,
+    "batch_seconds": 0.8,
+    "lag_rows": 40,
+    "lag_seconds": 3.5,
+    "watermark_timestamp_seconds": 1_700_000_000.5,
+    "state_rows": 9,
+    "state_bytes": 4096,
+    "restarts_total": 1,
+}
+Story = Callable[[Client, Http, VirtualClock], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "METRICS_KEPT_SECONDS", 0)
+
+
+def with_broker(directory: Path, story: Story) -> None:
+    """Runs the story with a client and a connection of HTTP, by a clock that the story moves."""
+
+    async def run() -> None:
+        clock = VirtualClock()
+        settings = StandaloneSettings(directory, port=0, node=NodeSettings(file_bytes=4 * MIB))
+        server = Server(settings, clock=clock)
+        await server.start()
+        try:
+            async with asyncio.timeout(60), pydanube.connect(server.url) as client:
+                http = await Http.connect(server)
+                try:
+                    await story(client, http, clock)
+                finally:
+                    await http.close()
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+def of_pipelines(samples: dict[tuple[str, tuple[str, ...]], float]) -> dict[tuple[str, str], float]:
+    prefix = "danube_pipeline_"
+    return {
+        (name.removeprefix(prefix), labels[0]): value
+        for (name, labels), value in samples.items()
+        if name.startswith(prefix)
+    }
+
+
+# -- reported, seen, ordered -------------------------------------------------------------------------------------------
+
+
+def test_what_a_runner_reports_is_seen_from_elsewhere(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        said = await client.report_pipeline(
+            "orders", "r1", info=INFO, state="running", progress=PROGRESS, lines=["begun"], first_line=0
+        )
+        assert said == ("none", 0, 1)
+        await client.report_pipeline("bills", "r2", info={"host": "h"}, state="failed", cause="no such table")
+        found = await client.admin.pipeline("orders")
+        assert found == {
+            "pipeline": "orders",
+            "run": "r1",
+            "state": "running",
+            "cause": None,
+            "reported": clock.wall(),
+            "order": "none",
+            "info": INFO,
+            "progress": PROGRESS,
+        }
+        assert (await http.ask("GET", ORDERS)).json == found
+        listed = await client.admin.pipelines()
+        assert [(each["pipeline"], each["state"], each["cause"]) for each in listed] == [
+            ("bills", "failed", "no such table"),
+            ("orders", "running", None),
+        ]
+        assert (await http.ask("GET", PIPELINES)).json == {"pipelines": listed, "more": False}
+        assert (await http.ask("GET", f"{PIPELINES}?limit=1&after=bills")).json == {
+            "pipelines": listed[1:],
+            "more": False,
+        }
+
+    with_broker(tmp_path, story)
+
+
+def test_lines_are_followed_from_the_last_one_on(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        facts: dict[str, Any] = {"info": INFO, "state": "running"}
+        await client.report_pipeline("orders", "r1", **facts, lines=["one", "two"], first_line=0)
+        first = await client.admin.pipeline_logs("orders")
+        assert [line["text"] for line in first["lines"]] == ["one", "two"]
+        assert [line["time"] for line in first["lines"]] == [clock.wall()] * 2
+        last = first["lines"][-1]["sequence"]
+        assert (await client.admin.pipeline_logs("orders", after=last))["lines"] == []
+        clock.advance(1)
+        await client.report_pipeline("orders", "r1", **facts, lines=["two", "three"], first_line=1)
+        followed = (await http.ask("GET", f"{ORDERS}/logs?after={last}")).json
+        assert [line["text"] for line in followed["lines"]] == ["three"]
+        assert (followed["state"], followed["more"]) == ("running", False)
+
+    with_broker(tmp_path, story)
+
+
+def test_many_long_lines_are_sent_with_as_many_reports_as_it_takes_and_read_page_by_page(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        lines, sent = [f"{number:04} " + '"' * 190 for number in range(PIPELINE_LINES_KEPT)], 0
+        lines[7] = "😀" * 5_000
+        while sent < len(lines):
+            said = await client.report_pipeline(
+                "orders", "r1", info=INFO, state="running", lines=lines[sent:], first_line=sent
+            )
+            assert said.lines > 0
+            sent += said.lines
+        found = [line["text"] for line in (await client.admin.pipeline_logs("orders"))["lines"]]
+        assert found == [each if len(each) < 1_000 else "😀" * 999 + "…" for each in lines]
+        page = (await http.ask("GET", f"{ORDERS}/logs?limit=3")).json
+        assert (len(page["lines"]), page["more"]) == (3, True)
+
+    with_broker(tmp_path, story)
+
+
+def test_an_order_reaches_the_runner_with_its_next_report(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        facts: dict[str, Any] = {"info": INFO}
+        await client.report_pipeline("orders", "r1", state="running", **facts)
+        assert (await http.ask("POST", f"{ORDERS}/restart")).json["order"] == "restart"
+        told = await client.report_pipeline("orders", "r1", state="running", **facts)
+        assert told.order == "restart"
+        told = await client.report_pipeline("orders", "r1", state="starting", taken=told.number, **facts)
+        assert told.order == "none"
+        assert (await client.admin.order_pipeline("orders", "stop"))["order"] == "stop"
+        told = await client.report_pipeline("orders", "r1", state="running", **facts)
+        assert told.order == "stop"
+        assert (await http.ask("DELETE", ORDERS)).json["code"] == "pipeline_running"
+        told = await client.report_pipeline("orders", "r1", state="stopped", **facts)
+        assert told.order == "none"
+        assert (await http.ask("POST", f"{ORDERS}/stop")).json["state"] == "stopped"  # already
+        refused = await http.ask("POST", f"{ORDERS}/restart")
+        assert (refused.status, refused.json["code"]) == (409, "pipeline_ended")
+        with pytest.raises(PipelineEnded):
+            await client.admin.order_pipeline("orders", "restart")
+        assert (await http.ask("DELETE", ORDERS)).status == 204
+        assert (await http.ask("GET", ORDERS)).status == 404
+        with pytest.raises(PipelineNotFound, match="orders"):
+            await client.admin.forget_pipeline("orders")
+
+    with_broker(tmp_path, story)
+
+
+def test_a_second_runner_is_refused_until_the_first_is_lost(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        await client.report_pipeline("orders", "r1", info=INFO, state="running")
+        other = {"info": {"host": "worker-2"}, "state": "starting"}
+        with pytest.raises(PipelineRunning, match="orders runs on worker-1, as run r1"):
+            await client.report_pipeline("orders", "r2", **other)
+        clock.advance(PIPELINE_LEASE_SECONDS + 1)
+        assert (await http.ask("GET", ORDERS)).json["state"] == "lost"
+        await client.report_pipeline("orders", "r2", **other)
+        with pytest.raises(PipelineRunning, match="worker-2"):
+            await client.report_pipeline("orders", "r1", info=INFO, state="running")
+        await client.report_pipeline("orders", "r3", info=INFO, state="starting", replaces="r2")
+        assert (await client.admin.pipeline("orders"))["run"] == "r3"
+
+    with_broker(tmp_path, story)
+
+
+def test_after_a_restart_of_the_broker_the_next_report_enters_a_pipeline_again(tmp_path: Path) -> None:
+    with broker_beside(tmp_path) as broker, pydanube.sync.connect(broker.url) as client:
+        facts: dict[str, Any] = {"info": INFO, "state": "running"}
+        client.report_pipeline("done", "r0", info=INFO, state="stopped")
+        client.report_pipeline("orders", "r1", lines=["before"], first_line=0, **facts)
+        last = client.admin.pipeline_logs("orders")["lines"][-1]["sequence"]
+        broker.restart()
+        assert client.admin.pipelines() == []
+        client.report_pipeline("orders", "r1", lines=["after"], first_line=1, **facts)
+        assert [each["pipeline"] for each in client.admin.pipelines()] == ["orders"]
+        assert [line["text"] for line in client.admin.pipeline_logs("orders", after=last)["lines"]] == ["after"]
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_exported_while_a_pipeline_runs(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        await client.report_pipeline("orders", "r1", info=INFO, state="running", progress=PROGRESS)
+        some = {"rows_total": 1, "rows_per_second": float("nan"), "watermark": None}
+        await client.report_pipeline("plain", "r2", info=INFO, state="retrying", progress=some)
+        await client.report_pipeline("done", "r3", info=INFO, state="stopped", progress=PROGRESS)
+        await client.report_pipeline("broken", "r4", info=INFO, state="failed", progress=PROGRESS)
+        over = {("up", "done"): 0, ("failed", "done"): 0, ("up", "broken"): 0, ("failed", "broken"): 1}
+        assert of_pipelines(await scrape(http)) == {
+            ("up", "orders"): 1,
+            ("failed", "orders"): 0,
+            **{(name, "orders"): value for name, value in OF_PROGRESS.items()},
+            ("up", "plain"): 1,
+            ("failed", "plain"): 0,
+            ("rows_total", "plain"): 1,
+            **over,
+        }
+        clock.advance(PIPELINE_LEASE_SECONDS + 1)
+        lost = {(what, name): int(what == "failed") for what in ("up", "failed") for name in ("orders", "plain")}
+        assert of_pipelines(await scrape(http)) == {**lost, **over}
+
+    with_broker(tmp_path, story)
+
+
+# -- hostile input -----------------------------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {"pipeline": "orders", "run": "r1", "info": {"host": "h"}, "state": "running"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"pipeline": 7}, "pipeline is str"),
+        ({"run": ""}, "run is up to 64"),
+        ({"run": "x" * 65}, "run is up to 64"),
+        ({"run": "a b"}, "run is up to 64"),
+        ({"replaces": "../x"}, "replaces is up to 64"),
+        ({"state": "lost"}, "state is one of"),
+        ({"state": "x" * 9_999}, "state is one of"),
+        ({"state": 1}, "state is str"),
+        ({"cause": ["x"]}, "cause is str"),
+        ({"cause": "x" * 1_001}, "cause has 1001 characters"),
+        ({"info": []}, "info is dict"),
+        ({"info": {}}, "host is missing"),
+        ({"info": {"host": None}}, "host is str"),
+        ({"info": {"host": "h", "pid": "1"}}, "pid is int"),
+        ({"info": {"host": "h", "sinks": "a"}}, "sinks is list"),
+        ({"info": {"host": "h", "sinks": [1]}}, "sinks of info is a text"),
+        ({"info": {"host": "h", "deep": {"a": 1}}}, "deep of info is a text"),
+        ({"info": {"host": "x" * 5_000}}, "info has 5"),
+        ({"info": {"host": "h", "Ä": 1}}, "of info is no name"),
+        ({"info": {"host": "h", "x" * 65: 1}}, "of info is no name"),
+        ({"progress": [1]}, "progress is dict"),
+        ({"progress": {"batch": "1"}}, "progress is numbers"),
+        ({"progress": {"batch": True}}, "progress is numbers"),
+        ({"progress": {f"n{number}": 1 for number in range(33)}}, "33 numbers"),
+        ({"progress": {'x"} 1\n': 1}}, "of progress is no name"),
+        ({"lines": "text"}, "lines is list"),
+        ({"lines": [b"x".decode(), 1]}, "lines are texts"),
+        ({"lines": ["x"] * 201}, "201 lines"),
+        ({"lines": ["x" * 1_001]}, "a line has 1001"),
+        ({"first_line": -1}, "first_line is -1"),
+        ({"first_line": 1 << 63}, "first_line is"),
+        ({"first_line": 0.5}, "first_line is int"),
+        ({"taken": True}, "taken is int"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_a_report_that_is_wrong_is_refused_and_changes_nothing(tmp_path: Path, wrong: dict[str, Any], why: str) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        with pytest.raises(RequestInvalid, match=why):
+            await client.ask("pipeline.report", {**GOOD, **wrong})
+        assert await client.admin.pipelines() == []
+        await client.ask("pipeline.report", GOOD)
+
+    with_broker(tmp_path, story)
+
+
+@pytest.mark.parametrize("name", ["", "a" * 129, "a" * 40_000, "a/b", "../etc", ".hidden", "-x", "ä", "a\nb", 'a"b'])
+def test_what_is_no_name_is_refused_by_every_verb(tmp_path: Path, name: str) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        for verb in ("report", "status", "logs", "order", "forget"):
+            with pytest.raises(NameInvalid):
+                await client.ask(f"pipeline.{verb}", {**GOOD, "pipeline": name, "order": "stop"})
+        assert await client.admin.pipelines() == []
+
+    with_broker(tmp_path, story)
+
+
+def test_questions_that_are_wrong_are_refused(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        await client.ask("pipeline.report", GOOD)
+        wrong: list[tuple[str, dict[str, Any]]] = [
+            ("order", {"order": "explode"}),
+            ("order", {"order": "none"}),
+            ("order", {"order": 1}),
+            ("order", {}),
+            ("logs", {"after": "1"}),
+            ("logs", {"after": -1}),
+            ("logs", {"limit": 0}),
+            ("list", {"limit": 0}),
+            ("list", {"after": 1}),
+        ]
+        for verb, fields in wrong:
+            with pytest.raises(RequestInvalid):
+                await client.ask(f"pipeline.{verb}", {"pipeline": "orders", **fields})
+        assert (await http.ask("POST", f"{ORDERS}/stop", {"order": "restart"})).status == 400
+        assert (await http.ask("POST", f"{ORDERS}/explode")).status == 404
+        assert (await http.ask("PUT", ORDERS)).status == 405
+        assert (await http.ask("GET", f"{PIPELINES}/{'x' * 200}")).json["code"] == "name_invalid"
+        assert (await client.admin.pipeline("orders"))["order"] == "none"
+
+    with_broker(tmp_path, story)
+
+
+def test_no_text_has_commands_for_a_terminal(tmp_path: Path) -> None:
+    nasty = "a\x1b[2J\r\nb\x9b\x7f\u2028\x00\tc"
+
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        info = {"host": nasty, "sinks": [nasty]}
+        await client.report_pipeline("orders", "r1", info=info, state="failed", cause=nasty, lines=[nasty, "\ud800"])
+        found = await client.admin.pipeline("orders")
+        [line, half] = (await client.admin.pipeline_logs("orders"))["lines"]
+        assert {found["cause"], found["info"]["host"], *found["info"]["sinks"], line["text"]} == {"a [2J  b    \tc"}
+        assert half["text"] == "?"
+
+    with_broker(tmp_path, story)
+
+
+def test_ten_thousand_names_leave_a_thousand_and_every_answer_is_bounded(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        def begin(number: int) -> Awaitable[Any]:
+            info = {"host": "h", "source": "x" * 3_000}
+            return client.ask("pipeline.report", {**GOOD, "pipeline": f"p{number}", "info": info})
+
+        assert (await http.ask("GET", PIPELINES)).json[
+            "pipelines"
+        ] == []  # a connection that asks nothing is hung up on
+        for at in range(0, 10_000, 500):
+            answers = await asyncio.gather(*map(begin, range(at, at + 500)), return_exceptions=True)
+            refused = [each for each in answers if isinstance(each, DanubeError)]
+            assert len(refused) == (0 if at < PIPELINES_MAX else 500)
+            assert all(isinstance(each, PipelineLimitReached) for each in refused)
+        assert len(await client.admin.pipelines()) == PIPELINES_MAX
+        page = await http.ask("GET", PIPELINES)
+        assert page.json["more"] is True
+        assert len(page.body) < 64 * 1024
+        assert sum(name == "up" for name, _ in of_pipelines(await scrape(http))) == PIPELINES_MAX
+
+    with_broker(tmp_path, story)
