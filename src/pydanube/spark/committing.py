@@ -49,10 +49,10 @@ def identify(options: SinkOptions, target: str, property_of: Callable[[str], str
     query, batch = property_of(QUERY), property_of(BATCH)
     if query is None or batch is None:
         return Write(Writer(f"write {own}", target, options.write_name), PLAIN)
-    return Write(Writer(query, target, options.write_name), STREAM, _run(property_of), int(batch))
+    return Write(Writer(query, target, options.write_name), STREAM, run_of(property_of), int(batch))
 
 
-def _run(property_of: Callable[[str], str | None]) -> str:
+def run_of(property_of: Callable[[str], str | None]) -> str:
     """Spark's id of the run, which it gives to the group of its jobs. A program may have changed the group: then the
     application stands for the run, so that two writes of one batch are still told apart from a repetition.
     """

@@ -114,17 +114,27 @@ class Stage:
         """Where all of them are, by topic or partition, in the order they came."""
         try:
             for parcel in parcels:
-                self._put(parcel)
-            while self._flying:
-                self._take()
+                self.put(parcel)
+            return self.finish()
         finally:
-            for _, future in self._flying:
-                future.cancel()
-            if self._channel is not None:
-                self.link.wait(self._channel.close_channel(wait=False))
+            self.close()
+
+    def finish(self) -> dict[str, Refs]:
+        """All of them are acknowledged."""
+        while self._flying:
+            self._take()
         return self.parts
 
-    def _put(self, parcel: Parcel) -> None:
+    def close(self) -> None:
+        for _, future in self._flying:
+            future.cancel()
+        self._flying.clear()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self.link.wait(channel.close_channel(wait=False))
+
+    def put(self, parcel: Parcel) -> None:
+        """Waits if too much is on its way."""
         if self._channel is None:
             self._channel = self.link.wait(open_staging(self.link.client, self.writer))
         while self._flying and self._bytes + parcel.batch.size > WINDOW_BYTES:

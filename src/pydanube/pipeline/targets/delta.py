@@ -1,0 +1,291 @@
+"""A Delta table as a target: tasks write its files, and the driver lists them in one commit with the batch's mark.
+
+Every commit is made for the one version of the table that was judged, and fails if others were faster; then the table
+is read and judged anew. So a batch is there once, whoever commits meanwhile and wherever this is cut short. What was
+staged for nothing is never removed here: it could be in the table. Delta's VACUUM takes it away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+from deltalake.transaction import AddAction
+
+from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
+from pydanube.pipeline.targets.delta_table import (
+    can_add,
+    check_features,
+    check_partitions,
+    delta_schema,
+    missing_columns,
+    never_null,
+)
+from pydanube.pipeline.targets.files import Files, WrittenFile, check_partition_columns
+from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place, folder_at, place_of, sync
+from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows
+
+COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
+HISTORY_MAX = 100  # commits that are looked through for the text behind a hash
+FILES_MAX = 100_000  # of one batch
+_METADATA = "danube"
+
+
+@dataclass(frozen=True)
+class DeltaTarget:
+    """With `keys` rows replace those of the table with the same values in these columns."""
+
+    uri: str
+    partition_by: tuple[str, ...] = ()
+    merge_schema: bool = False
+    keys: tuple[str, ...] = ()
+    latest_by: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"delta:{self.uri.partition('?')[0]}"
+
+    def prepare(self, schema: pa.Schema) -> None:
+        check_partition_columns(schema, self.partition_by)
+        if self.keys:
+            check_upsert(schema, self.keys, self.latest_by)
+        wanted = delta_schema(schema)
+        with self._typed():
+            uri, options = delta_place(self.uri)
+            if self._open() is None:
+                folder_at(self.uri).check_writable()
+                with suppress(DeltaError):  # somebody else was faster; if not, opening it says what is wrong
+                    DeltaTable.create(uri, wanted, partition_by=list(self.partition_by), storage_options=dict(options))
+                if (table := self._open()) is None:
+                    raise TargetFailed(f"{self.label}: the table could not be made")
+                self._synced(table.version())
+            else:
+                folder_at(self.uri).check_writable()
+            self._fitting(schema, changes_rows=bool(self.keys))
+
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> Files:
+        return Files(self.uri, schema, task, () if self.keys else self.partition_by, stats=True)
+
+    def commit(
+        self,
+        mark: Mark,
+        schema: pa.Schema,
+        parts: Sequence[list[WrittenFile]],
+        *,
+        replace: bool,
+        replaces: tuple[str, ...] = (),
+    ) -> Verdict:
+        files = [file for part in parts for file in part]
+        if len(files) > FILES_MAX:
+            raise TargetRefused(f"{self.label}: a batch of more than {FILES_MAX} files")
+        with self._typed():
+            for _ in range(COMMITS_MAX):
+                table = self._fitting(schema, changes_rows=replace or bool(self.keys))
+                if judge(_last(table, mark, replaces), mark, replaces) is Verdict.DONE:
+                    self._drop_staged(files)
+                    return Verdict.DONE
+                if not files and not (replace and table.file_uris()):
+                    return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+                try:
+                    self._commit(table, mark, schema, files, replace=replace)
+                except CommitFailedError:
+                    continue
+                self._synced(table.version() + 1)
+                self._drop_staged(files)
+                return Verdict.NEW
+        raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
+
+    # -- the table -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> DeltaTable | None:
+        uri, options = delta_place(self.uri)
+        try:
+            return DeltaTable(uri, storage_options=dict(options))
+        except TableNotFoundError:
+            return None
+
+    def _fitting(self, schema: pa.Schema, *, changes_rows: bool) -> DeltaTable:
+        """The table as it is now, with all columns that the rows have."""
+        for _ in range(COMMITS_MAX):
+            table = self._open()
+            if table is None:
+                raise TargetFailed(f"{self.label}: the table is gone")
+            try:
+                check_features(table, changes_rows=changes_rows)
+                check_partitions(table, self.partition_by)
+                missing = missing_columns(table, schema)
+                if not missing:
+                    return table
+                if not self.merge_schema:
+                    names = ", ".join(field.name for field in missing)
+                    raise SchemaMismatch(f"the table does not have the columns {names}")
+                can_add(table, missing)
+            except (SchemaMismatch, TableUnsupported) as error:
+                raise type(error)(f"{self.label}: {error}") from None
+            with suppress(CommitFailedError):
+                table.alter.add_columns(missing, commit_properties=CommitProperties(max_commit_retries=0))
+        raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
+
+    def _commit(
+        self, table: DeltaTable, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile], *, replace: bool
+    ) -> None:
+        properties = CommitProperties(
+            max_commit_retries=0,
+            app_transactions=[Transaction(name, number) for name, number in _marks(mark).items()],
+            custom_metadata={_METADATA: _texts(mark)},
+        )
+        self._check_nulls(never_null(table), files)
+        if self.keys and not replace:
+            rows = newest_rows(self._staged(schema, files), self.keys, self.latest_by, self.label)
+            merge(table, rows, self.keys, self.latest_by, properties)
+            return
+        actions: list[Any] = [_add(file) for file in files]
+        if self.keys:  # staged with all columns, in no partition
+            raise TargetRefused(f"{self.label}: upserts and complete mode exclude each other")
+        table.create_write_transaction(
+            actions,
+            mode="overwrite" if replace else "append",
+            schema=table.schema(),
+            partition_by=list(self.partition_by),
+            commit_properties=properties,
+        )
+
+    def _check_nulls(self, columns: frozenset[str], files: Sequence[WrittenFile]) -> None:
+        for file in files:
+            assert file.stats is not None
+            for name in sorted(columns):
+                value = dict(file.values).get(name, "")
+                if file.stats["nullCount"].get(name, 0) or value is None:
+                    raise RowInvalid(f"{self.label}: a row is null in {name}, which is NOT NULL in the table")
+                if name not in file.stats["nullCount"] and name not in dict(file.values):
+                    raise TableUnsupported(f"{self.label}: {name} is NOT NULL, which cannot be checked for its type")
+
+    def _staged(self, schema: pa.Schema, files: Sequence[WrittenFile]) -> pa.Table:
+        import io
+
+        import pyarrow.parquet as pq
+
+        folder = folder_at(self.uri)
+        tables: list[pa.Table] = []
+        for file in files:
+            content = folder.read(file.path)
+            if content is None:
+                raise TargetFailed(f"{self.label}: what was staged is gone: {file.path}")
+            tables.append(pq.read_table(io.BytesIO(content)).cast(schema))
+        return pa.concat_tables(tables)
+
+    def _drop_staged(self, files: Sequence[WrittenFile]) -> None:
+        """Of upserts: these files were never listed."""
+        if self.keys:
+            folder = folder_at(self.uri)
+            for file in files:
+                with suppress(DanubeError):
+                    folder.delete(file.path)
+
+    def _synced(self, version: int) -> None:
+        """The commit of a local table on disk: deltalake leaves that to the system."""
+        folder = folder_at(self.uri)
+        if isinstance(folder, LocalFolder):
+            log = folder.root / "_delta_log"
+            with suppress(OSError):  # folded into a checkpoint meanwhile
+                for path in (log / f"{version:020d}.json", log, folder.root):
+                    sync(Path(path))
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except DanubeError:
+            raise
+        except DeltaProtocolError as error:
+            raise TableUnsupported(f"{self.label}: {self._troubles().text(error)}") from None
+        except SchemaMismatchError as error:
+            raise SchemaMismatch(f"{self.label}: {self._troubles().text(error)}") from None
+        except (DeltaError, OSError, ValueError, TypeError, pa.ArrowException) as error:
+            raise self._troubles().typed(error, self.label) from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # the library's own; it is no `Exception`
+                raise
+            raise TargetFailed(f"{self.label}: {self._troubles().text(error)}") from None
+
+    def _troubles(self) -> Troubles:
+        return Troubles(place_of(self.uri))
+
+
+def _add(file: WrittenFile) -> AddAction:
+    stats = json.dumps(file.stats, allow_nan=False)
+    return AddAction(file.path, file.size, dict(file.values), time.time_ns() // 1_000_000, True, stats)
+
+
+# -- what the table remembers ------------------------------------------------------------------------------------------
+
+
+def _names(pipeline: str) -> tuple[str, str, str]:
+    return f"danube/{pipeline}", f"danube/{pipeline}/query", f"danube/{pipeline}/source"
+
+
+def _marks(mark: Mark) -> dict[str, int]:
+    """Numbers, because that is all that a table remembers for good."""
+    return dict(zip(_names(mark.pipeline), (mark.batch, number_of(mark.query), number_of(mark.source)), strict=True))
+
+
+def number_of(text: str) -> int:
+    """63 bits of a text's hash; 0 for no text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1 if text else 0
+
+
+def _texts(mark: Mark) -> dict[str, Any]:
+    return {
+        "pipeline": mark.pipeline,
+        "query": mark.query,
+        "run": mark.run,
+        "batch": mark.batch,
+        "source": mark.source,
+    }
+
+
+def _last(table: DeltaTable, now: Mark, replaces: tuple[str, ...]) -> Mark | None:
+    """What the table remembers of the pipeline. Texts behind hashes are those of `now` where they are the same."""
+    batch, query, source = (table.transaction_version(name) for name in _names(now.pipeline))
+    if batch is None:
+        return None
+    known = {number_of(text): text for text in (*replaces, now.query)}
+    same_source = source is None or source == number_of(now.source)
+    if query in known and (known[query] != now.query or same_source):
+        return Mark(now.pipeline, known[query], now.run, batch, now.source if source else "")
+    told = _told(table, now.pipeline, batch)
+    return Mark(
+        now.pipeline,
+        known.get(query or 0, str(told.get("query", f"(hash {query})"))),
+        str(told.get("run", "(unknown)")),
+        batch,
+        "" if not source else now.source if same_source else str(told.get("source") or f"(hash {source})"),
+    )
+
+
+def _told(table: DeltaTable, pipeline: str, batch: int) -> Mapping[str, Any]:
+    """The texts of that commit, as long as the table's history has it."""
+    for commit in table.history(HISTORY_MAX):
+        found = commit.get(_METADATA)
+        if isinstance(found, str):
+            with suppress(ValueError):
+                found = json.loads(found)
+        if isinstance(found, dict) and found.get("pipeline") == pipeline and found.get("batch") == batch:
+            return found
+    return {}

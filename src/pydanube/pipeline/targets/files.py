@@ -1,0 +1,266 @@
+"""A task's rows as Parquet files: divided by the values of partition columns, closed at a size, described for Delta.
+
+Nothing lists these files until the driver commits them; their names are unique to the attempt. Memory is bounded by
+`HELD_BYTES` and what the files of the partitions buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pydanube.base.errors import SchemaMismatch, TargetRefused
+from pydanube.base.limits import MIB
+from pydanube.pipeline.targets.folder import Folder, Output, folder_at
+from pydanube.pipeline.targets.statistics import gathered
+
+FILE_BYTES = 128 * MIB  # about; a file is closed when it has reached them
+HELD_BYTES = 64 * MIB  # of rows that wait for more, so that row groups are not tiny
+PARTITIONS_MAX = 256  # of one task at a time: each has a file that grows
+GROUP_ROWS_MAX = 1_000_000
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_PATH_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in "\"#%'*/:=?\\{[]^<>|`}")
+
+Values = tuple[str | None, ...]  # of partition columns, as texts
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """`path` is relative to the folder. `stats` is None where nobody asked for it."""
+
+    path: str
+    size: int
+    rows: int
+    values: tuple[tuple[str, str | None], ...] = ()
+    stats: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class _Part:
+    """The rows of one partition: those that wait, and the file that grows."""
+
+    values: Values
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    held_bytes: int = 0
+    output: Output | None = None
+    writer: pq.ParquetWriter | None = None
+    path: str = ""
+    nan: set[str] = field(default_factory=set)
+
+
+class Files:
+    """A `Stager`. `below` is where in the folder the files go; with `stats` they are described for Delta."""
+
+    def __init__(
+        self,
+        uri: str,
+        schema: pa.Schema,
+        task: str,
+        partition_by: Sequence[str] = (),
+        *,
+        below: str = "",
+        stats: bool = False,
+        file_bytes: int = FILE_BYTES,
+        held_bytes: int = HELD_BYTES,
+    ) -> None:
+        self._uri = uri
+        self._task = task
+        self._partition_by = tuple(partition_by)
+        self._schema = pa.schema([each for each in schema if each.name not in self._partition_by])
+        self._below = below
+        self._stats = stats
+        self._file_bytes = file_bytes
+        self._held_bytes_max = held_bytes
+        self._held_bytes = 0
+        self._folder: Folder | None = None
+        self._parts: dict[Values, _Part] = {}
+        self._begun: list[str] = []
+        self._done: list[WrittenFile] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if not len(rows):
+            return
+        for values, some in divided(rows, self._partition_by):
+            part = self._parts.get(values)
+            if part is None:
+                if len(self._parts) >= PARTITIONS_MAX:
+                    raise TargetRefused(
+                        f"{self._uri}: a task has rows of more than {PARTITIONS_MAX} partitions by "
+                        f"{', '.join(self._partition_by)}: partition by what has fewer values"
+                    )
+                part = self._parts[values] = _Part(values)
+            part.held.append(some)
+            part.held_bytes += some.nbytes
+            self._held_bytes += some.nbytes
+        while self._held_bytes >= self._held_bytes_max:
+            self._flush(max(self._parts.values(), key=lambda each: each.held_bytes))
+
+    def finish(self) -> list[WrittenFile] | None:
+        for part in self._parts.values():
+            self._flush(part)
+            self._close(part)
+        return self._done or None
+
+    def drop(self) -> None:
+        for part in self._parts.values():
+            with suppress(Exception):
+                if part.writer is not None:
+                    part.writer.close()
+            with suppress(Exception):
+                if part.output is not None:
+                    part.output.close()
+        for path in self._begun:
+            with suppress(Exception):
+                self._place().delete(path)
+
+    def _place(self) -> Folder:
+        if self._folder is None:
+            self._folder = folder_at(self._uri)
+        return self._folder
+
+    def _flush(self, part: _Part) -> None:
+        if not part.held:
+            return
+        rows = pa.Table.from_batches(part.held, self._schema)
+        self._held_bytes -= part.held_bytes
+        part.held, part.held_bytes = [], 0
+        if part.writer is None:
+            self._open(part)
+        assert part.writer is not None
+        assert part.output is not None
+        part.nan.update(_with_nan(rows, part.nan))
+        part.writer.write_table(rows, row_group_size=GROUP_ROWS_MAX)
+        if part.output.tell() >= self._file_bytes:
+            self._close(part)
+
+    def _open(self, part: _Part) -> None:
+        steps = [f"{escaped(name)}={_step(value)}" for name, value in zip(self._partition_by, part.values, strict=True)]
+        name = f"part-{self._task}-{len(self._begun)}.snappy.parquet"
+        part.path = "/".join([*([self._below] if self._below else []), *steps, name])
+        self._begun.append(part.path)
+        part.output = self._place().create(part.path)
+        part.writer = pq.ParquetWriter(
+            part.output,
+            self._schema,
+            compression="snappy",
+            coerce_timestamps="us",
+            use_dictionary=_dictionary_columns(self._schema),
+            store_schema=False,
+        )
+
+    def _close(self, part: _Part) -> None:
+        if part.writer is None:
+            return
+        assert part.output is not None
+        part.writer.close()
+        metadata = part.writer.writer.metadata
+        size = part.output.tell()
+        part.output.close()
+        values = tuple(zip(self._partition_by, part.values, strict=True))
+        stats = gathered(metadata, self._schema, part.nan) if self._stats else None
+        self._done.append(WrittenFile(part.path, size, metadata.num_rows, values, stats))
+        part.writer = part.output = None
+        part.nan = set()
+
+
+def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
+    """Keys and payloads of bytes hardly repeat: to look for it costs more than it saves."""
+    simple = [each.name for each in schema if not pa.types.is_binary(each.type)]
+    return simple if len(simple) < len(schema) else True
+
+
+def _with_nan(rows: pa.Table, known: set[str]) -> list[str]:
+    return [
+        each.name
+        for each in rows.schema
+        if each.name not in known
+        and pa.types.is_floating(each.type)
+        and pc.any(pc.is_nan(rows.column(each.name))).as_py()
+    ]
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
+
+
+def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Raises `SchemaMismatch`."""
+    for name in partition_by:
+        if name not in schema.names:
+            raise SchemaMismatch(f"partition_by names {name[:100]}, and the rows have no such column")
+        kind = schema.field(name).type
+        simple = (
+            pa.types.is_string(kind)
+            or pa.types.is_integer(kind)
+            or pa.types.is_boolean(kind)
+            or pa.types.is_date(kind)
+            or pa.types.is_timestamp(kind)
+            or pa.types.is_decimal(kind)
+        )
+        if not simple:
+            raise SchemaMismatch(f"no table is partitioned by a column of type {kind}, as {name[:100]} is: cast it")
+    if partition_by and len(partition_by) >= len(schema):
+        raise SchemaMismatch("partition_by names all columns; the files need one at least")
+
+
+def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> list[tuple[Values, pa.RecordBatch]]:
+    """Rows by the values of the columns, without those; the order within is kept."""
+    if not partition_by:
+        return [((), rows)]
+    codes = np.zeros(len(rows), np.int64)
+    for name in partition_by:
+        encoded = rows.column(rows.schema.names.index(name)).dictionary_encode()
+        known = len(encoded.dictionary)
+        numbers = pc.fill_null(encoded.indices, known).to_numpy(zero_copy_only=False).astype(np.int64)
+        # Made dense at once, so that many columns do not overflow.
+        _, codes = np.unique(codes * (known + 1) + numbers, return_inverse=True)
+    rest = rows.drop_columns(list(partition_by))
+    firsts = np.unique(codes, return_index=True)[1]
+    heads = pc.take(rows.select(list(partition_by)), pa.array(firsts))
+    values = list(zip(*[[text_of(each) for each in column.to_pylist()] for column in heads.columns], strict=True))
+    if len(firsts) == 1:
+        return [(values[0], rest)]
+    order = np.argsort(codes, kind="stable")
+    rest = pc.take(rest, pa.array(order))
+    borders = [*np.searchsorted(codes[order], np.arange(len(firsts))).tolist(), len(rows)]
+    return [
+        (value, rest.slice(start, end - start)) for value, (start, end) in zip(values, pairwise(borders), strict=True)
+    ]
+
+
+def text_of(value: Any) -> str | None:
+    """As Delta and Hive write the value of a partition; no text is none."""
+    match value:
+        case None | "":
+            return None
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            utc = value if value.tzinfo is None else value.astimezone(UTC)
+            return utc.replace(tzinfo=None).isoformat(sep=" ")
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return f"{value:f}"
+        case _:
+            return str(value)
+
+
+def escaped(text: str) -> str:
+    """A step of a path, as Hive escapes what has a meaning there; others are kept, also letters beyond ASCII."""
+    return "".join(
+        each if each in _PATH_SAFE or ord(each) > 0x7F or each == " " else f"%{ord(each):02X}" for each in text
+    )
+
+
+def _step(value: str | None) -> str:
+    return NO_VALUE if value is None else escaped(value)

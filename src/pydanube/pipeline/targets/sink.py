@@ -1,0 +1,262 @@
+"""`format("danube_tables")`: all rows of a pipeline's batch on their way to all of its targets, in one pass.
+
+`write` runs in executors, once or more for each task; `commit` on the driver, at the end. Dead letters are committed
+first, then the targets in their order. Each remembers the batch by itself: if it is cut short anywhere, the next
+attempt completes the rest and repeats nothing. `abort` has nothing to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
+from pydanube.pipeline.targets.plan import Plan, target_of
+from pydanube.pipeline.targets.record import Mark
+from pydanube.pipeline.targets.target import Stager
+from pydanube.spark.committing import BATCH, QUERY, run_of, source_end
+from pydanube.spark.helpful import helpful
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEAD = "_dead"  # the column that says what is wrong with a row; null if nothing is
+DEAD_DDL = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, error STRING"
+_OPTIONS = {"plan", "checkpointlocation", "queryname"}  # the last is Spark's own
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task hands to the driver: a part for each target."""
+
+    mark: Mark
+    parts: list[Any]
+    dead: Any = None
+
+
+class _Sink:
+    """What both kinds of writes have in common. Copied to every task."""
+
+    def __init__(self, plan: Plan, schema: pa.Schema, *, dead: bool, replace: bool, checkpoint: str | None) -> None:
+        self._plan = plan
+        self._targets = [target_of(spec) for spec in plan.targets]
+        self._letters = target_of(plan.dead_letters) if plan.dead_letters is not None and dead else None
+        self._schema = schema  # of good rows
+        self._letter_schema = letter_schema()
+        self._replace = replace
+        self._checkpoint = checkpoint
+
+    def prepare(self) -> None:
+        """On the driver, before there is any row: what cannot be written is refused now."""
+        for spec, target in zip(self._plan.targets, self._targets, strict=True):
+            if self._replace and spec["kind"] == "topic":
+                raise OptionInvalid(f"{target.label} is only appended to: complete mode would take back what is read")
+            if self._replace and spec.get("upsert"):
+                raise OptionInvalid(f"{target.label}: complete mode writes everything anew, upsert only some rows")
+            target.prepare(self._schema)
+        if self._letters is not None:
+            self._letters.prepare(self._letter_schema)
+
+    @helpful
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        assert context is not None
+        return self.stage(iterator, context.getLocalProperty, context.partitionId())
+
+    def stage(self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int) -> Staged:
+        mark = mark_of(self._plan.pipeline, property_of)
+        task = f"{mark.batch}-{partition}-{uuid4().hex}"
+        stagers: list[Stager] = []
+        try:
+            letters = None
+            if self._letters is not None:
+                letters = self._letters.open(mark, self._letter_schema, task)
+                stagers.append(letters)
+            for target in self._targets:
+                stagers.append(target.open(mark, self._schema, task))
+            mains = stagers[letters is not None :]
+            for each in rows:
+                good, bad = self._divided(each)
+                if len(good):
+                    for stager in mains:
+                        stager.add(good)
+                if letters is not None and bad is not None:
+                    letters.add(bad)
+            dead = letters.finish() if letters is not None else None
+            return Staged(mark, [stager.finish() for stager in mains], dead)
+        except BaseException:
+            for stager in stagers:
+                stager.drop()
+            raise
+
+    def _divided(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+        """Good rows, and the others if there are any."""
+        import pyarrow.compute as pc
+
+        bad = None
+        if DEAD in rows.schema.names:
+            wrong = rows.column(rows.schema.names.index(DEAD))
+            rows = rows.drop_columns([DEAD])
+            if wrong.null_count < len(wrong):
+                bad = _letters_of(wrong.drop_null(), self._plan.pipeline, self._letter_schema)
+                rows = rows.filter(pc.is_null(wrong))
+        if not rows.schema.equals(self._schema):
+            rows = rows.cast(self._schema)
+        return rows, bad
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged = [each for each in messages if isinstance(each, Staged)]
+        marks = {each.mark for each in staged}
+        if len(staged) < len(messages) or len(marks) > 1:
+            raise SinkExpired("a task has handed over nothing, or what belongs to another write")
+        for found in marks:
+            mark = dataclasses.replace(found, source=source_end(self._checkpoint, found.batch))
+            replaces = self._plan.replaces
+            if self._letters is not None:
+                parts = [each.dead for each in staged if each.dead is not None]
+                self._letters.commit(mark, self._letter_schema, parts, replace=False, replaces=replaces)
+            for number, target in enumerate(self._targets):
+                parts = [each.parts[number] for each in staged if each.parts[number] is not None]
+                target.commit(mark, self._schema, parts, replace=self._replace, replaces=replaces)
+
+
+class TablesBatchWriter(_Sink, DataSourceArrowWriter):
+    """Within foreachBatch: the batch is the query's."""
+
+    @helpful
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Is called even if the commit went through and only its answer got lost."""
+
+
+class TablesStreamWriter(_Sink, DataSourceStreamArrowWriter):
+    """`writeStream.format("danube_tables")`. Spark makes one for each task and each commit."""
+
+    @helpful
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Is called even if the commit went through and only its answer got lost."""
+
+
+class TablesSink(DataSource):
+    """`format("danube_tables")` of `df.writeStream`, and of `df.write` within foreachBatch."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "danube_tables"
+
+    @helpful
+    def schema(self) -> str:
+        raise OptionInvalid("danube_tables is written to, by pipelines; read a table where it is")
+
+    @helpful
+    def writer(self, schema: StructType, overwrite: bool) -> TablesBatchWriter:
+        writer = TablesBatchWriter(*_given(self.options, schema), **_told(self.options, schema, overwrite))
+        writer.prepare()
+        return writer
+
+    @helpful
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TablesStreamWriter:
+        writer = TablesStreamWriter(*_given(self.options, schema), **_told(self.options, schema, overwrite))
+        writer.prepare()
+        return writer
+
+
+def mark_of(pipeline: str, property_of: Callable[[str], str | None]) -> Mark:
+    """Which batch this is, by what Spark says of the job."""
+    query, batch = property_of(QUERY), property_of(BATCH)
+    if query is None or batch is None:
+        raise OptionInvalid("danube_tables is for streams, and for foreachBatch: no batch of a query is being written")
+    return Mark(pipeline, query, run_of(property_of), int(batch))
+
+
+def letter_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("error", pa.string()),
+            ("pipeline", pa.string()),
+        ]
+    )
+
+
+def _letters_of(wrong: pa.StructArray, pipeline: str, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = [*wrong.flatten(), pa.repeat(pa.scalar(pipeline), len(wrong))]
+    columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _given(options: Mapping[str, str], schema: StructType) -> tuple[Plan, pa.Schema]:
+    for name in options:
+        if name.lower() not in _OPTIONS:
+            raise OptionInvalid(f"danube_tables has no option {name[:100]!r}; it has plan and checkpointLocation")
+    if "plan" not in options:
+        raise OptionInvalid("danube_tables needs the option plan: it says whose rows these are and where they go")
+    plan = Plan.from_json(options["plan"])
+    if DEAD in schema.names:
+        if schema.names[-1] != DEAD or plan.dead_letters is None:
+            raise OptionInvalid(f"the column {DEAD} is the last one, and there are dead_letters in the plan")
+        kind = schema.fields[-1].dataType
+        if not isinstance(kind, StructType) or kind.names != letter_schema().names[:-1]:
+            raise OptionInvalid(f"the column {DEAD} is a STRUCT of {DEAD_DDL}")
+    return plan, arrow_schema(StructType([field for field in schema.fields if field.name != DEAD]))
+
+
+def _told(options: Mapping[str, str], schema: StructType, overwrite: bool) -> dict[str, Any]:
+    return {"dead": DEAD in schema.names, "replace": overwrite, "checkpoint": options.get("checkpointLocation")}
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Of rows as targets get them: every column may be null, and times are in UTC."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if not schema.fields:
+        raise SchemaMismatch("the rows have no columns")
+    folded = [name.casefold() for name in schema.names]
+    for name in schema.names:
+        if folded.count(name.casefold()) > 1:
+            raise SchemaMismatch(f"the column {name[:100]} is there twice")
+    try:
+        found = to_arrow_schema(schema, timezone="UTC")
+    except (PySparkException, TypeError) as error:
+        raise SchemaMismatch(f"a column has a type that no target takes: {str(error)[:200]}") from None
+    return pa.schema([pa.field(field.name, _nullable(field.type)) for field in found])
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _nullable(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _nullable(kind.value_type)))
+    return kind

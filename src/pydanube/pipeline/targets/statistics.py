@@ -1,0 +1,100 @@
+"""What a file holds, as Delta notes it: rows, and the least, the greatest and the nulls of simple columns. Pure.
+
+It may say less than there is, never anything that is not so: readers skip files by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+COLUMNS_MAX = 32  # those that come first, as Delta does by itself
+CHARACTERS_MAX = 32  # of a text
+DIGITS_MAX = 15  # of a decimal that every reader of JSON gets exactly
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def gathered(metadata: pq.FileMetaData, schema: pa.Schema, nan: Collection[str]) -> dict[str, Any]:
+    """Of a whole file; columns in `nan` hold a value that is neither less nor greater than any other."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+    for field in list(schema)[:COLUMNS_MAX]:
+        if pa.types.is_nested(field.type) or field.name not in places or "." in field.name:
+            continue  # behind a dot there may be a field of another column
+        at = places[field.name]
+        found = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
+        if not found or not all(each is not None and each.has_null_count for each in found):
+            continue
+        nulls[field.name] = sum(each.null_count for each in found)
+        if field.name in nan or not _ordered(field.type):
+            continue
+        valued = [each for each in found if each.num_values]
+        if not valued or not all(each.has_min_max for each in valued):
+            continue
+        try:
+            low, high = _low(min(each.min for each in valued)), _high(max(each.max for each in valued))
+        except (ValueError, OverflowError):  # a time that Python has no text for
+            continue
+        if low is not None:
+            least[field.name] = low
+        if high is not None:
+            greatest[field.name] = high
+    return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+
+
+def _ordered(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= DIGITS_MAX)
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_timestamp(kind)
+    )
+
+
+def _low(value: Any) -> Any:
+    return value[:CHARACTERS_MAX] if isinstance(value, str) else _plain(value)
+
+
+def _high(value: Any) -> Any:
+    if not isinstance(value, str) or len(value) <= CHARACTERS_MAX:
+        return value if isinstance(value, str) else _plain(value)
+    return above(value[:CHARACTERS_MAX])
+
+
+def above(text: str) -> str | None:
+    """The shortest text that is greater than everything that begins so; None if there is none."""
+    for at in range(len(text) - 1, -1, -1):
+        code = ord(text[at]) + 1
+        if code in _SURROGATES:
+            code = _SURROGATES.stop
+        if code <= 0x10FFFF:
+            return text[:at] + chr(code)
+    return None
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Decimal():
+            return float(value)
+        case datetime():
+            text = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo is not None else value
+            return f"{text.isoformat(timespec='microseconds')}{'Z' if value.tzinfo is not None else ''}"
+        case date():
+            return value.isoformat()
+        case _:
+            return None

@@ -1,0 +1,139 @@
+"""A topic as a target: rows become messages, staged and committed as the topic sink of Spark does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydanube.base.errors import SchemaMismatch, TargetRefused
+from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.spark.committing import STREAM, Write, commit, merged
+from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
+from pydanube.spark.options import whole_name
+from pydanube.spark.staging import Refs, Stage, Writer, find_target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pydanube.spark.parcels import Parcels
+    from pydanube.spark.parcels import Target as Division
+
+EVENT_TIME = "event_time"
+
+
+@dataclass(frozen=True)
+class TopicTarget:
+    """`key` and `value` are columns; without `value` it is the JSON of all of them."""
+
+    topic: str
+    url: str
+    ca: str | None = None
+    key: str | None = None
+    value: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"topic:{self.topic}"
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Also asks the broker: a topic that keeps nothing is refused now."""
+        import pyarrow as pa
+
+        for role, name in (("key", self.key), ("value", self.value)):
+            if name is None:
+                continue
+            if name not in schema.names:
+                raise SchemaMismatch(f"{self.label}: {role} names {name[:100]}, and the rows have no such column")
+            kind = schema.field(name).type
+            texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
+            if not texts and (role == "value" or pa.types.is_nested(kind)):
+                raise SchemaMismatch(f"{self.label}: {role} is STRING or BINARY, and {name[:100]} is {kind}: cast it")
+        if self.value is None:
+            from pydanube.pipeline.targets.json_rows import check_types
+
+            check_types(schema)
+        link = self._link()
+        link.wait(find_target(link.client, whole_name(self.topic)))
+
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> TopicStager:
+        return TopicStager(self, self._link(), self._write(mark), int(task.split("-")[1]) if "-" in task else 0)
+
+    def commit(
+        self,
+        mark: Mark,
+        schema: pa.Schema,
+        parts: Sequence[Mapping[str, Refs]],
+        *,
+        replace: bool,
+        replaces: tuple[str, ...] = (),
+    ) -> Verdict:
+        if replace:
+            raise TargetRefused(
+                f"{self.label} is only appended to: complete mode would take back what others have read"
+            )
+        found = merged(parts)
+        if not found:
+            return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+        link = self._link()
+        return Verdict(link.wait(commit(link.client, self._write(mark), found, mark.source)))
+
+    def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Columns of messages."""
+        import pyarrow as pa
+
+        columns: dict[str, pa.Array] = {}
+        if self.value is None:
+            from pydanube.pipeline.targets.json_rows import json_of
+
+            columns["value"] = json_of(rows)
+        else:
+            columns["value"] = rows.column(self.value)
+        if self.key is not None:
+            key = rows.column(self.key)
+            plain = pa.types.is_string(key.type) or pa.types.is_binary(key.type)
+            columns["key"] = key if plain else key.cast(pa.string())
+        if EVENT_TIME in rows.schema.names:
+            time = rows.column(EVENT_TIME)
+            if pa.types.is_timestamp(time.type) and time.type.tz is not None:
+                columns[EVENT_TIME] = time
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _link(self) -> Link:
+        return link_to(self.url, self.ca, patience=PATIENCE_SECONDS)
+
+    def _write(self, mark: Mark) -> Write:
+        writer = Writer(mark.query, whole_name(self.topic), f"pipeline {mark.pipeline}")
+        return Write(writer, STREAM, mark.run, mark.batch)
+
+
+class TopicStager:
+    """One task's rows. What it staged and nobody decided grows old where nobody reads it."""
+
+    def __init__(self, target: TopicTarget, link: Link, write: Write, partition: int) -> None:
+        from pydanube.spark.parcels import Parcels
+
+        def find(topic: str) -> Division:
+            return link.wait(find_target(link.client, topic))
+
+        self._target = target
+        self._stage = Stage(link, write.writer)
+        turn = write.batch + partition  # so that small batches do not all go to the first partition
+        self._parcels: Parcels = Parcels(find, link.client.clock.wall, write.writer.target, turn=turn)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        for parcel in self._parcels.add(self._target.rows(rows)):
+            self._stage.put(parcel)
+
+    def finish(self) -> dict[str, Refs] | None:
+        try:
+            for parcel in self._parcels.rest():
+                self._stage.put(parcel)
+            return self._stage.finish() or None
+        finally:
+            self._stage.close()
+
+    def drop(self) -> None:
+        with suppress(Exception):
+            self._stage.close()
