@@ -247,7 +247,7 @@ SINK_SETTLE_SECONDS = 10.0  # until all that others publish to a partition is co
 STAGED_SECONDS = 24 * 3600  # how long staged messages stay that nobody commits
 
 # -- pipelines ---------------------------------------------------------------------------------------------------------
-PIPELINES_MAX = 1_000  # that a broker keeps track of; with their lines below 150 MiB
+PIPELINES_MAX = 1_000  # that a broker keeps track of; about 200 MiB with their lines, at worst
 PIPELINE_LEASE_SECONDS = 15.0  # without a report, after which one is lost; several reports of two seconds
 PIPELINE_KEPT_SECONDS = 24 * 3600.0  # how long those that ended are listed
 PIPELINE_NAME_CHARACTERS_MAX = 128  # it is a folder, a subscription and a label too
