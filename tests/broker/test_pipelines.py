@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pydanube.base.limits import (
     PIPELINE_LINES_KEPT_BYTES,
     PIPELINES_MAX,
 )
+from pydanube.broker import pipelines as pipelines_module
 from pydanube.broker.pipelines import Pipelines, Report, State, What
 from pydanube.testing.clock import VirtualClock
 
@@ -137,6 +139,42 @@ def test_only_one_that_does_not_run_can_be_forgotten(world: World) -> None:
     assert world.names() == []
     with pytest.raises(PipelineNotFound):
         world.pipelines.forget("orders")
+
+
+def naive_room(known: dict[str, tuple[float, bool]], now: float, most: int) -> bool:
+    """What the limit says, looked for among all: a name with its last report and whether it ended."""
+    for name in [name for name, (seen, _) in known.items() if now - seen > PIPELINE_KEPT_SECONDS]:
+        del known[name]
+    if len(known) < most:
+        return True
+    over = [name for name, (seen, ended) in known.items() if ended or now - seen > PIPELINE_LEASE_SECONDS]
+    if over:
+        del known[min(over, key=lambda name: known[name][0])]
+    return bool(over)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_makes_room_is_who_a_search_of_all_would_find(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines_module, "PIPELINES_MAX", 5)
+    chance, known, refused = Random(seed), dict[str, tuple[float, bool]](), 0
+    for _ in range(2_000):
+        world.clock.advance(chance.choice([0.5, 0.5, 0.5, 2, PIPELINE_LEASE_SECONDS]))
+        if not chance.randrange(200):
+            world.clock.advance(PIPELINE_KEPT_SECONDS)
+        name, state = f"p{chance.randrange(12)}", chance.choice([State.RUNNING, State.RUNNING, State.STOPPED])
+        now = world.clock.monotonic()
+        if name not in known and not naive_room(known, now, 5):
+            refused += 1
+            with pytest.raises(PipelineLimitReached):
+                world.report(name, state=state)
+        else:
+            world.report(name, state=state)
+            known[name] = (now, state.ended)
+        naive = [name for name, (seen, _) in known.items() if now - seen <= PIPELINE_KEPT_SECONDS]
+        assert world.names() == sorted(naive), seed
+    assert refused
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
