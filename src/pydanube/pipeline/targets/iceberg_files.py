@@ -1,0 +1,237 @@
+"""A task's rows as data files of an Iceberg table: its columns, types and ids, one value of each partition column.
+
+Nothing lists these files until the driver commits them; their names are unique to the attempt. The names say nothing
+of the values: an Iceberg table has them in its manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import compute_statistics_plan
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.locations import LocationProvider
+from pyiceberg.typedef import Record
+
+from pydanube.base.errors import SchemaMismatch
+from pydanube.pipeline.targets.files import FILE_BYTES, GROUP_ROWS_MAX, HELD_BYTES, PARTITIONS_MAX
+from pydanube.pipeline.targets.iceberg_metrics import metrics
+from pydanube.pipeline.targets.iceberg_types import file_schema
+
+Columns = tuple[tuple[int, str], ...]  # ids and types
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One data file, and of which table as it was then."""
+
+    path: str
+    size: int
+    partition: tuple[Any, ...]
+    metrics: dict[str, Any]
+    table: str  # its uuid
+    spec: int
+    columns: Columns
+
+    @property
+    def rows(self) -> int:
+        return int(self.metrics["record_count"])
+
+    def data_file(self) -> DataFile:
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*self.partition),
+            file_size_in_bytes=self.size,
+            sort_order_id=None,  # the rows are in no order that the table knows
+            spec_id=self.spec,
+            equality_ids=None,
+            key_metadata=None,
+            **self.metrics,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a task needs to know of the table."""
+
+    table: str
+    label: str
+    schema: Schema  # those of its columns that the rows have
+    arrow: pa.Schema
+    spec: int
+    partition_by: tuple[str, ...]  # sources of its partition fields, in their order
+    properties: dict[str, str]
+    places: LocationProvider
+    io: FileIO
+
+    @classmethod
+    def of(cls, table: Table, rows: pa.Schema, label: str) -> Layout:
+        schema, arrow = file_schema(table.schema(), rows)
+        sources = tuple(table.schema().find_field(each.source_id).name for each in table.spec().fields)
+        spec, places = table.spec().spec_id, table.location_provider()
+        uuid = str(table.metadata.table_uuid)
+        return cls(uuid, label, schema, arrow, spec, sources, table.properties, places, table.io)
+
+    @property
+    def columns(self) -> Columns:
+        return columns_of(self.schema)
+
+    def conform(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with exactly the table's types; raises `SchemaMismatch` for a value that does not fit."""
+        columns = []
+        for each in self.arrow:
+            column = rows.column(each.name)
+            if not each.nullable and column.null_count:
+                raise SchemaMismatch(f"{self.label} wants a {each.name} in every row, and a row has none")
+            try:
+                columns.append(column if column.type == each.type else column.cast(each.type))
+            except pa.ArrowException as error:
+                raise SchemaMismatch(f"the column {each.name} does not fit into {self.label}: {error}") from None
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+
+def columns_of(schema: Schema) -> Columns:
+    return tuple((each.field_id, str(each.field_type)) for each in schema.fields)
+
+
+@dataclass(slots=True)
+class _Open:
+    """The rows of one partition: those that wait, and the file that grows."""
+
+    partition: tuple[Any, ...]
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    held_bytes: int = 0
+    path: str = ""
+    output: Any = None
+    writer: pq.ParquetWriter | None = None
+
+
+class IcebergFiles:
+    """A `Stager`. Raises `SchemaMismatch`, and what the table's storage raises."""
+
+    def __init__(
+        self, layout: Layout, task: str, *, file_bytes: int = FILE_BYTES, held_bytes: int = HELD_BYTES
+    ) -> None:
+        self._layout = layout
+        self._task = task
+        self._file_bytes = file_bytes
+        self._held_bytes_max = held_bytes
+        self._held_bytes = 0
+        self._open: dict[tuple[Any, ...], _Open] = {}  # the one written last is last
+        self._begun: list[str] = []
+        self._done: list[StagedFile] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if not len(rows):
+            return
+        for partition, some in divided(self._layout.conform(rows), self._layout.partition_by):
+            part = self._open.pop(partition, None)
+            if part is None and len(self._open) >= PARTITIONS_MAX:
+                self._end(self._open.pop(next(iter(self._open))))
+            part = self._open[partition] = part or _Open(partition)
+            part.held.append(some)
+            part.held_bytes += some.nbytes
+            self._held_bytes += some.nbytes
+        while self._held_bytes >= self._held_bytes_max:
+            self._flush(max(self._open.values(), key=lambda each: each.held_bytes))
+
+    def finish(self) -> list[StagedFile] | None:
+        for part in self._open.values():
+            self._end(part)
+        self._open = {}
+        return self._done or None
+
+    def drop(self) -> None:
+        for part in self._open.values():
+            with suppress(Exception):
+                if part.writer is not None:
+                    part.writer.close()
+            with suppress(Exception):
+                part.output.close()
+        remove(self._layout.io, self._begun)
+
+    def _flush(self, part: _Open) -> None:
+        if not part.held:
+            return
+        rows = pa.Table.from_batches(part.held, self._layout.arrow)
+        self._held_bytes -= part.held_bytes
+        part.held, part.held_bytes = [], 0
+        if part.writer is None:
+            part.path = self._layout.places.new_data_location(f"{self._task}-{len(self._begun)}.parquet")
+            self._begun.append(part.path)
+            part.output = self._layout.io.new_output(part.path).create(overwrite=True)
+            part.writer = pq.ParquetWriter(
+                part.output,
+                self._layout.arrow,
+                compression="zstd",
+                coerce_timestamps="us",
+                store_decimal_as_integer=True,
+                store_schema=False,
+            )
+        part.writer.write_table(rows, row_group_size=GROUP_ROWS_MAX)
+        if part.output.tell() >= self._file_bytes:
+            self._close(part)
+
+    def _end(self, part: _Open) -> None:
+        self._flush(part)
+        self._close(part)
+
+    def _close(self, part: _Open) -> None:
+        if part.writer is None:
+            return
+        part.writer.close()
+        size = part.output.tell()
+        part.output.close()
+        layout = self._layout
+        leaves = list(compute_statistics_plan(layout.schema, layout.properties).values())
+        described = metrics(part.writer.writer.metadata, leaves)
+        file = StagedFile(part.path, size, part.partition, described, layout.table, layout.spec, layout.columns)
+        self._done.append(file)
+        part.writer = part.output = None
+
+
+def remove(io: FileIO, paths: Sequence[str]) -> None:
+    """As far as it goes: files that no table lists are only in the way."""
+    for path in paths:
+        with suppress(Exception):
+            io.delete(path)
+
+
+def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """Rows by the values of the columns, null among them; a column that the rows have not is null."""
+    present = [name for name in partition_by if name in rows.schema.names]
+    if present:
+        rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in present]))
+    starts = [0, *_changes(rows, present), len(rows)]
+    for start, end in pairwise(starts):
+        values = (plain(rows.column(name)[start]) if name in present else None for name in partition_by)
+        yield tuple(values), rows.slice(start, end - start)
+
+
+def _changes(rows: pa.RecordBatch, names: Sequence[str]) -> list[int]:
+    """Where a row has another value than the one before it."""
+    changed = pa.array([False] * (len(rows) - 1), pa.bool_())
+    for name in names:
+        before, after = rows.column(name)[:-1], rows.column(name)[1:]
+        differ = pc.fill_null(pc.not_equal(before, after), False)
+        changed = pc.or_(changed, pc.or_(differ, pc.xor(pc.is_null(before), pc.is_null(after))))
+    return [at + 1 for at in pc.indices_nonzero(changed).to_pylist()]
+
+
+def plain(value: pa.Scalar) -> Any:
+    """As manifests have it: times and dates are numbers, also those that Python has no date for."""
+    if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):
+        return value.value
+    return value.as_py()
