@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +59,8 @@ class _Part:
 
 
 class Files:
-    """A `Stager`. `below` is where in the folder the files go; with `stats` they are described for Delta."""
+    """A `Stager`. `below` is where in the folder the files go; with `stats` they are described for Delta,
+    which keeps the values of partitions in its log."""
 
     def __init__(
         self,
@@ -144,7 +145,8 @@ class Files:
             self._close(part)
 
     def _open(self, part: _Part) -> None:
-        steps = [f"{escaped(name)}={_step(value)}" for name, value in zip(self._partition_by, part.values, strict=True)]
+        step = plain_step if self._stats else hive_step
+        steps = [step(name, value) for name, value in zip(self._partition_by, part.values, strict=True)]
         name = f"part-{self._task}-{len(self._begun)}.snappy.parquet"
         part.path = "/".join([*([self._below] if self._below else []), *steps, name])
         self._begun.append(part.path)
@@ -204,7 +206,6 @@ def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> N
             or pa.types.is_boolean(kind)
             or pa.types.is_date(kind)
             or pa.types.is_timestamp(kind)
-            or pa.types.is_decimal(kind)
         )
         if not simple:
             raise SchemaMismatch(f"no table is partitioned by a column of type {kind}, as {name[:100]} is: cast it")
@@ -249,8 +250,6 @@ def text_of(value: Any) -> str | None:
             return utc.replace(tzinfo=None).isoformat(sep=" ")
         case date():
             return value.isoformat()
-        case Decimal():
-            return f"{value:f}"
         case _:
             return str(value)
 
@@ -262,5 +261,11 @@ def escaped(text: str) -> str:
     )
 
 
-def _step(value: str | None) -> str:
-    return NO_VALUE if value is None else escaped(value)
+def hive_step(name: str, value: str | None) -> str:
+    """Readers of folders take the value from it."""
+    return f"{escaped(name)}={NO_VALUE if value is None else escaped(value)}"
+
+
+def plain_step(name: str, value: str | None) -> str:
+    """Readers of tables take the value from the log, but some from here: this is what all of them get right."""
+    return f"{quote(name, safe='')}={NO_VALUE if value is None else quote(value, safe='')}"

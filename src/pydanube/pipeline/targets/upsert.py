@@ -21,9 +21,7 @@ def check_upsert(schema: pa.Schema, keys: Sequence[str], latest_by: str | None) 
             raise SchemaMismatch(f"upsert names {name[:100]}, and the rows have no such column")
         kind = schema.field(name).type
         if pa.types.is_nested(kind) or (name in keys and pa.types.is_floating(kind)):
-            raise SchemaMismatch(
-                f"upsert: {name[:100]} is {kind}, which is neither equal nor greater reliably: cast it"
-            )
+            raise SchemaMismatch(f"upsert: {name[:100]} is {kind}, which cannot be compared reliably: cast it")
 
 
 def newest_rows(rows: pa.Table, keys: Sequence[str], latest_by: str | None, label: str) -> pa.Table:
@@ -35,8 +33,7 @@ def newest_rows(rows: pa.Table, keys: Sequence[str], latest_by: str | None, labe
         if rows.column(name).null_count:
             raise RowInvalid(f"{label}: a row has no {name}, which is a key of the upsert")
     if latest_by is not None:
-        # Nulls are older than anything.
-        rows = rows.take(pc.sort_indices(rows.column(latest_by), null_placement="at_start"))
+        rows = rows.take(_oldest_first(rows.column(latest_by)))
     numbered = rows.select(list(keys)).append_column("_number", pa.array(np.arange(len(rows))))
     last = numbered.group_by(list(keys), use_threads=False).aggregate([("_number", "max"), ("_number", "count")])
     if latest_by is None and len(last) < len(rows):
@@ -48,6 +45,12 @@ def newest_rows(rows: pa.Table, keys: Sequence[str], latest_by: str | None, labe
             "latest_by which column tells the newer one"
         )
     return rows.take(last.column("_number_max")) if len(last) < len(rows) else rows
+
+
+def _oldest_first(times: pa.ChunkedArray) -> pa.Array:
+    """Nulls are older than anything, and of equal ones the first is."""
+    columns = {"valid": pc.is_valid(times), "time": times, "number": pa.array(np.arange(len(times)))}
+    return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 
 def merge(
