@@ -102,7 +102,7 @@ def test_of_many_resets_the_newest_are_known(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pydanube.pipeline.checkpoint import open_checkpoint
-held = open_checkpoint(sys.argv[1], "orders")
+held = open_checkpoint(sys.argv[1], "orders", "run-1")
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -121,7 +121,7 @@ def test_one_process_at_a_time_and_one_that_was_killed_holds_nothing(tmp_path: P
         holder.kill()
         holder.communicate()
     with open_checkpoint(str(tmp_path), "orders") as checkpoint:
-        assert checkpoint.record.generation == 0
+        assert checkpoint.before == "run-1"
         with pytest.raises(PipelineRunning, match=str(os.getpid())):
             open_checkpoint(str(tmp_path), "orders")
 

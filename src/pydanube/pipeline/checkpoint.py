@@ -42,9 +42,12 @@ class Record:
 class Checkpoint:
     """Made by `open_checkpoint`, which has its lock until `close`."""
 
-    def __init__(self, place: str, path: Path | None, record: Record, lock: int | None) -> None:
+    def __init__(
+        self, place: str, path: Path | None, record: Record, lock: int | None, before: str | None = None
+    ) -> None:
         self.place = place
         self.record = record
+        self.before = before  # the run that had the lock before, and is gone
         self._path = path
         self._lock = lock
 
@@ -134,7 +137,7 @@ class Checkpoint:
         self.record = record
 
 
-def open_checkpoint(place: str, name: str) -> Checkpoint:
+def open_checkpoint(place: str, name: str, run: str = "") -> Checkpoint:
     """Raises `PipelineRunning` if a process has it, `FlowInvalid` if it is another pipeline's, and `TargetRefused`."""
     local = local_path(place)
     if local is None:
@@ -146,8 +149,10 @@ def open_checkpoint(place: str, name: str) -> Checkpoint:
     except OSError as error:
         raise _refused(place, error) from None
     try:
-        _take(lock, place)
-        return Checkpoint(place, path, _read(path, name), lock)
+        before = _take(lock, place)
+        checkpoint = Checkpoint(place, path, _read(path, name), lock, before)
+        _sign(lock, run)
+        return checkpoint
     except BaseException:
         os.close(lock)
         raise
@@ -161,14 +166,27 @@ def look(place: str, name: str) -> Record | None:
     return _read(Path(local), name)
 
 
-def _take(lock: int, place: str) -> None:
+def _take(lock: int, place: str) -> str | None:
+    """Returns the run that had it last."""
+    holder = _signature(lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        holder = os.pread(lock, LOCK_BYTES_MAX, 0).decode(errors="replace").strip() or "another process"
-        raise PipelineRunning(f"the checkpoint {place} is in use by {holder}") from None
+        raise PipelineRunning(f"the checkpoint {place} is in use by process {holder.get('pid', 'unknown')}") from None
+    return _signature(lock).get("run") or None
+
+
+def _signature(lock: int) -> dict[str, str]:
+    try:
+        found = json.loads(os.pread(lock, LOCK_BYTES_MAX, 0))
+        return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _sign(lock: int, run: str) -> None:
     os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()}".encode(), 0)
+    os.pwrite(lock, json.dumps({"pid": os.getpid(), "run": run}).encode(), 0)
 
 
 def _read(path: Path, name: str) -> Record:

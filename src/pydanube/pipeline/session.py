@@ -1,0 +1,192 @@
+"""The Spark session of a pipeline: a JVM of its own, kept quiet, or a session of a Connect server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any
+
+from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed
+from pydanube.pipeline.cause import cause_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOISE_LINES_MAX = 200  # of what the JVM says, kept for when it dies
+LINE_CHARACTERS_MAX = 2_000
+BOUNDS = {  # of what a driver remembers, so that one that runs for months does not grow
+    "spark.sql.streaming.numRecentProgressUpdates": "32",
+    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.ui.retainedDeadExecutors": "10",
+    "spark.sql.streaming.ui.retainedQueries": "5",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j", "pyspark.sql.connect.logging")
+
+
+class Noise:
+    """What the JVM and its workers write to stderr: shown if wanted, else only the last lines are kept."""
+
+    def __init__(self, show: Callable[[str], None] | None) -> None:
+        self.last: deque[str] = deque(maxlen=NOISE_LINES_MAX)
+        self._show = show
+
+    def pipe(self) -> int:
+        """Where to write to; whoever starts the JVM closes its own end."""
+        read, write = os.pipe()
+        threading.Thread(target=self._drain, args=(os.fdopen(read, "rb"),), name="spark-stderr", daemon=True).start()
+        return write
+
+    def _drain(self, file: IO[bytes]) -> None:
+        with file:
+            while data := file.readline(LINE_CHARACTERS_MAX):
+                line = data.decode(errors="replace").rstrip()
+                self.last.append(line)
+                if self._show is not None:
+                    self._show(line)
+
+
+class Sessions:
+    """Makes the session of a pipeline, and another one when it is lost. One that the program has already is used, and
+    stays as it is.
+    """
+
+    def __init__(self, name: str, master: str | None, remote: str | None, noise: Noise, *, verbose: bool) -> None:
+        self._name = name
+        self._master = master or "local[*]"
+        self._remote = remote
+        self._noise = noise
+        self._verbose = verbose
+        self._spark: SparkSession | None = None
+        self._owned = True
+        self._config: dict[str, str] = {}
+
+    @property
+    def where(self) -> str:
+        return self._remote or self._master
+
+    def get(self, config: Mapping[str, str]) -> SparkSession:
+        """The one there is, if it lives and has the same settings."""
+        wanted = dict(config)
+        if self._spark is not None and (not self._alive() or (self._owned and self._config != wanted)):
+            self.close()
+        if self._spark is None:
+            quiet()
+            self._spark = self._connect(wanted) if self._remote is not None else self._launch(wanted)
+            self._config = wanted
+        return self._spark
+
+    def close(self) -> None:
+        spark, self._spark = self._spark, None
+        if spark is None or not self._owned:
+            return
+        with suppress(Exception):  # it may be gone, and is not needed any more
+            spark.stop()
+        if self._remote is None:
+            _forget_dead_jvm()
+
+    def _alive(self) -> bool:
+        try:
+            if self._remote is not None:
+                return not self._spark.is_stopped and bool(self._spark.version)  # type: ignore[union-attr]
+            return not self._spark._jsc.sc().isStopped()  # type: ignore[union-attr]
+        except Exception:
+            return False
+
+    def _launch(self, config: Mapping[str, str]) -> SparkSession:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        from pydanube.spark.launch import LOCAL_SETTINGS, SETTINGS, find_java, session, wrapped
+
+        self._owned = SparkContext._active_spark_context is None
+        if not self._owned:
+            return SparkSession.builder.getOrCreate()
+        local = self._master.startswith("local")
+        level = {"spark.log.level": "WARN" if self._verbose else "ERROR"}
+        settings = {**BOUNDS, **level, **config}
+        python = wrapped(sys.executable) if local else None
+        os.environ["JAVA_HOME"] = str(find_java())
+        if python is not None:
+            os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
+        if SparkContext._gateway is None:
+            every = {**SETTINGS, **(LOCAL_SETTINGS if local else {}), **settings, "spark.master": self._master}
+            conf = SparkConf(loadDefaults=False).setAll(list({**every, "spark.app.name": self._name}.items()))
+            write = self._noise.pipe()
+            try:
+                # a session of its own: Ctrl-C is for the pipeline, which ends Spark when its batch is done
+                launch: Any = launch_gateway
+                gateway = launch(conf, {"stderr": write, "start_new_session": True})
+            except Exception as error:
+                raise PipelineFailed(f"Spark's JVM did not start: {self._last_words(error)}") from None
+            finally:
+                os.close(write)
+            SparkContext._ensure_initialized(gateway=gateway)
+        try:
+            return session(self._name, self._master, python=python, config=settings)
+        except DanubeError:
+            raise
+        except Exception as error:
+            cause = cause_of(error)
+            raise PipelineFailed(f"{self._master}: {cause.line}") from error
+
+    def _last_words(self, error: Exception) -> str:
+        words = [line for line in self._noise.last if line.startswith(("Error", "Exception")) or "rror:" in line]
+        return (words or [str(error)])[0][:400]
+
+    def _connect(self, config: Mapping[str, str]) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        from pydanube.spark.launch import SETTINGS
+
+        assert self._remote is not None
+        try:
+            spark = SparkSession.builder.remote(self._remote).create()
+        except Exception as error:
+            raise PipelineFailed(
+                f"{self._remote} does not answer as a Connect server: {cause_of(error).line}"
+            ) from error
+        for name, value in SETTINGS.items():
+            with suppress(Exception):  # a server may insist on its own
+                spark.conf.set(name, value)
+        for name, value in config.items():
+            try:
+                spark.conf.set(name, value)
+            except Exception as error:
+                raise FlowInvalid(
+                    f"{name}: cannot be set on a Connect server, only where that is started: {cause_of(error).line}"
+                ) from None
+        return spark
+
+
+def quiet() -> None:
+    """PySpark's own loggers write each error as JSON to stderr; it is told in one line instead."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def _forget_dead_jvm() -> None:
+    """PySpark keeps the connection to a JVM that is gone, and would never start another one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    try:
+        gateway.jvm.System.currentTimeMillis()
+    except Exception:
+        with suppress(Exception):
+            gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
