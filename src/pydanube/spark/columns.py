@@ -52,30 +52,37 @@ IN_SEGMENTS = STORED | {  # by their names in a segment, which has a value in ev
     "producer": "producer",
     "sequence": "sequence",
 }
+TYPE_CHARS_MAX = 100  # of a type in an error
 CONSTANT_ROWS_MIN = 4_096  # made at a time of what is the same in all rows
 
 
-def ddl(*, attributes: bool, meta: bool) -> str:
-    """The schema of a read that names none."""
-    shown = DEFAULT | (ATTRIBUTES if attributes else {}) | (META if meta else {})
+def ddl(*, attributes: bool, meta: bool, decoded: dict[str, str] | None = None) -> str:
+    """The schema of a read that names none; `decoded` are the columns that payloads become."""
+    shown = DEFAULT | (decoded or {}) | (ATTRIBUTES if attributes else {}) | (META if meta else {})
     return ", ".join(f"`{name}` {kind}" for name, kind in shown.items())
 
 
-def check_schema(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def check_schema(fields: Iterable[tuple[str, str]], decoded: dict[str, str] | None = None) -> tuple[str, ...]:
     """Names of the columns that are wanted, by name and type of each."""
+    there = ALL | (decoded or {})
     names: list[str] = []
     for name, kind in fields:
-        if name not in ALL:
-            nearest = get_close_matches(name, ALL, 1, 0.0)
+        if name not in there:
+            nearest = get_close_matches(name, there, 1, 0.0)
             raise ColumnInvalid(f"a topic has no column {name[:100]!r}; is {nearest[0]} meant?")
-        if kind != ALL[name]:
-            raise ColumnInvalid(f"the column {name} is {ALL[name].upper()}, not {kind[:100].upper()}")
+        if kind != there[name]:
+            raise ColumnInvalid(f"the column {name} is {_type(there[name])}, not {_type(kind)}")
         if name in names:
             raise ColumnInvalid(f"the column {name} is named twice")
         names.append(name)
     if not names:
         raise ColumnInvalid("a schema has at least one column")
     return tuple(names)
+
+
+def _type(kind: str) -> str:
+    """Names of fields keep their case."""
+    return kind[:TYPE_CHARS_MAX] if kind.startswith("struct") else kind[:TYPE_CHARS_MAX].upper()
 
 
 class Columns:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydanube.base.errors import DataLost, TopicNotFound
 from pydanube.client import Client
 from pydanube.spark.columns import Columns
+from pydanube.spark.decode import Decoding
 from pydanube.spark.direct import Opened, Store, store_at
 from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to, patiently
 from pydanube.spark.options import Options
@@ -47,11 +48,13 @@ async def read(client: Client, place: str, offset: int) -> Answer:
 
 
 def read_job(options: Options, names: Sequence[str], job: Job) -> Iterator[pa.RecordBatch]:
-    """All messages of the ranges, in their order."""
+    """All messages of the ranges, in their order. Decoded when small batches are one, for each call costs."""
+    decoding = None if options.value is None else Decoding(names, options.value)
     link = link_to(options.url, options.ca_file, patience=PATIENCE_SECONDS)
     store = None if job.place is None else store_at(link, job.place)
-    reading = Reading(link, options.fail_on_data_loss, Columns(names), store)
-    return joined(reading.all_of(job.ranges))
+    columns = Columns(names if decoding is None else decoding.needed)
+    found = joined(Reading(link, options.fail_on_data_loss, columns, store).all_of(job.ranges))
+    return found if decoding is None else map(decoding.batch, found)
 
 
 class Reading:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from pydanube.base.errors import OptionInvalid
 from pydanube.spark.columns import ALL, IN_SEGMENTS, ddl
+from pydanube.spark.decode import decoded_columns
 from pydanube.spark.link import link_to
 from pydanube.spark.offsets import Offsets, TopicOffsets, to_json
 from pydanube.spark.options import Options
@@ -48,7 +50,14 @@ def history(
     """
     given = {"topic": topic, **options}
     wanted = Options.of(given, streaming=False)
-    shown = ddl(attributes=wanted.attributes, meta=wanted.meta) if schema is None else schema
+    if wanted.value is not None:
+        if native:
+            raise OptionInvalid(
+                "value.format is of the data source: Spark's own reader, native=True, knows no payloads"
+            )
+        native = False
+    decoded = None if wanted.value is None else decoded_columns(wanted.value, quoted=True)
+    shown = ddl(attributes=wanted.attributes, meta=wanted.meta, decoded=decoded) if schema is None else schema
     reader = spark.read.format("danube").schema(shown)
     link = link_to(wanted.url, wanted.ca_file)
     start, end, states = link.wait(snapshot(link.client, wanted))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from pydanube.adapters.objects_url import is_secret
@@ -17,6 +18,7 @@ from pydanube.base.errors import DanubeError, NameInvalid, OptionInvalid
 from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
 from pydanube.base.names import check_namespace, parse_whole
 from pydanube.client.transport import parse_addresses
+from pydanube.spark.decode_options import VALUE_NAMES, ValueOptions, value_options
 from pydanube.spark.offsets import Wishes, parse_wishes
 
 DEFAULT_URL = "danube://127.0.0.1:6650"
@@ -37,6 +39,7 @@ NAMES = (
     "minPartitions",
     "includeAttributes",
     "includeMeta",
+    *VALUE_NAMES,
     "objects.url",
     "tls.ca",
 )
@@ -83,6 +86,7 @@ class Options:
     attributes: bool
     meta: bool
     objects_url: str | None = None  # where executors find segments, if not where the broker says; `off` for nowhere
+    value: ValueOptions | None = None  # what payloads are, if they are to be decoded
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> Options:
@@ -107,6 +111,7 @@ class Options:
             attributes=_flag(values, "includeAttributes", False),
             meta=_flag(values, "includeMeta", False),
             objects_url=_objects_url(values),
+            value=value_options(values),
         )
         if not streaming and options.starting == LATEST:
             raise OptionInvalid("a batch read cannot start at latest: there would be nothing to read")
@@ -115,10 +120,19 @@ class Options:
         return options
 
 
-def shown_columns(given: Mapping[str, str]) -> tuple[bool, bool]:
-    """Whether attributes and meta are wanted: all that the schema depends on, before the kind of query is known."""
+class Shown(NamedTuple):
+    """All that the schema depends on."""
+
+    attributes: bool
+    meta: bool
+    value: ValueOptions | None
+
+
+def shown_columns(given: Mapping[str, str]) -> Shown:
+    """Of options, before the kind of query is known."""
     values = known(given)
-    return _flag(values, "includeAttributes", False), _flag(values, "includeMeta", False)
+    attributes, meta = _flag(values, "includeAttributes", False), _flag(values, "includeMeta", False)
+    return Shown(attributes, meta, value_options(values))
 
 
 def known(given: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from pydanube.base.errors import DanubeError
 from pydanube.spark.columns import check_schema, ddl
+from pydanube.spark.decode import decoded_columns
 from pydanube.spark.fetch import read_job
 from pydanube.spark.helpful import helpful
 from pydanube.spark.link import Link, link_to
@@ -49,16 +50,19 @@ class DanubeSource(DataSource):
 
     @helpful
     def schema(self) -> str:
-        attributes, meta = shown_columns(self.options)
-        return ddl(attributes=attributes, meta=meta)
+        shown = shown_columns(self.options)
+        decoded = None if shown.value is None else decoded_columns(shown.value, quoted=True)
+        return ddl(attributes=shown.attributes, meta=shown.meta, decoded=decoded)
 
     @helpful
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(Options.of(self.options, streaming=False), _names(schema))
+        options = Options.of(self.options, streaming=False)
+        return BatchReader(options, _names(schema, options))
 
     @helpful
     def streamReader(self, schema: StructType) -> StreamReader:
-        return StreamReader(Options.of(self.options, streaming=True), _names(schema))
+        options = Options.of(self.options, streaming=True)
+        return StreamReader(options, _names(schema, options))
 
     @helpful
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -69,8 +73,9 @@ class DanubeSource(DataSource):
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 
-def _names(schema: StructType) -> tuple[str, ...]:
-    return check_schema((field.name, field.dataType.simpleString()) for field in schema.fields)
+def _names(schema: StructType, options: Options) -> tuple[str, ...]:
+    decoded = None if options.value is None else decoded_columns(options.value, quoted=False)
+    return check_schema(((field.name, field.dataType.simpleString()) for field in schema.fields), decoded)
 
 
 def _partitions(link: Link, ranges: Sequence[Range], states: States, options: Options) -> list[InputPartition]:

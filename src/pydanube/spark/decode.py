@@ -1,0 +1,178 @@
+"""Payloads to typed columns, in the workers: Arrow in, Arrow out; nothing here knows Spark.
+
+What does not fit is an error of its row, with a short reason. A decoder works through pieces of bounded size, so what
+it holds at a time is bounded too, whatever a payload claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pydanube.base.errors import RowInvalid
+from pydanube.spark.decode_options import AVRO, JSON, ValueOptions
+from pydanube.spark.decode_types import spelled
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+PIECE_ROWS = 2_048  # measured: fewer cost a call each, more leave the processor's caches
+PIECE_BYTES = 4 * 1024 * 1024
+REASON_CHARS_MAX = 200
+ERROR, RAW_VALUE = "value_error", "value_raw"
+
+
+class Decoded(NamedTuple):
+    values: pa.StructArray  # null where there was no payload, and where it does not fit
+    errors: pa.StringArray | None = None  # why it does not; None if all do
+
+
+class Decoder(Protocol):
+    @property
+    def kind(self) -> pa.DataType:
+        """The struct that payloads become."""
+
+    def decode(self, values: pa.BinaryArray) -> Decoded: ...
+
+
+def decoded_columns(options: ValueOptions, *, quoted: bool) -> dict[str, str]:
+    """Columns that payloads become, with their types as Spark reads them, or as its `simpleString`."""
+    columns = {"value": spelled(decoder_of(options).kind, quoted=quoted)}
+    return columns if options.fail_fast else columns | {ERROR: "string", RAW_VALUE: "binary"}
+
+
+class Unfit(Exception):
+    """One payload is not what the schema says, for the reason given."""
+
+
+def decoder_of(options: ValueOptions) -> Decoder:
+    """Raises `OptionInvalid` for a schema that cannot be used."""
+    if options.format == JSON:
+        from pydanube.spark.decode_json import JsonDecoder
+
+        return JsonDecoder(options.schema)
+    if options.format == AVRO:
+        from pydanube.spark.decode_avro import AvroDecoder
+
+        return AvroDecoder(options.schema)
+    from pydanube.spark.decode_protobuf import ProtobufDecoder
+
+    return ProtobufDecoder(options.schema, options.message or "")
+
+
+class Decoding:
+    """Makes batches with decoded columns of those that have the payload."""
+
+    def __init__(self, names: Sequence[str], options: ValueOptions) -> None:
+        self._names = names
+        self._fail_fast = options.fail_fast
+        self._decoder = decoder_of(options) if {"value", ERROR, RAW_VALUE} & set(names) else None
+        needed = [name for name in names if name not in (ERROR, RAW_VALUE)]
+        if self._decoder is not None:
+            needed += ["value", "topic", "partition", "offset"] if self._fail_fast else ["value"]
+        self.needed = tuple(dict.fromkeys(needed))  # columns that batches come with
+
+    def batch(self, found: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        if self._decoder is None:
+            return found
+        decoded = self._decoder.decode(found.column("value"))
+        if decoded.errors is not None and self._fail_fast:
+            raise _first(found, decoded.errors)
+        made = {"value": decoded.values}
+        if ERROR in self._names:
+            made[ERROR] = pa.nulls(len(found), pa.string()) if decoded.errors is None else decoded.errors
+        if RAW_VALUE in self._names:
+            made[RAW_VALUE] = _raw(found.column("value"), decoded.errors)
+        arrays = [made[name] if name in made else found.column(name) for name in self._names]
+        return pa.RecordBatch.from_arrays(arrays, names=list(self._names))
+
+
+def _raw(values: pa.BinaryArray, errors: pa.StringArray | None) -> pa.BinaryArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if errors is None:
+        return pa.nulls(len(values), pa.binary())
+    return pc.if_else(errors.is_valid(), values, pa.scalar(None, pa.binary()))
+
+
+def _first(found: pa.RecordBatch, errors: pa.StringArray) -> RowInvalid:
+    at = errors.is_valid().index(True).as_py()
+    topic, partition, offset = (found.column(name)[at] for name in ("topic", "partition", "offset"))
+    return RowInvalid(f"{topic}, partition {partition}, offset {offset}: {errors[at]}")
+
+
+# -- what decoders have in common ------------------------------------------------------------------------------------
+
+
+def ends(values: pa.BinaryArray) -> np.ndarray[Any, Any]:
+    """Where each payload begins in their buffer, and where the last one ends."""
+    import numpy as np
+
+    return np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+
+
+def pieces(values: pa.BinaryArray) -> Iterator[pa.BinaryArray]:
+    """The same rows in slices of bounded size, at least one row each."""
+    if len(values) <= PIECE_ROWS and values.nbytes <= PIECE_BYTES:
+        if len(values):
+            yield values
+        return
+    where, at = ends(values), 0
+    while at < len(values):
+        fitting = int(where.searchsorted(int(where[at]) + PIECE_BYTES, side="right")) - 1
+        end = min(max(fitting, at + 1), at + PIECE_ROWS, len(values))
+        yield values.slice(at, end - at)
+        at = end
+
+
+def together(parts: list[Decoded], kind: pa.DataType) -> Decoded:
+    import pyarrow as pa
+
+    if len(parts) == 1:
+        return parts[0]
+    values = pa.concat_arrays([part.values for part in parts]) if parts else pa.nulls(0, kind)
+    if all(part.errors is None for part in parts):
+        return Decoded(values)
+    errors = [pa.nulls(len(each.values), pa.string()) if each.errors is None else each.errors for each in parts]
+    return Decoded(values, pa.concat_arrays(errors))
+
+
+def by_rows(values: pa.BinaryArray, row: Callable[[bytes], Any], build: Callable[[list[Any]], pa.Array]) -> Decoded:
+    """Each payload by `row`, and one array of what came out. What `build` does not take is looked for row by row."""
+    import pyarrow as pa
+
+    found: list[Any] = []
+    reasons: dict[int, str] = {}
+    for at, payload in enumerate(values.to_pylist()):
+        try:
+            found.append(None if payload is None else row(payload))
+        except Unfit as error:
+            found.append(None)
+            reasons[at] = str(error)
+    try:
+        array = build(found)
+    except _REFUSED:
+        for at, each in enumerate(found):
+            try:
+                build([each])
+            except _REFUSED as error:
+                found[at] = None
+                reasons[at] = f"not a value of its type: {error}"
+        array = build(found)
+    if not reasons:
+        return Decoded(array)
+    return Decoded(array, pa.array([_short(reasons.get(at)) for at in range(len(found))], pa.string()))
+
+
+_REFUSED = (ValueError, TypeError, OverflowError, ArithmeticError)  # Arrow's are among them
+
+
+def _short(reason: str | None) -> str | None:
+    if reason is None:
+        return None
+    line = " ".join(reason.encode("utf-8", "replace").decode().split())
+    return line if len(line) <= REASON_CHARS_MAX else f"{line[: REASON_CHARS_MAX - 1]}…"

@@ -1,0 +1,51 @@
+"""The options that say what payloads are: texts, checked on the driver; executors make the decoder of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydanube.base.errors import OptionInvalid
+
+RAW, JSON, AVRO, PROTOBUF = FORMATS = ("raw", "json", "avro", "protobuf")
+PERMISSIVE, FAILFAST = MODES = ("permissive", "failfast")
+VALUE_NAMES = ("value.format", "value.schema", "value.message", "value.mode")
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """What makes typed columns of payloads."""
+
+    format: str
+    schema: str
+    message: str | None = None  # of Protobuf
+    fail_fast: bool = False
+
+
+def value_options(values: Mapping[str, str]) -> ValueOptions | None:
+    """None for payloads as they are."""
+    format = values.get("value.format", RAW).strip().lower()
+    if format not in FORMATS:
+        raise OptionInvalid(f"value.format is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not {format[:100]!r}")
+    if format == RAW:
+        for name in VALUE_NAMES[1:]:
+            if name in values:
+                raise OptionInvalid(f"{name} needs value.format json, avro or protobuf")
+        return None
+    if not values.get("value.schema", "").strip():
+        raise OptionInvalid(f"value.format {format} needs value.schema: {_MEANT[format]}")
+    if ("value.message" in values) != (format == PROTOBUF):
+        raise OptionInvalid(
+            "value.message names the message of Protobuf: given with value.format protobuf, and only then"
+        )
+    mode = values.get("value.mode", PERMISSIVE).strip().lower()
+    if mode not in MODES:
+        raise OptionInvalid(f"value.mode is PERMISSIVE or FAILFAST, not {mode[:100]!r}")
+    return ValueOptions(format, values["value.schema"], values.get("value.message"), mode == FAILFAST)
+
+
+_MEANT = {
+    JSON: "DDL, as in `id BIGINT, name STRING`",
+    AVRO: "the Avro schema as JSON",
+    PROTOBUF: "a FileDescriptorSet in base64",
+}
