@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -198,19 +200,26 @@ def test_positions() -> None:
 
 
 def test_schemas_of_avro_and_protobuf_are_files_beside_the_declaration(tmp_path: Path) -> None:
-    text = '{"type": "record", "name": "R", "fields": []}'
+    text = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
     (tmp_path / "order.avsc").write_text(text)
-    (tmp_path / "order.desc").write_bytes(b"\x0a\x00")
     for schema in ("order.avsc", text, json.loads(text)):
         source = Flow.of(minimal(source={"topic": "o", "format": "avro", "schema": schema}), tmp_path).source
         assert isinstance(source, TopicSource)
         assert source.schema is not None
-        assert json.loads(source.schema.text or "") == json.loads(text)
-    given_schema = {"descriptor": "order.desc", "message": "shop.Order"}
-    source = Flow.of(minimal(source={"topic": "o", "format": "protobuf", "schema": given_schema}), tmp_path).source
+        assert json.loads(source.schema.text) == json.loads(text)
+    (tmp_path / "time.desc").write_bytes(descriptor_set(timestamp_pb2.DESCRIPTOR))
+    declared = {"descriptor": "time.desc", "message": "google.protobuf.Timestamp"}
+    source = Flow.of(minimal(source={"topic": "o", "format": "protobuf", "schema": declared}), tmp_path).source
     assert isinstance(source, TopicSource)
     assert source.schema is not None
-    assert (source.schema.descriptor, source.schema.message) == (str(tmp_path / "order.desc"), "shop.Order")
+    assert base64.b64decode(source.schema.text) == (tmp_path / "time.desc").read_bytes()
+    assert source.schema.message == "google.protobuf.Timestamp"
+
+
+def descriptor_set(file: Any) -> bytes:
+    found = descriptor_pb2.FileDescriptorSet()
+    file.CopyToProto(found.file.add())
+    return found.SerializeToString()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,24 @@
 """Pipelines: declared flows from a source through SQL and Python to tables and topics, run by Spark.
 
+A file is read by `flow`; `topic`, `files` and `rate` make the same in Python. `build` makes a query of it, with the
+steps of `transforms`, and `runner` keeps that running.
 Needs `pip install pydanube[pipeline]` and Java.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydanube.pipeline.api import Pipeline, files, rate, topic
+    from pydanube.pipeline.flow import Flow
+
+__all__ = ["Flow", "Pipeline", "files", "rate", "topic"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when they are first asked for: executors need none of them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("pydanube.pipeline.flow" if name == "Flow" else "pydanube.pipeline.api"), name)

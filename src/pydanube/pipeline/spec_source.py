@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from pydanube.adapters.objects_url import is_secret
 from pydanube.base.errors import DanubeError, FlowInvalid
 from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
 from pydanube.pipeline.spec_fields import Section, absolute, check_no_secrets, parse_size, shown
+from pydanube.spark.decode import decoder_of
+from pydanube.spark.decode_options import ValueOptions
 from pydanube.spark.options import DEFAULT_URL, Options, whole_name
 
 KINDS = ("topic", "topics", "pattern", "files", "rate")
@@ -38,15 +41,14 @@ OF_TOPICS = (
 )
 OF_FILES = ("format", "schema", "options", "max_files")
 RECORDS_MAX = 1_000_000  # of one trigger, if nothing is said
-SCHEMA_FILE_BYTES_MAX = 4 * 1024 * 1024
+SCHEMA_FILE_BYTES_MAX = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """How payloads become columns. `text` is DDL or Avro's JSON; a descriptor of Protobuf is a file."""
+    """How payloads become columns: DDL, Avro's JSON, or a FileDescriptorSet of Protobuf in base64 and a message."""
 
-    text: str | None = None
-    descriptor: str | None = None
+    text: str
     message: str | None = None
 
 
@@ -264,10 +266,24 @@ def _schema(section: Section) -> Schema | None:
     if "schema" not in section:
         raise section.wrong("schema", f"is missing: format {kind} needs it")
     if kind == PROTOBUF:
-        return _protobuf(section)
-    if kind == AVRO:
-        return Schema(text=_avro(section))
-    return Schema(text=section.text("schema"))
+        schema = _protobuf(section)
+    else:
+        schema = Schema(_avro(section) if kind == AVRO else section.text("schema"))
+    _check_schema(section, kind, schema)
+    return schema
+
+
+def _check_schema(section: Section, kind: str, schema: Schema) -> None:
+    """As workers will read it. Where what reads it is not installed, it is looked at later."""
+    try:
+        decoder_of(ValueOptions(kind, schema.text, schema.message))
+    except DanubeError as error:
+        reason = " ".join(str(error).replace("value.schema", "it").split())
+        raise section.wrong("schema", reason) from None
+    except RecursionError:
+        raise section.wrong("schema", "is nested too deeply") from None
+    except ModuleNotFoundError:
+        return
 
 
 def _avro(section: Section) -> str:
@@ -295,10 +311,9 @@ def _avro(section: Section) -> str:
 
 def _protobuf(section: Section) -> Schema:
     inner = Section(section.key("schema"), section.raw("schema"), ("descriptor", "message"), section.folder)
-    descriptor = absolute(inner.text("descriptor"), section.folder)
     message = inner.text("message")
-    _content(inner, "descriptor", descriptor)
-    return Schema(descriptor=descriptor, message=message)
+    content = _content(inner, "descriptor", absolute(inner.text("descriptor"), section.folder))
+    return Schema(base64.b64encode(content).decode(), message)
 
 
 def _content(section: Section, name: str, path: str) -> bytes:
@@ -331,7 +346,7 @@ def _files(section: Section, mode: str, expect: tuple[str, ...]) -> FileSource:
     return FileSource(
         path=section.place("files"),
         format=section.one_of("format", FILE_FORMATS),
-        schema=Schema(text=section.text("schema")),
+        schema=Schema(section.text("schema")),
         options=options,
         max_files=section.whole("max_files", 1, OFFSET_MAX),
         mode=mode,

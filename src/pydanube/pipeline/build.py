@@ -1,0 +1,309 @@
+"""A declared pipeline as one query of Spark: source, steps and sinks put together.
+
+Rows that do not fit are told apart before the first step. They go past all steps, in the same batch, to the sink, which
+knows them by the column `_dead`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from pydanube.base.errors import FlowInvalid
+from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.spec_sinks import Sink, TopicSink
+from pydanube.pipeline.spec_source import PERMISSIVE, RAW, FileSource, RateSource, TopicSource
+from pydanube.pipeline.transforms import apply, told
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import DataType
+
+DEAD = "_dead"
+CORRUPT = "_corrupt_record"
+EVENT_TIME, MESSAGE = "event_time", "message"
+SINK_FORMAT = "danube_tables"
+_PARTS = "_danube_parts"  # of a row as it came, until it is known whether it fits
+_ABOUT = ("topic", "partition", "offset", "timestamp", "key")
+_NO_PLACE = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp", "key": "binary"}
+_UNHOLDABLE = ("void", "interval", "variant", "calendar")
+
+
+def query(
+    spark: SparkSession,
+    flow: Flow,
+    *,
+    url: str,
+    checkpoint: str | None = None,
+    start: str | None = None,
+    replaces: tuple[str, ...] = (),
+    available_now: bool | None = None,
+) -> StreamingQuery:
+    """Starts it. `start` is for a checkpoint that is new; `replaces` are queries in whose place this one is put."""
+    frame = transformed(source(spark, flow, url, start), flow)
+    check_columns(frame, flow)
+    _make_topics(flow, url)
+    place = checkpoint or flow.checkpoint
+    writer = frame.writeStream.queryName(flow.name).option("checkpointLocation", place).outputMode(flow.output_mode)
+    if flow.available_now if available_now is None else available_now:
+        writer = writer.trigger(availableNow=True)
+    elif flow.trigger is not None:
+        writer = writer.trigger(processingTime=str(flow.trigger))
+    if flow.console is not None:
+        return writer.format("console").options(numRows=flow.console.rows, truncate=False).start()
+    plan = json.dumps(flow.plan(url, replaces))
+    if flow.output_mode == "update":
+        return writer.foreachBatch(Batches(plan, place)).start()
+    return writer.format(SINK_FORMAT).option("plan", plan).start()
+
+
+class Batches:
+    """What foreachBatch is given: values only, for over Connect it is sent to the server."""
+
+    def __init__(self, plan: str, checkpoint: str) -> None:
+        self.plan = plan
+        self.checkpoint = checkpoint
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        options = {"plan": self.plan, "checkpointLocation": self.checkpoint}
+        frame.write.format(SINK_FORMAT).options(**options).mode("append").save()
+
+
+def batch(spark: SparkSession, flow: Flow, url: str, start: str | None = None) -> DataFrame:
+    """The same flow over what there is now: rows as the stream would have written them at its end."""
+    return transformed(source(spark, flow, url, start, streaming=False), flow)
+
+
+def explain(spark: SparkSession, flow: Flow, url: str) -> str:
+    """The flow in words, the columns that it writes, and Spark's plan. Nothing is started."""
+    frame = transformed(source(spark, flow, url), flow)
+    check_columns(frame, flow)
+    columns = [f"  {each.name} {each.dataType.simpleString()}" for each in frame.schema.fields if each.name != DEAD]
+    said = io.StringIO()
+    with redirect_stdout(said):
+        frame.explain(mode="formatted")
+    return "\n".join([*flow.words(), "columns", *columns, "", said.getvalue().strip(), ""])
+
+
+# -- rows as they come -------------------------------------------------------------------------------------------------
+
+
+def source(spark: SparkSession, flow: Flow, url: str, start: str | None = None, *, streaming: bool = True) -> DataFrame:
+    """What the first step sees as `input`; with dead letters also `_dead`, which is null if a row fits."""
+    with told("source"):
+        found = flow.source
+        if isinstance(found, TopicSource):
+            return _of_topic(spark, flow, found, url, start, streaming)
+        reader: Any = spark.readStream if streaming else spark.read
+        if isinstance(found, RateSource):
+            if not streaming:
+                raise FlowInvalid("source.rate: makes rows as time goes by; there is no batch of it")
+            frame = reader.format("rate").option("rowsPerSecond", found.rows_per_second).load()
+        else:
+            frame = _files(reader, found, streaming)
+        return _judged(frame, flow, None)
+
+
+def topic_options(flow: Flow, url: str, start: str | None = None, *, streaming: bool = True) -> dict[str, str]:
+    """Of `format("danube")`."""
+    found = flow.source
+    assert isinstance(found, TopicSource)
+    options = {"url": found.url or url, "includeAttributes": _said(found.attributes), **found.starting(start)}
+    options["failOnDataLoss"] = _said(found.fail_on_data_loss)
+    if found.topics:
+        options["topic"] = ",".join(found.topics)
+    elif found.pattern is not None:
+        options["topicPattern"] = found.pattern
+    if streaming:
+        options["maxRecordsPerTrigger"] = str(found.max_records)
+        if found.max_bytes is not None:
+            options["maxBytesPerTrigger"] = str(found.max_bytes)
+        if found.subscription is not None:
+            options["subscription"] = found.subscription
+    if found.schema is not None:
+        options |= {"value.format": found.format, "value.mode": found.mode, "value.schema": found.schema.text}
+        if found.schema.message is not None:
+            options["value.message"] = found.schema.message
+    more = {"tls.ca": found.ca, "objects.url": found.objects_url}
+    return options | {name: text for name, text in more.items() if text is not None}
+
+
+def _said(flag: bool) -> str:
+    return str(flag).lower()
+
+
+def _of_topic(
+    spark: SparkSession, flow: Flow, found: TopicSource, url: str, start: str | None, streaming: bool
+) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    reader: Any = spark.readStream if streaming else spark.read
+    raw = reader.format("danube").options(**topic_options(flow, url, start, streaming=streaming)).load()
+    time = f.coalesce(f.col("event_time"), f.col("timestamp"))
+    if found.format == RAW:
+        columns = [time.alias(name) if name == EVENT_TIME else f.col(name) for name in raw.columns]
+        parts = f.struct(*_ABOUT, f.col("value"), f.lit(None).cast("string").alias("error"))
+        return _judged(raw.select(*columns, parts.alias(_PARTS)), flow, _PARTS)
+    fields = [each.name for each in raw.schema["value"].dataType.fields]
+    names = {name.lower() for name in fields}
+    if DEAD in names or _PARTS in names:
+        raise FlowInvalid(f"source.schema: a field cannot be called {DEAD} or {_PARTS}")
+    columns = [f.col("value")[name].alias(name) for name in fields]
+    if EVENT_TIME not in names:
+        columns.append(time.alias(EVENT_TIME))
+    if MESSAGE not in names:
+        attributes = ["attributes"] if found.attributes else []
+        columns.append(
+            f.struct("topic", "partition", "offset", "timestamp", "event_time", "key", *attributes).alias(MESSAGE)
+        )
+    if found.mode != PERMISSIVE:  # the source itself ends the query at a payload that does not fit
+        return _judged(raw.select(*columns), flow, None)
+    payload = f.coalesce(f.col("value_raw"), f.to_json("value").cast("binary"))
+    parts = f.struct(*_ABOUT, payload.alias("value"), f.col("value_error").alias("error"))
+    return _judged(raw.select(*columns, parts.alias(_PARTS)), flow, _PARTS)
+
+
+def _files(reader: Any, found: FileSource, streaming: bool) -> DataFrame:
+    schema = found.schema.text
+    options = dict(found.options)
+    if found.format != "parquet":
+        permissive = found.mode == PERMISSIVE
+        options["mode"] = "PERMISSIVE" if permissive else "FAILFAST"
+        if permissive:
+            schema += f", `{CORRUPT}` STRING"
+            options["columnNameOfCorruptRecord"] = CORRUPT
+    if streaming and found.max_files is not None:
+        options["maxFilesPerTrigger"] = str(found.max_files)
+    frame: DataFrame = reader.format(found.format).schema(schema).options(**options).load(found.path)
+    return frame
+
+
+def _judged(frame: DataFrame, flow: Flow, parts: str | None) -> DataFrame:
+    """Rows and what is wrong with them. `parts` is the column that has the row as it came, if there is one."""
+    from pyspark.sql import functions as f
+
+    shown = [name for name in frame.columns if name not in (parts, CORRUPT)]
+    failed = _failed(flow)
+    if flow.dead_letters is None:
+        if failed is not None:  # ends the query with the first
+            fits = f.when(failed.isNull(), f.lit(True)).otherwise(
+                f.raise_error(f.concat(f.lit("row_invalid: "), failed))
+            )
+            frame = frame.where(fits)
+        return frame.select(*map(_column, shown))
+    own: Column | None = None
+    if parts is not None:
+        own = f.col(parts)["error"]
+        about = [f.col(parts)[name].alias(name) for name in (*_ABOUT, "value")]
+    else:
+        about = [f.lit(None).cast(kind).alias(name) for name, kind in _NO_PLACE.items()]
+        text: Column = f.to_json(f.struct(*map(_column, shown)))
+        if CORRUPT in frame.columns:
+            own = f.when(f.col(CORRUPT).isNotNull(), f.lit("the record does not fit the schema"))
+            text = f.coalesce(f.col(CORRUPT), text)
+        about.append(text.cast("binary").alias("value"))
+    errors = [each for each in (own, failed) if each is not None]
+    error = f.coalesce(*errors)
+    return frame.select(
+        *map(_column, shown), f.when(error.isNotNull(), f.struct(*about, error.alias("error"))).alias(DEAD)
+    )
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.col("`" + name.replace("`", "``") + "`")
+
+
+def _failed(flow: Flow) -> Column | None:
+    """The first expectation that a row does not meet, in words; null if it meets all."""
+    from pyspark.sql import functions as f
+
+    found: Column | None = None
+    for text in flow.source.expect:
+        unmet = ~f.coalesce(f.expr(text).cast("boolean"), f.lit(False))
+        said = f.lit(f"expected {text}")
+        found = f.when(unmet, said) if found is None else found.when(unmet, said)
+    return found
+
+
+# -- rows as they go ---------------------------------------------------------------------------------------------------
+
+
+def transformed(frame: DataFrame, flow: Flow) -> DataFrame:
+    """After all steps; `_dead` is the last column, if there are dead letters."""
+    from pyspark.sql import functions as f
+
+    if flow.dead_letters is None:
+        return apply(frame, flow.transforms)
+    if not flow.transforms:
+        return frame
+    kind = frame.schema[DEAD].dataType
+    main = apply(frame.where(f.col(DEAD).isNull()).drop(DEAD), flow.transforms)
+    bad = frame.where(f.col(DEAD).isNotNull()).select(DEAD)
+    return main.withColumn(DEAD, f.lit(None).cast(kind)).unionByName(bad, allowMissingColumns=True)
+
+
+def check_columns(frame: DataFrame, flow: Flow) -> None:
+    """What sinks need of the columns, as far as it is known before there is a row."""
+    fields = [each for each in frame.schema.fields if each.name != DEAD]
+    names = [each.name for each in fields]
+    folded = [name.lower() for name in names]
+    twice = next((name for at, name in enumerate(names) if name.lower() in folded[:at]), None)
+    if twice is not None:
+        raise FlowInvalid(f"sink: the column {twice} would be there twice")
+    if not names:
+        raise FlowInvalid("sink: the rows have no columns")
+    if flow.console is not None:
+        return
+    for each in fields:
+        if (kind := _unholdable(each.dataType)) is not None:
+            raise FlowInvalid(
+                f"sink: the column {each.name} has the type {kind}, which no table has; CAST it to another"
+            )
+    for at, sink in enumerate(flow.sinks):
+        path = "sink" if len(flow.sinks) == 1 else f"sink[{at}]"
+        for key, name in _needed(sink):
+            if name not in names:
+                close = get_close_matches(name, names, 1, 0.5)
+                end = f"is {close[0]} meant?" if close else f"there are {', '.join(names)}"
+                raise FlowInvalid(f"{path}.{key}: there is no column {name!r:.80}; {end[:400]}")
+
+
+def _needed(sink: Sink) -> list[tuple[str, str]]:
+    """Columns that a sink names, with the key that does."""
+    if isinstance(sink, TopicSink):
+        return [(key, name) for key, name in (("key", sink.key), ("value", sink.value)) if name is not None]
+    found = [("partition_by", name) for name in getattr(sink, "partition_by", ())]
+    if (upsert := getattr(sink, "upsert", None)) is not None:
+        found += [("upsert.keys", name) for name in upsert.keys]
+        found += [("upsert.latest_by", upsert.latest_by)] if upsert.latest_by is not None else []
+    return found
+
+
+def _unholdable(kind: DataType) -> str | None:
+    """The type, or one in it, that no target can hold."""
+    inner = [each.dataType for each in getattr(kind, "fields", ())]
+    inner += [getattr(kind, name) for name in ("elementType", "keyType", "valueType") if hasattr(kind, name)]
+    if inner:
+        return next((found for each in inner if (found := _unholdable(each)) is not None), None)
+    name = kind.simpleString()
+    return name if name.startswith(_UNHOLDABLE) else None
+
+
+def _make_topics(flow: Flow, url: str) -> None:
+    """Those that are to have partitions, if they are not there yet."""
+    from pydanube.base.errors import TopicExists
+    from pydanube.spark.link import link_to
+
+    for sink in (*flow.sinks, flow.dead_letters):
+        if isinstance(sink, TopicSink) and sink.create_partitions is not None:
+            link = link_to(sink.url or flow.url or url, sink.ca)
+            try:
+                link.wait(link.client.admin.create_topic(sink.topic, partitions=sink.create_partitions))
+            except TopicExists:
+                continue

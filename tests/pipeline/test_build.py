@@ -1,0 +1,312 @@
+"""Flows as queries of a real Spark: SQL, windows, updates, dead letters, Python, files and a generator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pydanube.base.errors import FlowInvalid
+from pydanube.pipeline.build import batch, explain, query
+from pydanube.pipeline.flow import Flow
+from pydanube.sync import Client
+
+DDL = "id BIGINT, customer STRING, amount DOUBLE"
+NOON = 1_769_860_800_000_000  # 2026-01-31T12:00Z
+MINUTE = 60_000_000
+Make = Callable[..., Flow]
+
+
+@pytest.fixture
+def make(topic: str, tmp_path: Path) -> Make:
+    """A flow from the test's topic to a Delta table, and what a test says otherwise."""
+
+    def made(source: Mapping[str, Any] | None = None, **others: Any) -> Flow:
+        found = {"topic": topic, "format": "json", "schema": DDL, **(source or {})}
+        if source is not None and ({"files", "rate"} & set(source)):
+            found = dict(source)
+        plain = {"name": "flow", "source": found, "sink": {"delta": "out"}, "checkpoint": "points"}
+        return Flow.of(plain | others, tmp_path)
+
+    return made
+
+
+def publish(client: Client, topic: str, orders: Iterable[tuple[int, str, float, int | None]]) -> None:
+    """Each with its id, customer and amount, and the seconds after noon at which it happened."""
+    with client.producer(topic) as producer:
+        for id, customer, amount, seconds in orders:
+            value = json.dumps({"id": id, "customer": customer, "amount": amount}).encode()
+            producer.send(value, key=customer, event_time=None if seconds is None else NOON + seconds * 1_000_000)
+        producer.flush()
+
+
+def run(spark: SparkSession, flow: Flow, url: str) -> None:
+    """Until all that there is now is done."""
+    running = query(spark, flow, url=url, available_now=True)
+    try:
+        assert running.awaitTermination(120)
+    finally:
+        running.stop()
+
+
+def table(place: Path, *columns: str) -> list[tuple[Any, ...]]:
+    found = DeltaTable(str(place)).to_pyarrow_table()
+    return sorted(tuple(each[name] for name in columns or found.column_names) for each in found.to_pylist())
+
+
+def test_a_windowed_aggregate_with_late_data_gives_what_the_batch_gives(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path
+) -> None:
+    """One batch a trigger of three: rows come out of order, but none later than the watermark lets them."""
+    orders = [(n, "ab"[n % 2], float(n), (n * 37) % 240) for n in range(24)]
+    orders.sort(key=lambda each: each[3] // 60)  # within a minute they are mixed
+    orders[7], orders[9] = orders[9], orders[7]
+    orders += [orders[3], (99, "a", 1.0, 200), (100, "end", 0.0, 3600)]  # one twice, one a minute late, one far ahead
+    flow = make(
+        {"max_records": 6},
+        transforms=[
+            {"watermark": {"column": "event_time", "delay": "4 minutes"}},
+            {"deduplicate": ["id"]},
+            {
+                "aggregate": {
+                    "window": "1 minute",
+                    "slide": "30 s",
+                    "by": ["customer"],
+                    "values": {"total": "sum(amount)"},
+                }
+            },
+        ],
+    )
+    publish(client, topic, orders)
+    run(spark, flow, url)
+    wanted = [tuple(row) for row in batch(spark, flow, url).collect() if row.customer != "end"]
+    columns = ("window_start", "window_end", "customer", "total")
+    found = [
+        (a.replace(tzinfo=None), b.replace(tzinfo=None), *rest) for a, b, *rest in table(tmp_path / "out", *columns)
+    ]
+    assert found == sorted((a.replace(tzinfo=None), b.replace(tzinfo=None), *rest) for a, b, *rest in wanted)
+    assert sum(each[3] for each in found) == 2 * (sum(range(24)) + 1)  # each row is in two windows
+
+
+def test_updates_go_over_the_rows_with_the_same_keys(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path
+) -> None:
+    flow = make(
+        transforms=[{"aggregate": {"by": ["customer"], "values": {"orders": "count(*)", "total": "sum(amount)"}}}],
+        output_mode="update",
+        sink={"delta": "out", "upsert": {"keys": ["customer"]}},
+    )
+    publish(client, topic, [(1, "ann", 5.0, 0), (2, "bob", 1.0, 0)])
+    run(spark, flow, url)
+    assert table(tmp_path / "out") == [("ann", 1, 5.0), ("bob", 1, 1.0)]
+    publish(client, topic, [(3, "ann", 2.0, 0), (4, "cy", 9.0, 0)])
+    run(spark, flow, url)
+    assert table(tmp_path / "out") == [("ann", 2, 7.0), ("bob", 1, 1.0), ("cy", 1, 9.0)]
+
+
+def test_rows_that_do_not_fit_go_past_all_steps_to_the_dead_letters(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path
+) -> None:
+    """With steps, rows are read by two ways, and without any by one: in the end there is no difference."""
+    publish(client, topic, [(1, "ann", 5.0, 0), (2, "bob", -1.0, None), (3, "cy", 2.0, None)])
+    with client.producer(topic) as producer:
+        producer.send(b"nonsense", key="k").result()
+    letters = [(0, 1, "expected amount >= 0", b'{"id":2,"customer":"bob","amount":-1.0}'), (0, 3, None, b"nonsense")]
+    for place, steps in (("plain", []), ("steps", [{"sql": "SELECT id, event_time, message FROM input WHERE id < 9"}])):
+        flow = make(
+            {"expect": ["amount >= 0", "customer IS NOT NULL"]},
+            name=place,
+            transforms=steps,
+            sink={"delta": f"{place}/out"},
+            dead_letters={"delta": f"{place}/dead"},
+            checkpoint=f"{place}/points",
+        )
+        run(spark, flow, url)
+        good = DeltaTable(str(tmp_path / place / "out")).to_pyarrow_table().to_pylist()
+        assert sorted((each["id"], each["message"]["offset"]) for each in good) == [(1, 0), (3, 2)]
+        by_id = {each["id"]: each for each in good}
+        assert by_id[1]["event_time"].timestamp() * 1_000_000 == NOON
+        assert by_id[3]["event_time"] == by_id[3]["message"]["timestamp"]  # for it has none of its own
+        dead = DeltaTable(str(tmp_path / place / "dead")).to_pyarrow_table().to_pylist()
+        assert [each["topic"] for each in dead] == [topic, topic]
+        assert {each["pipeline"] for each in dead} == {place}
+        found = sorted((each["partition"], each["offset"], each["error"], each["value"]) for each in dead)
+        assert found[0] == letters[0]
+        assert found[1][:2] == letters[1][:2]
+        assert found[1][3] == b"nonsense"
+        assert "JSON" in found[1][2]
+
+
+def test_a_row_that_is_not_as_expected_ends_a_pipeline_without_dead_letters(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path
+) -> None:
+    publish(client, topic, [(1, "ann", 5.0, 0), (2, "bob", -1.0, 0)])
+    running = query(spark, make({"expect": ["amount >= 0"]}), url=url, available_now=True)
+    with pytest.raises(Exception, match="row_invalid: expected amount >= 0"):
+        running.awaitTermination(120)
+    assert table(tmp_path / "out") == []
+
+
+FUNCTIONS = """
+from dataclasses import dataclass
+from pyspark.sql.functions import udf
+import words
+
+@dataclass
+class Greeting:
+    text: str
+
+@udf("string")
+def greet(name):
+    return Greeting(words.greeting(name)).text
+
+def clean(frame):
+    return frame.select("value", greet(frame.key.cast("string")).alias("said"))
+
+def nothing(frame):
+    return 7
+
+def broken(frame):
+    return frame.absent
+"""
+
+
+def test_python_of_a_file_beside_the_flow_works_in_the_workers(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    (tmp_path / "words.py").write_text("def greeting(name):\n    return f'hello {name}'\n")
+    raw = {"format": "raw", "schema": None}
+    publish(client, topic, [(1, "ann", 5.0, 0)])
+    run(spark, make(raw, transforms=[{"python": "functions.py:clean"}]), url)
+    assert table(tmp_path / "out", "said") == [("hello ann",)]
+    for name, said in (
+        ("nothing", "nothing must return a DataFrame, not int"),
+        ("broken", "broken failed: "),
+        ("absent", "functions.py has no function absent"),
+    ):
+        with pytest.raises(FlowInvalid, match=said) as caught:
+            batch(spark, make(raw, transforms=[{"python": f"functions.py:{name}"}]), url)
+        assert str(caught.value).startswith("transforms[0].python: ")
+    (tmp_path / "functions.py").write_text("def clean(:")
+    with pytest.raises(FlowInvalid, match="cannot be loaded: SyntaxError"):
+        batch(spark, make(raw, transforms=[{"python": "functions.py:clean"}]), url)
+
+
+def test_files_of_every_kind_and_those_that_do_not_fit(
+    spark: SparkSession, make: Make, url: str, tmp_path: Path
+) -> None:
+    contents = {
+        "csv": "id,name\n1,ann\nx,bob\n",
+        "json": '{"id": 1, "name": "ann"}\n{"id": "x"}\n',
+    }
+    for kind, content in contents.items():
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / f"a.{kind}").write_text(content)
+        source = {"files": kind, "format": kind, "schema": "id INT, name STRING", "expect": ["id > 0"]}
+        if kind == "csv":
+            source["options"] = {"header": True}
+        places = {"sink": {"parquet": f"{kind}-out"}, "dead_letters": {"delta": f"{kind}-dead"}}
+        run(spark, make(source, name=kind, checkpoint=f"{kind}-points", **places), url)
+        assert pq.read_table(tmp_path / f"{kind}-out").to_pylist() == [{"id": 1, "name": "ann"}]
+        [letter] = table(tmp_path / f"{kind}-dead", "error", "value", "topic")
+        assert letter == ("the record does not fit the schema", content.split("\n")[-2].encode(), None)
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32())}), tmp_path / "parquet" / "a.parquet")
+    source = {"files": "parquet", "format": "parquet", "schema": "id INT"}
+    run(spark, make(source, transforms=[{"sql": "SELECT id * 2 AS twice FROM input"}]), url)
+    assert table(tmp_path / "out") == [(2,), (4,)]
+
+
+def test_a_generator_and_a_table_that_is_replaced(spark: SparkSession, make: Make, url: str, tmp_path: Path) -> None:
+    flow = make(
+        {"rate": {"rows_per_second": 100}},
+        transforms=[{"sql": "SELECT count(*) AS rows FROM input"}],
+        output_mode="complete",
+        trigger="100 ms",
+    )
+    running = query(spark, flow, url=url)
+    try:
+        while running.exception() is None and not any(each.numInputRows for each in running.recentProgress):
+            running.awaitTermination(1)
+    finally:
+        running.stop()
+    [(rows,)] = table(tmp_path / "out")
+    assert rows % 100 == 0
+    with pytest.raises(FlowInvalid, match=r"source\.rate: makes rows as time goes by"):
+        batch(spark, flow, url)
+
+
+def test_two_flows_in_one_session_each_see_their_own_input(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str
+) -> None:
+    publish(client, topic, [(1, "ann", 5.0, 0)])
+    steps = [
+        {"sql": "WITH both AS (SELECT a.id FROM input a JOIN input b USING (id)) SELECT id, '{}' AS x FROM both -- end"}
+    ]
+    one = batch(spark, make(transforms=steps), url)
+    two = batch(
+        spark, make({"format": "raw", "schema": None}, transforms=[{"sql": "SELECT input.offset FROM input"}]), url
+    )
+    assert [tuple(each) for each in one.collect()] == [(1, "{}")]
+    assert [tuple(each) for each in two.collect()] == [(0,)]
+    assert spark.sql("SHOW VIEWS").collect() == []
+
+
+def test_what_spark_says_of_a_step_is_one_line_with_its_key(spark: SparkSession, make: Make, url: str) -> None:
+    assert "to delta:" in (said := explain(spark, make(), url))
+    assert "  amount double" in said
+    assert "Physical Plan" in said
+    late = {"watermark": {"delay": "1 s"}}
+    for steps, others, begin in (
+        ([{"sql": "SELECT amnt FROM input"}], {}, "transforms[0].sql: A column, variable, or function parameter with"),
+        ([{"sql": "SELEC 1"}], {}, "transforms[0].sql: Syntax error"),
+        ([{"sql": "DROP TABLE x"}], {}, "transforms[0].sql: Syntax error"),
+        ([late, {"deduplicate": ["absent"]}], {}, 'transforms[1].deduplicate: Cannot resolve column name "absent"'),
+        ([{"sql": "SELECT NULL AS n FROM input"}], {}, "sink: the column n has the type void"),
+        (
+            [{"sql": "SELECT struct(INTERVAL 1 DAY) AS n FROM input"}],
+            {},
+            "sink: the column n has the type interval day",
+        ),
+        ([{"sql": "SELECT id, ID FROM input"}], {}, "sink: the column ID would be there twice"),
+        (
+            [],
+            {"sink": {"delta": "o", "partition_by": ["custmer"]}},
+            "sink.partition_by: there is no column 'custmer'; is ",
+        ),
+        (
+            [],
+            {"sink": {"delta": "o", "upsert": {"keys": ["x"]}}},
+            "sink.upsert.keys: there is no column 'x'; there are",
+        ),
+        ([], {"sink": {"topic": "o", "key": "x"}}, "sink.key: there is no column 'x'"),
+    ):
+        with pytest.raises(FlowInvalid) as caught:
+            explain(spark, make(transforms=steps, **others), url)
+        assert str(caught.value).startswith(begin)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(FlowInvalid, match="amnt"):
+        explain(spark, make({"expect": ["amnt > 1"]}), url)
+
+
+def test_a_topic_is_made_with_the_partitions_that_it_is_to_have(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str
+) -> None:
+    publish(client, topic, [(1, "ann", 5.0, 0), (2, "bob", 1.0, 0)])
+    flow = make(
+        transforms=[{"sql": "SELECT id, customer FROM input"}],
+        sink={"topic": f"{topic}-out", "key": "customer", "create_partitions": 3},
+    )
+    run(spark, flow, url)
+    run(spark, flow, url)  # it is there now
+    assert client.admin.describe_topic(f"{topic}-out")["partitions"] == 3
+    found = spark.read.format("danube").options(url=url, topic=f"{topic}-out").load().collect()
+    assert sorted((row.key, json.loads(row.value)["id"]) for row in found) == [(b"ann", 1), (b"bob", 2)]
