@@ -13,10 +13,14 @@ import nbclient
 import nbformat
 import pytest
 
+from pydanube.base.errors import JavaMissing
+from pydanube.pipeline import Flow
+from pydanube.spark.launch import find_java
 from pydanube.testing.broker import broker_thread
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SECONDS_MAX = 60
+SPARK_SECONDS_MAX = 300  # a JVM takes its time on a machine that is busy
 
 
 @pytest.fixture
@@ -25,11 +29,21 @@ def url() -> Iterator[str]:
         yield address
 
 
-def run(name: str, url: str) -> str:
+@pytest.fixture
+def java() -> None:
+    """What needs it is skipped without, but not in CI."""
+    try:
+        find_java()
+    except JavaMissing as why:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(why))
+
+
+def run(name: str, url: str, folder: Path | None = None, seconds: int = SECONDS_MAX) -> str:
     command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=SECONDS_MAX, env=os.environ | {"DANUBE_URL": url}
-    )
+    environment = os.environ | {"DANUBE_URL": url}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -48,6 +62,24 @@ def test_the_import_publishes_once_however_often_it_runs(url: str) -> None:
         "24 readings, 20.5 degrees on average",
         "the last one: b'26 degrees'",
     ]
+
+
+def test_the_pipeline_writes_every_minute_that_is_over(url: str, java: None, tmp_path: Path) -> None:
+    """Ten minutes of orders, of which the watermark leaves two open: eight, for each of three customers."""
+    first, *lines = run("orders_to_delta.py", url, tmp_path, SPARK_SECONDS_MAX).splitlines()
+    assert first.startswith("finished after ")
+    assert len(lines) == 8 * 3
+    assert all(" 4 orders " in line for line in lines)
+    assert len({line.split()[0] for line in lines}) == 8
+
+
+def test_the_pipeline_in_a_file_is_the_one_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from orders_to_delta import pipeline
+
+    declared = Flow.load(EXAMPLES / "orders_by_minute.yaml")
+    assert pipeline.flow(declared.name, checkpoint="lake/checkpoint") == declared
 
 
 def test_the_notebook_runs_inside_its_loop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
