@@ -183,6 +183,16 @@ def test_a_schema_that_cannot_be_used_is_refused(schema: Any, said: str) -> None
     assert len(str(raised.value)) < 400
 
 
+def test_what_could_have_too_many_items_is_not_looked_into() -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "boolean"}]}
+    many = b"\x80\x80\x80\x06" + b"\x01" * (6 * 1024 * 1024) + b"\0"
+    values, errors = decoded(record({"type": "array", "items": inner}), b"\x02\x01\0", many)
+    assert values == [{"f0": [{"x": True}]}, None]
+    assert "there may be more than 4194304 items" in str(errors[1])
+    [plain], errors = decoded(record({"type": "array", "items": "boolean"}), many)
+    assert (len(plain["f0"]), errors) == (6 * 1024 * 1024, [None])
+
+
 def test_a_type_may_be_used_twice_by_its_name() -> None:
     schema = record(
         {"type": "record", "name": "P", "namespace": "geo", "fields": [{"name": "x", "type": "int"}]}, "geo.P"

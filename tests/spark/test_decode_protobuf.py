@@ -195,6 +195,12 @@ def test_a_row_that_does_not_fit_has_a_reason_and_costs_no_other(payload: bytes,
     assert len(errors[1]) <= 200
 
 
+def test_too_many_items_do_not_fit() -> None:
+    values, errors = decoded(b"", b"\x6a\x00" * 4_194_305)
+    assert [each is None for each in values] == [False, True]
+    assert "more than 4194304 items" in errors[1]
+
+
 def test_proto2() -> None:
     values, errors = decoded(b"\x0a\x01a", b"", b"\x0a\x01\xff", name="shop.Plain", syntax="proto2")
     assert values == [{"text": "a"}, None, None]

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 PIECE_ROWS = 2_048  # measured: fewer cost a call each, more leave the processor's caches
 PIECE_BYTES = 4 * 1024 * 1024
+ITEMS_MAX = (
+    4 * 1024 * 1024
+)  # records, arrays and maps within arrays and maps of one payload: about a gigabyte of objects
 REASON_CHARS_MAX = 200
 ERROR, RAW_VALUE = "value_error", "value_raw"
 

@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import OptionInvalid
-from pydanube.spark.decode import Decoded, Unfit, by_rows, pieces, together
+from pydanube.spark.decode import ITEMS_MAX, Decoded, Unfit, by_rows, pieces, together
 from pydanube.spark.decode_types import DEPTH_MAX, DIGITS_MAX, SCHEMA_CHARS_MAX, list_of, struct_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MARK = b"\xc3\x01"  # of the single-object encoding; the schema's fingerprint follows
 HEAD_BYTES = 10
+PAYLOAD_BYTES_MAX = 1 << 30  # more than any message has
+_LEAST = {"null": 0, "float": 4, "double": 8}  # bytes; others at least one
 WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}  # unions that Spark takes too
 
 
@@ -36,7 +38,8 @@ class AvroDecoder:
             given = json.loads(schema)
             self._schema = fastavro.parse_schema(_without_times(given))
             canonical = to_parsing_canonical_form(self._schema)
-            self.kind, self._wire = _Types().root(given)
+            types = _Types()
+            self.kind, self._wire = types.root(given)
         except (
             SchemaParseException,
             UnknownType,
@@ -48,12 +51,15 @@ class AvroDecoder:
         ) as error:
             raise OptionInvalid(f"value.schema is no Avro schema: {str(error)[:200] or type(error).__name__}") from None
         self._head = MARK + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
+        self._bytes_max = types.bytes_max
         self._read = fastavro.schemaless_reader
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         return together([by_rows(piece, self._row, self._build) for piece in pieces(values)], self.kind)
 
     def _row(self, payload: bytes) -> Any:
+        if len(payload) > self._bytes_max:
+            raise Unfit(f"more than {self._bytes_max} bytes, so there may be more than {ITEMS_MAX} items in it")
         data = BytesIO(payload)
         if payload[:HEAD_BYTES] == self._head:
             data.seek(HEAD_BYTES)
@@ -100,6 +106,7 @@ class _Types:
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
         self._open: list[str] = []  # records that are being looked at
+        self.bytes_max = PAYLOAD_BYTES_MAX  # of a payload, so that it has not too many items
 
     def root(self, schema: Any) -> tuple[pa.DataType, pa.DataType]:
         if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
@@ -114,7 +121,7 @@ class _Types:
         if isinstance(schema, list):
             return self._type(_chosen(schema, at), space, at, depth + 1)
         if isinstance(schema, str):
-            schema = self._named.get(_whole(schema, space)) or self._named.get(schema) or {"type": schema}
+            schema = self._known(schema, space)
         kind = schema["type"]
         if not isinstance(kind, str):
             return self._type(kind, space, at, depth + 1)
@@ -124,13 +131,22 @@ class _Types:
             self._named[_whole(_name(schema), space)] = schema
         if kind == "array":
             item, wire = self._type(schema["items"], space, f"{at}[]", depth + 1)
-            if self._is_empty(schema["items"], space):
-                raise OptionInvalid(f"value.schema: items of {at} take no bytes, so a payload could have any number")
+            self._bound(self._least(schema["items"], space), item, at)
             return list_of(item), list_of(wire)
         if kind == "map":
             item, wire = self._type(schema["values"], space, f"{at}[]", depth + 1)
+            self._bound(1 + self._least(schema["values"], space), item, at)
             return pa.map_(pa.string(), item), pa.map_(pa.string(), wire)
         return _plain(schema, kind, at)
+
+    def _known(self, name: str, space: str) -> Any:
+        return self._named.get(_whole(name, space)) or self._named.get(name) or {"type": name}
+
+    def _bound(self, least: int, item: pa.DataType, at: str) -> None:
+        if least == 0:
+            raise OptionInvalid(f"value.schema: items of {at} take no bytes, so a payload could have any number")
+        if item.num_fields:
+            self.bytes_max = min(self.bytes_max, ITEMS_MAX * least)
 
     def _record(self, schema: dict[str, Any], space: str, at: str, depth: int) -> tuple[pa.DataType, pa.DataType]:
         import pyarrow as pa
@@ -149,20 +165,19 @@ class _Types:
         self._open.pop()
         return struct_of(fields, f"value.schema: {name[:100]}"), pa.struct(wires)
 
-    def _is_empty(self, schema: Any, space: str) -> bool:
-        """Whether a value of it takes no bytes. All that is named in it is known by now."""
-        if isinstance(schema, str):
-            schema = self._named.get(_whole(schema, space)) or self._named.get(schema) or {"type": schema}
+    def _least(self, schema: Any, space: str) -> int:
+        """The fewest bytes that a value of it takes. All that is named in it is known by now."""
         if isinstance(schema, list):
-            return False
-        if not isinstance(schema["type"], str):
-            return self._is_empty(schema["type"], space)
-        if schema["type"] == "fixed":
-            return bool(schema["size"] == 0)
-        if schema["type"] == "record":
+            return 1
+        if isinstance(schema, str):
+            schema = self._known(schema, space)
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self._least(kind, space)
+        if kind in ("record", "error"):
             inner = _whole(_name(schema), space).rpartition(".")[0]
-            return all(self._is_empty(each["type"], inner) for each in schema["fields"])
-        return bool(schema["type"] == "null")
+            return sum(self._least(each["type"], inner) for each in schema["fields"])
+        return int(schema["size"]) if kind == "fixed" else _LEAST.get(kind, 1)
 
 
 def _name(schema: dict[str, Any]) -> str:

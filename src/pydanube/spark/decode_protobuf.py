@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import OptionInvalid
-from pydanube.spark.decode import Decoded, Unfit, by_rows, pieces, together
+from pydanube.spark.decode import ITEMS_MAX, Decoded, Unfit, by_rows, pieces, together
 from pydanube.spark.decode_types import DEPTH_MAX, SCHEMA_CHARS_MAX, list_of, struct_of
 
 if TYPE_CHECKING:
@@ -165,8 +165,9 @@ def _time(found: Any) -> int:
 def _lists(found: list[Any], gather: Gather, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
+    bounds = _bounds(found)
     items = [item for each in found for item in each]
-    return pa.ListArray.from_arrays(_bounds(found), gather(items), type=kind)
+    return pa.ListArray.from_arrays(bounds, gather(items), type=kind)
 
 
 def _bounds(found: Sequence[Any]) -> pa.Array:
@@ -174,6 +175,8 @@ def _bounds(found: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
     lengths = np.fromiter(map(len, found), np.int32, len(found))
+    if lengths.sum() > ITEMS_MAX:
+        raise ValueError(f"more than {ITEMS_MAX} items")
     return pa.array(np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)]))
 
 
@@ -190,8 +193,9 @@ def _map(field: FieldDescriptor, open: tuple[str, ...]) -> tuple[pa.DataType, Ga
 
     def gathered(found: Sequence[Any]) -> pa.Array:
         maps = [get(each) for each in found]
+        bounds = _bounds(maps)
         keys = [key for each in maps for key in each]
         values = [each[key] for each in maps for key in each]
-        return pa.MapArray.from_arrays(_bounds(maps), pa.array(keys, pa.string()), gather(values))
+        return pa.MapArray.from_arrays(bounds, pa.array(keys, pa.string()), gather(values))
 
     return pa.map_(pa.string(), item), gathered
