@@ -346,6 +346,18 @@ def test_a_type_that_delta_does_not_have_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
+def test_a_name_that_parquet_does_not_take_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatch, match="no ' ' in its name, as 'count of'"):
+        DeltaTarget(str(tmp_path / "t")).prepare(pa.schema([("count of", pa.int64())]))
+
+
+def test_a_list_that_is_never_null_is_refused(tmp_path: Path) -> None:
+    kind = pa.list_(pa.field("element", pa.int64()))
+    DeltaTable.create(tmp_path / "t", pa.schema([pa.field("list", kind, nullable=False), ("id", pa.int64())]))
+    with pytest.raises(TableUnsupported, match="list is NOT NULL, which is not checked"):
+        DeltaTarget(str(tmp_path / "t")).prepare(pa.schema([("list", kind), ("id", pa.int64())]))
+
+
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(TargetRefused):

@@ -155,6 +155,7 @@ def test_the_text_above_all_that_begin_so() -> None:
 def test_statistics_are_only_of_the_first_columns(tmp_path: Path) -> None:
     [file] = written(tmp_path, pa.RecordBatch.from_pydict({f"c{number}": [1] for number in range(40)}))
     assert len(file["stats"]["minValues"]) == 32
+    assert len(file["stats"]["nullCount"]) == 40
 
 
 def test_a_column_that_is_called_like_a_field_of_another(tmp_path: Path) -> None:

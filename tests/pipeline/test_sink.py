@@ -14,6 +14,7 @@ from pyspark.sql import types
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
+from pydanube.pipeline.targets import sink
 from pydanube.pipeline.targets.delta import DeltaTarget
 from pydanube.pipeline.targets.plan import Plan
 from pydanube.pipeline.targets.sink import DEAD_DDL, TablesBatchWriter, TablesSink, TablesStreamWriter, letter_schema
@@ -59,8 +60,7 @@ class World:
         return Plan("numbers", targets, dead_letters=self.dead).to_json()
 
     def writer(self, schema: types.StructType = SCHEMA, **options: str) -> TablesStreamWriter:
-        sink = TablesSink(options={"plan": self.plan, **options})
-        made = sink.streamWriter(schema, False)
+        made = TablesSink(options={"plan": self.plan, **options}).streamWriter(schema, False)
         return pickle.loads(pickle.dumps(made))  # type: ignore[no-any-return]
 
     def staged(self, *tasks: range, batch: int = 0, query: str = "query-1") -> list[WriterCommitMessage | None]:
@@ -132,6 +132,21 @@ def does_not_raise() -> Any:
     from contextlib import nullcontext
 
     return nullcontext()
+
+
+def test_targets_are_prepared_once_in_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark makes writers anew for every batch."""
+    asked: list[str] = []
+    monkeypatch.setattr(DeltaTarget, "prepare", lambda self, schema: asked.append(self.label))
+    world.writer()
+    world.writer()
+    assert len(asked) == 3
+    world.names.append("three")
+    world.writer()
+    assert len(asked) == 7
+    monkeypatch.setattr(sink.time, "monotonic", lambda: 1e12)
+    world.writer()
+    assert len(asked) == 11
 
 
 def test_abort_touches_nothing(world: World) -> None:

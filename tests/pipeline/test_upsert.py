@@ -15,7 +15,7 @@ from pydanube.pipeline.targets.delta import DeltaTarget
 from pydanube.pipeline.targets.plan import target_of
 from pydanube.pipeline.targets.record import Verdict
 
-SCHEMA = pa.schema([("who", pa.string()), ("odd `name`", pa.int64()), ("at", pa.int64())])
+SCHEMA = pa.schema([("who", pa.string()), ("odd`name", pa.int64()), ("at", pa.int64())])
 
 
 def rows(*found: tuple[str | None, int, int | None]) -> pa.RecordBatch:
@@ -30,7 +30,7 @@ def made(folder: Path, **given: Any) -> DeltaTarget:
 
 def content(target: DeltaTarget) -> dict[str, tuple[int, int | None]]:
     found = DeltaTable(target.uri).to_pyarrow_table().to_pylist()
-    by_key = {each["who"]: (each["odd `name`"], each["at"]) for each in found}
+    by_key = {each["who"]: (each["odd`name"], each["at"]) for each in found}
     assert len(by_key) == len(found)
     return by_key
 
@@ -119,7 +119,7 @@ def test_columns_that_rows_do_not_have_stay(tmp_path: Path) -> None:
     write(wide, FIRST, noted)
     write(made(tmp_path), batch(1), rows(("a", 2, 0), ("b", 1, 0)))
     found = DeltaTable(wide.uri).to_pyarrow_table().to_pylist()
-    assert sorted((each["who"], each["odd `name`"], each["note"]) for each in found) == [
+    assert sorted((each["who"], each["odd`name"], each["note"]) for each in found) == [
         ("a", 2, "kept"),
         ("b", 1, None),
     ]

@@ -8,6 +8,7 @@ staged for nothing is never removed here: it could be in the table. Delta's VACU
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import (
     CommitFailedError,
@@ -28,6 +30,7 @@ from deltalake.exceptions import (
 from deltalake.transaction import AddAction
 
 from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
+from pydanube.base.limits import MIB
 from pydanube.pipeline.targets.delta_table import (
     can_add,
     check_features,
@@ -44,6 +47,8 @@ from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
 HISTORY_MAX = 100  # commits that are looked through for the text behind a hash
 FILES_MAX = 100_000  # of one batch
+UPSERT_FILE_BYTES = 32 * MIB  # of rows that the driver reads again
+UPSERT_BYTES_MAX = 1024 * MIB  # of one batch, as they are in files: the driver holds all of them
 _METADATA = "danube"
 
 
@@ -80,7 +85,9 @@ class DeltaTarget:
             self._fitting(schema, changes_rows=bool(self.keys))
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> Files:
-        return Files(self.uri, schema, task, () if self.keys else self.partition_by, stats=True)
+        if self.keys:
+            return Files(self.uri, schema, task, stats=True, file_bytes=UPSERT_FILE_BYTES)
+        return Files(self.uri, schema, task, self.partition_by, stats=True)
 
     def commit(
         self,
@@ -177,10 +184,10 @@ class DeltaTarget:
                     raise TableUnsupported(f"{self.label}: {name} is NOT NULL, which cannot be checked for its type")
 
     def _staged(self, schema: pa.Schema, files: Sequence[WrittenFile]) -> pa.Table:
-        import io
-
-        import pyarrow.parquet as pq
-
+        if sum(file.size for file in files) > UPSERT_BYTES_MAX:
+            raise TargetRefused(
+                f"{self.label}: a batch of more than {UPSERT_BYTES_MAX} bytes to upsert: set max_records lower"
+            )
         folder = folder_at(self.uri)
         tables: list[pa.Table] = []
         for file in files:

@@ -29,6 +29,7 @@ _HARMLESS = frozenset(  # what files need not know of, or what is looked at belo
 )
 _LEGACY_VERSION_MAX = 6  # above it a table lists its features
 _NTZ = "timestampNtz"
+_NOT_IN_NAMES = " ,;{}()\n\t="  # Parquet of some readers
 
 
 def check_features(table: DeltaTable, *, changes_rows: bool) -> None:
@@ -87,6 +88,8 @@ def delta_schema(schema: pa.Schema) -> Schema:
     """Raises `SchemaMismatch` for types that Delta does not have."""
     fields = []
     for each in schema:
+        if odd := sorted(set(each.name) & set(_NOT_IN_NAMES)):
+            raise SchemaMismatch(f"a column of a Delta table has no {odd[0]!r} in its name, as {each.name[:100]!r} has")
         try:
             fields += Schema.from_arrow(pa.schema([each])).fields
         except Exception as error:
@@ -111,6 +114,8 @@ def missing_columns(table: DeltaTable, schema: pa.Schema) -> list[Field]:
     for name, each in wanted.items():
         if not each.nullable and name not in schema.names:
             raise SchemaMismatch(f"the table's column {name} is NOT NULL, and the rows do not have it")
+        if not each.nullable and isinstance(_json(each)["type"], dict):
+            raise TableUnsupported(f"the column {name} is NOT NULL, which is not checked for its type")
     return missing
 
 

@@ -25,7 +25,7 @@ from pydanube.pipeline.targets.folder import Folder, Output, folder_at
 from pydanube.pipeline.targets.statistics import gathered
 
 FILE_BYTES = 128 * MIB  # about; a file is closed when it has reached them
-HELD_BYTES = 64 * MIB  # of rows that wait for more, so that row groups are not tiny
+HELD_BYTES = 32 * MIB  # of rows that wait for more, so that row groups are not tiny
 PARTITIONS_MAX = 256  # of one task at a time: each has a file that grows
 GROUP_ROWS_MAX = 1_000_000
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

@@ -23,7 +23,7 @@ from pydanube.adapters.placed_files import write_gently
 from pydanube.base.errors import DanubeError, OptionInvalid, TargetFailed, TargetRefused
 
 CHUNK_BYTES = 8 << 20  # of an upload
-READ_BYTES_MAX = 64 << 20  # of a file that is read as a whole
+READ_BYTES_MAX = 256 << 20  # of a file that is read as a whole
 CONTROL_SECONDS, DATA_SECONDS = 20.0, 60.0
 RETRIES_MAX = 3
 LISTED_MAX = 1_000_000
@@ -77,6 +77,10 @@ class Folder(Protocol):
         ...
 
     def check_writable(self) -> None: ...
+
+    def check_decides(self) -> None:
+        """Whether `put_new` and `move` can do what they say."""
+        ...
 
 
 def place_of(uri: str) -> ObjectsPlace:
@@ -203,6 +207,9 @@ class LocalFolder:
             probe.touch()
             probe.unlink()
 
+    def check_decides(self) -> None:
+        """Every file system of POSIX can."""
+
 
 class _SyncedFile:
     """A file that is on disk, with its name and the names of its folders, when it is closed."""
@@ -303,8 +310,6 @@ class ObjectFolder:
         from opendal import exceptions
 
         with self._typed(f"to write {path}"):
-            if not self._operator.capability().write_with_if_not_exists:
-                raise TargetRefused(f"{self._place.shown} cannot make an object only if there is none")
             try:
                 self._operator.write(path, data, if_not_exists=True)
             except (exceptions.ConditionNotMatch, exceptions.AlreadyExists):
@@ -346,6 +351,11 @@ class ObjectFolder:
         with self._typed("it cannot be written"):
             self._operator.write(probe, b"")
             self._operator.delete(probe)
+
+    def check_decides(self) -> None:
+        can = self._operator.capability()
+        if not (can.write_with_if_not_exists and can.copy and can.list):
+            raise TargetRefused(f"{self._place.shown} cannot copy, or cannot make an object only if there is none")
 
 
 class _Upload:

@@ -40,6 +40,7 @@ class ParquetTarget:
     def prepare(self, schema: pa.Schema) -> None:
         check_partition_columns(schema, self.partition_by)
         folder = folder_at(self.uri)
+        folder.check_decides()
         folder.check_writable()
         for own in {"/".join(path.split("/")[:2]) for path, _ in folder.list("_danube")}:
             decisions = _Decisions(folder, own, self.label)

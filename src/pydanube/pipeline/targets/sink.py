@@ -8,6 +8,7 @@ attempt completes the rest and repeats nothing. `abort` has nothing to do.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,12 @@ if TYPE_CHECKING:
 
 DEAD = "_dead"  # the column that says what is wrong with a row; null if nothing is
 DEAD_DDL = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, error STRING"
+PREPARED_SECONDS = 30.0  # how long a process takes a target for prepared: Spark makes two writers for every batch
+PREPARED_MAX = 100
 _OPTIONS = {"plan", "checkpointlocation", "queryname"}  # the last is Spark's own
+
+
+_prepared: dict[tuple[str, str, bool, bool], float] = {}  # until when, in this process; commits look again anyway
 
 
 @dataclass
@@ -61,6 +67,9 @@ class _Sink:
 
     def prepare(self) -> None:
         """On the driver, before there is any row: what cannot be written is refused now."""
+        key = (self._plan.to_json(), str(self._schema), self._replace, self._letters is None)
+        if time.monotonic() < _prepared.get(key, 0.0):
+            return
         for spec, target in zip(self._plan.targets, self._targets, strict=True):
             if self._replace and spec["kind"] == "topic":
                 raise OptionInvalid(f"{target.label} is only appended to: complete mode would take back what is read")
@@ -69,6 +78,9 @@ class _Sink:
             target.prepare(self._schema)
         if self._letters is not None:
             self._letters.prepare(self._letter_schema)
+        if len(_prepared) >= PREPARED_MAX:
+            _prepared.clear()
+        _prepared[key] = time.monotonic() + PREPARED_SECONDS
 
     @helpful
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-COLUMNS_MAX = 32  # those that come first, as Delta does by itself
+COLUMNS_MAX = 32  # with a least and a greatest: those that come first, as Delta does by itself
+NULLS_MAX = 1_000  # columns whose nulls are counted
 CHARACTERS_MAX = 32  # of a text
 DIGITS_MAX = 15  # of a decimal that every reader of JSON gets exactly
 _SURROGATES = range(0xD800, 0xE000)
@@ -26,7 +27,7 @@ def gathered(metadata: pq.FileMetaData, schema: pa.Schema, nan: Collection[str])
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
-    for field in list(schema)[:COLUMNS_MAX]:
+    for number, field in enumerate(list(schema)[:NULLS_MAX]):
         if pa.types.is_nested(field.type) or field.name not in places or "." in field.name:
             continue  # behind a dot there may be a field of another column
         at = places[field.name]
@@ -34,7 +35,7 @@ def gathered(metadata: pq.FileMetaData, schema: pa.Schema, nan: Collection[str])
         if not found or not all(each is not None and each.has_null_count for each in found):
             continue
         nulls[field.name] = sum(each.null_count for each in found)
-        if field.name in nan or not _ordered(field.type):
+        if number >= COLUMNS_MAX or field.name in nan or not _ordered(field.type):
             continue
         valued = [each for each in found if each.num_values]
         if not valued or not all(each.has_min_max for each in valued):
