@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
+import pydanube.pipeline
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.build import batch, explain, query
 from pydanube.pipeline.flow import Flow
@@ -310,3 +312,26 @@ def test_a_topic_is_made_with_the_partitions_that_it_is_to_have(
     assert client.admin.describe_topic(f"{topic}-out")["partitions"] == 3
     found = spark.read.format("danube").options(url=url, topic=f"{topic}-out").load().collect()
     assert sorted((row.key, json.loads(row.value)["id"]) for row in found) == [(b"ann", 1), (b"bob", 2)]
+
+
+def test_the_same_in_python_with_a_function_of_the_program(
+    spark: SparkSession, client: Client, url: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, topic, [(1, "ann", 5.0, 0), (2, "bob", 1.0, 0)])
+    monkeypatch.chdir(tmp_path)
+    factor = 3
+
+    def tripled(frame: DataFrame) -> DataFrame:
+        return frame.select("id", udf(lambda amount: amount * factor, "double")("amount").alias("amount"))
+
+    pipeline = pydanube.pipeline.topic(topic, schema=DDL).python(tripled)
+    options = {"url": url, "available_now": True}
+    running = pipeline.to_delta("out").start(spark, "one", checkpoint="points-1", **options)
+    assert running.awaitTermination(120)
+    assert table(tmp_path / "out") == [(1, 15.0), (2, 3.0)]
+    console = pipeline.to_console(1)
+    assert "Python: tripled" in console.explain(spark, url=url)
+    running = console.start(spark, "two", checkpoint="points-2", **options)
+    assert running.awaitTermination(120)
+    [done] = running.recentProgress
+    assert (done.numInputRows, "Console" in done.sink.description) == (2, True)
