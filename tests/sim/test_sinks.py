@@ -130,7 +130,7 @@ def test_a_decision_that_is_taken_back_though_it_may_be_there_is_found(monkeypat
 
 
 def test_a_replay_that_is_taken_for_new_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(record: SinkRecord | None, request: Request, others: object) -> Verdict:
+    def forgetful(record: SinkRecord | None, request: Request, others: object, query: str) -> Verdict:
         new = record is not None and record.batch == request.batch and record.run != request.run
         return Verdict.NEW if new else judge(record, request)
 

@@ -35,7 +35,7 @@ from pydanube.base.errors import (
 from pydanube.base.limits import (
     READ_AHEAD_BYTES,
     SINK_SETTLE_SECONDS,
-    SINK_SOURCE_BYTES_MAX,
+    SINK_TEXT_BYTES_MAX,
     SINK_WINDOW_BYTES,
     STAGED_SECONDS,
 )
@@ -43,6 +43,7 @@ from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory import SYSTEM
 from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.topic import Topic
+from pydanube.ledger.sink_inputs import bounded
 from pydanube.ledger.sinks import Once, Part, Ref, Request, SinkKey, SinkRecord, Verdict, judge, read_decision
 from pydanube.ports.metadata import MetadataStore
 from pydanube.wire.batch import Batch
@@ -101,16 +102,22 @@ class Sinks:
 
     async def commit(self, principal: Principal, key: SinkKey, request: Request) -> Verdict:
         """Done when the rows are there and seen. Once it is decided it happens, whether or not somebody waits."""
-        if len(request.source) > SINK_SOURCE_BYTES_MAX:
-            request = request._replace(source="")
+        if len(request.run) > SINK_TEXT_BYTES_MAX:
+            raise RequestInvalid(f"a run is named with at most {SINK_TEXT_BYTES_MAX} characters")
+        request = request._replace(source=bounded(request.source))
         async with self._alone(key.digest):
             await self._finish(key.digest)
             record, version = self._load(key)
-            others = () if record is not None else self._others(key)
-            verdict = judge(record, request, others)
+            topic = await self._topic_of(key)
+            if record is not None and _outlived(record, topic):
+                record = None
+            others = () if record is not None else self._others(key, topic)
+            verdict = judge(record, request, others, query=key.query)
             if verdict is Verdict.NEW:
                 await self._decide(principal, key, request, version)
                 await self._finish(key.digest)
+            elif record is not None and (repeated := record.repeated(request)) != record:
+                await self._put(repeated, version)  # before it is answered: its next write is not the same
             return verdict
 
     async def forget(self, principal: Principal, key: SinkKey) -> None:
@@ -147,6 +154,9 @@ class Sinks:
         """From here on it goes on by itself, whether or not somebody waits."""
         staged = await self._staged(key)
         refs = await self._decision(staged, request)
+        for place in refs:
+            if parse_topic(place).namespace == SYSTEM:
+                raise RequestInvalid(f"{place}: the namespace {SYSTEM} is the broker's own, and no job writes to it")
         reserved: dict[str, Topic] = {}
         parts: list[Part] = []
         try:
@@ -158,13 +168,12 @@ class Sinks:
                 parts.append(Part(str(opened.name), opened.record.id, offset, sum(ref.rows for ref in refs[place])))
             if any(topic.closed or topic.lost for topic in reserved.values()):
                 raise TopicClosed("a partition is not served here any more")
+            target = await self._topic_of(key)
         except BaseException:
             for topic in reserved.values():
                 topic.reserve(None)
             raise
-        self._undone[key.digest] = SinkRecord(
-            key, request.once, request.run, request.batch, request.source, request.decision, parts=tuple(parts)
-        )
+        self._undone[key.digest] = SinkRecord(key, *request, parts=tuple(parts), topic=target)
         self._unstored[key.digest] = version
         self._held[key.digest] = reserved
         self._hold_staged(key.digest, staged)
@@ -381,8 +390,17 @@ class Sinks:
         entry = self._store.get(PREFIX + key.digest)
         return (None, 0) if entry is None else (SinkRecord.decode(entry.value), entry.version)
 
-    def _others(self, key: SinkKey) -> list[SinkRecord]:
-        return [each for each in self.listed() if (each.key.target, each.key.name) == (key.target, key.name)]
+    def _others(self, key: SinkKey, topic: int | None) -> list[SinkRecord]:
+        """Of queries that have written the same to the same topic."""
+        alike = [each for each in self.listed() if (each.key.target, each.key.name) == (key.target, key.name)]
+        return [each for each in alike if not _outlived(each, topic)]
+
+    async def _topic_of(self, key: SinkKey) -> int | None:
+        """The id of the target, if it is one topic and is there."""
+        try:
+            return (await self._service.topic(ANONYMOUS, key.target)).id
+        except DanubeError:
+            return None
 
     async def _put(self, record: SinkRecord, version: int) -> None:
         key = PREFIX + record.key.digest
@@ -391,6 +409,11 @@ class Sinks:
 
 def staging_topic(key: SinkKey) -> str:
     return f"/{SYSTEM}/{STAGING}{key.digest}"
+
+
+def _outlived(record: SinkRecord, topic: int | None) -> bool:
+    """The topic that it is about was deleted; one that has its name now has nothing of it."""
+    return record.topic is not None and record.topic != topic
 
 
 def _admitted(opened: Opened) -> Topic:

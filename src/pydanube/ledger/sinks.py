@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
-from pydanube.base.limits import SINK_PARTS_MAX, SINK_REFS_MAX, SINK_TEXT_BYTES_MAX
+from pydanube.base.limits import SINK_PARTS_MAX, SINK_REFS_MAX, SINK_REPEATS_MAX, SINK_TEXT_BYTES_MAX
+from pydanube.ledger.sink_inputs import reads_again, same, short
 
 
 class Verdict(Enum):
@@ -69,6 +71,13 @@ class Part(NamedTuple):
     rows: int
 
 
+class Repeat(NamedTuple):
+    """A run that came with a batch that was there, and the decision that it came with."""
+
+    run: str
+    decision: int
+
+
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
     """The last batch that was decided for a writer."""
@@ -81,9 +90,24 @@ class SinkRecord:
     decision: int
     committed: bool = False
     parts: tuple[Part, ...] = ()  # until it is committed
+    topic: int | None = None  # the id of its target; None if rows name theirs, or there was none yet
+    repeats: tuple[Repeat, ...] = ()  # the last runs that came with this batch again
 
     def finished(self) -> SinkRecord:
         return replace(self, committed=True, parts=())
+
+    def decision_of(self, run: str) -> int | None:
+        """With which decision that run came, if it did: the first of its writes."""
+        if run == self.run:
+            return self.decision
+        return next((each.decision for each in self.repeats if each.run == run), None)
+
+    def repeated(self, request: Request) -> SinkRecord:
+        """Remembers a run that was told that the batch is done: another write of the same run is not the same."""
+        if request.once is not Once.STREAM or self.decision_of(request.run) is not None:
+            return self
+        repeat = Repeat(request.run, request.decision)
+        return replace(self, repeats=(*self.repeats, repeat)[-SINK_REPEATS_MAX:])
 
     def encode(self) -> bytes:
         fields = {
@@ -97,6 +121,8 @@ class SinkRecord:
             "decision": self.decision,
             "committed": self.committed,
             "parts": self.parts,
+            "topic": self.topic,
+            "repeats": self.repeats,
         }
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -116,20 +142,21 @@ class SinkRecord:
                     Part(str(place), int(topic), int(offset), int(rows))
                     for place, topic, offset, rows in found["parts"]
                 ),
+                None if found.get("topic") is None else int(found["topic"]),
+                tuple(Repeat(str(run), int(decision)) for run, decision in found.get("repeats", ())),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise MetadataDamaged(f"the record of a writer cannot be read: {error!r}") from None
 
 
-def judge(record: SinkRecord | None, request: Request, others: Iterable[SinkRecord] = ()) -> Verdict:
+def judge(
+    record: SinkRecord | None, request: Request, others: Iterable[SinkRecord] = (), *, query: str = "a query"
+) -> Verdict:
     """Whether the batch is new or done; `SinkConflict` if it is neither. `others` are of this target and name."""
     if record is None:
         for other in others:
-            if request.once is Once.STREAM and _repeats(request.source, other.source):
-                raise SinkConflict(
-                    f"run {request.run} begins anew at {_short(request.source)}, and query {other.key.query} (run "
-                    f"{other.run}) has written here up to {_short(other.source)}: was its checkpoint wiped?"
-                )
+            if request.once is Once.STREAM and reads_again(request.source, other.source):
+                raise SinkConflict(_begins_anew(query, request, other))
         return Verdict.NEW
     if request.batch > record.batch:
         return Verdict.NEW
@@ -138,61 +165,31 @@ def judge(record: SinkRecord | None, request: Request, others: Iterable[SinkReco
     if request.batch < record.batch:
         raise SinkConflict(
             f"run {request.run} comes with batch {request.batch}, and run {record.run} has committed batch "
-            f"{record.batch} up to {_short(record.source)}: is the checkpoint an old copy, or was it wiped?"
+            f"{record.batch} up to {short(record.source)}: is the checkpoint an old copy, or was it wiped?"
         )
-    if request.run != record.run:
-        if request.source and record.source and not _same(request.source, record.source):
-            raise SinkConflict(
-                f"batch {request.batch} ends at {_short(request.source)} in run {request.run}, and at "
-                f"{_short(record.source)} in run {record.run}: was the checkpoint copied?"
-            )
+    before = record.decision_of(request.run)
+    if before == request.decision:
         return Verdict.DONE
-    if request.decision == record.decision:
-        return Verdict.DONE
-    raise SinkConflict(
-        f"batch {request.batch} of run {request.run} is written a second time, with other content: "
-        "each write of one foreachBatch needs a writeName of its own"
+    if before is not None:
+        raise SinkConflict(
+            f"batch {request.batch} of run {request.run} is written a second time, with other content: "
+            "each write of one foreachBatch needs a writeName of its own"
+        )
+    if request.source and record.source and not same(request.source, record.source):
+        raise SinkConflict(
+            f"batch {request.batch} ends at {short(request.source)} in run {request.run}, and at "
+            f"{short(record.source)} in run {record.run}: was the checkpoint copied?"
+        )
+    return Verdict.DONE
+
+
+def _begins_anew(query: str, request: Request, other: SinkRecord) -> str:
+    return (
+        f"query {query} (run {request.run}) begins anew and comes to {short(request.source)}, and query "
+        f"{other.key.query} (run {other.run}) has written to {other.key.target} what it read up to "
+        f"{short(other.source)}: was its checkpoint wiped? If these are two queries, give one of them a writeName; "
+        f"if it is to be written again, `danube sink forget {other.key.query} {shlex.quote(other.key.target)}`"
     )
-
-
-def _repeats(new: str, old: str) -> bool:
-    """Whether input up to `new` is what was read up to `old`, or less. Not if it cannot be told."""
-    if not new or not old:
-        return False
-    here, there = _numbers(new), _numbers(old)
-    if here is None or there is None or here.keys() != there.keys():
-        return _same(new, old)
-    return all(here[name] <= there[name] for name in here)
-
-
-def _numbers(source: str) -> dict[str, int] | None:
-    """Every number in it by its path, if it is JSON."""
-    try:
-        found = json.loads(source)
-    except ValueError:
-        return None
-    numbers: dict[str, int] = {}
-    waiting: list[tuple[str, Any]] = [("", found)]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, dict):
-            waiting += [(f"{path}/{name}", each) for name, each in value.items()]
-        elif isinstance(value, list):
-            waiting += [(f"{path}/{at}", each) for at, each in enumerate(value)]
-        elif isinstance(value, int):
-            numbers[path] = value
-    return numbers
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return bool(json.loads(one) == json.loads(other))
-    except ValueError:
-        return one == other
-
-
-def _short(source: str) -> str:
-    return source[:200] or "an unknown place"
 
 
 # -- what a decision names ---------------------------------------------------------------------------------------------

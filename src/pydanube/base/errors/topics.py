@@ -237,7 +237,10 @@ class SinkConflict(DanubeError):
 
     code = "sink_conflict"
     blame = "caller"
-    help = "Go on with the checkpoint that the query had, or give the write another writeName to write it again."
+    help = (
+        "Go on with the checkpoint that the query had. Two queries, or two writes of one batch, each need a writeName. "
+        "To write it again on purpose, `danube sink forget` the writer."
+    )
 
 
 class SinkExpired(DanubeError):

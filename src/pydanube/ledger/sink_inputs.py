@@ -1,0 +1,133 @@
+"""Where the input of a batch ends, as an engine says it: whether two are the same, and whether a new query reads again
+what another one has read. Pure.
+
+Danube's own source also says where its query began. Of other sources only ends can be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pydanube.base.limits import SINK_SOURCE_BYTES_MAX
+
+DIGEST = "sha256:"  # of one that is too long to be kept: it can still be told from another
+NOTHING = "-"  # of a source that has not come to anything yet
+Place = tuple[int, int]  # a topic's id, and a partition
+
+
+class _Topics(NamedTuple):
+    """What an end of Danube's own source says."""
+
+    ends: dict[Place, int]
+    begins: dict[Place, int] | None  # None if it does not say, as before there was `began`
+
+
+def bounded(source: str) -> str:
+    """As it is, or its digest."""
+    data = source.encode(errors="replace")
+    if len(data) <= SINK_SOURCE_BYTES_MAX:
+        return source
+    return DIGEST + hashlib.sha256(data).hexdigest()
+
+
+def same(one: str, other: str) -> bool:
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except (ValueError, RecursionError):
+        return one == other
+
+
+def reads_again(new: str, old: str) -> bool:
+    """Whether a query that has come to `new` has read what another one had read up to `old`.
+
+    Not if it cannot be told.
+    """
+    if not new or not old:
+        return False
+    try:
+        here, there = _items(new), _items(old)
+    except (ValueError, RecursionError):
+        return same(new, old)
+    ours, theirs = [_topics(each) for each in here], [_topics(each) for each in there]
+    if any(each is not None and each.begins is None for each in ours):
+        return _no_further([_without_begins(each) for each in here], [_without_begins(each) for each in there])
+    ends: dict[Place, int] = {}
+    for each in theirs:
+        for place, end in each.ends.items() if each is not None else ():
+            ends[place] = max(end, ends.get(place, 0))
+    for each in ours:
+        begins = each.begins if each is not None else None
+        if any(begin < ends.get(place, 0) for place, begin in (begins or {}).items()):
+            return True
+    return _no_further(
+        [None if topics is not None else each for each, topics in zip(here, ours, strict=True)],
+        [None if topics is not None else each for each, topics in zip(there, theirs, strict=True)],
+    )
+
+
+def _items(source: str) -> list[Any]:
+    """By source of the query."""
+    found = json.loads(source)
+    items = found if isinstance(found, list) else [found]
+    return [None if each == NOTHING else each for each in items]
+
+
+def _topics(item: Any) -> _Topics | None:
+    """None if it is an end of something else."""
+    if not isinstance(item, dict):
+        return None
+    ends: dict[Place, int] = {}
+    begins: dict[Place, int] | None = {}
+    for found in item.values():
+        if not isinstance(found, dict) or type(found.get("id")) is not int:
+            return None
+        numbers = {name: end for name, end in found.items() if name not in ("id", "began")}
+        if not all(_is_partition(name) and type(end) is int for name, end in numbers.items()):
+            return None
+        ends |= {(found["id"], int(name)): end for name, end in numbers.items()}
+        began = found.get("began")
+        if not isinstance(began, list) or len(began) != len(numbers) or not all(type(each) is int for each in began):
+            begins = None
+        elif begins is not None:
+            begins |= {(found["id"], number): begin for number, begin in enumerate(began)}
+    return _Topics(ends, begins)
+
+
+def _is_partition(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) < 10
+
+
+def _without_begins(item: Any) -> Any:
+    if _topics(item) is None:
+        return item
+    return {topic: {name: end for name, end in found.items() if name != "began"} for topic, found in item.items()}
+
+
+def _no_further(new: Sequence[Any], old: Sequence[Any]) -> bool:
+    """Whether all numbers in `new` are in `old` too, and there at least as high."""
+    here, there = _numbers(new), _numbers(old)
+    if not here or here.keys() != there.keys():
+        return new == old and any(each is not None for each in new)
+    return all(here[path] <= there[path] for path in here)
+
+
+def _numbers(items: Sequence[Any]) -> dict[str, int]:
+    """Every number in them by its path."""
+    numbers: dict[str, int] = {}
+    waiting: list[tuple[str, Any]] = [("", list(items))]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(f"{path}/{name}", each) for name, each in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{path}/{at}", each) for at, each in enumerate(value)]
+        elif isinstance(value, int):
+            numbers[path] = value
+    return numbers
+
+
+def short(source: str) -> str:
+    return source[:200] or "an unknown place"
