@@ -23,6 +23,12 @@ COMMANDS = {
         ("namespace", "namespace", "namespace", "Namespaces and their policies."),
         ("dlq", "dlq", "dlq", "Look at dead letters, and publish them again."),
         ("storage", "storage", "storage", "What lies where: local disk and object storage."),
+        (
+            "pipeline",
+            "pipeline",
+            "pipeline",
+            "Run declared flows from topics and files to tables and topics, on Spark.",
+        ),
         ("sink", "sink", "sink", "Jobs that write exactly once, and what they wrote last."),
         ("export", "export", "export", "Write a topic to a file: Parquet, JSON lines or CSV."),
         ("import", "importing", "import_", "Publish what a file has: Parquet, JSON lines or CSV."),

@@ -41,6 +41,9 @@ _FINAL: tuple[type[BaseException], ...] = (  # of Python: to try again gives the
     TypeError,
     ValueError,
 )
+_RAISED_IN_SQL = re.compile(
+    r"\[USER_RAISED_EXCEPTION\] (?P<code>[a-z_]+): (?P<text>[^\n]*?)(?: SQLSTATE|$)", re.MULTILINE
+)
 _CHECKPOINT = "the file was changed in a way that its checkpoint does not take; `danube pipeline reset` begins anew"
 _NOTES = {
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,
@@ -71,7 +74,7 @@ def cause_of(error: BaseException) -> Cause:
     if own is not None:
         return Cause(own, _passes(own), trace)
     text = str(error)[:TRACE_CHARACTERS_MAX]
-    found = ours_in(text) or ours_in(trace)
+    found = ours_in(text) or ours_in(trace) or _raised_in_sql(text)
     if found is not None:
         return Cause(found, _passes(found), trace)
     line, final = _foreign(error, text, trace)
@@ -114,6 +117,13 @@ def ours_in(text: str) -> DanubeError | None:
             lines.append(line)
         return kind(_cut(_one_line(" ".join(lines))))
     return None
+
+
+def _raised_in_sql(text: str) -> DanubeError | None:
+    """What a query raised by itself, with the code of an error of ours before it."""
+    match = _RAISED_IN_SQL.search(text)
+    kind = error_table().get(match["code"]) if match is not None else None
+    return kind(_cut(_one_line(match["text"]))) if match is not None and kind is not None else None
 
 
 def _foreign(error: BaseException, text: str, trace: str) -> tuple[str, bool]:

@@ -83,6 +83,9 @@ class Sessions:
             quiet()
             self._spark = self._connect(wanted) if self._remote is not None else self._launch(wanted)
             self._config = wanted
+            _register(self._spark)
+        if self._remote is None:
+            _activate(self._spark)
         return self._spark
 
     def close(self) -> None:
@@ -167,6 +170,20 @@ class Sessions:
                     f"{name}: cannot be set on a Connect server, only where that is started: {cause_of(error).line}"
                 ) from None
         return spark
+
+
+def _register(spark: SparkSession) -> None:
+    """Spark finds them by itself, unless there is one broken `pyspark_*` package: that hides all of them."""
+    from pydanube.pipeline.targets.sink import TablesSink
+    from pydanube.spark.source import DanubeSource
+
+    for each in (DanubeSource, TablesSink):
+        spark.dataSource.register(each)
+
+
+def _activate(spark: Any) -> None:
+    """For the JVM a session belongs to a thread; in another one, sinks of Python would not be found."""
+    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def quiet() -> None:

@@ -1,0 +1,280 @@
+"""Verbs of `danube pipeline` that read its file: run, validate, explain, reset.
+
+Spark is loaded only where it is needed, and started only when the file, the machine and the broker are known to fit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pydanube.base.errors import DanubeError
+from pydanube.cli import values
+from pydanube.cli.failures import Failure, printable
+from pydanube.cli.output import Agreement, Output, destructive, printed
+from pydanube.cli.running import client_of
+from pydanube.cli.running import run as run_coroutine
+from pydanube.cli.settings import broker_of, place_options
+
+if TYPE_CHECKING:
+    from pydanube.pipeline.flow import Flow
+
+INSTALL = "Run pip install 'pydanube[pipeline]'."
+FILE = click.Path(dir_okay=False)
+master_option = click.option("--master", metavar="MASTER", help="local[*], local[4], spark://host:7077, yarn, k8s://…")
+remote_option = click.option("--remote", metavar="URL", help="A Spark Connect server instead: sc://host:15002.")
+
+
+def spark_needed(flow: Flow, *, remote: bool) -> None:
+    """Packages and Java, told in one sentence before anything starts."""
+    wanted = {"pyspark": "pipelines", "pyarrow": "pipelines"}
+    kinds = {each.kind for each in flow.targets} | ({flow.dead_letters.kind} if flow.dead_letters else set())
+    if "delta" in kinds:
+        wanted["deltalake"] = "a Delta table"
+    if "iceberg" in kinds:
+        wanted["pyiceberg"] = "an Iceberg table"
+    if getattr(flow.source, "format", "") == "avro":
+        wanted["fastavro"] = "Avro"
+    if remote:
+        wanted["grpc"] = "Spark Connect"
+    for module, purpose in wanted.items():
+        if find_spec(module) is None:
+            raise Failure(f"{purpose} needs {module}, which is not installed", INSTALL)
+    if not remote:
+        from pydanube.spark.launch import find_java
+
+        find_java()
+
+
+def run_flow(
+    ctx: click.Context,
+    output: Output,
+    flow: Flow,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    once: bool = False,
+    verbose: bool = False,
+    reload: Callable[[], Flow] | None = None,
+) -> None:
+    """Runs it here, to its end: for every command that makes a flow of its options."""
+    if master is not None and remote is not None:
+        raise click.UsageError("--master and --remote are two ways to a Spark: give one")
+    spark_needed(flow, remote=remote is not None)
+    from pydanube.pipeline.runner import Runner, stderr_line
+
+    def tell(text: str) -> None:
+        for line in text.splitlines():
+            stderr_line(printable(line))
+
+    broker = broker_of(ctx)
+    runner = Runner(
+        flow,
+        url=broker.url,
+        ca_file=broker.ca_file,
+        master=master,
+        remote=remote,
+        available_now=once,
+        reload=reload,
+        tell=tell,
+        verbose=verbose,
+    )
+    began = time.monotonic()
+    outcome = runner.run()
+    found, seconds = outcome.progress, round(time.monotonic() - began, 3)
+    output.summary(
+        f"{flow.name} {outcome.how}: {found.rows:,} rows in {found.batches:,} batches, {seconds:,.1f} s",
+        beside=flow.console is not None,
+        pipeline=flow.name,
+        outcome=outcome.how,
+        rows=found.rows,
+        batches=found.batches,
+        restarts=found.restarts,
+        seconds=seconds,
+    )
+
+
+def load(file: str, checkpoint: str | None) -> Flow:
+    from pydanube.pipeline.flow import Flow
+    from pydanube.pipeline.spec_fields import parse_place
+
+    flow = Flow.load(file)
+    return flow if checkpoint is None else replace(flow, checkpoint=parse_place("--checkpoint", checkpoint, "."))
+
+
+@click.command(epilog="Example: danube pipeline run orders.yaml --master 'local[4]'")
+@click.argument("file", type=FILE)
+@master_option
+@remote_option
+@click.option("--once", is_flag=True, help="End when all that is there now is done.")
+@click.option("--checkpoint", metavar="PLACE", help="Instead of the one in the file.")
+@click.option("--verbose", is_flag=True, help="Show what Spark logs, and its whole trace after a failure.")
+@printed
+@place_options
+@click.pass_context
+def run(
+    ctx: click.Context,
+    output: Output,
+    file: str,
+    master: str | None,
+    remote: str | None,
+    once: bool,
+    checkpoint: str | None,
+    verbose: bool,
+) -> None:
+    """Run a pipeline until it is stopped: by Ctrl-C, SIGTERM or `danube pipeline stop`.
+
+    It stops after its running batch, if that ends within 20 seconds; a second Ctrl-C ends it at once. Nothing is lost
+    or written twice in either case. It begins anew after failures that may pass, as `restart` in the file says. What it
+    does is told on stderr.
+    """
+    flow = load(file, checkpoint)
+    options: dict[str, Any] = {"master": master, "remote": remote, "once": once, "verbose": verbose}
+    run_flow(ctx, output, flow, reload=lambda: load(file, checkpoint), **options)
+
+
+@click.command(epilog="Example: danube pipeline validate orders.yaml --master spark://cluster:7077")
+@click.argument("file", type=FILE)
+@master_option
+@printed
+@place_options
+@click.pass_context
+def validate(ctx: click.Context, output: Output, file: str, master: str | None) -> None:
+    """Check a pipeline's file without running it, and say what was checked and what was not.
+
+    Keys and values, places that MASTER's machines could not share, packages and Java, the checkpoint, and topics if
+    the broker answers. SQL and columns are checked by `explain`, tables when it runs.
+    """
+    flow = load(file, None)
+    from pydanube.pipeline.checkpoint import look
+    from pydanube.pipeline.flow import check_master, warnings
+    from pydanube.pipeline.preflight import check, needs_broker
+    from pydanube.pipeline.runner import with_ca
+
+    broker = broker_of(ctx)
+    flow = with_ca(flow, broker.ca_file)
+    check_master(flow, master or "")
+    checked, skipped, notes = [f"file: {file}"], ["SQL and columns", "tables"], warnings(flow, master or "")
+    try:
+        spark_needed(flow, remote=False)
+        checked.append("packages and Java: all there")
+    except (Failure, DanubeError) as error:
+        notes.append(f"{error} here: it cannot run on this machine")
+    record = look(flow.checkpoint, flow.name)
+    begun = record is not None
+    state = f"generation {record.generation}, to go on from" if record is not None else "none yet"
+    checked.append(f"checkpoint: {flow.checkpoint}, {state}")
+    try:
+        checked += check(flow, broker.url, begun=begun, start=record.start if record else None, running=False)
+    except DanubeError as error:
+        if not error.retriable:
+            raise
+        skipped.append(f"topics, for the broker does not answer ({error})")
+    else:
+        if not needs_broker(flow):
+            skipped.append("the broker, which is needed for reports only")
+    if not output.for_people:
+        output.record(
+            {"pipeline": flow.name, "file": file, "checked": checked, "not_checked": skipped, "warnings": notes}
+        )
+        return
+    click.echo(f"{printable(flow.name)} is valid")
+    for heading, lines in (("checked", checked), ("warning", notes), ("not checked", skipped)):
+        for line in lines:
+            click.echo(f"  {heading}: {printable(line)}")
+
+
+@click.command(epilog="Example: danube pipeline explain orders.yaml")
+@click.argument("file", type=FILE)
+@master_option
+@remote_option
+@place_options
+@click.pass_context
+def explain(ctx: click.Context, file: str, master: str | None, remote: str | None) -> None:
+    """Say in words what a pipeline does, the columns it writes, and how Spark would do it. Nothing is started."""
+    if master is not None and remote is not None:
+        raise click.UsageError("--master and --remote are two ways to a Spark: give one")
+    flow = load(file, None)
+    spark_needed(flow, remote=remote is not None)
+    from pydanube.pipeline import build
+    from pydanube.pipeline.cause import cause_of
+    from pydanube.pipeline.runner import with_ca
+    from pydanube.pipeline.session import Noise, Sessions
+
+    broker = broker_of(ctx)
+    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, Noise(None), verbose=False)
+    try:
+        text = build.explain(sessions.get(flow.spark), with_ca(flow, broker.ca_file), broker.url)
+    except Exception as error:
+        raise cause_of(error).error from error
+    finally:
+        sessions.close()
+    click.echo(text, nl=False)
+
+
+@click.command(epilog="Example: danube pipeline reset orders.yaml --to earliest --dry-run")
+@click.argument("file", type=FILE)
+@click.option("--to", "place", required=True, metavar="PLACE", help="earliest, latest, 10m (ago), a time, or offsets.")
+@click.option("--checkpoint", metavar="PLACE", help="Instead of the one in the file.")
+@printed
+@destructive
+@place_options
+@click.pass_context
+def reset(
+    ctx: click.Context, output: Output, agreement: Agreement, file: str, place: str, checkpoint: str | None
+) -> None:
+    """Let a pipeline that does not run begin anew, at another place. What it reads again, it writes again.
+
+    Offsets are JSON, as {"orders": {"0": 120, "1": 96}}. Its subscription moves there too. Tables are not changed:
+    rows that are in them stay, and those that are read again are added, or replace them where there are keys.
+    """
+    flow = load(file, checkpoint)
+    from pydanube.pipeline.checkpoint import open_checkpoint
+    from pydanube.pipeline.resetting import plan_reset, written_again
+    from pydanube.pipeline.resetting import reset as begin_anew
+    from pydanube.pipeline.runner import with_ca
+
+    broker = broker_of(ctx)
+    flow = with_ca(flow, broker.ca_file)
+    start = place_of(place)
+
+    async def work() -> None:
+        url = flow.url or broker.url
+        async with client_of_url(ctx, url) as client:
+            wanted = await plan_reset(client, flow, opened, broker.url, start)
+            facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
+            deed = f"begin {flow.name} anew at {start}: {written_again(flow, wanted)}"
+            if agreement.given(output, deed, **facts):
+                replaced = await begin_anew(client, flow, opened, broker.url, wanted)
+                output.done(
+                    f"{flow.name} begins anew at {start} when it is run next: {written_again(flow, wanted)}",
+                    **facts,
+                    replaces=list(replaced),
+                    generation=opened.record.generation,
+                )
+
+    with open_checkpoint(flow.checkpoint, flow.name) as opened:
+        run_coroutine(work())
+
+
+def client_of_url(ctx: click.Context, url: str) -> Any:
+    """The broker that the file names goes before the one of the command."""
+    if url == broker_of(ctx).url:
+        return client_of(ctx)
+    import pydanube
+
+    return pydanube.connect(url)
+
+
+def place_of(text: str) -> str:
+    """As a file has it: earliest, latest, a time in UTC, or JSON."""
+    from pydanube.pipeline.spec_source import parse_start
+
+    if text.lower() not in ("earliest", "latest") and not text.lstrip().startswith("{"):
+        text = str(values.shown_time(values.moment(text, "earliest, latest, offsets as JSON, ")["time"]))
+    return parse_start("--to", text)

@@ -1,0 +1,103 @@
+"""Beginning a pipeline anew, from another place, on purpose: its checkpoint, its subscription, what topics know of it.
+
+First the checkpoint, durably; what follows can be repeated. Tables learn of it with the first batch of the new query.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydanube.base.errors import DanubeError, SubscriptionNotFound
+from pydanube.client import Client
+from pydanube.pipeline.build import topic_options
+from pydanube.pipeline.checkpoint import Checkpoint
+from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.preflight import check_stopped
+from pydanube.pipeline.progress import behind
+from pydanube.pipeline.spec_sinks import TopicSink
+from pydanube.pipeline.spec_source import TopicSource
+from pydanube.spark.committing import source_end
+from pydanube.spark.link import link_to
+from pydanube.spark.offsets import Offsets, from_json
+from pydanube.spark.options import Options
+from pydanube.spark.plan import States
+from pydanube.spark.topics import look, offsets_at
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What it would do. Without a topic as source, how many rows is not known."""
+
+    start: str
+    again: int | None  # rows that were written, and will be once more
+    skipped: int | None  # rows that were not read, and will not be
+    states: States
+    offsets: Offsets
+
+
+async def plan_reset(client: Client, flow: Flow, checkpoint: Checkpoint, url: str, start: str) -> Reset:
+    """Raises `PipelineRunning`, and what is wrong with the place."""
+    await check_stopped(client, flow.name)
+    if not isinstance(flow.source, TopicSource):
+        return Reset(start, None, None, {}, {})
+    options = Options.of(topic_options(flow, url, start), streaming=True)
+    states = await look(client, options)
+    offsets = await offsets_at(client, states, options.starting, "--to")
+    stood = where_it_stood(checkpoint)
+    if stood is None:
+        return Reset(start, 0, 0, states, offsets)
+    return Reset(start, behind(offsets, stood), behind(stood, offsets), states, offsets)
+
+
+def where_it_stood(checkpoint: Checkpoint) -> Offsets | None:
+    """The end of the last batch that was committed; None if there is none, or it is no topic's."""
+    try:
+        batches = [
+            int(each.name) for each in (Path(checkpoint.location) / "commits").iterdir() if each.name.isdecimal()
+        ]
+    except OSError:
+        return None
+    ends = source_end(checkpoint.location, max(batches)) if batches else ""
+    try:
+        return from_json(json.loads(ends)[0]) if ends else None
+    except (DanubeError, ValueError, LookupError):
+        return None
+
+
+async def reset(client: Client, flow: Flow, checkpoint: Checkpoint, url: str, wanted: Reset) -> tuple[str, ...]:
+    """Returns the queries that are replaced."""
+    replaced = checkpoint.reset(wanted.start)
+    source = flow.source
+    if isinstance(source, TopicSource) and source.subscription is not None:
+        for name, state in wanted.states.items():
+            for number, offset in enumerate(wanted.offsets[name].next):
+                with suppress(SubscriptionNotFound):
+                    await client.admin.seek_subscription(state.place(number), source.subscription, offset)
+    for sink in (*flow.sinks, flow.dead_letters):
+        if isinstance(sink, TopicSink):
+            _forget(sink, flow, url, replaced)
+    return replaced
+
+
+def _forget(sink: TopicSink, flow: Flow, url: str, queries: tuple[str, ...]) -> None:
+    link = link_to(sink.url or flow.url or url, sink.ca)
+    for query in queries:
+        fields: dict[str, Any] = {"query": query, "target": sink.topic, "name": f"pipeline {flow.name}"}
+        link.wait(link.client.ask("sink.forget", fields))
+
+
+def written_again(flow: Flow, wanted: Reset) -> str:
+    """In words, for whoever is asked whether it is to be done."""
+    where = ", ".join(each.label for each in flow.targets) or "nothing that is kept"
+    if wanted.again is None:
+        return f"what is read again is written again to {where}"
+    parts = []
+    if wanted.again:
+        parts.append(f"{wanted.again:,} rows that are written will be written again to {where}")
+    if wanted.skipped:
+        parts.append(f"{wanted.skipped:,} rows that were not read yet are skipped")
+    return "; ".join(parts) or "nothing is written again, and nothing skipped"

@@ -1,0 +1,234 @@
+"""A pipeline run in this process, on the one session of the tests: from start to stop, with failures and restarts."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pydanube.sync
+from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed, RowInvalid
+from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.runner import Outcome, Runner
+
+PATIENCE_SECONDS = 120.0  # of a machine that is busy
+
+
+class Running:
+    """A runner in a thread: as a program would use it that goes on meanwhile."""
+
+    def __init__(self, flow: Flow, url: str, **options: Any) -> None:
+        self.lines: list[str] = []
+        self.runner = Runner(flow, url=url, tell=self.lines.append, **options)
+        self.outcome: Outcome | None = None
+        self.error: DanubeError | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self.runner.run()
+        except DanubeError as error:
+            self.error = error
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert time.monotonic() < until, self.lines
+            assert self._thread.is_alive(), (self.lines, self.error)
+            time.sleep(0.05)
+
+    def ended(self) -> Outcome | DanubeError | None:
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive(), self.lines
+        return self.outcome or self.error
+
+    def stop(self) -> Outcome | DanubeError | None:
+        self.runner.stop()
+        return self.ended()
+
+
+@pytest.fixture
+def flow(tmp_path: Path, topic: str) -> Callable[..., Flow]:
+    def make(**keys: Any) -> Flow:
+        name = topic.split("/")[-1]
+        source = {"topic": topic, "format": "json", "schema": "id BIGINT, amount DOUBLE"}
+        sink = {"delta": f"{tmp_path}/table"}
+        restart = {"attempts": 3, "backoff": "100 ms"}
+        return Flow.of(
+            {"name": name, "source": source, "sink": sink, "checkpoint": f"{tmp_path}/checkpoint", "restart": restart}
+            | keys
+        )
+
+    return make
+
+
+@pytest.fixture
+def send(client: pydanube.sync.Client, topic: str) -> Iterator[Callable[..., None]]:
+    client.admin.create_topic(topic)
+    with client.producer(topic) as producer:
+
+        def publish(first: int, last: int, text: str | None = None) -> None:
+            for number in range(first, last):
+                row = json.dumps({"id": number, "amount": number / 2})
+                producer.send((row if text is None else text).encode())
+            producer.flush()
+
+        yield publish
+
+
+def ids(tmp_path: Path) -> list[int]:
+    from deltalake import DeltaTable
+
+    return sorted(DeltaTable(f"{tmp_path}/table").to_pyarrow_table()["id"].to_pylist())
+
+
+def test_a_pipeline_reports_while_it_runs_and_stops_when_ordered(
+    spark: SparkSession,
+    url: str,
+    client: pydanube.sync.Client,
+    flow: Callable[..., Flow],
+    send: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    send(0, 100)
+    made = flow()
+    running = Running(made, url)
+    running.until(lambda: running.runner.progress.rows == 100)
+    send(100, 150)
+    running.until(lambda: running.runner.progress.rows == 150)
+    running.until(lambda: client.admin.pipeline(made.name)["progress"]["rows"] == 150)
+    found = client.admin.pipeline(made.name)
+    assert found["state"] == "running"
+    assert found["info"]["sinks"] == [f"delta:{tmp_path}/table"]
+    running.until(lambda: client.admin.pipeline(made.name)["progress"]["lag_rows"] == 0)
+    with pytest.raises(DanubeError, match="is in use by process"):
+        Runner(made, url=url).run()
+    elsewhere = flow(checkpoint=f"{tmp_path}/another")
+    with pytest.raises(DanubeError, match="runs on"):
+        Runner(elsewhere, url=url).run()
+    client.admin.order_pipeline(made.name, "stop")
+    outcome = running.ended()
+    assert isinstance(outcome, Outcome)
+    assert outcome.how == "stopped"
+    assert client.admin.pipeline(made.name)["state"] == "stopped"
+    said = [each["text"] for each in client.admin.pipeline_logs(made.name)["lines"]]
+    assert said[0].startswith("started on ")
+    assert said[0].split("; ")[1] == "begins at earliest"
+    assert said[-2:] == ["ordered to stop", "stopped: 150 rows in 2 batches"] or "ordered to stop" in said
+    assert ids(tmp_path) == list(range(150))
+    # and on from there, once
+    send(150, 160)
+    again = Runner(made, url=url, available_now=True, tell=running.lines.append).run()
+    assert (again.how, again.progress.rows) == ("finished", 10)
+    assert "goes on from its checkpoint" in "".join(running.lines[-3:])
+    assert ids(tmp_path) == list(range(160))
+
+
+def test_a_restart_reads_the_file_again_and_a_wrong_one_changes_nothing(
+    spark: SparkSession,
+    url: str,
+    client: pydanube.sync.Client,
+    flow: Callable[..., Flow],
+    send: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    send(0, 10)
+    files: list[Flow | FlowInvalid] = [
+        FlowInvalid("sink: is missing"),
+        flow(transforms=[{"sql": "SELECT id, -amount AS amount FROM input"}]),
+    ]
+
+    def reload() -> Flow:
+        found = files.pop(0)
+        if isinstance(found, FlowInvalid):
+            raise found
+        return found
+
+    made = flow(transforms=[{"sql": "SELECT id, amount FROM input"}])
+    running = Running(made, url, reload=reload)
+    running.until(lambda: running.runner.progress.rows == 10)
+    client.admin.order_pipeline(made.name, "restart")
+    running.until(
+        lambda: any("not restarted, for the file cannot be used: sink: is missing" in x for x in running.lines)
+    )
+    client.admin.order_pipeline(made.name, "restart")
+    running.until(lambda: "transforms is not as it was when the checkpoint was made" in running.lines)
+    send(10, 20)
+    running.until(lambda: running.runner.progress.rows == 20)
+    assert running.runner.progress.restarts == 1
+    assert isinstance(running.stop(), Outcome)
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(f"{tmp_path}/table").to_pyarrow_table().sort_by("id").to_pylist()
+    assert [row["amount"] for row in rows] == [n / 2 if n < 10 else -n / 2 for n in range(20)]
+
+
+HEALS = """
+import os
+
+from pyspark.sql.functions import udf
+
+
+def clean(frame):
+    @udf("boolean")
+    def there(number):
+        if os.path.exists({flag!r}):
+            raise OSError(5, "the share is away")
+        return True
+
+    return frame.where(there("id"))
+"""
+
+
+def test_what_may_pass_is_tried_again_and_goes_on_when_it_has_healed(
+    spark: SparkSession,
+    url: str,
+    client: pydanube.sync.Client,
+    flow: Callable[..., Flow],
+    send: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    send(0, 10)
+    (tmp_path / "clean.py").write_text(HEALS.format(flag=str(tmp_path / "broken")))
+    made = flow(transforms=[{"python": f"{tmp_path}/clean.py:clean"}], restart={"attempts": 10, "backoff": "1 s"})
+    (tmp_path / "broken").write_text("")
+    running = Running(made, url)
+    running.until(lambda: any("attempt 2 of 10" in line for line in running.lines))
+    running.until(lambda: client.admin.pipeline(made.name)["state"] in ("retrying", "starting"))
+    (tmp_path / "broken").unlink()
+    running.until(lambda: running.runner.progress.rows == 10)
+    assert isinstance(running.stop(), Outcome)
+    assert ids(tmp_path) == list(range(10))
+
+
+def test_what_does_not_pass_ends_it_at_once_with_its_cause(
+    spark: SparkSession,
+    url: str,
+    client: pydanube.sync.Client,
+    flow: Callable[..., Flow],
+    send: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    send(0, 5)
+    made = flow()
+    with pytest.raises(FlowInvalid, match=r"transforms\[0\]\.sql"):
+        Runner(flow(transforms=[{"sql": "SELECT nothing FROM input"}]), url=url, available_now=True).run()
+    with pytest.raises(PipelineFailed, match="DIVIDE_BY_ZERO"):
+        Runner(flow(transforms=[{"sql": "SELECT id, 1 / (id - id) AS amount FROM input"}]), url=url).run()
+    source = {"topic": made.source.topics[0], "format": "json", "schema": "id BIGINT, amount DOUBLE"}  # type: ignore[union-attr]
+    strict = flow(source={**source, "expect": ["amount > 1"]}, sink={"delta": f"{tmp_path}/strict"})
+    with pytest.raises(RowInvalid, match="expected amount > 1"):
+        Runner(strict, url=url).run()
+    send(5, 6, text="{no json")
+    with pytest.raises(RowInvalid) as raised:
+        Runner(flow(sink={"delta": f"{tmp_path}/raw"}), url=url, available_now=True).run()
+    found = client.admin.pipeline(made.name)
+    assert (found["state"], found["cause"]) == ("failed", str(raised.value))
+    assert found["progress"]["restarts"] == 0
