@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,38 @@ def test_others_who_write_meanwhile_are_no_obstacle(target: DeltaTarget, monkeyp
     monkeypatch.setattr(DeltaTarget, "_commit", disturbed)
     assert target.commit(FIRST, SCHEMA, parts, replace=False) is Verdict.NEW
     assert by_id(content(target)) == [1, 8, 9]
+
+
+def test_many_who_commit_at_once_lose_nothing_and_repeat_nothing(target: DeltaTarget) -> None:
+    """Two attempts at each batch of three pipelines, all at the same time."""
+    expected = [100 * pipeline + number for pipeline in range(3) for number in range(4)]
+
+    def drive(given: tuple[int, str]) -> None:
+        pipeline, run = given
+        for number in range(4):
+            mark = batch(number, pipeline=f"p{pipeline}", run=run)
+            try:
+                write(target, mark, rows([100 * pipeline + number]))
+            except SinkConflict:
+                return  # the other attempt is ahead
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(drive, [(pipeline, run) for pipeline in range(3) for run in ("run-1", "run-2")]))
+    assert by_id(content(target)) == expected
+
+
+def test_what_is_remembered_outlives_the_log(target: DeltaTarget) -> None:
+    """A checkpoint of the table stands for the commits before it, and those are cleaned up in time."""
+    for number in range(3):
+        write(target, batch(number), rows([number]))
+    DeltaTable(target.uri).create_checkpoint()
+    for commit in sorted((Path(target.uri) / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    assert write(target, batch(2), rows([2])) is Verdict.DONE
+    with pytest.raises(SinkConflict):
+        write(target, batch(2, query="query-2"), rows([2]))
+    assert write(target, batch(3), rows([3])) is Verdict.NEW
+    assert by_id(content(target)) == [0, 1, 2, 3]
 
 
 def test_a_zombie_is_fenced(target: DeltaTarget) -> None:

@@ -17,7 +17,14 @@ from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
 from pydanube.pipeline.targets import sink
 from pydanube.pipeline.targets.delta import DeltaTarget
 from pydanube.pipeline.targets.plan import Plan
-from pydanube.pipeline.targets.sink import DEAD_DDL, TablesBatchWriter, TablesSink, TablesStreamWriter, letter_schema
+from pydanube.pipeline.targets.sink import (
+    DEAD_DDL,
+    TablesBatchWriter,
+    TablesSink,
+    TablesStreamWriter,
+    arrow_schema,
+    letter_schema,
+)
 
 PROPERTIES = {
     "sql.streaming.queryId": "query-1",
@@ -216,6 +223,14 @@ def test_what_a_sink_is_not_told(world: World) -> None:
         world.writer(columns("id BIGINT, ID BIGINT"))
     with pytest.raises(SchemaMismatch, match="no type"):
         world.writer(columns("took INTERVAL"))
+    for odd in (types.VariantType(), types.NullType(), types.ArrayType(types.VariantType()), types.TimeType()):
+        with pytest.raises(SchemaMismatch, match="the column a is or holds"):
+            world.writer(types.StructType([types.StructField("a", odd)]))
+    named_so = types.StructType([types.StructField("void", types.LongType())])
+    assert arrow_schema(types.StructType([types.StructField("variant", named_so)])).names == ["variant"]
     with pytest.raises(OptionInvalid, match="is written to"):
         TablesSink(options={}).schema()
+    world.names.append("one")
+    with pytest.raises(OptionInvalid, match="one is written to twice"):
+        world.writer()
     assert list(world.folder.iterdir()) == []

@@ -8,6 +8,7 @@ attempt completes the rest and repeats nothing. `abort` has nothing to do.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ DEAD = "_dead"  # the column that says what is wrong with a row; null if nothing
 DEAD_DDL = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, error STRING"
 PREPARED_SECONDS = 30.0  # how long a process takes a target for prepared: Spark makes two writers for every batch
 PREPARED_MAX = 100
+_UNTAKEN = re.compile(r"(?<![\w`])(variant|void|geometry|geography|time\(\d\))(?![\w`:])")  # Arrow has other words
 _OPTIONS = {"plan", "checkpointlocation", "queryname"}  # the last is Spark's own
 
 
@@ -60,6 +62,10 @@ class _Sink:
         self._plan = plan
         self._targets = [target_of(spec) for spec in plan.targets]
         self._letters = target_of(plan.dead_letters) if plan.dead_letters is not None and dead else None
+        labels = [each.label.rstrip("/") for each in (*self._targets, *([self._letters] if self._letters else []))]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise OptionInvalid(f"{label} is written to twice by one pipeline; only the first would be")
         self._schema = schema  # of good rows
         self._letter_schema = letter_schema()
         self._replace = replace
@@ -255,6 +261,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     for name in schema.names:
         if folded.count(name.casefold()) > 1:
             raise SchemaMismatch(f"the column {name[:100]} is there twice")
+    for field in schema.fields:
+        if odd := _UNTAKEN.search(field.dataType.simpleString()):
+            raise SchemaMismatch(f"the column {field.name[:100]} is or holds {odd[0].upper()}, which no target takes")
     try:
         found = to_arrow_schema(schema, timezone="UTC")
     except (PySparkException, TypeError) as error:
