@@ -1,0 +1,107 @@
+"""Pipelines on a Spark Connect server: a process of its own, with the same files as anywhere else.
+
+What they need must be on the server's side: the client has no JVM, and functions are sent to the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+
+import pyspark
+from deltalake import DeltaTable
+
+import pydanube.sync
+from pydanube.spark.launch import LOCAL_SETTINGS, SETTINGS, find_java, wrapped
+from servers.process import serving
+from spark.conftest import QUICK
+from spark.world import fill
+
+Client = pydanube.sync.Client
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+STARTED = re.compile(r"Spark Connect server started at: (127\.0\.0\.1:\d+)")
+RUN_SECONDS_MAX = 120.0  # on a machine that is busy
+ROWS = 200
+
+APPEND = """
+name: {name}
+source:
+  topic: {topic}
+  format: json
+  schema: id BIGINT, customer STRING, amount DOUBLE
+  mode: permissive
+  expect: [amount >= 0]
+transforms:
+  - sql: SELECT id, customer, amount * 2 AS twice FROM input
+sink:
+  - {{delta: {folder}/table, partition_by: [customer]}}
+  - {{topic: {topic}-out, key: customer, create_partitions: 1}}
+dead_letters: {{delta: {folder}/dead}}
+checkpoint: {folder}/checkpoint
+trigger: available_now
+"""
+
+
+@pytest.fixture(scope="module")
+def remote(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server as an operator starts it; it takes a port that is free, and says which."""
+    log, home, python = (
+        tmp_path_factory.mktemp("connect") / "log",
+        Path(pyspark.__file__).parent,
+        wrapped(sys.executable),
+    )
+    settings = {
+        **SETTINGS,
+        **LOCAL_SETTINGS,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": QUICK.replace("ERROR", "INFO"),
+        "spark.sql.shuffle.partitions": "1",
+    }
+    command: list[str | Path] = [home / "bin/spark-submit", "--class", SERVER, "--master", "local[2]"]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    environment = {"JAVA_HOME": str(find_java()), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    with serving([*command, "spark-internal"], log, lambda: STARTED.search(log.read_text()) is not None, environment):
+        found = STARTED.search(log.read_text())
+        assert found is not None
+        yield f"sc://{found[1]}"
+
+
+def run(file: Path, url: str, remote: str) -> str:
+    """`danube pipeline run`, to its end: what it said."""
+    code = "import sys; from pydanube.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "pipeline", "run", str(file), "--url", url, "--remote", remote]
+    environment = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_a_pipeline_runs_on_a_connect_server_to_a_table_a_topic_and_dead_letters(
+    client: Client, url: str, topic: str, remote: str, tmp_path: Path
+) -> None:
+    orders = [json.dumps({"id": n, "customer": f"c{n % 4}", "amount": n - 1}).encode() for n in range(ROWS)]
+    fill(client, topic, [*orders, b"no order"])
+    file = tmp_path / "flow.yaml"
+    names = {"name": topic.split("/")[-1], "topic": topic, "folder": str(tmp_path)}
+    file.write_text(APPEND.format(**names))
+    said = run(file, url, remote)
+    assert f"started on {remote}" in said
+    table = DeltaTable(f"{tmp_path}/table").to_pyarrow_table()
+    assert sorted(table.column("id").to_pylist()) == list(range(1, ROWS))
+    assert len(client.read_arrow(f"{topic}-out")) == ROWS - 1
+    dead = DeltaTable(f"{tmp_path}/dead").to_pyarrow_table()
+    assert min(dead.column("error").to_pylist()) == "expected amount >= 0"
+    assert b"no order" in dead.column("value").to_pylist()
+    assert len(dead) == 2
