@@ -39,10 +39,10 @@ def test_offsets_name_the_topic_by_its_id(client: Client, readers: Readers, topi
     fill(client, topic, numbers(0, 9))
     query = Query(readers.stream())
     known = client.admin.describe_topic(topic)["id"]
-    assert query.at == {topic: {"id": known, "0": 0}}
+    assert query.at == {topic: {"id": known, "0": 0, "began": [0]}}
     query.trigger()
-    assert query.at == {topic: {"id": known, "0": 10}}
-    assert query.reader.reportLatestOffset() == query.at
+    assert query.at == {topic: {"id": known, "0": 10, "began": [0]}}
+    assert query.reader.reportLatestOffset() == {topic: {"id": known, "0": 10}}
 
 
 def test_a_restart_goes_on_and_ignores_where_to_start(client: Client, readers: Readers, topic: str) -> None:
@@ -52,6 +52,32 @@ def test_a_restart_goes_on_and_ignores_where_to_start(client: Client, readers: R
     fill(client, topic, numbers(10, 19))
     again = Query(readers.stream(startingOffsets="earliest"), start=first.at)
     assert values_of(again.trigger()) == numbers(10, 19)
+
+
+def test_a_first_batch_that_is_repeated_has_the_same_rows_though_the_latest_is_another_now(
+    client: Client, readers: Readers, topic: str
+) -> None:
+    """Spark asks for the start of the first batch again as long as it is not committed."""
+    fill(client, topic, numbers(0, 9))
+    query = Query(readers.stream(startingOffsets="latest"))
+    fill(client, topic, numbers(10, 14))
+    _, end = query.plan()
+    fill(client, topic, numbers(15, 19))
+    again = readers.stream(startingOffsets="latest")
+    assert values_of(rows(again, again.partitions(again.initialOffset(), end))) == numbers(10, 14)
+    assert values_of(Query(again, start=end).trigger()) == numbers(15, 19)
+
+
+def test_a_checkpoint_of_an_older_version_goes_on(client: Client, readers: Readers, topic: str) -> None:
+    fill(client, topic, numbers(0, 9), partitions=1)
+    known = client.admin.describe_topic(topic)["id"]
+    query = Query(readers.stream(), start={topic: {"id": known, "0": 4}})
+    assert values_of(query.trigger()) == numbers(4, 9)
+    assert query.at == {topic: {"id": known, "0": 10}}
+    client.admin.alter_topic(topic, partitions=2)
+    singly(client, f"{topic}-part-1", numbers(10, 19))
+    assert values_of(query.trigger()) == numbers(10, 19)
+    assert query.at == {topic: {"id": known, "0": 10, "1": 10}}
 
 
 def test_the_same_offsets_are_the_same_rows_however_often(client: Client, readers: Readers, topic: str) -> None:

@@ -1,7 +1,8 @@
 """Where a query stands: the next offset of every partition, and the ids of the topics these are offsets of.
 
-One grammar for checkpoints, progress and options: `{"/default/orders": {"id": 7, "0": 120, "1": 96}}`. Spark compares
-offsets as text, so there is one order of keys: topics by name, then `id`, then partitions by number.
+One grammar for checkpoints, progress and options: `{"/default/orders": {"id": 7, "0": 120, "1": 96, "began": [0, 0]}}`.
+Spark compares offsets as text, so there is one order of keys: topics by name, then `id`, then partitions by number,
+then where the query began in each, which stays: by it a sink tells a query that begins anew from one that goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ TEXT_CHARACTERS_MAX = 16 * 1024 * 1024  # of offsets given as an option
 class TopicOffsets(NamedTuple):
     id: int  # never used again, so that a topic made anew is noticed
     next: tuple[int, ...]  # by partition; a topic without partitions has one here
+    began: tuple[int, ...] | None = None  # by partition; None in checkpoints of older versions, and outside of queries
 
 
 Offsets = dict[str, TopicOffsets]
@@ -30,16 +32,19 @@ class Wish(NamedTuple):
 
     id: int | None
     next: dict[int, int]
+    began: tuple[int, ...] | None = None  # means nothing in options
 
 
 Wishes = dict[str, Wish]
 
 
-def to_json(offsets: Mapping[str, TopicOffsets]) -> dict[str, dict[str, int]]:
-    return {
-        name: {"id": found.id, **{str(number): offset for number, offset in enumerate(found.next)}}
-        for name, found in sorted(offsets.items())
-    }
+def to_json(offsets: Mapping[str, TopicOffsets]) -> dict[str, dict[str, Any]]:
+    return {name: _one_to_json(found) for name, found in sorted(offsets.items())}
+
+
+def _one_to_json(found: TopicOffsets) -> dict[str, Any]:
+    shown: dict[str, Any] = {"id": found.id, **{str(number): offset for number, offset in enumerate(found.next)}}
+    return shown if found.began is None else shown | {"began": list(found.began)}
 
 
 def from_json(found: Any) -> Offsets:
@@ -49,8 +54,41 @@ def from_json(found: Any) -> Offsets:
         numbers = sorted(wish.next)
         if wish.id is None or numbers != list(range(len(numbers))) or min(wish.next.values(), default=0) < 0:
             raise OptionInvalid(f"the offset in the checkpoint is not of this source: {str(found)[:200]}")
-        offsets[name] = TopicOffsets(wish.id, tuple(wish.next[number] for number in numbers))
+        if wish.began is not None and len(wish.began) != len(numbers):
+            raise OptionInvalid(f"the offset in the checkpoint is damaged: {str(found)[:200]}")
+        offsets[name] = TopicOffsets(wish.id, tuple(wish.next[number] for number in numbers), wish.began)
     return dict(sorted(offsets.items()))
+
+
+def begun(start: Offsets) -> Offsets:
+    """Of a query that begins there."""
+    return {name: each._replace(began=each.next) for name, each in start.items()}
+
+
+def going_on(start: Offsets, end: Offsets, firsts: Mapping[str, tuple[int, ...]]) -> Offsets:
+    """`end`, with where the query began as `start` has it. What is new to the query begins at its first offset."""
+    found: Offsets = {}
+    for name, each in end.items():
+        known = start[name].began if name in start else ()
+        if known is not None:
+            new = tuple(map(min, firsts[name], each.next))[len(known) :]
+            each = each._replace(began=(*known[: len(each.next)], *new))
+        found[name] = each
+    return found
+
+
+def as_it_began(start: Offsets, end: Offsets) -> Offsets:
+    """Where the batch to `end` starts. If the first one is repeated, Spark asks for its start once more: what is the
+    latest now was not when the query began.
+    """
+    found = dict(start)
+    for name, each in start.items():
+        after = end.get(name)
+        if after is None or after.began is None or each.next != each.began:
+            continue
+        if (each.id, each.began) != (after.id, after.began[: len(each.began)]):
+            found[name] = TopicOffsets(after.id, after.began, after.began)
+    return found
 
 
 def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> Wishes:
@@ -74,7 +112,12 @@ def _wish(topic: str, found: Any, what: str) -> Wish:
     if not isinstance(found, dict):
         raise OptionInvalid(f'{what}: {topic[:100]} has offsets by partition, as in {{"0": 120}}')
     offsets: dict[int, int] = {}
+    began = found.get("began")
+    if began is not None and not _are_offsets(began):
+        raise OptionInvalid(f"{what}: began of {topic[:100]} has offsets by partition, as in [120, 96]")
     for key, value in found.items():
+        if key == "began":
+            continue
         if type(value) is not int or not EARLIEST_MARK <= value <= OFFSET_MAX:
             raise OptionInvalid(f"{what}: {key[:20]} of {topic[:100]} is an offset, -1 (latest) or -2 (earliest)")
         if key == "id":
@@ -82,4 +125,8 @@ def _wish(topic: str, found: Any, what: str) -> Wish:
         if not (key.isascii() and key.isdecimal()) or len(key) > 9 or int(key) >= PARTITIONS_MAX:
             raise OptionInvalid(f"{what}: {topic[:100]} has no partition {key[:20]!r}")
         offsets[int(key)] = value
-    return Wish(found.get("id"), offsets)
+    return Wish(found.get("id"), offsets, None if began is None else tuple(began))
+
+
+def _are_offsets(found: Any) -> bool:
+    return isinstance(found, list) and all(type(each) is int and 0 <= each <= OFFSET_MAX for each in found)

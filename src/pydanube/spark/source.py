@@ -27,7 +27,7 @@ from pydanube.spark.decode import decoded_columns
 from pydanube.spark.fetch import read_job
 from pydanube.spark.helpful import helpful
 from pydanube.spark.link import Link, link_to
-from pydanube.spark.offsets import Offsets, TopicOffsets, from_json, to_json
+from pydanube.spark.offsets import Offsets, TopicOffsets, as_it_began, begun, from_json, going_on, to_json
 from pydanube.spark.options import Options, shown_columns
 from pydanube.spark.plan import Job, Range, States, ranges_between, split, with_stored
 from pydanube.spark.sealed import look_for_segments
@@ -137,8 +137,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @helpful
     def initialOffset(self) -> dict[str, Any]:
-        """Asked for only if there is no checkpoint: later the starting options mean nothing."""
-        return to_json(self._link.wait(self._begin()))
+        """Asked for until the first batch is committed: later the starting options mean nothing."""
+        return to_json(begun(self._link.wait(self._begin())))
 
     async def _begin(self) -> Offsets:
         client = self._link.client
@@ -167,10 +167,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         await self._hold(start, states)
         self._seen = latest(states)
         end = _not_before(start, self._seen if self._target is None else _at_most(self._target, self._seen))
-        if isinstance(limit, ReadAllAvailable):
-            return end
-        records = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return await Limits(client, states, start, end).within(records, options.bytes_max)
+        if not isinstance(limit, ReadAllAvailable):
+            records = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            end = await Limits(client, states, start, end).within(records, options.bytes_max)
+        return going_on(start, end, {name: state.firsts for name, state in states.items()})
 
     async def _hold(self, start: Offsets, states: States) -> None:
         if self._options.subscription is None:
@@ -195,7 +195,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @helpful
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The same ranges for the same offsets, however often and whenever it is asked."""
-        before, after = from_json(start), from_json(end)
+        after = from_json(end)
+        before = as_it_began(from_json(start), after)
         states = self._link.wait(look(self._link.client, self._options, absent_ok=True))
         check_known(before, states, self._lost)
         check_known({name: each for name, each in after.items() if name not in before}, states, _nothing)
