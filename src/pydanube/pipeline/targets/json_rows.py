@@ -80,7 +80,7 @@ def _texts(column: pa.Array) -> pa.Array:
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind)).cast(pa.string())
     if pa.types.is_timestamp(kind):
-        return _wrapped(pc.replace_substring(column.cast(pa.timestamp("us", kind.tz)).cast(pa.string()), " ", "T"))
+        return _wrapped(_times(column), "" if kind.tz is None else "Z")
     if pa.types.is_date(kind):
         return _wrapped(column.cast(pa.string()))
     if pa.types.is_null(kind):
@@ -98,8 +98,14 @@ def _quoted(column: pa.Array) -> pa.Array:
     return _wrapped(column)
 
 
-def _wrapped(column: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar('"'), column, pa.scalar('"'), pa.scalar(""))
+def _times(column: pa.Array) -> pa.Array:
+    """In UTC where they have a zone; Arrow would look for the zone at every value."""
+    plain = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+    return pc.replace_substring(plain.cast(pa.string()), " ", "T")
+
+
+def _wrapped(column: pa.Array, ending: str = "") -> pa.Array:
+    return pc.binary_join_element_wise(pa.scalar('"'), column, pa.scalar(f'{ending}"'), pa.scalar(""))
 
 
 def _map_paths(kind: pa.DataType) -> bool:
