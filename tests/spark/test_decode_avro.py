@@ -206,3 +206,28 @@ def test_any_bytes_are_a_row_or_an_error(payload: bytes) -> None:
     schema = record(*(avro for avro, *_ in TYPES))
     values, errors = decoded(schema, payload)
     assert (values[0] is None) == (errors[0] is not None)
+
+
+ORDER = record("long", "string", ["null", "double"], {"type": "array", "items": "int"})
+orders = st.builds(
+    lambda *values: written(ORDER, {f"f{at}": value for at, value in enumerate(values)}),
+    st.integers(-(2**63), 2**63 - 1),
+    st.text(max_size=3),
+    st.none() | st.floats(allow_nan=False),
+    st.lists(st.integers(-100, 100), max_size=3),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(payloads=st.lists(st.one_of(orders, orders, st.none(), st.binary(max_size=8)), max_size=20))
+def test_neighbours_make_no_difference(payloads: list[bytes | None]) -> None:
+    values, errors = decoded(ORDER, *payloads)
+    for payload, value, error in zip(payloads, values, errors, strict=True):
+        assert decoded(ORDER, payload) == ([value], [error])
+
+
+def test_payloads_that_make_sense_only_together_are_refused_each() -> None:
+    """The first is two, the others are one, and the lengths add up."""
+    values, errors = decoded(record("string"), b"\x02a\x02b", b"\x04", b"cd")
+    assert values == [None] * 3
+    assert all(errors)
