@@ -25,8 +25,10 @@ Gather = Callable[[Sequence[Any]], "pa.Array"]  # one array of values, None amon
 
 class ProtobufDecoder:
     def __init__(self, schema: str, message: str) -> None:
+        from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
 
+        self._broken = DecodeError
         found = _found(schema, message)
         self._parse = GetMessageClass(found).FromString
         self._required = _has_required(found, set())
@@ -36,11 +38,9 @@ class ProtobufDecoder:
         return together([by_rows(piece, self._row, self._gather) for piece in pieces(values)], self.kind)
 
     def _row(self, payload: bytes) -> Any:
-        from google.protobuf.message import DecodeError
-
         try:
             found = self._parse(payload)
-        except DecodeError:
+        except self._broken:
             raise Unfit("not a message of its type: it ends too early, or has something else in it") from None
         if self._required and not found.IsInitialized():
             raise Unfit("a required field is missing")
@@ -134,8 +134,7 @@ def _single(field: FieldDescriptor, open: tuple[str, ...]) -> tuple[pa.DataType,
 
     if field.message_type is not None:
         if field.message_type.full_name == TIMESTAMP:
-            kind = pa.timestamp("us", tz="UTC")
-            return kind, lambda found: pa.array([None if each is None else _time(each) for each in found], kind)
+            return pa.timestamp("us", tz="UTC"), _times
         return _struct(field.message_type, open)
     if field.enum_type is not None:
         names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
@@ -156,10 +155,16 @@ def _single(field: FieldDescriptor, open: tuple[str, ...]) -> tuple[pa.DataType,
     return plain, lambda found: pa.array(found, plain)
 
 
-def _time(found: Any) -> int:
-    if not SECONDS_MIN <= found.seconds <= SECONDS_MAX or not 0 <= found.nanos < 1_000_000_000:
+def _times(found: Sequence[Any]) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    absent = np.array([each is None for each in found], np.bool_)
+    seconds = np.array([0 if each is None else each.seconds for each in found], np.int64)
+    nanos = np.array([0 if each is None else each.nanos for each in found], np.int64)
+    if ((seconds < SECONDS_MIN) | (seconds > SECONDS_MAX) | (nanos < 0) | (nanos >= 1_000_000_000)).any():
         raise ValueError("a Timestamp that is not in the years 1 to 9999")
-    return int(found.seconds) * 1_000_000 + int(found.nanos) // 1_000
+    return pa.array(seconds * 1_000_000 + nanos // 1_000, mask=absent).view(pa.timestamp("us", tz="UTC"))
 
 
 def _lists(found: list[Any], gather: Gather, kind: pa.DataType) -> pa.Array:
