@@ -13,6 +13,7 @@ from pydanube.cli.failures import Exit, Failure, printable
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Output, printed
 from pydanube.cli.pipeline_files import explain, reset, run, validate
+from pydanube.cli.pipeline_lakehouse import lakehouse
 from pydanube.cli.running import connected
 from pydanube.cli.values import shown_time, sized
 from pydanube.client import Client
@@ -153,3 +154,4 @@ async def restart(client: Client, output: Output, name: str) -> None:
 
 
 pipeline.add_command(reset)
+pipeline.add_command(lakehouse)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.spec_sinks import Sink, TopicSink
-from pydanube.pipeline.spec_source import PERMISSIVE, RAW, FileSource, RateSource, TopicSource
+from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, FileSource, RateSource, TopicSource
 from pydanube.pipeline.transforms import apply, told
 
 if TYPE_CHECKING:
@@ -155,7 +155,9 @@ def _of_topic(
     columns = [f.col("value")[name].alias(name) for name in fields]
     if EVENT_TIME not in names:
         columns.append(time.alias(EVENT_TIME))
-    if MESSAGE not in names:
+    if found.message == COLUMNS:
+        columns += _message_columns(found, names)
+    elif MESSAGE not in names:
         attributes = ["attributes"] if found.attributes else []
         columns.append(
             f.struct("topic", "partition", "offset", "timestamp", "event_time", "key", *attributes).alias(MESSAGE)
@@ -165,6 +167,21 @@ def _of_topic(
     payload = f.coalesce(f.col("value_raw"), f.to_json("value").cast("binary"))
     parts = f.struct(*_ABOUT, payload.alias("value"), f.col("value_error").alias("error"))
     return _judged(raw.select(*columns, parts.alias(_PARTS)), flow, _PARTS)
+
+
+def _message_columns(found: TopicSource, names: set[str]) -> list[Column]:
+    """What is known of a message, at the top level; the topic only if there may be several."""
+    from pyspark.sql import functions as f
+
+    several = found.pattern is not None or len(found.topics) > 1
+    own = [*(["topic"] if several else []), "partition", "offset", "timestamp"]
+    columns = {f"_{name}": f.col(name) for name in own}
+    columns["_date"] = f.to_date(f.col("timestamp"))
+    columns |= {f"_{name}": f.col(name) for name in ("key", *(["attributes"] if found.attributes else []))}
+    taken = next((name for name in columns if name in names), None)
+    if taken is not None:
+        raise FlowInvalid(f"source.schema: a field is called {taken}, as a column of `message: columns` is")
+    return [column.alias(name) for name, column in columns.items()]
 
 
 def _files(reader: Any, found: FileSource, streaming: bool) -> DataFrame:

@@ -25,6 +25,7 @@ RAW, JSON, AVRO, PROTOBUF = "raw", "json", "avro", "protobuf"
 TOPIC_FORMATS = (RAW, JSON, AVRO, PROTOBUF)
 FILE_FORMATS = ("csv", "json", "parquet")
 PERMISSIVE, FAILFAST = "permissive", "failfast"
+STRUCT, COLUMNS = "struct", "columns"  # how a decoded row has what is known of its message
 COMMON = ("expect", "mode")
 OF_TOPICS = (
     "url",
@@ -36,6 +37,7 @@ OF_TOPICS = (
     "format",
     "schema",
     "attributes",
+    "message",
     "fail_on_data_loss",
     "objects_url",
 )
@@ -67,6 +69,7 @@ class TopicSource:
     mode: str
     expect: tuple[str, ...]
     attributes: bool
+    message: str
     fail_on_data_loss: bool
     objects_url: str | None
 
@@ -159,9 +162,12 @@ def _topic(section: Section, pipeline: str, mode: str, expect: tuple[str, ...]) 
         mode=mode,
         expect=expect,
         attributes=section.flag("attributes", False),
+        message=section.one_of("message", (STRUCT, COLUMNS), STRUCT),
         fail_on_data_loss=section.flag("fail_on_data_loss", True),
         objects_url=section.maybe_text("objects_url"),
     )
+    if "message" in section and source.format == RAW:
+        raise section.wrong("message", "is for payloads that are decoded; a raw topic has these columns anyway")
     if source.objects_url is not None:
         _check_options(section, "objects_url", {"topic": "x", "objects.url": source.objects_url})
     return source
