@@ -38,6 +38,7 @@ def test_a_new_pipeline_has_generation_nought(tmp_path: Path) -> None:
         "replaces": [],
         "digest": "d1",
         "essentials": {"source": 1},
+        "fixed": {},
     }
 
 
@@ -47,6 +48,19 @@ def test_what_changed_in_the_file_is_told_once(tmp_path: Path) -> None:
         as_spark_leaves_it(checkpoint.location, FIRST)
         assert checkpoint.begin("d2", {"source": 1, "transforms": ["sql"]}) == ["transforms"]
         assert checkpoint.begin("d2", {"source": 1, "transforms": ["sql"]}) == []
+
+
+def test_what_is_fixed_may_change_only_before_there_is_anything_to_go_on_from(tmp_path: Path) -> None:
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        checkpoint.begin("d1", {}, {"output_mode": "append", "transforms": []})
+        checkpoint.begin("d2", {}, {"output_mode": "update", "transforms": []})
+        as_spark_leaves_it(checkpoint.location, FIRST)
+        with pytest.raises(FlowInvalid, match=r"output_mode: the checkpoint .* was made with another one"):
+            checkpoint.begin("d1", {}, {"output_mode": "append", "transforms": []})
+        assert checkpoint.record.digest == "d2"
+        checkpoint.begin("d3", {}, {"output_mode": "update"})  # as of a version that knew less
+        checkpoint.reset("earliest")
+        checkpoint.begin("d1", {}, {"output_mode": "append", "transforms": []})
 
 
 def test_a_reset_begins_anew_in_the_place_of_what_was(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
+from pydanube.pipeline.changes import REASONS
 from pydanube.pipeline.spec_fields import local_path
 
 RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
@@ -37,6 +38,7 @@ class Record:
     replaces: tuple[str, ...] = ()  # queries in whose place this one was put
     digest: str = ""
     essentials: Mapping[str, Any] = field(default_factory=dict)  # what the digest is of
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # what may not change, see `changes.py`
 
 
 class Checkpoint:
@@ -84,13 +86,26 @@ class Checkpoint:
         """Whether there is anything to go on from."""
         return self.query is not None
 
-    def begin(self, digest: str, essentials: Mapping[str, Any]) -> list[str]:
-        """Before a query starts. Returns the keys of the file that are not as they were; Spark says what it takes."""
-        before = self.record
-        if self._path is None or (before.digest == digest and (self._path / RECORD).exists()):
+    def check(self, fixed: Mapping[str, Any]) -> None:
+        """Raises `FlowInvalid` if something changed that must not while there is this to go on from."""
+        for key, value in fixed.items() if self.begun else ():
+            if self.record.fixed.get(key, value) != value:
+                raise FlowInvalid(
+                    f"{key}: the checkpoint {self.place} was made with another one, and {REASONS[key]}; "
+                    "put it back, or begin anew with `danube pipeline reset`"
+                )
+
+    def begin(self, digest: str, essentials: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> list[str]:
+        """Before a query starts. Returns the keys of the file that are not as they were; Spark says what it takes.
+
+        What is `fixed` may not be another one: see `check`.
+        """
+        before, fixed = self.record, dict(fixed or {})
+        self.check(fixed)
+        if self._path is None or (before.digest == digest and before.fixed == fixed and (self._path / RECORD).exists()):
             return []
         changed = [key for key in essentials if before.essentials.get(key) != essentials[key]] if self.begun else []
-        self._write(replace(before, digest=digest, essentials=dict(essentials)))
+        self._write(replace(before, digest=digest, essentials=dict(essentials), fixed=fixed))
         return changed
 
     def reset(self, start: str) -> tuple[str, ...]:

@@ -72,20 +72,18 @@ class Progress:
         return True
 
     def _take_sources(self, sources: list[dict[str, Any]], counted: int) -> int:
-        """A topic that is scanned twice in a batch is read once: its offsets say how many rows there were."""
-        read, known = 0, False
+        """A topic that is scanned twice in a batch is read once: what counts is the first way to it."""
         for each in sources:
             end = _offsets(each.get("endOffset"))
             if end is None:
                 continue
             start = _offsets(each.get("startOffset"))
-            if start is not None and end != self.done:
-                read, known = read + behind(start, end), True
-            elif end == self.done:
-                known = True  # the same source again, or nothing new
             self.done = end
             self.newest = _offsets(each.get("latestOffset")) or self.newest
-        return read if known else counted
+            if start is not None:
+                return behind(start, end)
+            return int(each.get("numInputRows", counted))  # of the very first batch
+        return counted
 
     def numbers(self, lag: tuple[int, float | None] | None) -> dict[str, float | None]:
         """As the broker has them. What is not known is None."""

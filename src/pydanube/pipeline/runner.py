@@ -23,6 +23,7 @@ from pydanube import __version__
 from pydanube.base.errors import DanubeError, FlowInvalid
 from pydanube.pipeline import build, preflight
 from pydanube.pipeline.cause import Cause, cause_of
+from pydanube.pipeline.changes import fixed
 from pydanube.pipeline.checkpoint import Checkpoint, open_checkpoint
 from pydanube.pipeline.flow import Flow, check_master, warnings
 from pydanube.pipeline.progress import Progress
@@ -180,7 +181,7 @@ class Runner:
 
     def _start(self, checkpoint: Checkpoint) -> StreamingQuery:
         flow, record = self._flow, checkpoint.record
-        for key in checkpoint.begin(flow.digest, flow.essentials()):
+        for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
             self._say(f"{key} is not as it was when the checkpoint was made")
         where = "goes on from its checkpoint" if checkpoint.begun else f"begins at {self._beginning(record.start)}"
         spark = self._sessions.get(flow.spark)
@@ -243,7 +244,7 @@ class Runner:
                 return STOPPED
             if self._restarting:
                 self._restarting = False
-                if self._read_again():
+                if self._read_again(checkpoint):
                     self._state(STOPPING)
                     self._end(query)
                     return RESTART
@@ -260,7 +261,7 @@ class Runner:
         query.stop()
         self._look(query)
 
-    def _read_again(self) -> bool:
+    def _read_again(self, checkpoint: Checkpoint) -> bool:
         """The file may have changed; one that cannot be used changes nothing."""
         if self._reload is None:
             return True
@@ -269,6 +270,7 @@ class Runner:
             check_master(flow, self._sessions.where)
             if (flow.name, flow.checkpoint) != (self._flow.name, self._flow.checkpoint):
                 raise FlowInvalid("name and checkpoint can only change between a stop and a start")
+            checkpoint.check(fixed(flow))
         except FlowInvalid as error:
             self._say(f"not restarted, for the file cannot be used: {error}")
             return False
