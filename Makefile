@@ -4,13 +4,16 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark java proto venv lock clean
+.PHONY: help run demo sim-demo test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark java proto venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
 SEED ?= 0
 PROFILE ?=
 LISTEN ?= 127.0.0.1:6650
+SECONDS ?= 30
+RATE ?= 2000
+PLOT ?= demo.png
 DATA_DIR ?= .danube
 
 BIN := .venv/bin
@@ -25,7 +28,10 @@ help: ## show this list
 run: $(STAMP) ## run a broker on this machine: LISTEN=host:port, DATA_DIR=where everything is kept
 	$(BIN)/danube standalone --data-dir $(DATA_DIR) --listen $(LISTEN)
 
-demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and what was promised
+demo: $(SPARK) ## run a broker, orders, a Spark pipeline to a Delta table, and plot it: SECONDS=30 RATE=2000 PLOT=demo.png (needs Java)
+	$(BIN)/python examples/demo/run.py --seconds $(SECONDS) --rate $(RATE) --plot $(PLOT)
+
+sim-demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and what was promised
 	$(BIN)/python -m pydanube.sim demo
 
 test: $(SPARK) ## run the whole test suite
