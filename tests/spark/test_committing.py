@@ -69,5 +69,16 @@ def test_an_end_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     assert source_end(str(tmp_path), 0) == ""
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_bytes(b"v1\n{}\n\xff")
-    (tmp_path / "offsets" / "1").write_bytes(b"v1\n{}\n" + b" " * 100_000)
+    (tmp_path / "offsets" / "1").write_bytes(b"v1\n{}")
     assert source_end(str(tmp_path), 0) == source_end(str(tmp_path), 1) == ""
+
+
+def test_a_long_end_is_known_by_its_digest_whatever_spark_notes_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    for batch, note, last in ((0, b"{}", b"7"), (1, b'{"batchTimestampMs": 5}', b"7"), (2, b"{}", b"8")):
+        data = b"v1\n" + note + b'\n{"t": ' + b" " * 3_000_000 + last + b"}"
+        (tmp_path / "offsets" / str(batch)).write_bytes(data)
+    one, same, other = (source_end(str(tmp_path), batch) for batch in range(3))
+    assert one == same != other
+    assert one.startswith("sha256:")
+    assert len(one) < 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -12,6 +13,8 @@ import pydanube.sync
 from pydanube.base.checksum import crc32c
 from pydanube.base.errors import (
     BatchTooLarge,
+    ColumnInvalid,
+    ConnectionLost,
     MessageTooLarge,
     NotReliable,
     OptionInvalid,
@@ -19,9 +22,11 @@ from pydanube.base.errors import (
     SinkExpired,
     TopicNotFound,
 )
+from pydanube.client.connection import Connection
 from pydanube.spark import staging
 from pydanube.spark.link import close_links
 from pydanube.spark.sink import BatchWriter
+from pydanube.spark.sink_options import SinkOptions
 from pydanube.spark.source import DanubeSource
 from pydanube.testing.broker import broker_beside
 from spark.sink_world import Run, payloads, rows, values, write_once
@@ -143,6 +148,62 @@ def test_a_checkpoint_that_was_copied_or_wiped_is_named(
     assert payloads(client, topic) == [b"a", b"b"]
 
 
+def test_a_wiped_checkpoint_is_noticed_though_more_has_come_since(
+    url: str, client: pydanube.sync.Client, topic: str, tmp_path: Path
+) -> None:
+    def checkpoint(name: str, end: int, began: int) -> str:
+        (tmp_path / name / "offsets").mkdir(parents=True)
+        offsets = f'{{"/default/in":{{"id":7,"0":{end},"began":[{began}]}}}}'
+        (tmp_path / name / "offsets" / "0").write_text(f"v1\n{{}}\n{offsets}", encoding="utf-8")
+        return str(tmp_path / name)
+
+    run = Run(url, topic, checkpointLocation=checkpoint("first", 100, 0))
+    run.write(0, values(b"a"))
+    wiped = Run(url, topic, checkpointLocation=checkpoint("wiped", 110, 0))
+    with pytest.raises(SinkConflict, match=f"{wiped.query}.*{run.query}.*wiped.*writeName.*danube sink forget"):
+        wiped.write(0, values(b"a", b"b"))
+    Run(url, topic, checkpointLocation=checkpoint("later", 110, 100)).write(0, values(b"b"))
+    assert payloads(client, topic) == [b"a", b"b"]
+
+
+def test_a_second_write_without_a_name_is_not_lost_when_the_batch_is_repeated(
+    url: str, client: pydanube.sync.Client, topic: str
+) -> None:
+    first = Run(url, topic)
+    first.write(0, values(b"a"))  # and it dies before its second write
+    for _ in range(2):
+        again = first.again()
+        again.write(0, values(b"a"))
+        with pytest.raises(SinkConflict, match="writeName"):
+            again.write(0, values(b"b"))
+    assert payloads(client, topic) == [b"a"]
+
+
+def test_an_end_of_the_input_that_cannot_be_read_is_worth_one_warning_for_each_run(
+    url: str, topic: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    run = Run(url, topic, checkpointLocation="s3a://bucket/checkpoint")
+    for batch in range(3):
+        run.write(batch, values(b"a"))
+    [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert run.query in warning
+    assert "checkpointLocation" in warning
+    caplog.clear()
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1\n{}\n5", encoding="utf-8")
+    Run(url, f"{topic}-known", checkpointLocation=str(tmp_path)).write(0, values(b"a"))
+    write_once(url, f"{topic}-plain", values(b"a"))
+    assert not caplog.records
+
+
+def test_a_stream_says_where_its_checkpoint_is(url: str) -> None:
+    """Spark does not show a sink what the session has set."""
+    schema = StructType([StructField("value", BinaryType())])
+    with pytest.raises(OptionInvalid, match=r"option\('checkpointLocation'"):
+        DanubeSource({"url": url, "topic": "out"}).streamWriter(schema, False)
+    assert DanubeSource({"url": url, "topic": "out", "checkpointLocation": "/x"}).streamWriter(schema, False)
+
+
 def test_versions_of_an_application_are_written_once(url: str, client: pydanube.sync.Client, topic: str) -> None:
     for version, value in ((3, b"a"), (3, b"again"), (2, b"older"), (4, b"b")):
         write_once(url, topic, values(value), txnAppId=topic, txnVersion=str(version))
@@ -184,6 +245,14 @@ def test_a_topic_that_keeps_nothing_is_refused(url: str, client: pydanube.sync.C
     client.admin.create_topic(topic, reliable=False)
     with pytest.raises(NotReliable, match="exactly once"):
         Run(url, topic).stage(0, values(b"x"))
+
+
+def test_nothing_is_written_to_what_belongs_to_the_broker(url: str, client: pydanube.sync.Client) -> None:
+    with pytest.raises(OptionInvalid, match="/system/x belongs to the broker"):
+        Run(url, "/system/x").stage(0, values(b"a"))
+    with pytest.raises(ColumnInvalid, match="/system/x belongs to the broker"):
+        Run(url, "out").stage(0, rows(value=[b"a"], topic=["/system/x"]))
+    assert "/system/x" not in client.admin.topics("system")
 
 
 def test_what_was_staged_and_is_gone_is_not_committed(url: str, client: pydanube.sync.Client, topic: str) -> None:
@@ -271,3 +340,35 @@ def test_a_commit_whose_answer_got_lost_is_asked_for_again(topic: str) -> None:
         with pydanube.sync.connect(broker.url) as client:
             assert payloads(client, topic) == [b"0", b"x", b"1", b"x", b"2", b"x", b"3", b"x"]
         close_links()
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_plain_write_that_is_asked_for_again_is_done_only_if_it_was(
+    url: str, client: pydanube.sync.Client, topic: str, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time it is lost, before the broker has it or after. If not, the topic that it goes to is gone."""
+    real = Connection.request
+    asked = 0
+
+    async def request(connection: Connection, verb: str, fields: dict[str, Any]) -> Any:
+        nonlocal asked
+        if verb == "sink.commit":
+            asked += 1
+            if asked == 1:
+                if done:
+                    await real(connection, verb, fields)
+                raise ConnectionLost("planted")
+        return await real(connection, verb, fields)
+
+    monkeypatch.setattr(Connection, "request", request)
+    client.admin.create_topic(topic, partitions=1)
+    writer = BatchWriter(SinkOptions.of({"url": url, "topic": topic}), ["value"])
+    staged = writer.stage(iter([values(b"a")]), {}.get, 0)
+    if done:
+        writer.commit([staged])
+        assert payloads(client, topic) == [b"a"]
+    else:
+        client.admin.delete_topic(topic)
+        with pytest.raises(TopicNotFound, match=topic):
+            writer.commit([staged])
+    assert asked == 2

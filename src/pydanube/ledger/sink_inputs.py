@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pydanube.base.limits import SINK_SOURCE_BYTES_MAX
 
 DIGEST = "sha256:"  # of one that is too long to be kept: it can still be told from another
+SHOWN_CHARACTERS = 120
 NOTHING = "-"  # of a source that has not come to anything yet
 Place = tuple[int, int]  # a topic's id, and a partition
 
@@ -130,4 +131,4 @@ def _numbers(items: Sequence[Any]) -> dict[str, int]:
 
 
 def short(source: str) -> str:
-    return source[:200] or "an unknown place"
+    return source[:SHOWN_CHARACTERS] or "an unknown place"

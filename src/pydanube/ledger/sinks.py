@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -184,11 +183,12 @@ def judge(
 
 
 def _begins_anew(query: str, request: Request, other: SinkRecord) -> str:
+    """What matters most comes first: errors that are sent are cut."""
     return (
-        f"query {query} (run {request.run}) begins anew and comes to {short(request.source)}, and query "
-        f"{other.key.query} (run {other.run}) has written to {other.key.target} what it read up to "
-        f"{short(other.source)}: was its checkpoint wiped? If these are two queries, give one of them a writeName; "
-        f"if it is to be written again, `danube sink forget {other.key.query} {shlex.quote(other.key.target)}`"
+        f"query {query} (run {request.run}) begins anew and reads what query {other.key.query} (run {other.run}) has "
+        f"written to {other.key.target}: was its checkpoint wiped? If these are two queries, give one a writeName; to "
+        f"write it again, `danube sink forget` the other. This one has come to {short(request.source)}, the "
+        f"other to {short(other.source)}"
     )
 
 

@@ -7,17 +7,20 @@ is asked for, and by whomever, a batch is written once.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from pydanube.base.errors import DanubeError, TopicNotFound
-from pydanube.base.limits import SINK_SOURCE_BYTES_MAX
+from pydanube.base.limits import MIB, SINK_SOURCE_BYTES_MAX
 from pydanube.client import Client
-from pydanube.spark.link import PATIENCE_SECONDS, PAUSE_SECONDS, PAUSE_SECONDS_MAX
+from pydanube.spark.link import PATIENCE_SECONDS, PAUSE_SECONDS, PAUSE_SECONDS_MAX, patiently
 from pydanube.spark.sink_options import SinkOptions
 from pydanube.spark.staging import Refs, Writer, add_ref, open_staging
 from pydanube.wire.batch import build
@@ -26,6 +29,8 @@ from pydanube.wire.commands import Reply
 STREAM, VERSION, PLAIN = "stream", "version", "plain"  # what batches of a writer are numbered by
 QUERY, BATCH, GROUP, APPLICATION = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id", "spark.app.id"
 ANY_TOPIC = "*"  # the target of a write whose rows name their topics
+LINE_BYTES_MAX = 16 * MIB  # of what Spark notes for itself in a checkpoint
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,8 @@ async def commit(client: Client, write: Write, parts: Mapping[str, Refs], source
     """`new`, or `done` if the batch was written before. Raises what no waiting helps against."""
     decision = json.dumps({"parts": parts}, separators=(",", ":")).encode()
     channel = await open_staging(client, write.writer)
+    if write.once == STREAM and not source:
+        _warn_once(write, channel.last)
     try:
         offset = await channel.publish(build([decision], publish_time=client.clock.wall()))
     finally:
@@ -89,10 +96,22 @@ async def commit(client: Client, write: Write, parts: Mapping[str, Refs], source
         "source": source,
         "decision": offset,
     }
-    return await _until_done(client, write, fields)
+    return await _until_done(client, write, fields, channel.topic)
 
 
-async def _until_done(client: Client, write: Write, fields: dict[str, object]) -> str:
+def _warn_once(write: Write, last: Mapping[str, Any] | None) -> None:
+    """With the first batch of a run: Spark commits each in a process of its own, so the broker's memory serves."""
+    if last is None or last["run"] != write.run:
+        log.warning(
+            "query %s, to %s: where its input ends cannot be read here, so a checkpoint that is copied or wiped is not "
+            "noticed, and rows may be lost or written twice then; give the write the option checkpointLocation, with a "
+            "local path of the driver",
+            write.writer.query,
+            write.writer.target,
+        )
+
+
+async def _until_done(client: Client, write: Write, fields: dict[str, object], staging: str) -> str:
     """Asks with the same decision until it is answered. The broker takes as long as it takes to write the rows."""
     loop = asyncio.get_running_loop()
     until, pause, asked = loop.time() + PATIENCE_SECONDS, PAUSE_SECONDS, False
@@ -106,8 +125,8 @@ async def _until_done(client: Client, write: Write, fields: dict[str, object]) -
         except TimeoutError:
             raise client.unreachable() from None
         except TopicNotFound:
-            if write.once == PLAIN and asked:
-                return "done"  # it leaves nothing behind: the answer got lost, and not the rows
+            if write.once == PLAIN and asked and not await _is_there(client, staging):
+                return "done"  # what it staged is gone when it is written: the answer got lost, and not the rows
             raise
         except DanubeError as error:
             if not error.retriable:
@@ -122,22 +141,40 @@ async def _until_done(client: Client, write: Write, fields: dict[str, object]) -
         pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
 
+async def _is_there(client: Client, topic: str) -> bool:
+    try:
+        await patiently(lambda: client.ask("topic", {"topic": topic}))
+    except TopicNotFound:
+        return False
+    return True
+
+
 # -- where the input of a batch ends -----------------------------------------------------------------------------------
 
 
 def source_end(checkpoint: str | None, batch: int) -> str:
-    """As the checkpoint says it, in one spelling; "" if it cannot be read here."""
+    """As the checkpoint says it, in one spelling; its digest if it is long; "" if it cannot be read here."""
     path = _local(checkpoint)
     if path is None:
         return ""
     try:
-        file = path / "offsets" / str(batch)
-        if file.stat().st_size > SINK_SOURCE_BYTES_MAX:
-            return ""
-        lines = file.read_text(encoding="utf-8").splitlines()
+        with (path / "offsets" / str(batch)).open("rb") as file:
+            return _ends(file)
     except (OSError, UnicodeDecodeError, ValueError):
         return ""
-    ends = [_value(line) for line in lines[2:]]  # behind the version, and what Spark notes for itself
+
+
+def _ends(file: BinaryIO) -> str:
+    for _ in range(2):  # the version, and what Spark notes for itself
+        if not file.readline(LINE_BYTES_MAX).endswith(b"\n"):
+            return ""
+    data = file.read(SINK_SOURCE_BYTES_MAX + 1)
+    if len(data) > SINK_SOURCE_BYTES_MAX:
+        digest = hashlib.sha256(data)
+        while data := file.read(MIB):
+            digest.update(data)
+        return f"sha256:{digest.hexdigest()}"
+    ends = [_value(line) for line in data.decode().splitlines()]
     return json.dumps(ends, sort_keys=True, separators=(",", ":")) if ends else ""
 
 

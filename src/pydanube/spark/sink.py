@@ -113,6 +113,11 @@ def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bo
     options, columns = _checked(given, schema, overwrite)
     if options.application is not None:
         raise OptionInvalid("txnAppId and txnVersion are for batch writes: a stream numbers its batches itself")
+    if not options.checkpoint:
+        raise OptionInvalid(
+            "say where the checkpoint is with option('checkpointLocation', ...): a sink is not shown what the session "
+            "has set, and without the place it cannot tell a checkpoint that was copied or wiped"
+        )
     return StreamWriter(options, columns)
 
 

@@ -10,6 +10,7 @@ from pydanube.base.errors import BatchInvalid, ColumnInvalid, DanubeError, Optio
 from pydanube.base.limits import OFFSET_MAX, SINK_TEXT_BYTES_MAX
 from pydanube.client.values import codec_of
 from pydanube.spark.options import url_of, whole_name
+from pydanube.spark.staging import BROKERS_OWN
 from pydanube.wire.batch import Codec
 
 NAMES = ("url", "topic", "writeName", "txnAppId", "txnVersion", "tls.ca", "compression")
@@ -72,9 +73,12 @@ def _topic(values: Mapping[str, str]) -> str | None:
     if "topic" not in values:
         return None
     try:
-        return whole_name(values["topic"])
+        topic = whole_name(values["topic"])
     except DanubeError as error:
         raise OptionInvalid(f"topic: {error}") from None
+    if topic.startswith(BROKERS_OWN):
+        raise OptionInvalid(f"topic: {topic} belongs to the broker, and nothing is written to it")
+    return topic
 
 
 def _version(values: Mapping[str, str]) -> tuple[str | None, int]:

@@ -12,7 +12,7 @@ from concurrent.futures import Future as ThreadFuture
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydanube.base.errors import ConnectionLost, DanubeError, NotReliable, TopicNotFound
+from pydanube.base.errors import ConnectionLost, DanubeError, NotReliable, RequestInvalid, TopicNotFound
 from pydanube.base.limits import MIB
 from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WINDOW_BYTES = 8 * MIB  # of batches that are not acknowledged yet, of one task
+BROKERS_OWN = "/system/"
 Refs = list[tuple[int, int]]  # stretches of staged messages, by their first and last offset
 
 
@@ -43,13 +44,14 @@ class Writer(NamedTuple):
 class StagingChannel(ReopeningChannel):
     """A producer without a name: the broker remembers nothing of it."""
 
-    def __init__(self, client: Client, topic: str) -> None:
+    def __init__(self, client: Client, topic: str, last: Mapping[str, Any] | None) -> None:
         super().__init__(client)
-        self._topic = topic
+        self.topic = topic
+        self.last = last  # what the broker remembers of the writer
         self._flying: dict[int, Future[int]] = {}
 
     def opening(self) -> tuple[str, dict[str, Any]]:
-        return "open_producer", {"topic": self._topic, "reliable": True, "create": False}
+        return "open_producer", {"topic": self.topic, "reliable": True, "create": False}
 
     def opened(self, reply: Mapping[str, Any]) -> None:
         """What was on its way is sent again by whoever waits for it."""
@@ -90,7 +92,7 @@ class StagingChannel(ReopeningChannel):
 async def open_staging(client: Client, writer: Writer) -> StagingChannel:
     async def attempt() -> StagingChannel:
         begun = await client.ask("sink.begin", writer.fields())
-        channel = StagingChannel(client, str(begun["staging"]))
+        channel = StagingChannel(client, str(begun["staging"]), begun["last"])
         await client.within("open_producer", channel.open())
         return channel
 
@@ -159,6 +161,8 @@ def add_ref(refs: Refs, first: int, last: int) -> None:
 
 async def find_target(client: Client, topic: str) -> Target:
     """How a topic is divided, and what it takes. One that is not there is made when the write is committed."""
+    if topic.startswith(BROKERS_OWN):
+        raise RequestInvalid(f"{topic} belongs to the broker, and nothing is written to it")
     try:
         found = await patiently(lambda: client.ask("topic", {"topic": topic}))
     except TopicNotFound:
