@@ -216,7 +216,7 @@ def test_a_catalog_that_never_answers_is_an_error_that_may_be_repeated(
             raise CommitStateUnknownException("the gateway gave up")
 
         broken.setattr(SqlCatalog, "commit_table", lost)
-        with pytest.raises(TargetFailed, match=r"iceberg:lake\.orders.*the gateway gave up") as told:
+        with pytest.raises(TargetFailed, match=r"iceberg:default\.lake\.orders.*the gateway gave up") as told:
             target.commit(mark(0), rows(1).schema, parts, replace=False)
     assert told.value.retriable
     assert target.commit(mark(0), rows(1).schema, parts, replace=False) is Verdict.NEW
@@ -347,5 +347,5 @@ def test_a_table_in_s3_with_credentials_of_the_environment_only(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     close_catalog(target.place)
     gone = IcebergTarget.of(lake.spec(warehouse=place.url, table="lake.other"))
-    with pytest.raises(TargetFailed, match=r"iceberg:lake\.other"):
+    with pytest.raises(TargetFailed, match=r"iceberg:default\.lake\.other"):
         gone.prepare(rows(1).schema)

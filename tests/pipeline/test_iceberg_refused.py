@@ -88,7 +88,7 @@ PLACES = "pyiceberg.table.locations.SimpleLocationProvider"
 def test_features_that_files_of_a_pipeline_do_not_have(lake: Lake, make: Callable[[Lake], object], why: str) -> None:
     make(lake)
     before = lake.table().metadata_location
-    with pytest.raises(TableUnsupported, match=rf"iceberg:lake\.orders.*{why}") as told:
+    with pytest.raises(TableUnsupported, match=rf"iceberg:default\.lake\.orders.*{why}") as told:
         lake.target().prepare(ROWS)
     assert "\n" not in str(told.value)
     assert lake.table().metadata_location == before
@@ -125,7 +125,10 @@ def test_upserts_of_a_table_with_equality_deletes(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ([("id", pa.string()), ("name", pa.string())], "the column id is string in the rows and long in iceberg:lake"),
+        (
+            [("id", pa.string()), ("name", pa.string())],
+            "the column id is string in the rows and long in iceberg:default",
+        ),
         ([("id", pa.int64()), ("part", pa.struct([("of", pa.int32())]))], r"the column part\.of is int in the rows"),
         ([("id", pa.int64()), ("part", pa.struct([("to", pa.string())]))], r"part is struct<to: string> in the rows"),
         ([("id", pa.int64()), ("Name", pa.string())], "they differ in case only"),
@@ -174,7 +177,7 @@ def test_upserts_in_complete_mode(lake: Lake) -> None:
 
 def test_a_warehouse_that_cannot_be_written(lake: Lake) -> None:
     (lake.root / "ware house").write_text("a file in its place")
-    with pytest.raises(TargetRefused, match=r"iceberg:lake\.orders: .*(Not a directory|File exists)") as told:
+    with pytest.raises(TargetRefused, match=r"iceberg:default\.lake\.orders: .*(Not a directory|File exists)") as told:
         lake.target().prepare(ROWS)
     assert "\n" not in str(told.value)
 
@@ -190,14 +193,14 @@ def test_a_catalog_that_cannot_be_written(lake: Lake) -> None:
 
 def test_a_catalog_that_is_not_there(lake: Lake) -> None:
     nowhere = IcebergTarget.of(lake.spec(type="rest", uri="http://127.0.0.1:1"))
-    with pytest.raises(TargetFailed, match=r"iceberg:lake\.orders: ConnectionError"):
+    with pytest.raises(TargetFailed, match=r"iceberg:default\.lake\.orders: ConnectionError"):
         nowhere.prepare(ROWS)
 
 
 def test_errors_never_show_a_credential(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYICEBERG_CATALOG__TEAM__S3__SECRET_ACCESS_KEY", "hush-hush")
     shown = typed(ValueError("bad: hush-hush at\nhttp://host/?token=123"), lake.target().place)
-    assert str(shown) == "iceberg:lake.orders: ValueError: bad: *** at (a URL)"
+    assert str(shown) == "iceberg:default.lake.orders: ValueError: bad: *** at (a URL)"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.types import LongType, StringType
 
 from pipeline.iceberg_world import Lake, mark, staged, written
-from pydanube.base.errors import RowInvalid, SchemaMismatch, TargetRefused
+from pydanube.base.errors import RowInvalid, SchemaMismatch, TargetFailed, TargetRefused
 from pydanube.pipeline.targets import iceberg_files, iceberg_upsert
 from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout
 from pydanube.pipeline.targets.iceberg_table import close_catalog
@@ -199,6 +199,25 @@ def test_a_batch_staged_before_columns_were_renamed_or_added_by_others_still_fit
         target.prepare(rows.schema)
 
 
+def test_a_column_that_others_took_away_is_told_and_no_value_is_lost_quietly(lake: Lake) -> None:
+    target, rows = lake.target(), pa.table({"id": [1], "name": ["x"]})
+    target.prepare(rows.schema)
+    with lake.table().update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("name")
+    with pytest.raises(SchemaMismatch, match="no column name"):
+        target.open(mark(0), rows.schema, "0-0-a")
+
+
+def test_an_upsert_goes_by_names_so_it_is_repeated_if_they_changed(lake: Lake) -> None:
+    target, rows = lake.target(upsert={"keys": ["id"]}), pa.table({"id": [1], "name": ["x"]})
+    target.prepare(rows.schema)
+    parts = staged(target, mark(0), rows)
+    with lake.table().update_schema() as update:
+        update.rename_column("name", "label")
+    with pytest.raises(TargetFailed, match="was changed while"):
+        target.commit(mark(0), rows.schema, parts, replace=False)
+
+
 def test_narrower_numbers_go_into_wider_columns(lake: Lake) -> None:
     wide = pa.schema([("n", pa.int64()), ("r", pa.float64()), ("d", pa.decimal128(20, 2))])
     written(lake.target(), mark(0), pa.table({"n": [1], "r": [0.5], "d": [Decimal("1.00")]}, wide))
@@ -240,6 +259,16 @@ def test_rows_replace_those_with_their_key_and_nothing_else(lake: Lake, more: di
     assert written(target, mark(1), orders(("b", 2, 2), ("d", 2, 2)), orders(("a", 2, 2))) is Verdict.NEW
     assert written(target, mark(1, run="run-2"), orders(("b", 9, 9))) is Verdict.DONE
     assert [(row["who"], row["n"]) for row in lake.content()] == [("a", 2), ("b", 2), ("c", 1), ("d", 2)]
+
+
+def test_of_rows_with_one_key_the_latest_counts_in_the_batch_and_against_the_table(lake: Lake) -> None:
+    target = lake.target(upsert={"keys": ["who"], "latest_by": "at"})
+    written(target, mark(0), orders(("a", 5, 1), ("a", 7, 2), ("b", 5, 1)))
+    written(target, mark(1), orders(("a", 6, 3), ("b", 5, 3), ("c", 1, 3), ("c", 1, 4)))
+    assert [(row["who"], row["at"], row["n"]) for row in lake.content()] == [("a", 7, 2), ("b", 5, 3), ("c", 1, 4)]
+    before = lake.table().metadata_location
+    assert written(target, mark(2), orders(("a", 1, 9))) is Verdict.NEW  # nothing of it counts
+    assert lake.table().metadata_location == before
 
 
 def test_keys_of_several_columns_and_many_values(lake: Lake) -> None:

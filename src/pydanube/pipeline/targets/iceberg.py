@@ -22,7 +22,14 @@ from pyiceberg.utils.properties import property_as_bool
 
 from pydanube.base.errors import OptionInvalid, TargetFailed, TargetRefused
 from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout, StagedFile, columns_of, remove
-from pydanube.pipeline.targets.iceberg_table import TablePlace, Wanted, check_features, prepare_table, typed
+from pydanube.pipeline.targets.iceberg_table import (
+    TablePlace,
+    Wanted,
+    check_columns,
+    check_features,
+    prepare_table,
+    typed,
+)
 from pydanube.pipeline.targets.iceberg_upsert import Change, all_files, upserted
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
 
@@ -91,7 +98,9 @@ class IcebergTarget:
         if found is None or not mark.run or now - found[0] > LAYOUT_SECONDS:
             if len(_layouts) >= LAYOUTS_MAX:
                 _layouts.clear()
-            found = _layouts[key] = now, Layout.of(self.place.load(), schema, self.label)
+            table = self.place.load()
+            check_columns(table, schema, self.label)
+            found = _layouts[key] = now, Layout.of(table, schema, self.label)
         return found[1]
 
     def commit(
@@ -124,7 +133,7 @@ class IcebergTarget:
             if len(doubts) >= DOUBTS_MAX:
                 raise doubts[-1]
             check_features(table, self.label, self.keys)
-            _check_same(table, files, self.label)
+            _check_same(table, files, self.label, by_name=bool(self.keys))
             change = self._change(table, files, replace=replace)
             if not change:
                 return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
@@ -189,13 +198,17 @@ def _commit_once(table: Table, mark: Mark, change: Change) -> None:
     transaction.commit_transaction()
 
 
-def _check_same(table: Table, files: Sequence[StagedFile], label: str) -> None:
-    """Whether the table still is what the tasks wrote for; else the batch is repeated."""
-    columns = set(columns_of(table.schema()))
+def _check_same(table: Table, files: Sequence[StagedFile], label: str, *, by_name: bool) -> None:
+    """Whether the table still is what the tasks wrote for; else the batch is repeated. Files are read by ids, whatever
+    their columns are called since; `by_name` wants the same names.
+    """
+    parts = 3 if by_name else 2
+    columns = {each[:parts] for each in columns_of(table.schema())}
     needed = {each.field_id for each in table.schema().fields if each.required}
     for file in files:
         same = file.table == str(table.metadata.table_uuid) and file.spec == table.spec().spec_id
-        if not same or not columns.issuperset(file.columns) or not needed <= {number for number, _ in file.columns}:
+        own = {each[:parts] for each in file.columns}
+        if not same or not own <= columns or not needed <= {each[0] for each in file.columns}:
             raise TargetFailed(f"{label} was changed while a batch was written for it")
 
 

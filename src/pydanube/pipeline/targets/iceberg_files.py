@@ -28,7 +28,7 @@ from pydanube.pipeline.targets.files import FILE_BYTES, GROUP_ROWS_MAX, HELD_BYT
 from pydanube.pipeline.targets.iceberg_metrics import metrics
 from pydanube.pipeline.targets.iceberg_types import file_schema
 
-Columns = tuple[tuple[int, str], ...]  # ids and types
+Columns = tuple[tuple[int, str, str], ...]  # ids, types and names
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Layout:
 
 
 def columns_of(schema: Schema) -> Columns:
-    return tuple((each.field_id, str(each.field_type)) for each in schema.fields)
+    return tuple((each.field_id, str(each.field_type), each.name) for each in schema.fields)
 
 
 @dataclass(slots=True)

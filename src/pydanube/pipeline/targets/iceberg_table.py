@@ -73,7 +73,7 @@ class TablePlace:
 
     @property
     def label(self) -> str:
-        return f"iceberg:{'.'.join(self.table)}"
+        return f"iceberg:{'.'.join((self.catalog or OWN_NAME, *self.table))}"
 
     def check(self) -> None:
         """Raises `OptionInvalid`, which never shows a credential."""
@@ -219,8 +219,7 @@ def prepare_table(place: TablePlace, wanted: Wanted) -> Table:
             _check_writable(table)
             return table
         if not wanted.merge_schema:
-            names = ", ".join(each.name for each in new)
-            raise SchemaMismatch(f"{place.label} has no column {names}; merge_schema adds what is missing")
+            check_columns(table, wanted.rows, place.label)
         try:
             with table.update_schema() as update:
                 for each in new:
@@ -229,6 +228,13 @@ def prepare_table(place: TablePlace, wanted: Wanted) -> Table:
             pass  # somebody else was faster: perhaps with these columns
         table = catalog.load_table(place.table)
     raise TargetFailed(f"{place.label}: others changed its schema {SCHEMA_COMMITS_MAX} times meanwhile")
+
+
+def check_columns(table: Table, rows: pa.Schema, label: str) -> None:
+    """Whether the table has all columns of the rows."""
+    if new := missing_columns(rows, table.schema(), label):
+        names = ", ".join(each.name for each in new)
+        raise SchemaMismatch(f"{label} has no column {names}; merge_schema adds what is missing")
 
 
 def _create(catalog: Catalog, place: TablePlace, wanted: Wanted) -> Table:
