@@ -291,8 +291,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem="aliases are not taken", problem_mark=mark)
+            peek: Any = self.peek_event
+            raise yaml.MarkedYAMLError(problem="aliases are not taken", problem_mark=peek().start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

@@ -166,5 +166,6 @@ def _beside(folder: Path, names: set[str]) -> list[ModuleType]:
 def _send_by_value(*modules: ModuleType) -> None:
     from pyspark import cloudpickle
 
+    register: Any = cloudpickle.register_pickle_by_value
     for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+        register(module)
