@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pydanube.base.errors import FlowInvalid, PipelineRunning, TargetRefused
-from pydanube.pipeline.checkpoint import REPLACES_MAX, look, open_checkpoint
+from pydanube.pipeline.checkpoint import REPLACES_MAX, look, open_checkpoint, peek
 
 FIRST, SECOND = "8a06ee86-f454-4d0e-ae58-5de43bffaa7b", "1b06ee86-f454-4d0e-ae58-5de43bffaa7c"
 
@@ -61,6 +61,12 @@ def test_what_is_fixed_may_change_only_before_there_is_anything_to_go_on_from(tm
         checkpoint.begin("d3", {}, {"output_mode": "update"})  # as of a version that knew less
         checkpoint.reset("earliest")
         checkpoint.begin("d1", {}, {"output_mode": "append", "transforms": []})
+
+
+def test_a_reset_may_name_queries_whose_checkpoint_is_lost(tmp_path: Path) -> None:
+    with open_checkpoint(str(tmp_path), "orders") as checkpoint:
+        assert checkpoint.reset("earliest", [FIRST]) == (FIRST,)
+        assert checkpoint.record.replaces == (FIRST,)
 
 
 def test_a_reset_begins_anew_in_the_place_of_what_was(tmp_path: Path) -> None:
@@ -138,6 +144,22 @@ def test_one_process_at_a_time_and_one_that_was_killed_holds_nothing(tmp_path: P
         assert checkpoint.before == "run-1"
         with pytest.raises(PipelineRunning, match=str(os.getpid())):
             open_checkpoint(str(tmp_path), "orders")
+
+
+def test_a_peek_makes_nothing_and_says_what_a_run_would_find(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoint"
+    assert peek(str(place), "orders")[1:] == (False, None)
+    assert not place.exists()
+    with open_checkpoint(str(place), "orders", "run-1") as checkpoint:
+        checkpoint.begin("d", {})
+        as_spark_leaves_it(checkpoint.location, FIRST)
+        with pytest.raises(PipelineRunning):
+            peek(str(place), "orders")
+    record, begun, gone = peek(str(place), "orders")
+    assert (record.digest, begun, gone) == ("d", True, "run-1")
+    assert peek("s3a://bucket/x", "orders")[1:] == (False, None)
+    with pytest.raises(FlowInvalid, match="of the pipeline orders"):
+        peek(str(place), "payments")
 
 
 def test_a_folder_is_of_one_pipeline(tmp_path: Path) -> None:

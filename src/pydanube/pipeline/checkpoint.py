@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -72,14 +72,7 @@ class Checkpoint:
     @property
     def query(self) -> str | None:
         """Spark's id of the query that has written here; None if none has, or if it cannot be read here."""
-        if self._path is None:
-            return None
-        try:
-            with (self._path / str(self.record.generation) / METADATA).open("rb") as file:
-                found = json.loads(file.read(RECORD_BYTES_MAX))
-            return str(found["id"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return None if self._path is None else _query(self._path / str(self.record.generation))
 
     @property
     def begun(self) -> bool:
@@ -108,15 +101,18 @@ class Checkpoint:
         self._write(replace(before, digest=digest, essentials=dict(essentials), fixed=fixed))
         return changed
 
-    def reset(self, start: str) -> tuple[str, ...]:
-        """The next query begins anew, at `start`, in the place of those before; returns their ids."""
+    def reset(self, start: str, lost: Sequence[str] = ()) -> tuple[str, ...]:
+        """The next query begins anew, at `start`, in the place of those before; returns their ids.
+
+        `lost` are queries of which no checkpoint is there any more.
+        """
         if self._path is None:
             raise FlowInvalid(
                 f"checkpoint: {self.place} is written by Spark only and cannot be reset from here; a pipeline that is "
                 "to be reset keeps its checkpoint in a folder"
             )
         before = self.record
-        known = [*before.replaces, *([self.query] if self.query is not None else [])]
+        known = [*before.replaces, *([self.query] if self.query is not None else []), *lost]
         replaces = tuple(dict.fromkeys(known))[-REPLACES_MAX:]
         generation = before.generation + 1
         while (self._path / str(generation)).exists():  # of a reset that was undone by hand
@@ -181,6 +177,35 @@ def look(place: str, name: str) -> Record | None:
     return _read(Path(local), name)
 
 
+def peek(place: str, name: str) -> tuple[Record, bool, str | None]:
+    """What a run would find, without anything being made: the record, whether there is something to go on from, and
+    the run that had it last and is gone. Raises as `open_checkpoint` does.
+    """
+    local = local_path(place)
+    if local is None:
+        return Record(name), False, None
+    path = Path(local)
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # there is none yet, or whoever writes to it will say why not
+        record = _read(path, name)
+        return record, _query(path / str(record.generation)) is not None, None
+    try:
+        before = _take(lock, place)
+        record = _read(path, name)
+        return record, _query(path / str(record.generation)) is not None, before
+    finally:
+        os.close(lock)
+
+
+def _query(folder: Path) -> str | None:
+    try:
+        with (folder / METADATA).open("rb") as file:
+            return str(json.loads(file.read(RECORD_BYTES_MAX))["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _take(lock: int, place: str) -> str | None:
     """Returns the run that had it last."""
     holder = _signature(lock)
@@ -211,7 +236,7 @@ def _read(path: Path, name: str) -> Record:
         record = Record(**{**found, "replaces": tuple(map(str, found["replaces"]))})
         if type(record.generation) is not int or record.generation < 0:
             raise ValueError(record.generation)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if any((path / each).exists() for each in _OF_SPARK):
             raise FlowInvalid(
                 f"checkpoint: {path} is that of a query which no pipeline started; give {name} a folder of its own"

@@ -68,16 +68,15 @@ class Reporter:
     # -- for the pipeline ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The first report, here and now. Raises what says that the pipeline must not run; a broker may be away."""
+        """The first report, here and now. Raises `PipelineRunning`; a broker that is away does not matter."""
         try:
             self._report()
-        except (PipelineRunning, VerbUnknown):
+        except PipelineRunning:
             self._close()
             raise
+        except VerbUnknown:
+            self._deaf = True
         except DanubeError as error:
-            if not error.retriable:
-                self._close()
-                raise
             self._note_away(error)
         self._thread.start()
 
@@ -99,7 +98,7 @@ class Reporter:
         if self._thread.is_alive():
             self._thread.join(ANSWER_SECONDS + EVERY_SECONDS)
         with suppress(DanubeError):
-            for _ in range(3):  # with all its lines
+            for _ in range(0 if self._deaf else 1 if self._away else 3):  # with all its lines
                 self._report()
                 if not self._lines:
                     break

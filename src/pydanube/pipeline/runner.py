@@ -24,7 +24,7 @@ from pydanube.base.errors import DanubeError, FlowInvalid
 from pydanube.pipeline import build, preflight
 from pydanube.pipeline.cause import Cause, cause_of
 from pydanube.pipeline.changes import fixed
-from pydanube.pipeline.checkpoint import Checkpoint, open_checkpoint
+from pydanube.pipeline.checkpoint import Checkpoint, open_checkpoint, peek
 from pydanube.pipeline.flow import Flow, check_master, warnings
 from pydanube.pipeline.progress import Progress
 from pydanube.pipeline.reporting import FAILED, RETRYING, RUNNING, STARTING, STOPPED, STOPPING, Reporter
@@ -40,9 +40,9 @@ LOOK_SECONDS = 1.0  # between looks at the progress
 LINE_SECONDS = 30.0  # between lines about it
 IDLE_LINE_SECONDS = 600.0  # and while nothing happens
 BATCH_SECONDS = 20.0  # that a running batch has to end after a stop
-WELL_SECONDS = 60.0  # so long without a failure, and earlier ones count no more
+WELL_SECONDS = 60.0  # one that still makes progress after so long has left its failures behind
 BACKOFF_SECONDS_MAX = 60.0
-LABEL_CHARACTERS_MAX = 120
+LABEL_CHARACTERS_MAX, SINKS_TOLD_MAX = 120, 10  # of what the broker is told
 FINISHED, STOP, RESTART = "finished", "stop", "restart"
 
 
@@ -96,6 +96,7 @@ class Runner:
         self._wake = threading.Event()
         self._stopping = False
         self._restarting = False
+        self._abandoned = False
         self._fatal: DanubeError | None = None
         self._reporter: Reporter | None = None
         self._failures = 0
@@ -118,9 +119,10 @@ class Runner:
     def run(self) -> Outcome:
         flow = self._flow
         check_master(flow, self._sessions.where)
+        record, begun, gone = peek(flow.checkpoint, flow.name)
+        preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone)
         with open_checkpoint(flow.checkpoint, flow.name, self.run_id) as checkpoint:
-            facts: dict[str, Any] = {"start": checkpoint.record.start, "gone": checkpoint.before}
-            preflight.check(flow, self._url, begun=checkpoint.begun, **facts)
+            checkpoint.check(fixed(flow))
             self._reporter = self._make_reporter(checkpoint)
             self._reporter.begin()
             state, cause = FAILED, None  # type: tuple[str, str | None]
@@ -137,21 +139,19 @@ class Runner:
                 raise
             finally:
                 self._reporter.end(state, cause)
-                self._sessions.close()
+                if not self._abandoned:  # else the JVM ends with this process
+                    self._sessions.close()
 
     def _supervise(self, checkpoint: Checkpoint) -> str:
         """One query after the other, until there is a reason to end."""
         for warning in warnings(self._flow, self._sessions.where):
             self._say(f"note: {warning}")
         while True:
-            began = time.monotonic()
             ended = self._life(checkpoint)
             if self._fatal is not None:
                 raise self._fatal
             if isinstance(ended, Cause):
-                if time.monotonic() - began > WELL_SECONDS:
-                    self._failures = 0
-                if not self._wait_to_retry(ended):
+                if not self._wait_to_retry(ended, checkpoint):
                     self._say("stopped")
                     return STOPPED
             elif ended == RESTART:
@@ -203,7 +203,7 @@ class Runner:
         source = self._flow.source
         return (start or source.start)[:LABEL_CHARACTERS_MAX] if isinstance(source, TopicSource) else "its beginning"
 
-    def _wait_to_retry(self, cause: Cause) -> bool:
+    def _wait_to_retry(self, cause: Cause, checkpoint: Checkpoint) -> bool:
         """Whether to begin again: not if it was told to stop meanwhile. Raises what does not pass."""
         if self._verbose:
             self._tell(cause.trace)
@@ -217,6 +217,10 @@ class Runner:
         self._state(RETRYING, cause.line)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._stopping and self._fatal is None:
+            if self._restarting:
+                self._restarting = False
+                self._read_again(checkpoint)
+                break
             self._wake.wait(left)
             self._wake.clear()
         return not self._stopping
@@ -230,14 +234,13 @@ class Runner:
             now = time.monotonic()
             if ended or now - looked > LOOK_SECONDS:
                 looked = now
-                self._look(query)
+                if self._look(query) and now - began > WELL_SECONDS:
+                    self._failures = 0
                 if self.progress.batches and not tidied:
                     checkpoint.tidy()
                     tidied = True
             if ended:
                 return FINISHED
-            if now - began > WELL_SECONDS:
-                self._failures = 0
             if self._stopping or self._fatal is not None:
                 self._state(STOPPING)
                 self._end(query)
@@ -279,17 +282,18 @@ class Runner:
             self._reporter.info = self._info(self._reporter.info["started"])
         return True
 
-    def _look(self, query: StreamingQuery) -> None:
-        """Takes in what Spark says of the batches since."""
+    def _look(self, query: StreamingQuery) -> bool:
+        """Takes in what Spark says of the batches since; it says something now and then, also idle, if all is well."""
         last = _event(query.lastProgress)
-        if last is None or str(last.get("timestamp", "")) <= self.progress.seen:
-            self._progress_line()
-            return
-        events = [_event(each) for each in query.recentProgress]
-        news = [self.progress.take(each) for each in [*events, last] if each is not None]
-        if any(news) and self._on_progress is not None:
-            self._on_progress(self.progress)
+        news = last is not None and str(last.get("timestamp", "")) > self.progress.seen
+        if news:
+            for each in query.recentProgress:
+                self.progress.take(_event(each) or {})
+            self.progress.take(last or {})
+            if self._on_progress is not None:
+                self._on_progress(self.progress)
         self._progress_line()
+        return news
 
     def _progress_line(self) -> None:
         now, found = time.monotonic(), self.progress
@@ -336,7 +340,7 @@ class Runner:
             "pid": os.getpid(),
             "master": self._sessions.where[:LABEL_CHARACTERS_MAX],
             "source": flow.source.label[:LABEL_CHARACTERS_MAX],
-            "sinks": [each.label[:LABEL_CHARACTERS_MAX] for each in flow.sinks],
+            "sinks": [each.label[:LABEL_CHARACTERS_MAX] for each in flow.sinks[:SINKS_TOLD_MAX]],
             "digest": flow.digest,
             "started": started,
             "version": __version__,
@@ -384,6 +388,7 @@ class Runner:
     def _signalled(self, number: int, frame: Any) -> None:
         """The first lets the batch end; the second ends at once."""
         if self._stopping:
+            self._abandoned = True
             raise KeyboardInterrupt
         self.stop()
 

@@ -187,9 +187,17 @@ def _activate(spark: Any) -> None:
 
 
 def quiet() -> None:
-    """PySpark's own loggers write each error as JSON to stderr; it is told in one line instead."""
+    """PySpark's own loggers write each error as JSON to stderr, and a thread of it a traceback when the JVM goes: it is
+    told in one line instead.
+    """
+    from pyspark import accumulators
+
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    for name in ("AccumulatorTCPServer", "AccumulatorUnixServer", "AccumulatorServer"):
+        server: Any = getattr(accumulators, name, None)
+        if server is not None:
+            server.handle_error = lambda *_: None
 
 
 def _forget_dead_jvm() -> None:
