@@ -94,6 +94,16 @@ def test_the_notebook_runs_inside_its_loop(url: str, monkeypatch: pytest.MonkeyP
     assert "b'berlin'" in outputs[4]
 
 
+def test_the_notebook_of_a_pipeline_ends_with_a_picture(url: str, java: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DANUBE_URL", url)
+    notebook = nbformat.read(EXAMPLES / "pipeline.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=SPARK_SECONDS_MAX, kernel_name="python3").execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert said(cells[5]).startswith("44 rows, 1650 orders, 1 dead letter: ")  # the last window is not final
+    assert any("image/png" in output.get("data", {}) for output in cells[6].outputs)
+    assert "44 rows, as before" in said(cells[7])
+
+
 def said(cell: Any) -> str:
     """What a cell of a notebook printed and returned."""
     texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
