@@ -134,6 +134,13 @@ def test_debug_shows_where_an_error_arose() -> None:
         main(["--debug", "topic", "list", "--url", "nonsense"])
 
 
+def test_a_password_in_an_address_is_not_shown(run: Danube) -> None:
+    for words in (["context", "show"], ["topic", "list"], ["doctor"], ["config", "show"]):
+        ended = run(*words, "--url", "danube://me:secret@127.0.0.1:1")
+        assert "***@127.0.0.1:1" in ended.out + ended.err
+        assert "secret" not in ended.out + ended.err
+
+
 def test_what_others_wrote_does_not_steer_the_terminal(danube: Danube) -> None:
     ended = danube("topic", "describe", "\x1b[31mred")
     assert ended.code == 2

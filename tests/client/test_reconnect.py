@@ -283,3 +283,19 @@ def test_addresses_are_read_exactly() -> None:
     ):
         with pytest.raises(AddressInvalid):
             parse_addresses(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "danube://me:secret@a:1",
+        "danube://b:1,me:secret@a:1",
+        "danube://me:sec@secret@a:x",
+        "http://me:secret@a:1",
+        "me:secret@a:1",
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_shown(wrong: str) -> None:
+    with pytest.raises(AddressInvalid, match=r"\*\*\*@a:") as raised:
+        parse_addresses(wrong)
+    assert "sec" not in str(raised.value)

@@ -72,8 +72,11 @@ def list_contexts(output: Output) -> None:
 @click.pass_context
 def show(ctx: click.Context, output: Output) -> None:
     """The broker that commands use here and now, and what says so."""
+    from pydanube.client.transport import without_userinfo
+
     broker = broker_of(ctx)
-    output.record({"url": broker.url, "ca_file": broker.ca_file, "origin": broker.origin, "file": str(contexts_file())})
+    url = without_userinfo(broker.url)  # of the environment, perhaps: nothing has looked at it
+    output.record({"url": url, "ca_file": broker.ca_file, "origin": broker.origin, "file": str(contexts_file())})
 
 
 @context.command("delete", epilog="Example: danube context delete staging --yes")

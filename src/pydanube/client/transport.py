@@ -33,8 +33,21 @@ def parse_addresses(text: str) -> list[Address]:
     """`danube://host:port`, several hosts with commas between them, `danubes://` for TLS."""
     scheme, _, rest = text.partition("://")
     if scheme not in ("danube", "danubes") or not rest:
-        raise AddressInvalid(f"{text[:200]!r} is no address of a broker")
+        raise AddressInvalid(f"{without_userinfo(text)[:200]!r} is no address of a broker")
+    if "@" in rest:
+        raise AddressInvalid(
+            f"{without_userinfo(text)[:200]!r}: no name or password belongs in the address of a broker"
+        )
     return [_parse_address(place, scheme == "danubes") for place in rest.rstrip("/").split(",")]
+
+
+def without_userinfo(text: str) -> str:
+    """For messages: what stands before the last `@` may be a password."""
+    hidden, _, host = text.rpartition("@")
+    if not hidden:
+        return text
+    scheme, there, _ = hidden.partition("://")
+    return f"{scheme}{there}***@{host}" if there else f"***@{host}"
 
 
 def _parse_address(place: str, tls: bool) -> Address:
@@ -44,7 +57,7 @@ def _parse_address(place: str, tls: bool) -> Address:
     except ValueError:
         host = port = None
     else:
-        if parts.path or parts.query or parts.fragment or "@" in place:
+        if parts.path or parts.query or parts.fragment:
             host = None
     if not host:
         raise AddressInvalid(f"{place[:200]!r} is no host and port")
