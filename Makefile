@@ -4,12 +4,13 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark java proto venv lock clean
+.PHONY: help run demo sim-demo test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
 SEED ?= 0
 PROFILE ?=
+IDLE ?=
 LISTEN ?= 127.0.0.1:6650
 SECONDS ?= 30
 RATE ?= 2000
@@ -70,6 +71,9 @@ bench-grpc: $(DEV) ## measure the gRPC face with a raw socket, and grpcio.aio be
 
 bench-spark: $(SPARK) ## measure Spark reading from a broker, and writing to it (needs Java)
 	$(BIN)/python bench/spark.py
+
+bench-pipeline: $(SPARK) ## measure pipelines from topics to tables; IDLE=minutes measures one with nothing to do (needs Java)
+	$(BIN)/python bench/pipeline.py $(if $(IDLE),--idle $(IDLE))
 
 java: ## install the Java that Spark needs, on Debian and Ubuntu
 	@command -v apt-get >/dev/null || { echo "make java knows only apt-get; install Java 17 or newer by other means." >&2; exit 1; }

@@ -1,0 +1,82 @@
+"""Orders of five fields as JSON, Avro and Protobuf, about a hundred bytes each as JSON, and what declares them."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import fastavro
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+
+COUNT = 10_000  # different ones
+BAD_EVERY = 100
+DDL = "id BIGINT, customer STRING, amount DOUBLE, paid BOOLEAN, at TIMESTAMP"
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "type": "string"},
+        {"name": "amount", "type": "double"},
+        {"name": "paid", "type": "boolean"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    ],
+}
+_KINDS = {
+    "id": Field.TYPE_INT64,
+    "customer": Field.TYPE_STRING,
+    "amount": Field.TYPE_DOUBLE,
+    "paid": Field.TYPE_BOOL,
+    "at": Field.TYPE_INT64,
+}
+
+
+def orders() -> list[dict[str, Any]]:
+    random, noon = Random(7), datetime(2026, 1, 31, 12, tzinfo=UTC)
+    return [
+        {
+            "id": 1_000_000_000 + number,
+            "customer": f"customer-{random.randrange(10_000):05d}",
+            "amount": random.randrange(1_000_000) / 100,
+            "paid": random.random() < 0.5,
+            "at": noon + timedelta(microseconds=random.randrange(86_400_000_000)),
+        }
+        for number in range(COUNT)
+    ]
+
+
+def as_json() -> list[bytes]:
+    found = ({**each, "at": each["at"].isoformat().replace("+00:00", "Z")} for each in orders())
+    return [json.dumps(each, separators=(",", ":")).encode() for each in found]
+
+
+def with_bad(payloads: list[bytes]) -> list[bytes]:
+    """One of a hundred is cut short."""
+    return [each if number % BAD_EVERY else each[:-9] for number, each in enumerate(payloads)]
+
+
+def as_avro() -> list[bytes]:
+    schema, found = fastavro.parse_schema(AVRO), []
+    for each in orders():
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, schema, each)
+        found.append(file.getvalue())
+    return found
+
+
+def as_protobuf(descriptor: Path) -> list[bytes]:
+    """Also writes the descriptor."""
+    file = descriptor_pb2.FileDescriptorProto(name="bench.proto", package="bench", syntax="proto3")
+    order = file.message_type.add(name="Order")
+    for number, (name, kind) in enumerate(_KINDS.items(), 1):
+        order.field.add(name=name, number=number, type=kind, label=Field.LABEL_OPTIONAL)
+    descriptor.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("bench.Order"))
+    return [made(**{**each, "at": int(each["at"].timestamp() * 1_000_000)}).SerializeToString() for each in orders()]
