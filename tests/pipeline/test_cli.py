@@ -266,6 +266,17 @@ def test_a_reset_says_what_is_written_again_and_moves_the_subscription(
         assert (checkpoint.record.start, checkpoint.begun) == ("earliest", False)
 
 
+def test_a_reset_takes_the_place_of_a_query_whose_checkpoint_is_lost(
+    danube: Danube, client: pydanube.sync.Client, file: Path, topic: str
+) -> None:
+    published(client, topic)
+    lost = "8a06ee86-f454-4d0e-ae58-5de43bffaa7b"
+    done = danube("pipeline", "reset", str(file), "--to", "latest", "--replaces", lost, "--yes", "-o", "json").json
+    assert done["replaces"] == [lost]
+    with open_checkpoint(str(file.parent / "checkpoint"), topic.split("/")[-1]) as checkpoint:
+        assert checkpoint.record.replaces == (lost,)
+
+
 def test_a_reset_forward_says_what_is_skipped(
     danube: Danube, client: pydanube.sync.Client, file: Path, topic: str
 ) -> None:

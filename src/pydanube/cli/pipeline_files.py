@@ -220,13 +220,22 @@ def explain(ctx: click.Context, file: str, master: str | None, remote: str | Non
 @click.command(epilog="Example: danube pipeline reset orders.yaml --to earliest --dry-run")
 @click.argument("file", type=FILE)
 @click.option("--to", "place", required=True, metavar="PLACE", help="earliest, latest, 10m (ago), a time, or offsets.")
+@click.option(
+    "--replaces", multiple=True, metavar="QUERY", help="One whose checkpoint is lost, as sink_conflict has it."
+)
 @click.option("--checkpoint", metavar="PLACE", help="Instead of the one in the file.")
 @printed
 @destructive
 @place_options
 @click.pass_context
 def reset(
-    ctx: click.Context, output: Output, agreement: Agreement, file: str, place: str, checkpoint: str | None
+    ctx: click.Context,
+    output: Output,
+    agreement: Agreement,
+    file: str,
+    place: str,
+    replaces: tuple[str, ...],
+    checkpoint: str | None,
 ) -> None:
     """Let a pipeline that does not run begin anew, at another place. What it reads again, it writes again.
 
@@ -250,7 +259,7 @@ def reset(
             facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
             deed = f"begin {flow.name} anew at {start}: {written_again(flow, wanted)}"
             if agreement.given(output, deed, **facts):
-                replaced = await begin_anew(client, flow, opened, broker.url, wanted)
+                replaced = await begin_anew(client, flow, opened, broker.url, wanted, replaces)
                 output.done(
                     f"{flow.name} begins anew at {start} when it is run next: {written_again(flow, wanted)}",
                     **facts,

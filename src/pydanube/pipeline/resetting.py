@@ -6,6 +6,7 @@ First the checkpoint, durably; what follows can be repeated. Tables learn of it 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +69,11 @@ def where_it_stood(checkpoint: Checkpoint) -> Offsets | None:
         return None
 
 
-async def reset(client: Client, flow: Flow, checkpoint: Checkpoint, url: str, wanted: Reset) -> tuple[str, ...]:
-    """Returns the queries that are replaced."""
-    replaced = checkpoint.reset(wanted.start)
+async def reset(
+    client: Client, flow: Flow, checkpoint: Checkpoint, url: str, wanted: Reset, lost: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Returns the queries that are replaced; `lost` are those whose checkpoint is gone."""
+    replaced = checkpoint.reset(wanted.start, lost)
     source = flow.source
     if isinstance(source, TopicSource) and source.subscription is not None:
         for name, state in wanted.states.items():

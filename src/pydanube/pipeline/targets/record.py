@@ -39,8 +39,8 @@ def judge(last: Mark | None, now: Mark, replaces: tuple[str, ...] = ()) -> Verdi
     if last.query != now.query:
         raise SinkConflict(
             f"the pipeline {now.pipeline} comes with query {now.query}, and query {last.query} has written here up to "
-            f"batch {last.batch}{_where(last)}: was its checkpoint wiped or moved? `danube pipeline reset` begins anew "
-            "on purpose"
+            f"batch {last.batch}{_where(last)}: was its checkpoint wiped or moved? `danube pipeline reset --replaces` "
+            "begins anew on purpose"
         )
     if now.batch > last.batch:
         return Verdict.NEW
