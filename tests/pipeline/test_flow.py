@@ -289,15 +289,6 @@ def test_folders_of_one_machine_are_refused_on_a_cluster() -> None:
     assert not is_local("local-cluster[2,1,1024]")
 
 
-def test_updates_are_refused_over_connect() -> None:
-    steps = [{"aggregate": {"by": ["a"], "values": {"n": "count(*)"}}}]
-    flow = Flow.of(minimal(transforms=steps, output_mode="update"))
-    check_master(flow, "local[*]")
-    with pytest.raises(FlowInvalid, match="output_mode: update does not work over Spark Connect"):
-        check_master(flow, "sc://localhost:15002")
-    check_master(Flow.of(minimal(transforms=steps, output_mode="update", sink={"console": {}})), "sc://localhost:15002")
-
-
 def test_what_cannot_be_known_is_said() -> None:
     assert warnings(Flow.of(minimal(checkpoint="/c")), "local[*]") == []
     said = warnings(Flow.of(minimal(checkpoint="s3://bucket/c")), "spark://head:7077")

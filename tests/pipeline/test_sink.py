@@ -205,6 +205,16 @@ def test_a_write_outside_of_a_stream_is_refused(world: World) -> None:
         writer.stage(iter([]), lambda _: None, 0)
 
 
+def test_a_write_may_say_itself_whose_batch_it_is(world: World) -> None:
+    told = {"query": "q", "run": "r", "batch": "7"}
+    writer = TablesSink(options={"plan": world.plan, **told}).writer(SCHEMA, False)
+    mark = writer.stage(iter([]), lambda _: None, 0).mark
+    assert (mark.query, mark.run, mark.batch) == ("q", "r", 7)
+    for wrong in ({"query": "q"}, told | {"batch": "-1"}, told | {"batch": "9" * 5_000}, told | {"run": ""}):
+        with pytest.raises(OptionInvalid, match="are given together"):
+            TablesSink(options={"plan": world.plan, **wrong}).writer(SCHEMA, False)
+
+
 def test_what_a_sink_is_not_told(world: World) -> None:
     for options, named in (
         ({}, "needs the option plan"),

@@ -11,6 +11,7 @@ import json
 from contextlib import redirect_stdout
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.flow import Flow
@@ -67,9 +68,14 @@ class Batches:
     def __init__(self, plan: str, checkpoint: str) -> None:
         self.plan = plan
         self.checkpoint = checkpoint
+        self.run = uuid4().hex
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         options = {"plan": self.plan, "checkpointLocation": self.checkpoint}
+        if not hasattr(frame, "_jdf"):  # over Connect the write does not know whose batch it is: the checkpoint does
+            line = frame.sparkSession.read.text(f"{self.checkpoint}/metadata").head()
+            assert line is not None
+            options |= {"query": json.loads(line[0])["id"], "run": self.run, "batch": str(number)}
         frame.write.format(SINK_FORMAT).options(**options).mode("append").save()
 
 

@@ -290,11 +290,6 @@ def is_local(master: str) -> bool:
 
 def check_master(flow: Flow, master: str) -> None:
     """Raises `FlowInvalid` for what this master cannot do: places that only one machine has, if others work for it."""
-    if master.startswith("sc://") and flow.output_mode == "update" and flow.console is None:
-        raise FlowInvalid(
-            "output_mode: update does not work over Spark Connect, where what foreachBatch writes is not known to be "
-            "the query's; run it with --master, or with output_mode append"
-        )
     if is_local(master):
         return
     places = [*_written(flow), ("checkpoint", flow.checkpoint)]

@@ -39,8 +39,10 @@ DEAD = "_dead"  # the column that says what is wrong with a row; null if nothing
 DEAD_DDL = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, error STRING"
 PREPARED_SECONDS = 30.0  # how long a process takes a target for prepared: Spark makes two writers for every batch
 PREPARED_MAX = 100
+BATCH_DIGITS_MAX = 18
 _UNTAKEN = re.compile(r"(?<![\w`])(variant|void|geometry|geography|time\(\d\))(?![\w`:])")  # Arrow has other words
-_OPTIONS = {"plan", "checkpointlocation", "queryname"}  # the last is Spark's own
+_IDENTITY = ("query", "run", "batch")  # of a write that Spark does not tell: over Connect, within foreachBatch
+_OPTIONS = {"plan", "checkpointlocation", "queryname", *_IDENTITY}  # the name is Spark's own
 
 
 _prepared: dict[tuple[str, str, bool, bool], float] = {}  # until when, in this process; commits look again anyway
@@ -58,7 +60,16 @@ class Staged(WriterCommitMessage):
 class _Sink:
     """What both kinds of writes have in common. Copied to every task."""
 
-    def __init__(self, plan: Plan, schema: pa.Schema, *, dead: bool, replace: bool, checkpoint: str | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        schema: pa.Schema,
+        *,
+        dead: bool,
+        replace: bool,
+        checkpoint: str | None,
+        identity: tuple[str, str, int] | None = None,
+    ) -> None:
         self._plan = plan
         self._targets = [target_of(spec) for spec in plan.targets]
         self._letters = target_of(plan.dead_letters) if plan.dead_letters is not None and dead else None
@@ -70,6 +81,7 @@ class _Sink:
         self._letter_schema = letter_schema()
         self._replace = replace
         self._checkpoint = checkpoint
+        self._identity = identity
 
     def prepare(self) -> None:
         """On the driver, before there is any row: what cannot be written is refused now."""
@@ -95,7 +107,7 @@ class _Sink:
         return self.stage(iterator, context.getLocalProperty, context.partitionId())
 
     def stage(self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int) -> Staged:
-        mark = mark_of(self._plan.pipeline, property_of)
+        mark = mark_of(self._plan.pipeline, property_of, self._identity)
         task = f"{mark.batch}-{partition}-{uuid4().hex}"
         stagers: list[Stager] = []
         try:
@@ -197,8 +209,12 @@ class TablesSink(DataSource):
         return writer
 
 
-def mark_of(pipeline: str, property_of: Callable[[str], str | None]) -> Mark:
-    """Which batch this is, by what Spark says of the job."""
+def mark_of(
+    pipeline: str, property_of: Callable[[str], str | None], identity: tuple[str, str, int] | None = None
+) -> Mark:
+    """Which batch this is, by what Spark says of the job, or by what was given."""
+    if identity is not None:
+        return Mark(pipeline, *identity)
     query, batch = property_of(QUERY), property_of(BATCH)
     if query is None or batch is None:
         raise OptionInvalid("danube_tables is for streams, and for foreachBatch: no batch of a query is being written")
@@ -247,7 +263,22 @@ def _given(options: Mapping[str, str], schema: StructType) -> tuple[Plan, pa.Sch
 
 
 def _told(options: Mapping[str, str], schema: StructType, overwrite: bool) -> dict[str, Any]:
-    return {"dead": DEAD in schema.names, "replace": overwrite, "checkpoint": options.get("checkpointLocation")}
+    return {
+        "dead": DEAD in schema.names,
+        "replace": overwrite,
+        "checkpoint": options.get("checkpointLocation"),
+        "identity": _identity(options),
+    }
+
+
+def _identity(options: Mapping[str, str]) -> tuple[str, str, int] | None:
+    given = [options.get(name) for name in _IDENTITY]
+    if given == [None] * len(_IDENTITY):
+        return None
+    query, run, batch = given
+    if not query or not run or not batch or not batch.isdecimal() or len(batch) > BATCH_DIGITS_MAX:
+        raise OptionInvalid("query, run and batch are given together: whose batch this is, and its number")
+    return query, run, int(batch)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
