@@ -28,14 +28,20 @@ def test_defaults_are_those_of_spark() -> None:
     assert stream().records_max is stream().bytes_max is stream().subscription is None
 
 
-def test_names_are_read_whatever_their_case() -> None:
-    given = {"TOPICPATTERN": "orders-*", "startingoffsets": "EARLIEST", "IncludeMeta": "TRUE", "TLS.ca": "ca.pem"}
-    options = Options.of(given, streaming=True)
+@pytest.fixture
+def authority(tmp_path: Path) -> str:
+    (tmp_path / "ca.pem").write_text("read by whoever connects")
+    return str(tmp_path / "ca.pem")
+
+
+def test_names_are_read_whatever_their_case(authority: str) -> None:
+    given = {"TOPICPATTERN": "orders-*", "startingoffsets": "EARLIEST", "IncludeMeta": "TRUE", "TLS.ca": authority}
+    options = Options.of(given | {"URL": "danubes://h"}, streaming=True)
     assert (options.pattern, options.starting, options.meta, options.ca_file) == (
         "/default/orders-*",
         "earliest",
         True,
-        "ca.pem",
+        authority,
     )
 
 
@@ -56,6 +62,20 @@ def test_the_url_comes_from_the_environment_of_the_driver(monkeypatch: pytest.Mo
 def test_times_are_milliseconds_or_iso() -> None:
     assert batch(startingTimestamp="1500").starting == At(1_500_000)
     assert batch(endingTimestamp="1970-01-01T00:00:02.5+00:00").ending == At(2_500_000)
+
+
+def test_the_time_zone_that_is_missing_is_shown_as_it_is_written() -> None:
+    with pytest.raises(OptionInvalid, match="2026-01-01T00:00:00Z, for one"):
+        batch(startingTimestamp="2026-01-01")
+    assert batch(startingTimestamp="2026-01-01T00:00:00Z").starting == At(1_767_225_600_000_000)
+
+
+def test_an_authority_is_a_file_and_of_a_broker_with_tls(authority: str) -> None:
+    assert batch(url="danubes://h", **{"tls.ca": authority}).ca_file == authority
+    with pytest.raises(OptionInvalid, match="there is no file '/nowhere"):
+        batch(url="danubes://h", **{"tls.ca": "/nowhere/ca.pem"})
+    with pytest.raises(OptionInvalid, match="url does not ask for it: write danubes://"):
+        batch(url="danube://h", **{"tls.ca": authority})
 
 
 def test_offsets_are_json_by_topic_and_partition() -> None:
@@ -83,12 +103,19 @@ def test_offsets_are_json_by_topic_and_partition() -> None:
         ({"startingOffsets": '{"orders": {"0": -3}}'}, "is an offset, -1"),
         ({"startingOffsets": '{"orders": {"0": true}}'}, "is an offset, -1"),
         ({"startingOffsets": '{"orders": {"x": 1}}'}, "has no partition 'x'"),
+        ({"startingOffsets": '{"orders": {"0": 1, "0": 2}}'}, "startingOffsets has '0' twice"),
+        ({"startingOffsets": '{"orders": {"0": 1, "00": 2}}'}, "orders has partition 0 twice"),
+        ({"startingOffsets": '{"orders": {"0": 1}, "/default/orders": {"0": 2}}'}, "'/default/orders' twice"),
+        ({"startingOffsets": '{"orders": {"0": 1}, "orders": {"0": 2}}'}, "startingOffsets has 'orders' twice"),
+        ({"startingOffsets": '{"orders": {"0": ' + "9" * 5000 + "}}"}, "startingOffsets is earliest, latest or JSON"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "not both"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"startingTimestamp": "-5"}, "milliseconds since 1970"),
-        ({"startingTimestamp": "2026-01-31T12:00:00"}, "needs a time zone"),
+        ({"startingTimestamp": "9" * 5000}, "milliseconds since 1970"),
+        ({"startingTimestamp": "2026-01-31T12:00:00"}, "needs a time zone: 2026-01-31T12:00:00Z, for one"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
         ({"minPartitions": "0"}, "minPartitions is a whole number from 1"),
+        ({"minPartitions": "9" * 5000}, "minPartitions is a whole number from 1"),
         ({"minPartitions": "1.5"}, "minPartitions is a whole number from 1"),
     ],
 )
@@ -123,6 +150,17 @@ def test_an_option_of_the_other_kind_of_query_is_refused(given: dict[str, str], 
 def test_a_pattern_spells_out_its_namespace(pattern: str) -> None:
     with pytest.raises(OptionInvalid, match="topicPattern is like"):
         Options.of({"topicPattern": pattern}, streaming=False)
+
+
+@pytest.mark.parametrize("pattern", [r"orders-\d+", "^orders$", "(a|b)", "a+", ".*", "-a*", "a{2}", "a b", "a*."])
+def test_a_pattern_that_no_name_can_match_is_refused(pattern: str) -> None:
+    with pytest.raises(OptionInvalid, match="it is no regular expression"):
+        Options.of({"topicPattern": pattern}, streaming=False)
+
+
+@pytest.mark.parametrize("pattern", ["*", "orders-*", "/shop/a?.[bc][!d]-*", "[a-c]*", "orders.*"])
+def test_a_pattern_that_a_name_may_match_is_taken(pattern: str) -> None:
+    assert (Options.of({"topicPattern": pattern}, streaming=False).pattern or "").endswith(pattern)
 
 
 def test_every_option_is_on_the_page() -> None:

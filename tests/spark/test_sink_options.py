@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pydanube.base.errors import ColumnInvalid, OptionInvalid
@@ -9,11 +11,13 @@ from pydanube.spark.sink_options import SinkOptions, check_append, check_columns
 from pydanube.wire.batch import Codec
 
 
-def test_names_do_not_care_about_case_and_short_topics_are_in_the_default_namespace() -> None:
-    given = {"URL": "danube://h:1", "Topic": "out", "WRITENAME": "second", "compression": "zstd", "tls.ca": "/ca.pem"}
+def test_names_do_not_care_about_case_and_short_topics_are_in_the_default_namespace(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.touch()
+    given = {"URL": "danubes://h:1", "Topic": "out", "WRITENAME": "second", "compression": "zstd", "tls.ca": str(ca)}
     found = SinkOptions.of(given)
-    assert (found.url, found.topic, found.write_name) == ("danube://h:1", "/default/out", "second")
-    assert (found.codec, found.ca_file, found.application) == (Codec.ZSTD, "/ca.pem", None)
+    assert (found.url, found.topic, found.write_name) == ("danubes://h:1", "/default/out", "second")
+    assert (found.codec, found.ca_file, found.application) == (Codec.ZSTD, str(ca), None)
 
 
 def test_what_spark_hands_on_by_itself_is_no_error() -> None:
@@ -31,6 +35,9 @@ def test_what_spark_hands_on_by_itself_is_no_error() -> None:
         ({"topic": "a b"}, "topic: "),
         ({"topic": "/default/a-part-0"}, "topic: "),
         ({"topic": "a", "compression": "gzip"}, "compression: .*zstd"),
+        ({"topic": "a", "tls.ca": "/nowhere", "url": "danubes://h"}, "there is no file"),
+        ({"topic": "a", "tls.ca": "/nowhere", "url": "danube://h"}, "write danubes://"),
+        ({"topic": "a", "txnAppId": "app", "txnVersion": "9" * 5000}, "txnVersion is a whole number"),
         ({"topic": "a", "txnAppId": "app"}, "together"),
         ({"topic": "a", "txnVersion": "1"}, "together"),
         ({"topic": "a", "txnAppId": "app", "txnVersion": "-1"}, "whole number"),

@@ -96,16 +96,37 @@ def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> Wi
     if len(text) > TEXT_CHARACTERS_MAX:
         raise OptionInvalid(f"{option} has {len(text)} characters, at most {TEXT_CHARACTERS_MAX}")
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_each_once)
+    except _Twice as error:
+        raise OptionInvalid(f"{option} has {error.args[0][:100]!r} twice") from None
     except (ValueError, RecursionError):
         raise OptionInvalid(f"{option} is earliest, latest or JSON, not {text[:100]!r}") from None
     return _wishes(found, option, whole_name)
 
 
+class _Twice(Exception):
+    pass
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two with one name JSON would take the last, and the other was meant too."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _Twice(name)
+        found[name] = value
+    return found
+
+
 def _wishes(found: Any, what: str, whole_name: Callable[[str], str]) -> Wishes:
     if not isinstance(found, dict):
         raise OptionInvalid(f'{what} is like {{"/default/orders": {{"0": 120}}}}, not {str(found)[:100]!r}')
-    return {whole_name(name): _wish(name, wish, what) for name, wish in sorted(found.items())}
+    wishes: Wishes = {}
+    for name, wish in sorted(found.items()):
+        if (whole := whole_name(name)) in wishes:
+            raise OptionInvalid(f"{what} has {whole[:100]!r} twice, once in short")
+        wishes[whole] = _wish(name, wish, what)
+    return wishes
 
 
 def _wish(topic: str, found: Any, what: str) -> Wish:
@@ -124,6 +145,8 @@ def _wish(topic: str, found: Any, what: str) -> Wish:
             continue
         if not (key.isascii() and key.isdecimal()) or len(key) > 9 or int(key) >= PARTITIONS_MAX:
             raise OptionInvalid(f"{what}: {topic[:100]} has no partition {key[:20]!r}")
+        if int(key) in offsets:
+            raise OptionInvalid(f"{what}: {topic[:100]} has partition {int(key)} twice")
         offsets[int(key)] = value
     return Wish(found.get("id"), offsets, None if began is None else tuple(began))
 

@@ -6,6 +6,7 @@ Names and defaults are those that Spark's users know from its Kafka source, wher
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,6 +57,8 @@ OF_STREAMS = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "subscription")
 OF_BATCHES = ("endingOffsets", "endingTimestamp")
 TASKS_MAX = 100_000  # more tasks than a driver can plan
 MILLISECOND = 1_000
+DIGITS_MAX = 20  # of a number; Python reads no more than some thousands
+GLOB = re.compile(r"[A-Za-z0-9_*?\[][A-Za-z0-9_.*?\[\]!-]*(?<!\.)", re.ASCII)  # what may match a topic's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Options:
         topics, pattern = _topics(values)
         options = cls(
             url=url_of(values),
-            ca_file=values.get("tls.ca"),
+            ca_file=ca_file_of(values),
             topics=topics,
             pattern=pattern,
             starting=_position(values, "starting", LATEST if streaming else EARLIEST),
@@ -162,6 +165,18 @@ def url_of(values: Mapping[str, str]) -> str:
     return url
 
 
+def ca_file_of(values: Mapping[str, str]) -> str | None:
+    """Looked for on the driver, which needs it too."""
+    name = values.get("tls.ca")
+    if name is None:
+        return None
+    if not parse_addresses(url_of(values))[0].tls:
+        raise OptionInvalid("tls.ca is for a broker with TLS, and url does not ask for it: write danubes://host:port")
+    if not os.path.isfile(name):
+        raise OptionInvalid(f"tls.ca: there is no file {name[:200]!r}")
+    return name
+
+
 def _objects_url(values: Mapping[str, str]) -> str | None:
     """Read where it is used. But it is in the plan, so a credential has no place in it."""
     url = values.get("objects.url")
@@ -204,6 +219,11 @@ def _pattern(text: str) -> str:
         check_namespace(parts[1])
     except NameInvalid:
         raise OptionInvalid(f"topicPattern is like /default/orders-*, not {text[:100]!r}") from None
+    if GLOB.fullmatch(parts[2]) is None:
+        raise OptionInvalid(
+            f"topicPattern: no topic has a name like {parts[2][:100]!r}; it is no regular expression: "
+            "* is any characters, ? is one, [ab] is one of these"
+        )
     return pattern
 
 
@@ -222,7 +242,7 @@ def _position(values: Mapping[str, str], which: str, default: str) -> Position:
 def _microseconds(name: str, text: str) -> int:
     """Milliseconds since 1970, as Spark's Kafka source takes them, or a time in ISO 8601 with its zone."""
     wrong = OptionInvalid(f"{name} is milliseconds since 1970 or 2026-01-31T12:00:00Z, not {text[:100]!r}")
-    if text.strip().isdecimal():
+    if text.strip().isdecimal() and len(text.strip()) <= DIGITS_MAX:
         found = int(text) * MILLISECOND
     else:
         try:
@@ -230,7 +250,7 @@ def _microseconds(name: str, text: str) -> int:
         except ValueError:
             raise wrong from None
         if time.tzinfo is None:
-            raise OptionInvalid(f"{name} needs a time zone: {text[:100]}Z, for one")
+            raise OptionInvalid(f"{name} needs a time zone: {time.isoformat()}Z, for one")
         found = round(time.timestamp() * 1_000_000)
     if not 0 <= found <= OFFSET_MAX:
         raise wrong
@@ -241,7 +261,7 @@ def _number(values: Mapping[str, str], name: str, top: int) -> int | None:
     if name not in values:
         return None
     text = values[name].strip()
-    if not text.isdecimal() or not 0 < int(text) <= top:
+    if not text.isdecimal() or len(text) > DIGITS_MAX or not 0 < int(text) <= top:
         raise OptionInvalid(f"{name} is a whole number from 1 to {top}, not {text[:100]!r}")
     return int(text)
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pydanube.base.errors import BatchInvalid, ColumnInvalid, DanubeError, OptionInvalid
 from pydanube.base.limits import OFFSET_MAX, SINK_TEXT_BYTES_MAX
 from pydanube.client.values import codec_of
-from pydanube.spark.options import url_of, whole_name
+from pydanube.spark.options import DIGITS_MAX, ca_file_of, url_of, whole_name
 from pydanube.spark.staging import BROKERS_OWN
 from pydanube.wire.batch import Codec
 
@@ -45,7 +45,7 @@ class SinkOptions:
         application, version = _version(values)
         return cls(
             url=url_of(values),
-            ca_file=values.get("tls.ca"),
+            ca_file=ca_file_of(values),
             topic=_topic(values),
             write_name=_text(values, "writeName", ""),
             application=application,
@@ -87,7 +87,7 @@ def _version(values: Mapping[str, str]) -> tuple[str | None, int]:
     if "txnAppId" not in values:
         return None, 0
     text = values["txnVersion"].strip()
-    if not text.isdecimal() or int(text) > OFFSET_MAX:
+    if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) > OFFSET_MAX:
         raise OptionInvalid(f"txnVersion is a whole number from 0 to {OFFSET_MAX}, not {text[:100]!r}")
     name = _text(values, "txnAppId", "")
     if not name:
