@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,6 +12,7 @@ from pydanube.base.errors import DanubeError, DiskFailed
 from pydanube.broker import sinks
 from pydanube.broker.sinks import Sinks
 from pydanube.broker.topic import Topic
+from pydanube.ledger import sinks as ledger
 from pydanube.ledger.sinks import Part, Ref, Request, SinkRecord, Verdict, judge
 from pydanube.sim.plan import plan_for
 from pydanube.sim.run import Outcome, run_plan, run_seed
@@ -46,6 +48,9 @@ def test_jobs_are_killed_while_they_commit_and_everything_they_do_comes_up() -> 
     seen = {
         what: sum(what in line for line in lines)
         for what in ("process.kill", "disk.power_cut", "'new'", "'done'", " zombie ", " failed ", " given up ")
+    }
+    seen |= {
+        what: sum(f" {what} " in line and "sink_conflict" in line for line in lines) for what in ("wiped", "second")
     }
     assert all(seen.values()), seen
 
@@ -135,6 +140,22 @@ def test_a_replay_that_is_taken_for_new_is_found(monkeypatch: pytest.MonkeyPatch
         return Verdict.NEW if new else judge(record, request)
 
     monkeypatch.setattr(sinks, "judge", forgetful)
+    found("I12")
+
+
+def test_a_wiped_checkpoint_that_is_known_by_its_end_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More has come since, so that its first batch goes further than all that was written."""
+
+    def by_ends(new: str, old: str) -> bool:
+        here, there = (json.loads(each)[0]["/default/in"]["0"] for each in (new, old))
+        return bool(here <= there)
+
+    monkeypatch.setattr(ledger, "reads_again", by_ends)
+    found("I12")
+
+
+def test_a_second_write_that_is_taken_for_the_repetition_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SinkRecord, "repeated", lambda self, request: self)
     found("I12")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydanube.ledger.sinks import Once, Request, SinkKey, Verdict
 from pydanube.sim.history import History
@@ -25,6 +25,12 @@ class WriterMemory:
     new: dict[int, None] = field(default_factory=dict)  # batches that were answered with NEW
     told: dict[int, None] = field(default_factory=dict)  # batches that were answered
     zombies: list[Request] = field(default_factory=list)
+    seconds: list[Request] = field(default_factory=list)  # other writes of batches that a run was answered for
+
+    @property
+    def wiped(self) -> SinkKey:
+        """The query that begins anew, with a new checkpoint and the same input."""
+        return replace(self.key, query=f"{self.key.query} anew")
 
     def asks(self, request: Request) -> None:
         """Whoever asks may be gone when the answer comes, and the request may come again."""
@@ -61,6 +67,10 @@ class SinkHistory:
             self._history.check(fresh, "I12", f"{writer.name}: batch {batch} was there, and is taken for a new one")
             writer.new[batch] = None
         writer.told[batch] = None
+
+    def refused(self, writer: WriterMemory, what: str, verdict: Verdict) -> None:
+        """It was not: its rows are lost, or there twice."""
+        self._history.check(False, "I12", f"{writer.name}: {what} was told {verdict.value}")
 
     def final(self, found: dict[str, list[Row]]) -> None:
         """`found` is all that can be read in the end, by place."""

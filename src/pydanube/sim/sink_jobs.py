@@ -1,7 +1,8 @@
 """Jobs that write exactly once, as Spark does it: they stage rows in tasks, decide, commit, and repeat what failed.
 
 They live in the broker's process and die with it; what a checkpoint would keep outlives them. A run that was given up
-may come back as a zombie: its request is made again at any later time.
+may come back as a zombie: its request is made again at any later time. Some write twice to a batch under one name, and
+some checkpoints are wiped: both are refused, or rows would be lost or there twice.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pydanube.base.errors import DanubeError, RequestInvalid, SinkConflict
 from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.service import Service
 from pydanube.broker.topic import Topic
-from pydanube.ledger.sinks import Request, Verdict
-from pydanube.sim.sink_history import WriterMemory
+from pydanube.ledger.sinks import Once, Request, SinkKey, Verdict
+from pydanube.sim.sink_history import ZOMBIES_MAX, WriterMemory
 from pydanube.wire.batch import build
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = (0, 1, 4, 12, 30)  # of a batch
 TASKS = (1, 2, 4)
+FEW = 3  # rows of writes that are refused
 Refs = dict[str, list[list[int]]]
 
 
@@ -45,6 +47,8 @@ class Jobs:
         """Runs that are over ask late."""
         while not self._world.healed:
             await asyncio.sleep(self._random.uniform(0.05, 1.0))
+            if writer.seconds and self._random.random() < 0.5:
+                await self._write_second(writer, self._random.choice(writer.seconds))
             if not writer.zombies:
                 continue
             request = self._random.choice(writer.zombies)
@@ -56,6 +60,30 @@ class Jobs:
             self._world.loop.trace("zombie", writer.name, request.run, request.batch, verdict.value)
             if verdict is Verdict.NEW:
                 self._world.sinks.answered(writer, request.batch, verdict)
+
+    async def wipe(self, writer: WriterMemory) -> None:
+        """The checkpoint is gone, and its query begins anew when more input has come. What it reads is there."""
+        while writer.once is Once.STREAM and not self._world.healed:
+            await asyncio.sleep(self._random.uniform(0.2, 2.0))
+            if not writer.told:
+                continue
+            run, source = f"{writer.name}-anew", self._source(writer.batch + 5)
+            try:
+                decision, _ = await self._decide(writer.wiped, self._rows(writer, 0, "")[:FEW])
+                request = Request(writer.once, run, 0, source, decision)
+                verdict = await self._service.sinks.commit(ANONYMOUS, writer.wiped, request)
+            except DanubeError as error:
+                self._world.loop.trace("wiped", run, error.code)
+                continue
+            self._world.sinks.refused(writer, "a query that began anew", verdict)
+
+    async def _write_second(self, writer: WriterMemory, request: Request) -> None:
+        """Another write of a batch, by a run that was answered for the batch already."""
+        try:
+            verdict = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+        except DanubeError as error:
+            return self._world.loop.trace("second", request.run, request.batch, error.code)
+        self._world.sinks.refused(writer, f"the second write of batch {request.batch} in run {request.run}", verdict)
 
     async def _run(self, writer: WriterMemory) -> None:
         """One run, until something fails. It may begin with a batch that is there: nobody wrote down that it is."""
@@ -72,6 +100,11 @@ class Jobs:
                 if draw.random() < 0.2:
                     again = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
                     world.history.check(again is Verdict.DONE, "I12", f"{run}: batch {batch} is new when asked again")
+                if writer.once is Once.STREAM and draw.random() < 0.15 and not world.healed:
+                    decision, _ = await self._decide(writer.key, self._rows(writer, batch, run)[:FEW])
+                    writer.seconds.append(request._replace(decision=decision))
+                    del writer.seconds[:-ZOMBIES_MAX]
+                    return await self._write_second(writer, writer.seconds[-1])
             except TimeoutError:
                 return world.loop.trace("given up", run, batch)
             except DanubeError as error:
@@ -96,10 +129,21 @@ class Jobs:
 
     async def _stage(self, writer: WriterMemory, run: str, batch: int) -> Request:
         """All rows of the batch. Which rows these are is certain, how they fall is not."""
-        name, _ = await self._service.sinks.begin(ANONYMOUS, writer.key)
+        rows = self._rows(writer, batch, run if self._random.random() < 0.5 else "")
+        decision, content = await self._decide(writer.key, rows)
+        writer.attempts.setdefault(batch, []).append(content)
+        return Request(writer.once, run, batch, self._source(batch), decision)
+
+    def _source(self, batch: int) -> str:
+        """Where the input of a batch ends, as the source of Spark says it."""
+        end = {"/default/in": {"id": 1, "0": 10 * batch + 10, "began": [0]}}
+        return json.dumps([end], indent=self._random.choice((None, 1)))
+
+    async def _decide(self, key: SinkKey, rows: list[tuple[str, bytes]]) -> tuple[int, dict[str, list[bytes]]]:
+        """Stages the rows, in tasks; the offset of what names them, and what it names."""
+        name, _ = await self._service.sinks.begin(ANONYMOUS, key)
         staged = self._service.reliable(await self._service.open(ANONYMOUS, name))
         draw = self._random
-        rows = self._rows(writer, batch, run if draw.random() < 0.5 else "")
         draw.shuffle(rows)
         tasks = draw.choice(TASKS)
         shares = [rows[task::tasks] for task in range(tasks)]
@@ -111,10 +155,7 @@ class Jobs:
                 content.setdefault(place, []).append(payload)
             for place, each in parts.items():
                 refs.setdefault(place, []).extend(each)
-        decision = await self._publish(staged, [json.dumps({"parts": refs}).encode()])
-        writer.attempts.setdefault(batch, []).append(content)
-        source = json.dumps({"in": 10 * batch + 10}, indent=draw.choice((None, 1)))
-        return Request(writer.once, run, batch, source, decision)
+        return await self._publish(staged, [json.dumps({"parts": refs}).encode()]), content
 
     def _rows(self, writer: WriterMemory, batch: int, tag: str) -> list[tuple[str, bytes]]:
         """By place; with a tag, as if random numbers were in them: other bytes, elsewhere."""

@@ -105,6 +105,7 @@ class SinkWorld(World):
         await asyncio.gather(
             *(jobs.write(writer) for writer in writers),
             *(jobs.haunt(writer) for writer in writers),
+            *(jobs.wipe(writer) for writer in writers),
             *(clients.publish(producer) for producer in self.producers),
             *(clients.watch(place) for place in PLACES),
             *(clients.read(place) for place in PLACES),
