@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,9 @@ from pyspark.sql import SparkSession
 import pydanube.sync
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed, RowInvalid
 from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.progress import Progress
 from pydanube.pipeline.runner import Outcome, Runner
+from spark.killing import until
 
 PATIENCE_SECONDS = 120.0  # of a machine that is busy
 
@@ -232,3 +236,61 @@ def test_what_does_not_pass_ends_it_at_once_with_its_cause(
     found = client.admin.pipeline(made.name)
     assert (found["state"], found["cause"]) == ("failed", str(raised.value))
     assert found["progress"]["restarts"] == 0
+
+
+SLOW = """
+import time
+
+from pyspark.sql.functions import udf
+
+
+def slow(frame):
+    @udf("boolean")
+    def waited(number):
+        open({began!r}, "w").close()
+        time.sleep(600)
+        return True
+
+    return frame.where(waited("id"))
+"""
+
+
+def test_a_signal_stops_it_after_its_batch_and_a_second_one_at_once(
+    spark: SparkSession,
+    url: str,
+    client: pydanube.sync.Client,
+    flow: Callable[..., Flow],
+    send: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    send(0, 10)
+    before = signal.getsignal(signal.SIGTERM)
+    made = flow(transforms=[{"sql": "SELECT id, amount FROM input"}])
+
+    def signalled(progress: Progress) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    outcome = Runner(made, url=url, on_progress=signalled).run()
+    assert (outcome.how, outcome.progress.rows) == ("stopped", 10)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert ids(tmp_path) == list(range(10))
+
+    (tmp_path / "slow.py").write_text(SLOW.format(began=str(tmp_path / "began")))
+    send(10, 20)
+    stuck = flow(transforms=[{"python": f"{tmp_path}/slow.py:slow"}, {"sql": "SELECT id, amount FROM input"}])
+
+    def twice() -> None:
+        until((tmp_path / "began").exists, "its batch runs")
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda: client.admin.pipeline(stuck.name)["state"] in ("stopping", "stopped"), "it has heard it")
+
+    killer = threading.Thread(target=twice)
+    killer.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Runner(stuck, url=url).run()
+    killer.join()
+    assert time.monotonic() - began < 300  # not the ten minutes that the batch takes
+    assert client.admin.pipeline(stuck.name)["state"] == "stopped"
+    assert ids(tmp_path) == list(range(10))

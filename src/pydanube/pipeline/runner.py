@@ -171,6 +171,11 @@ class Runner:
             query = self._start(checkpoint)
             self._state(RUNNING)
             return self._watch(query, checkpoint)
+        except KeyboardInterrupt:
+            if query is not None and not self._sessions.owned:  # the program and its Spark go on
+                with suppress(Exception):
+                    query.stop()
+            raise
         except Exception as error:
             if query is not None:
                 with suppress(Exception):

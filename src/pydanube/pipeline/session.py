@@ -67,7 +67,7 @@ class Sessions:
         self._noise = noise
         self._verbose = verbose
         self._spark: SparkSession | None = None
-        self._owned = True
+        self.owned = True
         self._config: dict[str, str] = {}
 
     @property
@@ -77,7 +77,7 @@ class Sessions:
     def get(self, config: Mapping[str, str]) -> SparkSession:
         """The one there is, if it lives and has the same settings."""
         wanted = dict(config)
-        if self._spark is not None and (not self._alive() or (self._owned and self._config != wanted)):
+        if self._spark is not None and (not self._alive() or (self.owned and self._config != wanted)):
             self.close()
         if self._spark is None:
             quiet()
@@ -90,7 +90,7 @@ class Sessions:
 
     def close(self) -> None:
         spark, self._spark = self._spark, None
-        if spark is None or not self._owned:
+        if spark is None or not self.owned:
             return
         with suppress(Exception):  # it may be gone, and is not needed any more
             spark.stop()
@@ -112,8 +112,8 @@ class Sessions:
 
         from pydanube.spark.launch import LOCAL_SETTINGS, SETTINGS, find_java, session, wrapped
 
-        self._owned = SparkContext._active_spark_context is None
-        if not self._owned:
+        self.owned = SparkContext._active_spark_context is None
+        if not self.owned:
             return SparkSession.builder.getOrCreate()
         local = self._master.startswith("local")
         level = {"spark.log.level": "WARN" if self._verbose else "ERROR"}
