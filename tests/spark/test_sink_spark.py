@@ -172,10 +172,32 @@ def test_a_checkpoint_that_was_wiped_or_copied_is_an_error_that_names_both(clien
     fill(client, sink.source, numbers(21, 30))
     with pytest.raises(PySparkException, match="was the checkpoint copied"):
         run(sink.stream(frame, checkpointLocation=str(copy)))
-    shutil.rmtree(sink.checkpoint)
-    with pytest.raises(PySparkException, match="was its checkpoint wiped"):
-        run(sink.stream(sink.input(maxRecordsPerTrigger="5").select("value")))
+    for limit in ("5", "1000"):  # also if it reads further at once, for more has come since
+        shutil.rmtree(sink.checkpoint)
+        with pytest.raises(PySparkException, match="was its checkpoint wiped"):
+            run(sink.stream(sink.input(maxRecordsPerTrigger=limit).select("value")))
     assert sorted(payloads(client, sink.topic)) == numbers(1, 20)  # type: ignore[type-var]
+
+
+def test_a_topic_that_was_made_again_is_written_to_from_the_start(client: Client, sink: Sink) -> None:
+    fill(client, sink.source, numbers(1, 10))
+    frame = sink.input().select("value")
+    run(sink.stream(frame))
+    shutil.rmtree(sink.checkpoint)
+    client.admin.delete_topic(sink.topic)
+    run(sink.stream(frame))
+    assert payloads(client, sink.topic) == numbers(1, 10)
+
+
+def test_a_stream_whose_checkpoint_is_known_to_the_session_alone_is_refused(client: Client, sink: Sink) -> None:
+    fill(client, sink.source, numbers(1, 3))
+    writer = sink.input().select("value").writeStream.format("danube").options(url=sink.url, topic=sink.topic)
+    sink.spark.conf.set("spark.sql.streaming.checkpointLocation", str(sink.checkpoint))
+    try:
+        with pytest.raises(PySparkException, match=r"option\('checkpointLocation'"):
+            run(writer.trigger(availableNow=True))
+    finally:
+        sink.spark.conf.unset("spark.sql.streaming.checkpointLocation")
 
 
 def test_complete_mode_is_refused(client: Client, sink: Sink) -> None:
@@ -203,8 +225,9 @@ def test_two_writes_in_one_batch_of_a_program_need_names(client: Client, sink: S
         writer = sink.input().writeStream.foreachBatch(program).trigger(availableNow=True)
         run(writer.option("checkpointLocation", checkpoint))
 
-    with pytest.raises(PySparkException, match="needs a writeName of its own"):
-        start(twice, f"{sink.checkpoint}-twice")
+    for _ in range(2):  # whoever starts it again is told again: the second write is not taken for the first
+        with pytest.raises(PySparkException, match="needs a writeName of its own"):
+            start(twice, f"{sink.checkpoint}-twice")
     assert payloads(client, sink.topic) == numbers(1, 10)
     start(named, str(sink.checkpoint))
     sink.forget_the_last_commit()
