@@ -21,6 +21,7 @@ import pyspark
 from deltalake import DeltaTable
 
 import pydanube.sync
+from pipeline.iceberg_world import Lake
 from pydanube.spark.launch import LOCAL_SETTINGS, SETTINGS, find_java, wrapped
 from servers.process import serving
 from spark.conftest import QUICK
@@ -31,6 +32,7 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 STARTED = re.compile(r"Spark Connect server started at: (127\.0\.0\.1:\d+)")
 RUN_SECONDS_MAX = 120.0  # on a machine that is busy
 ROWS = 200
+ORDERS = [json.dumps({"id": n, "customer": f"c{n % 4}", "amount": n - 1}).encode() for n in range(ROWS)]
 
 APPEND = """
 name: {name}
@@ -45,6 +47,20 @@ transforms:
 sink:
   - {{delta: {folder}/table, partition_by: [customer]}}
   - {{topic: {topic}-out, key: customer, create_partitions: 1}}
+  - iceberg: {iceberg}
+dead_letters: {{delta: {folder}/dead}}
+checkpoint: {folder}/checkpoint
+trigger: available_now
+"""
+
+
+UPDATE = """
+name: {name}
+source: {{topic: {topic}, format: json, schema: "customer STRING, amount DOUBLE", mode: permissive, max_records: 120}}
+transforms:
+  - sql: SELECT customer, count(*) AS orders FROM input GROUP BY customer
+output_mode: update
+sink: {{delta: {folder}/totals, upsert: {{keys: [customer]}}}}
 dead_letters: {{delta: {folder}/dead}}
 checkpoint: {folder}/checkpoint
 trigger: available_now
@@ -54,11 +70,8 @@ trigger: available_now
 @pytest.fixture(scope="module")
 def remote(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server as an operator starts it; it takes a port that is free, and says which."""
-    log, home, python = (
-        tmp_path_factory.mktemp("connect") / "log",
-        Path(pyspark.__file__).parent,
-        wrapped(sys.executable),
-    )
+    log, home = tmp_path_factory.mktemp("connect") / "log", Path(pyspark.__file__).parent
+    python = wrapped(sys.executable)
     settings = {
         **SETTINGS,
         **LOCAL_SETTINGS,
@@ -78,30 +91,44 @@ def remote(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         yield f"sc://{found[1]}"
 
 
-def run(file: Path, url: str, remote: str) -> str:
-    """`danube pipeline run`, to its end: what it said."""
+def ended(file: Path, url: str, remote: str) -> subprocess.CompletedProcess[str]:
+    """`danube pipeline run`, to its end."""
     code = "import sys; from pydanube.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "pipeline", "run", str(file), "--url", url, "--remote", remote]
     environment = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, env=environment)
 
 
 def test_a_pipeline_runs_on_a_connect_server_to_a_table_a_topic_and_dead_letters(
     client: Client, url: str, topic: str, remote: str, tmp_path: Path
 ) -> None:
-    orders = [json.dumps({"id": n, "customer": f"c{n % 4}", "amount": n - 1}).encode() for n in range(ROWS)]
-    fill(client, topic, [*orders, b"no order"])
+    fill(client, topic, [*ORDERS, b"no order"])
     file = tmp_path / "flow.yaml"
-    names = {"name": topic.split("/")[-1], "topic": topic, "folder": str(tmp_path)}
-    file.write_text(APPEND.format(**names))
-    said = run(file, url, remote)
-    assert f"started on {remote}" in said
+    lake = Lake(tmp_path)
+    iceberg = json.dumps({name: lake.spec()[name] for name in ("table", "type", "uri", "warehouse")})
+    file.write_text(APPEND.format(name=topic.split("/")[-1], topic=topic, folder=tmp_path, iceberg=iceberg))
+    done = ended(file, url, remote)
+    assert done.returncode == 0, done.stderr
+    assert f"started on {remote}" in done.stderr
     table = DeltaTable(f"{tmp_path}/table").to_pyarrow_table()
     assert sorted(table.column("id").to_pylist()) == list(range(1, ROWS))
+    assert sorted(lake.ids()) == list(range(1, ROWS))
     assert len(client.read_arrow(f"{topic}-out")) == ROWS - 1
     dead = DeltaTable(f"{tmp_path}/dead").to_pyarrow_table()
     assert min(dead.column("error").to_pylist()) == "expected amount >= 0"
     assert b"no order" in dead.column("value").to_pylist()
     assert len(dead) == 2
+
+
+def test_update_mode_replaces_rows_on_a_connect_server(
+    client: Client, url: str, topic: str, remote: str, tmp_path: Path
+) -> None:
+    """Within foreachBatch, in a process of the server; the second batch replaces what the first has written."""
+    fill(client, topic, [*ORDERS, b"no order"])
+    file = tmp_path / "flow.yaml"
+    file.write_text(UPDATE.format(name=topic.split("/")[-1], topic=topic, folder=tmp_path))
+    done = ended(file, url, remote)
+    assert done.returncode == 0, done.stderr
+    totals = DeltaTable(f"{tmp_path}/totals").to_pyarrow_table().to_pylist()
+    assert sorted((row["customer"], row["orders"]) for row in totals) == [(f"c{n}", ROWS // 4) for n in range(4)]
+    assert DeltaTable(f"{tmp_path}/dead").to_pyarrow_table().column("value").to_pylist() == [b"no order"]
