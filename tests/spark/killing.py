@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-PATIENCE_SECONDS = 120.0  # for anything to go on, on a machine that is busy
+PATIENCE_SECONDS = 240.0  # for anything to go on, on a machine that is busy
 TICK_SECONDS = 0.002
 
 
