@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pydanube.sync
-from pydanube.base.errors import SubscriptionInUse, SubscriptionKindDiffers, SubscriptionNotFound
+from pydanube.base.errors import DataLost, SubscriptionInUse, SubscriptionKindDiffers, SubscriptionNotFound
 from pydanube.spark import subscription as module
 from pydanube.spark.link import Link, close_links
 from pydanube.spark.offsets import from_json
@@ -87,6 +87,30 @@ def test_a_second_query_under_the_name_is_an_error(client: Client, readers: Read
     first.reader.stop()
     assert values_of(second.trigger()) == numbers(0, 9)
     second.reader.stop()
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": "5"}])
+def test_a_topic_that_is_deleted_while_it_is_being_held_is_lost(
+    client: Client, readers: Readers, topic: str, monkeypatch: pytest.MonkeyPatch, limit: dict[str, str], fails: str
+) -> None:
+    really = Progress._open
+
+    async def delete_and_open(self: Progress, name: str, place: str, offset: int) -> module.Mark:
+        if name.endswith("-b"):
+            await self._client.admin.delete_topic(name)
+        return await really(self, name, place, offset)
+
+    monkeypatch.setattr(Progress, "_open", delete_and_open)
+    fill(client, f"{topic}-a", numbers(0, 4))
+    fill(client, f"{topic}-b", numbers(5, 9))
+    query = Query(readers.stream(topicPattern=f"{topic}-*", subscription="q", failOnDataLoss=fails, **limit))
+    if fails == "true":
+        with pytest.raises(DataLost, match=f"topic {topic}-b"):
+            query.trigger()
+    else:
+        assert values_of(query.trigger()) == numbers(0, 4)
+    query.reader.stop()
 
 
 def test_a_name_of_another_kind_is_an_error(client: Client, readers: Readers, topic: str) -> None:

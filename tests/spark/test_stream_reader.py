@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -192,9 +193,12 @@ def test_new_partitions_and_new_topics_are_read_from_their_first_message(
     assert max(map(len, found)) == 4
 
 
-def test_a_pattern_may_match_nothing_yet(client: Client, readers: Readers, topic: str) -> None:
+def test_a_pattern_may_match_nothing_yet(
+    client: Client, readers: Readers, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     query = Query(readers.stream(topicPattern=f"{topic}-*", maxRecordsPerTrigger="5"))
-    assert query.trigger() == []
+    assert query.trigger() == query.trigger() == []
+    assert caplog.text.count(f"no topic matches {topic}-* yet") == 1
     fill(client, f"{topic}-a", numbers(0, 2))
     assert values_of(query.trigger()) == numbers(0, 2)
 
@@ -229,6 +233,36 @@ def test_a_deleted_topic_is_lost_or_left_out(client: Client, readers: Readers, t
     assert values_of(lenient.trigger()) == numbers(20, 29)
 
 
+def test_the_only_topic_is_deleted_and_a_lenient_query_goes_on(client: Client, readers: Readers, topic: str) -> None:
+    fill(client, topic, numbers(0, 9))
+    strict, lenient = Query(readers.stream()), Query(readers.stream(failOnDataLoss="false"))
+    lenient.trigger()
+    client.admin.delete_topic(topic)
+    with pytest.raises(DataLost, match="is not there any more") as raised:
+        strict.trigger()
+    assert "nothing holds a topic that is deleted" in raised.value.__notes__[0]
+    assert [lenient.trigger() for _ in range(3)] == [[], [], []]
+    again = Query(readers.stream(failOnDataLoss="false"), start=lenient.at)
+    again.reader.prepareForTriggerAvailableNow()
+    assert again.until_done() == []
+    fill(client, topic, numbers(10, 19))  # the query has forgotten the old one: this is a new topic to it
+    assert values_of(lenient.trigger()) == numbers(10, 19)
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxRecordsPerTrigger": "50"}, {"maxBytesPerTrigger": "1000000"}])
+def test_what_is_cut_off_within_a_batch_does_not_come(
+    client: Client, readers: Readers, topic: str, limits: dict[str, str]
+) -> None:
+    """Batches are stored as a whole: what was cut off of one is still on the disk."""
+    fill(client, topic, numbers(0, 99))
+    query = Query(readers.stream(failOnDataLoss="false", **limits))
+    batch = readers.batch(failOnDataLoss="false", startingOffsets=json.dumps({topic: {"0": 0}}))
+    client.admin.truncate_topic(topic, before=50)
+    assert client.admin.describe_topic(topic)["firsts"] == [50]
+    assert values_of(query.trigger()) == numbers(50, 99)
+    assert values_of(rows(batch, batch.partitions())) == numbers(50, 99)
+
+
 def test_messages_that_were_deleted_unread_are_lost(client: Client, readers: Readers, topic: str) -> None:
     fill(client, topic, numbers(0, 9))
     fill(client, topic, numbers(10, 19))
@@ -251,6 +285,23 @@ def test_a_broker_with_less_than_was_read_is_noticed(client: Client, readers: Re
     assert lenient.at == ahead
     fill(client, topic, numbers(10, 19))
     assert [offset for _, offset, _ in lenient.trigger()] == list(range(15, 20))
+
+
+def test_a_query_that_starts_while_the_broker_is_away_waits_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with broker_beside(tmp_path) as broker, pydanube.sync.connect(broker.url) as client:
+        fill(client, "/default/t", numbers(0, 9))
+        port = broker.address[1]
+    with ThreadPoolExecutor(1) as pool:
+        reader = Readers(broker.url, "/default/t").stream()
+        begun = pool.submit(reader.prepareForTriggerAvailableNow)
+        while "it is waited for" not in caplog.text:
+            assert not begun.done()
+        with broker_beside(tmp_path, port=port):
+            begun.result(30)
+            assert values_of(Query(reader).trigger()) == numbers(0, 9)
+            close_links()
 
 
 def test_a_query_outlives_its_broker(tmp_path: Path) -> None:

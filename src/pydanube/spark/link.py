@@ -6,6 +6,7 @@ Spark's workers live through many tasks, so the connection does too; the client 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -17,6 +18,7 @@ from pydanube.base.errors import DanubeError
 from pydanube.client import Client
 from pydanube.sync import LoopThread
 
+log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 PATIENCE_SECONDS = 60.0  # for a broker that is busy, or starts again
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.05, 1.0
@@ -35,10 +37,19 @@ class Link:
 
     def open(self, patience: float) -> None:
         try:
-            self.wait(patiently(self.client.open, patience))
+            self.wait(self._open(patience))
         except BaseException:
             self._loop.stop()
             raise
+
+    async def _open(self, patience: float) -> None:
+        try:
+            await self.client.open()
+        except DanubeError as error:
+            if not error.retriable or not patience:
+                raise
+            log.warning("%s; it is waited for, for %g seconds", error, patience)
+            await patiently(self.client.open, patience)
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         return self._loop.wait(work)

@@ -113,7 +113,9 @@ class Job(NamedTuple):
 
 
 def ranges_between(start: Offsets, end: Offsets, states: Mapping[str, TopicState]) -> list[Range]:
-    """What lies between two offsets, in their order; a partition that `start` does not know begins at its first."""
+    """What lies between two offsets, in their order; a partition that `start` does not know begins at its first, and
+    so does one that was cut off above its start: of the batch that was cut, all is still on the disk.
+    """
     found: list[Range] = []
     for name, ends in end.items():
         state, known = states.get(name), start.get(name)
@@ -121,7 +123,9 @@ def ranges_between(start: Offsets, end: Offsets, states: Mapping[str, TopicState
             continue
         for number, stop in enumerate(ends.next):
             expected = known is not None and number < len(known.next)
-            begin = known.next[number] if known is not None and expected else min(state.firsts[number], stop)
+            begin = min(state.firsts[number], stop)
+            if known is not None and expected:
+                begin = max(known.next[number], begin)
             if begin < stop:
                 found.append(Range(name, ends.id, number, state.place(number), begin, stop, expected))
     return found

@@ -21,24 +21,25 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.spark.columns import check_schema, ddl
 from pydanube.spark.decode import decoded_columns
 from pydanube.spark.fetch import read_job
 from pydanube.spark.helpful import helpful
-from pydanube.spark.link import Link, link_to
+from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
 from pydanube.spark.offsets import Offsets, TopicOffsets, as_it_began, begun, from_json, going_on, to_json
 from pydanube.spark.options import Options, shown_columns
 from pydanube.spark.plan import Job, Range, States, ranges_between, split, with_stored
 from pydanube.spark.sealed import look_for_segments
 from pydanube.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from pydanube.spark.subscription import Progress
-from pydanube.spark.topics import Limits, check_known, latest, look, losses, offsets_at, snapshot
+from pydanube.spark.topics import Limits, check_known, latest, look, losses, offsets_at, snapshot, warn_if_none
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
+DELETIONS_MAX = 10  # of topics, while one trigger is planned
 
 
 class DanubeSource(DataSource):
@@ -133,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _link(self) -> Link:
-        return link_to(self._options.url, self._options.ca_file)
+        return link_to(self._options.url, self._options.ca_file, patience=PATIENCE_SECONDS)
 
     @helpful
     def initialOffset(self) -> dict[str, Any]:
@@ -143,6 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _begin(self) -> Offsets:
         client = self._link.client
         states = await look(client, self._options)
+        warn_if_none(self._options, states)
         start = await offsets_at(client, states, self._options.starting, "startingOffsets")
         check_known(start, states, self._lost)
         return start
@@ -161,8 +163,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._link.wait(self._advance(from_json(start), limit)))
 
     async def _advance(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        for _ in range(DELETIONS_MAX):
+            try:
+                return await self._next(start, limit)
+            except TopicNotFound as error:  # there when it was looked, and then it was not
+                self._lost(f"deleted while the next batch was planned: {error}")
+        return await self._next(start, limit)
+
+    async def _next(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """A topic that is absent was there when the query began: whether that is an error, `check_known` says."""
         client, options = self._link.client, self._options
-        states = await look(client, options, absent_ok=bool(start))
+        states = await look(client, options, absent_ok=True)
         check_known(start, states, self._lost)
         await self._hold(start, states)
         self._seen = latest(states)
@@ -182,6 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress = Progress(self._link.client, self._options.subscription)
         await self._progress.reached(start, states)
 
+    @helpful
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._link.wait(self._newest())
 
@@ -208,6 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Comes late, and for the last batch not at all: `latestOffset` is told the same by its start."""
 
+    @helpful
     def stop(self) -> None:
         if self._progress is not None:
             self._link.wait(self._progress.close())

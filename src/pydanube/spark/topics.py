@@ -58,6 +58,12 @@ async def _describe(client: Client, name: str, absent_ok: bool) -> TopicState | 
     )
 
 
+def warn_if_none(options: Options, states: States) -> None:
+    """For a query that begins: it would read nothing, without a word."""
+    if options.pattern is not None and not states:
+        log.warning("no topic matches %s yet", options.pattern)
+
+
 def latest(states: States) -> Offsets:
     return {name: state.latest for name, state in states.items()}
 
@@ -81,6 +87,7 @@ async def offsets_at(client: Client, states: States, position: Position, option:
 async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, States]:
     """What a batch read is of: from where to where, of which topics."""
     states = await look(client, options)
+    warn_if_none(options, states)
     start = await offsets_at(client, states, options.starting, "startingOffsets")
     end = await offsets_at(client, states, options.ending, "endingOffsets")
     check_known(start, states, losses(options.fail_on_data_loss))
@@ -176,7 +183,8 @@ class Limits:
         name, number = place
         known = start.get(name)
         if known is not None and number < len(known.next):
-            return known.next[number]
+            first = self._states[name].firsts[number]
+            return max(known.next[number], min(first, self._ends[place]))
         return self._states[name].firsts[number]
 
     async def within(self, records: int | None, bytes: int | None) -> Offsets:

@@ -26,7 +26,10 @@ class DataLost(DanubeError):
 
     code = "data_lost"
     blame = "environment"
-    help = "Hold them with the option `subscription`; to go on without them, set failOnDataLoss to false."
+    help = (
+        "To go on without them, set failOnDataLoss to false. The option `subscription` holds them against retention; "
+        "nothing holds a topic that is deleted."
+    )
 
 
 class TopicReplaced(DanubeError):
