@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructType
 
 import pydanube
 import pydanube.sync
 from certificates import Authority
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import (
+    ColumnInvalid,
     ConnectionLost,
     DataLost,
     NotReliable,
@@ -23,6 +25,7 @@ from pydanube.base.errors import (
     TopicReplaced,
 )
 from pydanube.spark.link import close_links
+from pydanube.spark.source import DanubeSource
 from pydanube.testing.broker import broker_beside
 from spark.world import Query, Readers, all_rows, fill, numbers, rows, singly, values_of
 
@@ -119,12 +122,31 @@ def next_millisecond() -> int:
     return begun + 1
 
 
-def test_a_pattern_reads_all_that_match(client: Client, readers: Readers, topic: str) -> None:
+@pytest.mark.parametrize(
+    "schema",
+    [
+        StructType().add("value", BinaryType(), nullable=False),
+        StructType().add("offset", LongType()).add("key", BinaryType(), nullable=False),
+        StructType().add("attributes", MapType(StringType(), StringType(), valueContainsNull=False)),
+    ],
+)
+def test_a_schema_promises_nothing_about_nulls(schema: StructType) -> None:
+    source = DanubeSource({"topic": "t"})
+    for call in (source.reader, source.streamReader):
+        with pytest.raises(ColumnInvalid, match="may be null as far as Spark goes: leave NOT NULL out"):
+            call(schema)
+        call(schema.toNullable())
+
+
+def test_a_pattern_reads_all_that_match(
+    client: Client, readers: Readers, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     fill(client, f"{topic}-a", numbers(0, 9))
     fill(client, f"{topic}-b", numbers(10, 19), partitions=2)
     client.admin.create_topic(f"{topic}-volatile", reliable=False)
     assert values_of(all_rows(readers.batch(topicPattern=f"{topic}-*"))) == numbers(0, 19)
     assert all_rows(readers.batch(topicPattern=f"{topic}-none-*")) == []
+    assert f"no topic matches {topic}-none-* yet" in caplog.text
     assert values_of(all_rows(readers.batch(topic=f"{topic}-b,{topic}-a"))) == numbers(0, 19)
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pydanube.base.errors import DanubeError, TopicNotFound
+from pydanube.base.errors import ColumnInvalid, DanubeError, TopicNotFound
 from pydanube.spark.columns import check_schema, ddl
 from pydanube.spark.decode import decoded_columns
 from pydanube.spark.fetch import read_job
@@ -75,6 +75,9 @@ class DanubeSource(DataSource):
 
 
 def _names(schema: StructType, options: Options) -> tuple[str, ...]:
+    for field, plain in zip(schema.fields, schema.toNullable().fields, strict=True):
+        if field != plain:  # Spark would find out in each task, and without a name
+            raise ColumnInvalid(f"the column {field.name[:100]} may be null as far as Spark goes: leave NOT NULL out")
     decoded = None if options.value is None else decoded_columns(options.value, quoted=False)
     return check_schema(((field.name, field.dataType.simpleString()) for field in schema.fields), decoded)
 
