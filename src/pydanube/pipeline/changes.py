@@ -16,7 +16,7 @@ REASONS = {
     "source": "its place in one source means nothing in another kind",
     "transforms": "what it remembers is of other windows, groups or values",
     "output_mode": "windows that are open would never be written, or twice",
-    "dead_letters": "with transforms they are read by a way of their own, which has no place in it",
+    "dead_letters": "with transforms they are a scan of their own, which has no place in it",
 }
 
 

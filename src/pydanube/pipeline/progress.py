@@ -53,9 +53,11 @@ class Progress:
             return False
         self._seen = time
         sources = [each for each in event.get("sources", ()) if isinstance(each, dict)]
-        rows = self._take_sources(sources, int(event.get("numInputRows") or 0))
+        counted = int(event.get("numInputRows") or 0)
+        rows = self._take_sources(sources, counted)
         self.rows += rows
-        self.rows_per_second = _number(event.get("processedRowsPerSecond")) if rows else 0.0
+        rate = _number(event.get("processedRowsPerSecond"))
+        self.rows_per_second = 0.0 if not rows else rate * rows / counted if rate and counted else rate
         if rows or event.get("durationMs", {}).get("addBatch") is not None:
             self.batches += 1
             self.batch = int(event.get("batchId", -1))
@@ -72,17 +74,15 @@ class Progress:
         return True
 
     def _take_sources(self, sources: list[dict[str, Any]], counted: int) -> int:
-        """A topic that is scanned twice in a batch is read once: what counts is the first way to it."""
+        """How many rows were read. Of a topic that a batch scans twice, Spark counts each twice; offsets do not."""
         for each in sources:
             end = _offsets(each.get("endOffset"))
             if end is None:
                 continue
-            start = _offsets(each.get("startOffset"))
+            start = _offsets(each.get("startOffset")) or began(end)  # the very first batch has no start
             self.done = end
             self.newest = _offsets(each.get("latestOffset")) or self.newest
-            if start is not None:
-                return behind(start, end)
-            return int(each.get("numInputRows", counted))  # of the very first batch
+            return behind(start, end) if start is not None else counted
         return counted
 
     def numbers(self, lag: tuple[int, float | None] | None) -> dict[str, float | None]:
@@ -121,6 +121,13 @@ def _offsets(found: Any) -> Offsets | None:
         return from_json(json.loads(found) if isinstance(found, str) else found)
     except (DanubeError, ValueError):
         return None
+
+
+def began(end: Offsets) -> Offsets | None:
+    """Where a query began, if its offsets know."""
+    if any(each.began is None for each in end.values()):
+        return None
+    return {name: each._replace(next=each.began or ()) for name, each in end.items()}
 
 
 def behind(start: Offsets, end: Offsets) -> int:
