@@ -149,3 +149,13 @@ def test_names_that_are_no_errors_of_ours_are_not_taken_for_them() -> None:
 def test_the_line_has_an_end() -> None:
     assert len(cause_of(ValueError("x" * 10_000)).line) == CHARACTERS_MAX
     assert len(str(ours_in("pydanube.base.errors.pipelines.RowInvalid: " + "y" * 9_000))) == CHARACTERS_MAX
+
+
+def test_what_a_query_raises_with_a_code_of_ours_is_that_error() -> None:
+    begin = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: "
+    text = begin + "[USER_RAISED_EXCEPTION] {} SQLSTATE: P0001"
+    kind = type("StreamingQueryException", (Exception,), {"__module__": "pyspark.errors.exceptions.captured"})
+    cause = cause_of(kind(text.format("row_invalid: expected amount > 1")))
+    assert (type(cause.error), cause.line, cause.may_pass) == (RowInvalid, "expected amount > 1", False)
+    other = cause_of(kind(text.format("no code: at all")))
+    assert (type(other.error), other.line) == (PipelineFailed, "[USER_RAISED_EXCEPTION] no code: at all")
