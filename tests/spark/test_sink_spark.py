@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -15,6 +17,7 @@ from pyspark.sql.functions import col, count, countDistinct, expr
 from pyspark.sql.functions import sum as total
 from pyspark.sql.streaming import DataStreamWriter
 
+import pydanube.spark
 import pydanube.sync
 from spark.sink_world import payloads
 from spark.world import fill, numbers
@@ -115,6 +118,22 @@ def test_what_cannot_be_written_says_so(sink: Sink) -> None:
     for writer, said in refused:
         with pytest.raises(PySparkException, match=said):
             writer.save()
+
+
+def test_another_thread_writes_when_the_session_is_active_there(client: Client, sink: Sink) -> None:
+    frame = sink.spark.sql("select string(id) value from range(10)")
+    fill(client, sink.source, numbers(1, 10))
+
+    def write() -> None:
+        pydanube.spark.activate(sink.spark)
+        sink.batch(frame).save()
+        run(sink.stream(sink.input().select("value")))
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):  # else nobody needs to be told of it
+            pool.submit(sink.batch(frame).save).result()
+        pool.submit(write).result()
+    assert len(payloads(client, sink.topic)) == 20
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------

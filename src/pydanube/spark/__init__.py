@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydanube.spark.frames import history
-    from pydanube.spark.launch import register, session
+    from pydanube.spark.launch import activate, register, session
 
-__all__ = ["history", "register", "session"]
+__all__ = ["activate", "history", "register", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -86,6 +86,16 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(DanubeSource)
 
 
+def activate(spark: SparkSession) -> None:
+    """For threads that write: call it there once, or Spark does not find the source (DATA_SOURCE_NOT_FOUND).
+
+    Spark looks for the format of a write in the session that is active in the thread, whatever session the frame is of.
+    In Python that is set in the thread that made the session, and in no other.
+    """
+    if type(spark).__module__ == "pyspark.sql.session":  # not of Spark Connect, whose server sees to it
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
 def find_java() -> Path:
     """The home of a Java that Spark can use: of JAVA_HOME, else of the PATH, else where systems keep them."""
     found = None
