@@ -85,7 +85,7 @@ def _lines(axes: plt.Axes, samples: Sequence[Sample]) -> None:
     axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
     axes.set_ylim(bottom=0)
     axes.set_xlabel("time (UTC)")
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="best", frameon=False)
 
 
 def _time(seconds: float) -> datetime:
