@@ -18,6 +18,7 @@ import pydanube.pipeline
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.build import batch, explain, query
 from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.progress import Progress
 from pydanube.sync import Client
 
 DDL = "id BIGINT, customer STRING, amount DOUBLE"
@@ -49,13 +50,17 @@ def publish(client: Client, topic: str, orders: Iterable[tuple[int, str, float, 
         producer.flush()
 
 
-def run(spark: SparkSession, flow: Flow, url: str) -> None:
+def run(spark: SparkSession, flow: Flow, url: str) -> Progress:
     """Until all that there is now is done."""
     running = query(spark, flow, url=url, available_now=True)
     try:
         assert running.awaitTermination(120)
     finally:
         running.stop()
+    progress = Progress()
+    for each in running.recentProgress:
+        progress.take(json.loads(each.json))
+    return progress
 
 
 def table(place: Path, *columns: str) -> list[tuple[Any, ...]]:
@@ -130,7 +135,8 @@ def test_rows_that_do_not_fit_go_past_all_steps_to_the_dead_letters(
             dead_letters={"delta": f"{place}/dead"},
             checkpoint=f"{place}/points",
         )
-        run(spark, flow, url)
+        progress = run(spark, flow, url)
+        assert (progress.rows, progress.dead_rows) == (4, 2)
         good = DeltaTable(str(tmp_path / place / "out")).to_pyarrow_table().to_pylist()
         assert sorted((each["id"], each["message"]["offset"]) for each in good) == [(1, 0), (3, 2)]
         by_id = {each["id"]: each for each in good}

@@ -60,6 +60,22 @@ def test_a_topic_that_is_scanned_twice_in_a_batch_counts_once() -> None:
     assert progress.rows == 110
 
 
+def test_files_that_are_scanned_twice_in_a_batch_count_once() -> None:
+    progress = Progress(scans=2)
+    files = {"startOffset": None, "endOffset": {"logOffset": 0}, "latestOffset": None}
+    progress.take(event(1, numInputRows=20, processedRowsPerSecond=10.0, sources=[files, files]))
+    assert (progress.rows, progress.rows_per_second) == (10, 5.0)
+
+
+def test_dead_letters_are_counted_as_the_query_counts_them() -> None:
+    progress = Progress()
+    progress.take(event(1, numInputRows=10))
+    assert progress.dead_rows is None
+    progress.take(event(2, numInputRows=10, observedMetrics={"danube": {"dead": 3}}))
+    progress.take(event(3, numInputRows=10, observedMetrics={"danube": {"dead": 0}}))
+    assert progress.dead_rows == 3
+
+
 def test_the_first_batch_has_no_start() -> None:
     progress = Progress()
     progress.take(event(1, numInputRows=100, sources=[of_topic(None, {"0": 100})]))

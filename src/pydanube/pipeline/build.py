@@ -15,9 +15,12 @@ from uuid import uuid4
 
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.progress import DEAD as OBSERVED_DEAD
+from pydanube.pipeline.progress import OBSERVED
 from pydanube.pipeline.spec_sinks import Sink, TopicSink
 from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, FileSource, RateSource, TopicSource
 from pydanube.pipeline.transforms import apply, told
+from pydanube.spark.launch import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,9 +48,14 @@ def query(
     available_now: bool | None = None,
 ) -> StreamingQuery:
     """Starts it. `start` is for a checkpoint that is new; `replaces` are queries in whose place this one is put."""
+    from pyspark.sql import functions as f
+
+    activate(spark)
     frame = transformed(source(spark, flow, url, start), flow)
     check_columns(frame, flow)
     _make_topics(flow, url)
+    if flow.dead_letters is not None:
+        frame = frame.observe(OBSERVED, f.count(DEAD).alias(OBSERVED_DEAD))
     place = checkpoint or flow.checkpoint
     writer = frame.writeStream.queryName(flow.name).option("checkpointLocation", place).outputMode(flow.output_mode)
     if flow.available_now if available_now is None else available_now:

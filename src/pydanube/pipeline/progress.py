@@ -28,6 +28,7 @@ OBSERVED, DEAD = "danube", "dead"  # what a query with dead letters counts
 class Progress:
     """Of one run of a pipeline, restarts of its query included."""
 
+    scans: int = 1  # of its source in each batch: Spark counts the rows of all
     rows: int = 0
     dead_rows: int | None = None
     batches: int = 0
@@ -74,7 +75,7 @@ class Progress:
         return True
 
     def _take_sources(self, sources: list[dict[str, Any]], counted: int) -> int:
-        """How many rows were read. Of a topic that a batch scans twice, Spark counts each twice; offsets do not."""
+        """How many rows were read. A topic's offsets say it; where there are none, what Spark counts of each scan."""
         for each in sources:
             end = _offsets(each.get("endOffset"))
             if end is None:
@@ -82,8 +83,8 @@ class Progress:
             start = _offsets(each.get("startOffset")) or began(end)  # the very first batch has no start
             self.done = end
             self.newest = _offsets(each.get("latestOffset")) or self.newest
-            return behind(start, end) if start is not None else counted
-        return counted
+            return behind(start, end) if start is not None else counted // self.scans
+        return counted // self.scans
 
     def numbers(self, lag: tuple[int, float | None] | None) -> dict[str, float | None]:
         """As the broker has them. What is not known is None."""

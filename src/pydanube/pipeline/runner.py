@@ -81,7 +81,7 @@ class Runner:
         restart. `tell` gets lines for people, `on_progress` the state after each batch.
         """
         self.run_id = uuid4().hex
-        self.progress = Progress()
+        self.progress = Progress(scans=2 if flow.dead_letters is not None and flow.transforms else 1)
         self._flow = with_ca(flow, ca_file)
         self._url, self._ca_file = url, ca_file
         self._remote = remote

@@ -84,8 +84,6 @@ class Sessions:
             self._spark = self._connect(wanted) if self._remote is not None else self._launch(wanted)
             self._config = wanted
             _register(self._spark)
-        if self._remote is None:
-            _activate(self._spark)
         return self._spark
 
     def close(self) -> None:
@@ -179,11 +177,6 @@ def _register(spark: SparkSession) -> None:
 
     for each in (DanubeSource, TablesSink):
         spark.dataSource.register(each)
-
-
-def _activate(spark: Any) -> None:
-    """For the JVM a session belongs to a thread; in another one, sinks of Python would not be found."""
-    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def quiet() -> None:
