@@ -52,6 +52,17 @@ def test_a_worker_without_the_packages_is_told_apart(tmp_path: Path) -> None:
     assert results["spark source"][0] == FAIL
 
 
+@pytest.mark.parametrize(
+    ("version", "result", "said"), [("3.0.1", WARN, "does not support pandas 3"), ("2.1.4", FAIL, "2.2")]
+)
+def test_a_worker_with_a_wrong_pandas_is_told(tmp_path: Path, version: str, result: str, said: str) -> None:
+    about = tmp_path / f"pandas-{version}.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text(f"Metadata-Version: 2.1\nName: pandas\nVersion: {version}\n")
+    check = found("spark pandas", worker(tmp_path, f'PYTHONPATH={tmp_path} exec {sys.executable} "$@"'))
+    assert (check.result, check.found, said in check.advice) == (result, version, True)
+
+
 def test_a_broken_package_that_hides_the_source_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyspark_broken.py").write_text("import nothing_of_this_name")
     check = found("spark source", worker(tmp_path, f'PYTHONPATH={tmp_path} exec {sys.executable} "$@"'))

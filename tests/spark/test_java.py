@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pydanube.base.errors import JavaMissing
+from pydanube.cli.main import main
 from pydanube.spark import launch
 from pydanube.spark.launch import find_java
 
@@ -33,6 +35,21 @@ def test_none_is_one_sentence_about_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(launch, "_homes", lambda: iter([java(tmp_path / "old", "11.0.2")]))
     with pytest.raises(JavaMissing, match="found only Java 11"):
         find_java()
+
+
+def test_a_machine_without_java_is_told_so_by_session_and_doctor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launch, "JAVA_PLACES", {str(tmp_path / "jvm"): "*"})
+    with pytest.raises(JavaMissing, match="Spark needs Java 17 or newer and found none: `make java` installs it"):
+        launch.session()
+    assert main(["doctor", "--spark", "--url", "danube://127.0.0.1:1", "-o", "json"]) != 0
+    [found] = [row for row in json.loads(capsys.readouterr().out) if row["check"] == "java"]
+    assert (found["result"], found["found"]) == ("fail", "Spark needs Java 17 or newer and found none")
+    home = java(tmp_path / "jvm" / "some-java", "17.0.2")
+    assert find_java() == home
 
 
 def test_a_worker_starts_without_the_zipped_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

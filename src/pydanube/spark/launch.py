@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
+JAVA_PLACES = {"/usr/lib/jvm": "*", "/Library/Java/JavaVirtualMachines": "*/Contents/Home"}  # of systems
 JAVA_SECONDS = 20.0  # for `java -version` on a machine that is busy
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SETTINGS = {
@@ -113,8 +114,8 @@ def _homes() -> Iterator[Path]:
         yield Path(os.environ["JAVA_HOME"])
     if (java := shutil.which("java")) is not None:
         yield Path(java).resolve().parent.parent
-    yield from sorted(Path("/usr/lib/jvm").glob("*"))
-    yield from sorted(Path("/Library/Java/JavaVirtualMachines").glob("*/Contents/Home"))
+    for folder, homes in JAVA_PLACES.items():
+        yield from sorted(Path(folder).glob(homes))
 
 
 def version_of(home: Path) -> int | None:
