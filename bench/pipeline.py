@@ -13,8 +13,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice, repeat
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -35,7 +36,7 @@ from pydanube.pipeline.session import BOUNDS
 
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
 TRIGGER = int(os.environ.get("BENCH_TRIGGER", "1000000"))  # records
-TRIGGERS = 4
+TRIGGERS = int(os.environ.get("BENCH_TRIGGERS", "4"))
 MESSAGES = TRIGGER * TRIGGERS
 RAW, JSON, SPOILED, AVRO, PROTOBUF = (f"/default/{name}" for name in ("raw", "json", "spoiled", "avro", "protobuf"))
 
@@ -58,16 +59,15 @@ class Bench:
         self._url = url
         self._filled: set[str] = set()
 
-    def fill(self, topic: str, many: Iterable[bytes]) -> None:
+    def fill(self, topic: str, lots: Iterator[list[bytes]]) -> None:
         if topic in self._filled:
             return
         self._filled.add(topic)
-        given = list(many)
         with pydanube.sync.connect(self._url) as client:
             client.admin.create_topic(topic, partitions=2)
             with client.producer(topic) as producer:
-                for _ in range(MESSAGES // len(given)):
-                    producer.send_many(given)
+                for many in islice(lots, MESSAGES // payloads.COUNT):
+                    producer.send_many(many)
                 producer.flush()
 
     def run(self, cases: Mapping[str, tuple[Callable[[Path], StreamingQuery], float | None]]) -> None:
@@ -127,16 +127,15 @@ class Bench:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def raw(self) -> None:
-        self.fill(RAW, [os.urandom(100) for _ in range(payloads.COUNT)])
+        self.fill(RAW, payloads.noise())
         ours, theirs = "topic to Delta, 100 B as they are", "topic to Spark's own Parquet sink"
         self.run({ours: (self.flow(RAW, {"delta": "out"}), 0.6e6), theirs: (self.native(RAW), None)})
         ratio = self._figures.value(ours) / self._figures.value(theirs)
         self._figures.report("of Spark's own Parquet sink", ratio, "times")
 
     def json(self) -> None:
-        good = payloads.as_json()
-        self.fill(JSON, good)
-        self.fill(SPOILED, payloads.with_bad(good))
+        self.fill(JSON, payloads.as_json())
+        self.fill(SPOILED, map(payloads.with_bad, payloads.as_json()))
         source = {"format": "json", "schema": payloads.DDL}
         five = [{"sql": "SELECT id, customer, amount, paid, at FROM input"}]
         letters: dict[str, Any] = {"source": source, "dead_letters": {"delta": "dead"}}
@@ -152,8 +151,8 @@ class Bench:
 
     def formats(self) -> None:
         descriptor = self._directory / "order.desc"
-        self.fill(AVRO, payloads.as_avro())
-        self.fill(PROTOBUF, payloads.as_protobuf(descriptor))
+        self.fill(AVRO, repeat(payloads.as_avro()))
+        self.fill(PROTOBUF, repeat(payloads.as_protobuf(descriptor)))
         avro = {"format": "avro", "schema": json.dumps(payloads.AVRO)}
         protobuf = {"format": "protobuf", "schema": {"descriptor": str(descriptor), "message": "bench.Order"}}
         five = [{"sql": "SELECT id, customer, amount, paid, at FROM input"}]
@@ -169,7 +168,7 @@ class Bench:
         )
 
     def sinks(self) -> None:
-        self.fill(RAW, [os.urandom(100) for _ in range(payloads.COUNT)])
+        self.fill(RAW, payloads.noise())
         iceberg = {"table": "bench.out", "type": "sql"}
         with pydanube.sync.connect(self._url) as client:
             client.admin.create_topic("/default/out", partitions=2)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,8 +16,10 @@ import fastavro
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 
-COUNT = 10_000  # different ones
+COUNT = 10_000  # of a lot
+SIZE = 100
 BAD_EVERY = 100
+FIRST_ID = 1_000_000_000
 DDL = "id BIGINT, customer STRING, amount DOUBLE, paid BOOLEAN, at TIMESTAMP"
 AVRO = {
     "type": "record",
@@ -40,7 +45,7 @@ def orders() -> list[dict[str, Any]]:
     random, noon = Random(7), datetime(2026, 1, 31, 12, tzinfo=UTC)
     return [
         {
-            "id": 1_000_000_000 + number,
+            "id": FIRST_ID + number,
             "customer": f"customer-{random.randrange(10_000):05d}",
             "amount": random.randrange(1_000_000) / 100,
             "paid": random.random() < 0.5,
@@ -50,9 +55,19 @@ def orders() -> list[dict[str, Any]]:
     ]
 
 
-def as_json() -> list[bytes]:
-    found = ({**each, "at": each["at"].isoformat().replace("+00:00", "Z")} for each in orders())
-    return [json.dumps(each, separators=(",", ":")).encode() for each in found]
+def noise() -> Iterator[list[bytes]]:
+    """Lots of payloads that are all different: else a sink that looks for repetitions would have an easy time."""
+    while True:
+        data = os.urandom(COUNT * SIZE)
+        yield [data[at : at + SIZE] for at in range(0, len(data), SIZE)]
+
+
+def as_json() -> Iterator[list[bytes]]:
+    """Lots of orders, each with an id of its own."""
+    found = [{**each, "at": each["at"].isoformat().replace("+00:00", "Z")} for each in orders()]
+    ends = [json.dumps(each, separators=(",", ":")).encode().partition(b",")[2] for each in found]
+    for first in count(FIRST_ID, COUNT):
+        yield [b'{"id":%d,%b' % each for each in enumerate(ends, first)]
 
 
 def with_bad(payloads: list[bytes]) -> list[bytes]:
