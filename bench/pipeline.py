@@ -143,9 +143,9 @@ class Bench:
         self.run(
             {
                 "JSON, five columns, to Delta": (self.flow(JSON, delta, source=source, transforms=five), 0.3e6),
-                "JSON, all good, with dead letters": (self.flow(JSON, delta, **letters), None),
-                "JSON, 1 % dead letters": (self.flow(SPOILED, delta, **letters), None),
-                "JSON, 1 % dead letters, SQL": (self.flow(SPOILED, delta, **letters, transforms=five), None),
+                "JSON, five columns, 1 % dead letters": (self.flow(SPOILED, delta, **letters, transforms=five), None),
+                "JSON, all columns": (self.flow(JSON, delta, source=source), None),
+                "JSON, all columns, 1 % dead letters": (self.flow(SPOILED, delta, **letters), None),
             }
         )
 
