@@ -44,7 +44,7 @@ INFO = {
 }
 PROGRESS = {
     "batch": 7,
-    "rows_total": 1000,
+    "rows": 1000,
     "rows_per_second": 12.5,
     "batch_seconds": 0.8,
     "lag_rows": 40,
@@ -241,7 +241,7 @@ def test_after_a_restart_of_the_broker_the_next_report_enters_a_pipeline_again(t
 def test_progress_is_exported_while_a_pipeline_runs(tmp_path: Path) -> None:
     async def story(client: Client, http: Http, clock: VirtualClock) -> None:
         await client.report_pipeline("orders", "r1", info=INFO, state="running", progress=PROGRESS)
-        some = {"rows_total": 1, "rows_per_second": float("nan"), "watermark": None}
+        some = {"rows": 1, "rows_per_second": float("nan"), "watermark": None}
         await client.report_pipeline("plain", "r2", info=INFO, state="retrying", progress=some)
         await client.report_pipeline("done", "r3", info=INFO, state="stopped", progress=PROGRESS)
         await client.report_pipeline("broken", "r4", info=INFO, state="failed", progress=PROGRESS)

@@ -132,3 +132,24 @@ def test_update_mode_replaces_rows_on_a_connect_server(
     totals = DeltaTable(f"{tmp_path}/totals").to_pyarrow_table().to_pylist()
     assert sorted((row["customer"], row["orders"]) for row in totals) == [(f"c{n}", ROWS // 4) for n in range(4)]
     assert DeltaTable(f"{tmp_path}/dead").to_pyarrow_table().column("value").to_pylist() == [b"no order"]
+
+
+@pytest.mark.parametrize(
+    ("remote", "status", "said"),
+    [
+        ("sc://127.0.0.1:1", 1, "sc://127.0.0.1:1 does not answer as a Connect server: "),
+        ("sc://127.0.0.1:99999", 2, "--remote is like sc://host:15002, not 'sc://127.0.0.1:99999'"),
+        ("sc://[", 2, "--remote is like sc://host:15002, not 'sc://['"),
+        ("localhost:15002", 2, "--remote is like sc://host:15002, not 'localhost:15002'"),
+    ],
+)
+def test_a_server_that_is_not_there_is_told_at_once_in_one_line(
+    url: str, tmp_path: Path, remote: str, status: int, said: str
+) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text(f"name: nowhere\nsource: {{rate: {{rows_per_second: 1}}}}\nsink: {{delta: {tmp_path}/out}}\n")
+    refused = ended(file, url, remote)
+    assert refused.returncode == status
+    assert refused.stderr.startswith(f"danube: {said}")
+    assert refused.stderr.count("\n") == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["flow.yaml"]

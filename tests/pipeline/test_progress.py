@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pydanube.sync
+from pydanube.broker.metrics import OF_PROGRESS
 from pydanube.pipeline.progress import Lag, Progress
 from pydanube.spark.link import Link
 from pydanube.spark.offsets import TopicOffsets
@@ -98,6 +99,11 @@ def test_offsets_may_be_texts_and_of_other_sources() -> None:
         event(1, numInputRows=5, sources=[{"endOffset": text}, {"endOffset": 7}, {"endOffset": '{"logOffset":1}'}])
     )
     assert progress.done == {"/default/orders": TopicOffsets(1, (5,))}
+
+
+def test_what_is_reported_is_what_the_broker_exports() -> None:
+    reported = set(Progress().numbers((0, 0.0)))
+    assert set(OF_PROGRESS.values()) | {"watermark"} == reported
 
 
 def test_watermark_and_state() -> None:

@@ -283,8 +283,8 @@ def _add_tiering(page: Page, tiering: Tiering) -> None:
 
 
 _WATERMARK = "danube_pipeline_watermark_timestamp_seconds"  # reported in microseconds, as all times are
-_OF_PROGRESS = {
-    "danube_pipeline_rows_total": "rows_total",
+OF_PROGRESS = {  # by the name that a runner reports
+    "danube_pipeline_rows_total": "rows",
     "danube_pipeline_dead_rows_total": "dead_rows",
     "danube_pipeline_rows_per_second": "rows_per_second",
     "danube_pipeline_batch_seconds": "batch_seconds",
@@ -303,7 +303,7 @@ async def _add_pipelines(page: Page, pipelines: Pipelines) -> None:
         page.add("danube_pipeline_up", int(live), known.name)
         page.add("danube_pipeline_failed", int(state in (State.FAILED, State.LOST)), known.name)
         said = known.report.progress if live else {}
-        for family, name in _OF_PROGRESS.items():
+        for family, name in OF_PROGRESS.items():
             if (value := said.get(name)) is not None:
                 page.add(family, value, known.name)
         if (watermark := said.get("watermark")) is not None:

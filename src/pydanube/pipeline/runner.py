@@ -118,6 +118,7 @@ class Runner:
 
     def run(self) -> Outcome:
         flow = self._flow
+        self._sessions.check()
         check_master(flow, self._sessions.where)
         record, begun, gone = peek(flow.checkpoint, flow.name)
         preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone)

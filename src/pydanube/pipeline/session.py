@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed
+from pydanube.base.errors import ConnectionLost, DanubeError, FlowInvalid, PipelineFailed
 from pydanube.pipeline.cause import cause_of
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 
 NOISE_LINES_MAX = 200  # of what the JVM says, kept for when it dies
 LINE_CHARACTERS_MAX = 2_000
+CONNECT_PORT = 15_002
+CONNECT_SECONDS = 10.0
+CONNECT_RETRIES = (
+    5  # of each call, in about 17 seconds; a client's own 15 take a quarter of an hour and cannot be stopped
+)
 BOUNDS = {  # of what a driver remembers, so that one that runs for months does not grow
     "spark.sql.streaming.numRecentProgressUpdates": "32",
     "spark.sql.streaming.stopTimeout": "30s",
@@ -68,6 +75,7 @@ class Sessions:
         self._verbose = verbose
         self._spark: SparkSession | None = None
         self.owned = True
+        self._connected = False  # to a Connect server, once
         self._config: dict[str, str] = {}
 
     @property
@@ -145,14 +153,39 @@ class Sessions:
         words = [line for line in self._noise.last if line.startswith(("Error", "Exception")) or "rror:" in line]
         return (words or [str(error)])[0][:400]
 
+    def check(self) -> None:
+        """Whether anything listens where the Connect server is to be: its client would ask for a quarter of an hour."""
+        if self._remote is None:
+            return
+        try:
+            parts = urlsplit(self._remote)
+            host, port = parts.hostname or "", parts.port or CONNECT_PORT
+        except ValueError as error:
+            raise FlowInvalid(
+                f"--remote is like sc://host:{CONNECT_PORT}, not {self._remote[:100]!r}: {error}"
+            ) from None
+        if parts.scheme != "sc" or not host:
+            raise FlowInvalid(f"--remote is like sc://host:{CONNECT_PORT}, not {self._remote[:100]!r}")
+        try:
+            socket.create_connection((host, port), CONNECT_SECONDS).close()
+        except OSError as error:
+            if self._connected:
+                raise ConnectionLost(f"sc://{host}:{port} does not answer any more: {error}") from None
+            raise PipelineFailed(f"sc://{host}:{port} does not answer as a Connect server: {error}") from None
+
     def _connect(self, config: Mapping[str, str]) -> SparkSession:
         from pyspark.sql import SparkSession
+        from pyspark.sql.connect.client.retries import DefaultPolicy
 
         from pydanube.spark.launch import SETTINGS
 
         assert self._remote is not None
+        self.check()
         try:
             spark = SparkSession.builder.remote(self._remote).create()
+            client: Any = spark.client
+            client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES)])
+            self._connected = True
         except Exception as error:
             raise PipelineFailed(
                 f"{self._remote} does not answer as a Connect server: {cause_of(error).line}"
