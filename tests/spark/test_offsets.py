@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from pydanube.base.errors import OptionInvalid
 from pydanube.spark.offsets import (
+    EARLIEST_MARK,
+    OTHERS,
     Offsets,
     TopicOffsets,
     as_it_began,
@@ -95,6 +97,16 @@ def test_a_first_batch_that_is_repeated_starts_where_it_did() -> None:
     assert as_it_began(end, end) == end
     replaced = begun({"a": TopicOffsets(3, (0,))})
     assert as_it_began(replaced, end)["a"].id == 1, "the topic was made again: that is for others to find out"
+
+
+def test_a_star_is_for_all_that_is_not_named() -> None:
+    wishes = parse_wishes('{"a": {"0": 15}, "*": -2}', "startingOffsets", str)
+    assert (wishes["a"].next, wishes[OTHERS].others) == ({0: 15}, EARLIEST_MARK)
+    for wrong in ("0", "-3", "true", '"latest"', "{}"):
+        with pytest.raises(OptionInvalid, match=r"\* is -1 \(latest\) or -2"):
+            parse_wishes(f'{{"*": {wrong}}}', "startingOffsets", str)
+    with pytest.raises(OptionInvalid):
+        from_json({"*": -2})
 
 
 def test_an_offset_of_a_checkpoint_may_be_given_as_an_option() -> None:

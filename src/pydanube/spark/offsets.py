@@ -15,6 +15,7 @@ from pydanube.base.errors import OptionInvalid
 from pydanube.base.limits import OFFSET_MAX, PARTITIONS_MAX
 
 EARLIEST_MARK, LATEST_MARK = -2, -1  # as in Spark's Kafka source
+OTHERS = "*"  # stands for all that is not named; only in options
 TEXT_CHARACTERS_MAX = 16 * 1024 * 1024  # of offsets given as an option
 
 
@@ -33,6 +34,7 @@ class Wish(NamedTuple):
     id: int | None
     next: dict[int, int]
     began: tuple[int, ...] | None = None  # means nothing in options
+    others: int | None = None  # of `OTHERS`: a mark
 
 
 Wishes = dict[str, Wish]
@@ -101,7 +103,13 @@ def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> Wi
         raise OptionInvalid(f"{option} has {error.args[0][:100]!r} twice") from None
     except (ValueError, RecursionError):
         raise OptionInvalid(f"{option} is earliest, latest or JSON, not {text[:100]!r}") from None
-    return _wishes(found, option, whole_name)
+    others = found.pop(OTHERS, None) if isinstance(found, dict) else None
+    wishes = _wishes(found, option, whole_name)
+    if others is not None:
+        if type(others) is not int or others not in (EARLIEST_MARK, LATEST_MARK):
+            raise OptionInvalid(f"{option}: {OTHERS} is -1 (latest) or -2 (earliest), for all that is not named")
+        wishes[OTHERS] = Wish(None, {}, others=others)
+    return wishes
 
 
 class _Twice(Exception):

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pydanube.base.errors import DataLost, NotReliable, OptionInvalid, TopicNotFound, TopicReplaced
 from pydanube.client import Client
 from pydanube.spark.link import patiently
-from pydanube.spark.offsets import EARLIEST_MARK, LATEST_MARK, Offsets, TopicOffsets, Wish, Wishes
+from pydanube.spark.offsets import EARLIEST_MARK, LATEST_MARK, OTHERS, Offsets, TopicOffsets, Wish, Wishes
 from pydanube.spark.options import EARLIEST, LATEST, At, Options, Position
 from pydanube.spark.plan import States, TopicState, shares
 
@@ -80,8 +80,12 @@ async def offsets_at(client: Client, states: States, position: Position, option:
     if isinstance(position, At):
         return {name: await _at_time(client, state, position.time) for name, state in states.items()}
     assert isinstance(position, dict)
-    _check_topics(states, position, option)
-    return {name: _wished(state, position[name], option) for name, state in states.items()}
+    named = dict(position)
+    others = named.pop(OTHERS, Wish(None, {})).others
+    if others is not None:
+        named |= {name: Wish(None, {}) for name in states if name not in named}
+    _check_topics(states, named, option)
+    return {name: _wished(state, named[name], others, option) for name, state in states.items()}
 
 
 async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, States]:
@@ -117,14 +121,15 @@ def _check_topics(states: States, wishes: Wishes, option: str) -> None:
             raise OptionInvalid(f"{option} says nothing about {name}")
 
 
-def _wished(state: TopicState, wish: Wish, option: str) -> TopicOffsets:
+def _wished(state: TopicState, wish: Wish, others: int | None, option: str) -> TopicOffsets:
     if wish.id not in (None, state.id):
         raise TopicReplaced(f"{option} is about {state.name} with id {wish.id}; it has id {state.id} now")
     known = range(len(state.ends))
-    if sorted(wish.next) != list(known):
+    wanted = wish.next if others is None else dict.fromkeys(known, others) | wish.next
+    if sorted(wanted) != list(known):
         raise OptionInvalid(f"{option} must name each partition of {state.name}, 0 to {known[-1]}, and no other")
     marks = {EARLIEST_MARK: state.firsts, LATEST_MARK: state.ends}
-    found = tuple(marks[wish.next[each]][each] if wish.next[each] in marks else wish.next[each] for each in known)
+    found = tuple(marks[wanted[each]][each] if wanted[each] in marks else wanted[each] for each in known)
     for number, offset, end in zip(known, found, state.ends, strict=True):
         if offset > end:
             raise OptionInvalid(f"{option}: {state.place(number)} ends at {end}, before {offset}")
