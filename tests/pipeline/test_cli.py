@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,13 @@ import pytest
 import pydanube.sync
 from cli.conftest import Danube, danube, run
 from pydanube.base.errors import SubscriptionNotFound
-from pydanube.pipeline.checkpoint import open_checkpoint
+from pydanube.pipeline.build import topic_options
+from pydanube.pipeline.checkpoint import open_checkpoint, peek
+from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.preflight import check
+from pydanube.spark.link import Link
+from pydanube.spark.options import Options
+from pydanube.spark.topics import look, offsets_at
 
 __all__ = ["danube", "run"]
 FLOW = """
@@ -34,6 +41,10 @@ def file(tmp_path: Path, topic: str) -> Path:
 
 def published(client: pydanube.sync.Client, topic: str, count: int = 10) -> None:
     client.admin.create_topic(topic)
+    publish(client, topic, count)
+
+
+def publish(client: pydanube.sync.Client, topic: str, count: int) -> None:
     with client.producer(topic) as producer:
         for number in range(count):
             producer.send(str(number).encode())
@@ -165,6 +176,40 @@ def test_validate_warns_of_a_checkpoint_that_spark_cannot_write(run: Danube, fil
     assert any("hadoop-aws" in each for each in found["warnings"])
 
 
+def test_validate_takes_a_connect_server_and_no_nonsense(
+    danube: Danube, client: pydanube.sync.Client, file: Path, topic: str
+) -> None:
+    published(client, topic)
+    found = danube("pipeline", "validate", str(file), "--remote", "sc://localhost:15002", "-o", "json").json
+    assert "packages: all there" in found["checked"]
+    ended = danube("pipeline", "validate", str(file), "--remote", "sc://elsewhere:15002")
+    assert "sc://elsewhere:15002 has several" in ended.err
+    assert danube("pipeline", "validate", str(file), "--remote", "sc://x", "--master", "yarn").code == 2
+    for verb in ("validate", "run"):
+        ended = danube("pipeline", verb, str(file), "--master", "nonsense")
+        assert (ended.code, ended.err.count("\n")) == (2, 1)
+        assert "'nonsense' is no master: local[4], spark://host:7077, yarn" in ended.err
+
+
+@pytest.mark.parametrize("kept", ["no", "topic", "namespace", "subscription"])
+def test_it_is_told_that_what_is_read_may_go(
+    danube: Danube, client: pydanube.sync.Client, url: str, file: Path, topic: str, kept: str
+) -> None:
+    name = topic.split("/")[-1]
+    whole = f"/{name}/orders"
+    client.admin.create_namespace(name, policies={"retention_bytes": 1000} if kept == "namespace" else None)
+    client.admin.create_topic(whole, policies={"retention_seconds": 60} if kept == "topic" else None)
+    more = ", subscription: false" if kept == "subscription" else ""
+    file.write_text(file.read_text().replace(f"topic: {topic}", f"topic: {whole}{more}"))
+    said = (
+        f"what this pipeline has read may go from {whole}, without retention_seconds or retention_bytes; "
+        "`subscription: false` lets it stay"
+    )
+    found = danube("pipeline", "validate", str(file), "-o", "json").json
+    assert (said in found["warnings"]) == (kept == "no")
+    assert check(Flow.load(file), url, begun=True, start=None).notes == []
+
+
 # -- what the broker knows ---------------------------------------------------------------------------------------------
 
 
@@ -210,7 +255,9 @@ def test_logs_are_those_of_the_broker(danube: Danube, client: pydanube.sync.Clie
 def test_orders_reach_the_runner(danube: Danube, client: pydanube.sync.Client, topic: str) -> None:
     name = topic.split("/")[-1]
     report(client, name, state="running")
-    assert danube("pipeline", "restart", name).text == f"told {name} to restart\n"
+    assert danube("pipeline", "restart", name).text == (
+        f"told {name} to restart; whether it takes its file is in `danube pipeline logs {name}`\n"
+    )
     assert client.admin.pipeline(name)["order"] == "restart"
     ended = danube("pipeline", "stop", name, "--wait", "--timeout", "1s")
     assert ended.code == 1
@@ -223,7 +270,7 @@ def test_orders_reach_the_runner(danube: Danube, client: pydanube.sync.Client, t
 # -- reset -------------------------------------------------------------------------------------------------------------
 
 
-def ran(file: Path, name: str, client: pydanube.sync.Client, topic: str, upto: int) -> None:
+def ran(file: Path, name: str, client: pydanube.sync.Client, topic: str, upto: int, *, subscribed: bool = True) -> None:
     """As a run leaves it: a checkpoint after two batches, and the subscription where they end."""
     number = client.admin.describe_topic(topic)["id"]
     with open_checkpoint(str(file.parent / "checkpoint"), name) as checkpoint:
@@ -236,7 +283,8 @@ def ran(file: Path, name: str, client: pydanube.sync.Client, topic: str, upto: i
                 "v1\n{}\n" + json.dumps({topic: {"id": number, "0": end}}) if folder == "offsets" else "v1\n{}"
             )
     (location / "metadata").write_text('{"id": "8a06ee86-f454-4d0e-ae58-5de43bffaa7b"}')
-    client.admin.create_subscription(topic, name, start=upto)
+    if subscribed:
+        client.admin.create_subscription(topic, name, start=upto)
 
 
 def test_a_reset_says_what_is_written_again_and_moves_the_subscription(
@@ -258,12 +306,15 @@ def test_a_reset_says_what_is_written_again_and_moves_the_subscription(
         "to": "earliest",
         "again": 8,
         "skipped": 0,
+        "gone": 0,
         "replaces": ["8a06ee86-f454-4d0e-ae58-5de43bffaa7b"],
         "generation": 1,
     }
     assert client.admin.describe_subscription(topic, name)["backlog"] == 10
     with open_checkpoint(str(file.parent / "checkpoint"), name) as checkpoint:
-        assert (checkpoint.record.start, checkpoint.begun) == ("earliest", False)
+        number = client.admin.describe_topic(topic)["id"]
+        assert json.loads(checkpoint.record.start or "") == {topic: {"id": number, "0": 0}, "*": -2}
+        assert not checkpoint.begun
 
 
 def test_a_reset_takes_the_place_of_a_query_whose_checkpoint_is_lost(
@@ -288,6 +339,77 @@ def test_a_reset_forward_says_what_is_skipped(
     found = danube("pipeline", "reset", str(file), "--to", offsets, "--yes", "-o", "json").json
     assert (found["again"], found["skipped"]) == (5, 0)
     assert client.admin.describe_subscription(topic, topic.split("/")[-1])["backlog"] == 7
+
+
+@pytest.mark.parametrize("place", ["latest", "0s"])
+def test_a_reset_is_to_where_that_was_when_it_was_said(
+    danube: Danube, client: pydanube.sync.Client, url: str, file: Path, topic: str, place: str
+) -> None:
+    name = topic.split("/")[-1]
+    client.admin.create_topic(topic, partitions=2)
+    publish(client, f"{topic}-part-0", 4)
+    ran(file, name, client, topic, upto=4, subscribed=False)
+    publish(client, f"{topic}-part-1", 3)
+    done = danube("pipeline", "reset", str(file), "--to", place, "--yes")
+    assert done.text.endswith("3 rows that were not read yet are skipped\n"), "of a partition that is new to it"
+    assert "begins anew at what is the latest now when" in done.text or place != "latest"
+    client.admin.alter_topic(topic, partitions=3)
+    for partition in range(3):
+        publish(client, f"{topic}-part-{partition}", 5)
+    assert begins(url, file) == {topic: (4, 3, 0)}
+
+
+def test_a_topic_that_came_after_a_reset_is_read_from_its_first(
+    danube: Danube, client: pydanube.sync.Client, url: str, file: Path, topic: str
+) -> None:
+    published(client, topic)
+    file.write_text(file.read_text().replace(f"topic: {topic}", f"pattern: {topic}*"))
+    assert danube("pipeline", "reset", str(file), "--to", "latest", "--yes").code == 0
+    published(client, f"{topic}-more")
+    assert begins(url, file) == {topic: (10,), f"{topic}-more": (0,)}
+    client.admin.delete_topic(topic)
+    ended = danube("pipeline", "run", str(file))
+    assert f"the place it was reset to names {topic}, which is not read here" in ended.err
+
+
+def test_a_reset_says_what_is_gone(danube: Danube, client: pydanube.sync.Client, file: Path, topic: str) -> None:
+    client.admin.create_topic(topic, policies={"retention_seconds": 1})
+    publish(client, topic, 10)
+    ran(file, topic.split("/")[-1], client, topic, upto=10)
+    until = time.monotonic() + 60
+    while client.admin.describe_topic(topic)["firsts"] != [10]:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    said = "nothing is written again, and nothing skipped; 10 messages before that are gone from the topic\n"
+    assert danube("pipeline", "reset", str(file), "--to", "earliest", "--dry-run").text.endswith(said)
+    publish(client, topic, 3)
+    found = danube("pipeline", "reset", str(file), "--to", "earliest", "--yes", "-o", "json").json
+    assert (found["again"], found["skipped"], found["gone"]) == (0, 0, 10)
+
+
+def begins(url: str, file: Path) -> dict[str, tuple[int, ...]]:
+    """Where the next run would, by topic and partition."""
+    flow = Flow.load(file)
+    record, begun, _ = peek(flow.checkpoint, flow.name)
+    assert not begun
+    options = Options.of(topic_options(flow, url, record.start), streaming=True)
+    link = Link(options.url, None)
+    link.open(5)
+    try:
+        states = link.wait(look(link.client, options))
+        found = link.wait(offsets_at(link.client, states, options.starting, "startingOffsets"))
+    finally:
+        link.close()
+    return {name: each.next for name, each in found.items()}
+
+
+def test_files_are_only_reset_to_their_beginning(danube: Danube, file: Path, tmp_path: Path) -> None:
+    source = f"source: {{files: {tmp_path}/in, format: json, schema: id BIGINT}}\n"
+    file.write_text(source + re.sub("source: .*", "", file.read_text()))
+    ended = danube("pipeline", "reset", str(file), "--to", "latest", "--yes")
+    assert ended.code == 2
+    assert "can only be read again from its beginning: say earliest" in ended.err
+    assert danube("pipeline", "reset", str(file), "--to", "earliest", "--yes").code == 0
 
 
 @pytest.mark.parametrize("place", ["sometime", "-5", "{", '{"x": 1}', '{"other": {"0": 1}}', "5 oclock"])

@@ -150,7 +150,8 @@ async def restart(client: Client, output: Output, name: str) -> None:
     A file that cannot be used changes nothing: `danube pipeline logs` says what is wrong with it.
     """
     found = await client.admin.order_pipeline(name, "restart")
-    output.done(f"told {name} to restart", name=name, state=found["state"])
+    text = f"told {name} to restart; whether it takes its file is in `danube pipeline logs {name}`"
+    output.done(text, name=name, state=found["state"])
 
 
 pipeline.add_command(reset)

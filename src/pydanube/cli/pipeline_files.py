@@ -24,6 +24,7 @@ from pydanube.cli.settings import broker_of, place_options
 if TYPE_CHECKING:
     from pydanube.pipeline.flow import Flow
 
+TWO_WAYS = "--master and --remote are two ways to a Spark: give one"
 INSTALL = "Run pip install 'pydanube[pipeline]'."
 FILE = click.Path(dir_okay=False)
 master_option = click.option("--master", metavar="MASTER", help="local[*], local[4], spark://host:7077, yarn, k8s://…")
@@ -64,7 +65,7 @@ def run_flow(
 ) -> None:
     """Runs it here, to its end: for every command that makes a flow of its options."""
     if master is not None and remote is not None:
-        raise click.UsageError("--master and --remote are two ways to a Spark: give one")
+        raise click.UsageError(TWO_WAYS)
     spark_needed(flow, remote=remote is not None)
     from pydanube.pipeline.runner import Runner, stderr_line
 
@@ -141,15 +142,18 @@ def run(
 @click.command(epilog="Example: danube pipeline validate orders.yaml --master spark://cluster:7077")
 @click.argument("file", type=FILE)
 @master_option
+@remote_option
 @printed
 @place_options
 @click.pass_context
-def validate(ctx: click.Context, output: Output, file: str, master: str | None) -> None:
+def validate(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
     """Check a pipeline's file without running it, and say what was checked and what was not.
 
-    Keys and values, places that MASTER's machines could not share, packages and Java, the checkpoint, and topics if
-    the broker answers. SQL and columns are checked by `explain`, tables when it runs.
+    Keys and values, places that the machines of MASTER or behind URL could not share, packages and Java, the
+    checkpoint, and topics if the broker answers. SQL and columns are checked by `explain`, tables when it runs.
     """
+    if master is not None and remote is not None:
+        raise click.UsageError(TWO_WAYS)
     flow = load(file, None)
     from pydanube.pipeline.checkpoint import look
     from pydanube.pipeline.flow import check_master, warnings
@@ -158,11 +162,12 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None) 
 
     broker = broker_of(ctx)
     flow = with_ca(flow, broker.ca_file)
-    check_master(flow, master or "")
-    checked, skipped, notes = [f"file: {file}"], ["SQL and columns", "tables"], warnings(flow, master or "")
+    where = remote or master or ""
+    check_master(flow, where)
+    checked, skipped, notes = [f"file: {file}"], ["SQL and columns", "tables"], warnings(flow, where)
     try:
-        spark_needed(flow, remote=False)
-        checked.append("packages and Java: all there")
+        spark_needed(flow, remote=remote is not None)
+        checked.append("packages: all there" if remote is not None else "packages and Java: all there")
     except (Failure, DanubeError) as error:
         notes.append(f"{error} here: it cannot run on this machine")
     record = look(flow.checkpoint, flow.name)
@@ -170,7 +175,8 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None) 
     state = f"generation {record.generation}, to go on from" if record is not None else "none yet"
     checked.append(f"checkpoint: {flow.checkpoint}, {state}")
     try:
-        checked += check(flow, broker.url, begun=begun, start=record.start if record else None, running=False)
+        looked = check(flow, broker.url, begun=begun, start=record.start if record else None, running=False)
+        checked, notes = [*checked, *looked.checked], [*notes, *looked.notes]
     except DanubeError as error:
         if not error.retriable:
             raise
@@ -198,7 +204,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None) 
 def explain(ctx: click.Context, file: str, master: str | None, remote: str | None) -> None:
     """Say in words what a pipeline does, the columns it writes, and how Spark would do it. Nothing is started."""
     if master is not None and remote is not None:
-        raise click.UsageError("--master and --remote are two ways to a Spark: give one")
+        raise click.UsageError(TWO_WAYS)
     flow = load(file, None)
     spark_needed(flow, remote=remote is not None)
     from pydanube.pipeline import build
@@ -239,8 +245,9 @@ def reset(
 ) -> None:
     """Let a pipeline that does not run begin anew, at another place. What it reads again, it writes again.
 
-    Offsets are JSON, as {"orders": {"0": 120, "1": 96}}. Its subscription moves there too. Tables are not changed:
-    rows that are in them stay, and those that are read again are added, or replace them where there are keys.
+    Offsets are JSON, as {"orders": {"0": 120, "1": 96}}. Places are those of now, also if it is run much later. Its
+    subscription moves there too. Tables are not changed: rows that are in them stay, and those that are read again are
+    added, or replace them where there are keys.
     """
     flow = load(file, checkpoint)
     from pydanube.pipeline.checkpoint import open_checkpoint
@@ -257,11 +264,13 @@ def reset(
         async with client_of_url(ctx, url) as client:
             wanted = await plan_reset(client, flow, opened, broker.url, start)
             facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
-            deed = f"begin {flow.name} anew at {start}: {written_again(flow, wanted)}"
+            facts |= {"gone": wanted.gone}
+            there = "what is the latest now" if start == "latest" else start
+            deed = f"begin {flow.name} anew at {there}: {written_again(flow, wanted)}"
             if agreement.given(output, deed, **facts):
                 replaced = await begin_anew(client, flow, opened, broker.url, wanted, replaces)
                 output.done(
-                    f"{flow.name} begins anew at {start} when it is run next: {written_again(flow, wanted)}",
+                    f"{flow.name} begins anew at {there} when it is run next: {written_again(flow, wanted)}",
                     **facts,
                     replaces=list(replaced),
                     generation=opened.record.generation,

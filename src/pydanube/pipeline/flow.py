@@ -62,6 +62,9 @@ ATTEMPTS = 10
 BACKOFF = Duration(1_000_000)
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _LOOPBACK = re.compile(r"sc://(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?(/.*)?")
+_MASTER = re.compile(
+    r"local(\[(\*|[0-9]+)( *, *[0-9]+)?\]|-cluster\[[0-9 ]+,[0-9 ]+,[0-9 ]+\])?|yarn|(spark|k8s|sc)://.+", re.ASCII
+)
 _OBJECT_STORES = {
     "s3": "s3a:// with hadoop-aws among Spark's jars",
     "s3n": "s3a:// with hadoop-aws among Spark's jars",
@@ -290,6 +293,11 @@ def is_local(master: str) -> bool:
 
 def check_master(flow: Flow, master: str) -> None:
     """Raises `FlowInvalid` for what this master cannot do: places that only one machine has, if others work for it."""
+    if master and _MASTER.fullmatch(master) is None:
+        raise FlowInvalid(
+            f"{master[:100]!r} is no master: local[4], spark://host:7077, yarn and k8s://… are, and sc://host:15002 is "
+            "a Connect server"
+        )
     if is_local(master):
         return
     places = [*_written(flow), ("checkpoint", flow.checkpoint)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import NamedTuple
 
 from pydanube.base.errors import (
     FlowInvalid,
@@ -31,15 +32,24 @@ OPEN_SECONDS = 0.5  # for a broker that is just there
 TAKEOVER_SECONDS = 8.0  # for a driver that was just killed, until its workers are gone
 PAUSE_SECONDS = 0.2
 LIVE = ("starting", "running", "retrying", "stopping")
+KEEPING = ("retention_seconds", "retention_bytes")  # policies that keep what all subscriptions have read
+
+
+class Looked(NamedTuple):
+    """A line each."""
+
+    checked: list[str]
+    notes: list[str]  # what may not be meant so
 
 
 def check(
     flow: Flow, url: str, *, begun: bool, start: str | None, gone: str | None = None, running: bool = True
-) -> list[str]:
-    """What was looked at, a line each. Raises what is wrong. `begun` says that there is a checkpoint to go on from,
+) -> Looked:
+    """What was looked at. Raises what is wrong. `begun` says that there is a checkpoint to go on from,
     `gone` is a run that is known to have ended. Without `running`, it may run meanwhile.
     """
-    found = []
+    found: list[str] = []
+    notes: list[str] = []
     if isinstance(flow.source, FileSource):
         _check_files(flow.source)
         found.append(f"source: {flow.source.path} is there")
@@ -56,6 +66,8 @@ def check(
                 if running:
                     link.wait(check_stopped(link.client, flow.name, gone))
                 found += link.wait(_check_source(link.client, flow, url, begun, start))
+                if not begun and flow.source.subscription is not None:
+                    notes += link.wait(_told_what_goes(link.client, flow, url))
                 if running and flow.source.subscription is not None:
                     found.append(link.wait(_check_free(link.client, flow, url)))
             for sink in _topic_sinks(flow):
@@ -63,7 +75,7 @@ def check(
                     found.append(link.wait(_check_sink(link.client, sink)))
         finally:
             link.close()
-    return found
+    return Looked(found, notes)
 
 
 def _topic_sinks(flow: Flow) -> list[TopicSink]:
@@ -92,12 +104,29 @@ async def _check_source(client: Client, flow: Flow, url: str, begun: bool, start
     options = Options.of(topic_options(flow, url, start), streaming=True)
     states = await look(client, options, absent_ok=begun)
     if not begun:
-        await offsets_at(client, states, options.starting, "source.start")
+        option = "source.start" if start is None else "the place it was reset to"
+        await offsets_at(client, states, options.starting, option)
     missing = [name for name in source.topics if name not in states]
     if missing:
         raise TopicNotFound(missing[0])
     rows = sum(end - first for each in states.values() for first, end in zip(each.firsts, each.ends, strict=True))
     return [f"source: {source.label}, {len(states)} topics with {rows:,} messages"]
+
+
+async def _told_what_goes(client: Client, flow: Flow, url: str) -> list[str]:
+    """Of topics that keep nothing for longer than somebody needs it: this subscription may be the first there."""
+    going = []
+    for name in await look(client, Options.of(topic_options(flow, url), streaming=True)):
+        own = (await client.admin.describe_topic(name))["policies"]
+        if not any(own.get(each) for each in KEEPING):
+            below = await client.admin.policies(name.split("/")[1])
+            if not any(below.get(each) for each in KEEPING):
+                going.append(name)
+    if not going:
+        return []
+    which = going[0] if len(going) == 1 else f"{going[0]} and {len(going) - 1} more topics"
+    kept = " or ".join(KEEPING)
+    return [f"what this pipeline has read may go from {which}, without {kept}; `subscription: false` lets it stay"]
 
 
 async def _check_free(client: Client, flow: Flow, url: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydanube.base.errors import DanubeError, SubscriptionNotFound
+from pydanube.base.errors import DanubeError, FlowInvalid, SubscriptionNotFound
 from pydanube.client import Client
 from pydanube.pipeline.build import topic_options
 from pydanube.pipeline.checkpoint import Checkpoint
@@ -23,19 +23,20 @@ from pydanube.pipeline.spec_sinks import TopicSink
 from pydanube.pipeline.spec_source import TopicSource
 from pydanube.spark.committing import source_end
 from pydanube.spark.link import link_to
-from pydanube.spark.offsets import Offsets, from_json
-from pydanube.spark.options import Options
-from pydanube.spark.plan import States
+from pydanube.spark.offsets import EARLIEST_MARK, OTHERS, Offsets, TopicOffsets, from_json, to_json
+from pydanube.spark.options import EARLIEST, Options
+from pydanube.spark.plan import States, TopicState
 from pydanube.spark.topics import look, offsets_at
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What it would do. Without a topic as source, how many rows is not known."""
+    """What it would do. Without a topic as source, or a batch in the checkpoint, how many rows is not known."""
 
-    start: str
+    start: str  # for the checkpoint: where that is now, so that it stays what was said until it is run
     again: int | None  # rows that were written, and will be once more
     skipped: int | None  # rows that were not read, and will not be
+    gone: int  # messages before the beginning that no topic has any more
     states: States
     offsets: Offsets
 
@@ -44,14 +45,30 @@ async def plan_reset(client: Client, flow: Flow, checkpoint: Checkpoint, url: st
     """Raises `PipelineRunning`, and what is wrong with the place."""
     await check_stopped(client, flow.name)
     if not isinstance(flow.source, TopicSource):
-        return Reset(start, None, None, {}, {})
+        if start != EARLIEST:
+            raise FlowInvalid(f"--to: {flow.source.label} can only be read again from its beginning: say earliest")
+        return Reset(start, None, None, 0, {}, {})
     options = Options.of(topic_options(flow, url, start), streaming=True)
     states = await look(client, options)
     offsets = await offsets_at(client, states, options.starting, "--to")
+    resolved = json.dumps({**to_json(offsets), OTHERS: EARLIEST_MARK})
+    gone = sum(
+        first
+        for name, state in states.items()
+        for first, offset in zip(state.firsts, offsets[name].next, strict=True)
+        if offset <= first
+    )
     stood = where_it_stood(checkpoint)
     if stood is None:
-        return Reset(start, 0, 0, states, offsets)
-    return Reset(start, behind(offsets, stood), behind(stood, offsets), states, offsets)
+        return Reset(resolved, None, None, gone, states, offsets)
+    unread = {name: _unread(state, stood.get(name)) for name, state in states.items()}
+    return Reset(resolved, behind(offsets, stood), behind(unread, offsets), gone, states, offsets)
+
+
+def _unread(state: TopicState, stood: TopicOffsets | None) -> TopicOffsets:
+    """Where it would have gone on: what is new to it begins at its first offset."""
+    known = () if stood is None or stood.id != state.id else stood.next
+    return TopicOffsets(state.id, (*known, *state.firsts[len(known) :]))
 
 
 def where_it_stood(checkpoint: Checkpoint) -> Offsets | None:
@@ -97,10 +114,15 @@ def written_again(flow: Flow, wanted: Reset) -> str:
     """In words, for whoever is asked whether it is to be done."""
     where = ", ".join(each.label for each in flow.targets) or "nothing that is kept"
     if wanted.again is None:
-        return f"what is read again is written again to {where}"
+        return "; ".join([f"what is read again is written again to {where}", *_gone(wanted)])
     parts = []
     if wanted.again:
         parts.append(f"{wanted.again:,} rows that are written will be written again to {where}")
     if wanted.skipped:
         parts.append(f"{wanted.skipped:,} rows that were not read yet are skipped")
-    return "; ".join(parts) or "nothing is written again, and nothing skipped"
+    parts = parts or ["nothing is written again, and nothing skipped"]
+    return "; ".join([*parts, *_gone(wanted)])
+
+
+def _gone(wanted: Reset) -> list[str]:
+    return [f"{wanted.gone:,} messages before that are gone from the topic"] if wanted.gone else []

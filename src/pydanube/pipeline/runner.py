@@ -100,6 +100,7 @@ class Runner:
         self._fatal: DanubeError | None = None
         self._reporter: Reporter | None = None
         self._failures = 0
+        self._notes: list[str] = []
         self._next_line = 0.0
         self._lined_rows = -1
 
@@ -121,7 +122,7 @@ class Runner:
         self._sessions.check()
         check_master(flow, self._sessions.where)
         record, begun, gone = peek(flow.checkpoint, flow.name)
-        preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone)
+        self._notes = preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone).notes
         with open_checkpoint(flow.checkpoint, flow.name, self.run_id) as checkpoint:
             checkpoint.check(fixed(flow))
             self._reporter = self._make_reporter(checkpoint)
@@ -145,7 +146,7 @@ class Runner:
 
     def _supervise(self, checkpoint: Checkpoint) -> str:
         """One query after the other, until there is a reason to end."""
-        for warning in warnings(self._flow, self._sessions.where):
+        for warning in (*warnings(self._flow, self._sessions.where), *self._notes):
             self._say(f"note: {warning}")
         while True:
             ended = self._life(checkpoint)
@@ -189,7 +190,7 @@ class Runner:
         flow, record = self._flow, checkpoint.record
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
             self._say(f"{key} is not as it was when the checkpoint was made")
-        where = "goes on from its checkpoint" if checkpoint.begun else f"begins at {self._beginning(record.start)}"
+        where = "goes on from its checkpoint" if checkpoint.begun else f"begins {self._beginning(record.start)}"
         spark = self._sessions.get(flow.spark)
         self._listen()  # Spark has put its own handler in place of ours
         query = build.query(
@@ -207,7 +208,9 @@ class Runner:
 
     def _beginning(self, start: str | None) -> str:
         source = self._flow.source
-        return (start or source.start)[:LABEL_CHARACTERS_MAX] if isinstance(source, TopicSource) else "its beginning"
+        if not isinstance(source, TopicSource):
+            return "at its beginning"
+        return f"at {source.start[:LABEL_CHARACTERS_MAX]}" if start is None else "where it was reset to"
 
     def _wait_to_retry(self, cause: Cause, checkpoint: Checkpoint) -> bool:
         """Whether to begin again: not if it was told to stop meanwhile. Raises what does not pass."""
