@@ -346,6 +346,16 @@ def test_a_feature_that_files_do_not_have_is_refused_by_name(
         DeltaTarget(uri).prepare(SCHEMA)
 
 
+def test_column_mapping_without_names_is_refused_by_name_too(tmp_path: Path) -> None:
+    uri = hand_made(tmp_path / "t", {"minReaderVersion": 2, "minWriterVersion": 5}, {}, {})
+    log = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    log.write_text(
+        log.read_text().replace('"configuration": {}', '"configuration": {"delta.columnMapping.mode": "name"}')
+    )
+    with pytest.raises(TableUnsupported, match="column mapping"):
+        DeltaTarget(uri).prepare(SCHEMA)
+
+
 @pytest.mark.parametrize(
     "protocol", [{"minReaderVersion": 1, "minWriterVersion": 2}, featured("appendOnly", "invariants")]
 )

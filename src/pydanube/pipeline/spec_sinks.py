@@ -1,4 +1,4 @@
-"""Where the rows of a pipeline go, as declared, and what each target is told of it. Pure."""
+"""Where the rows of a pipeline go, as declared, and what each target is told of it. Pure, but for links of paths."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pydanube.pipeline.spec_fields import (
     Section,
     absolute,
     check_no_secrets,
-    local_path,
     parse_place,
     scheme_of,
     shown,
 )
 from pydanube.pipeline.spec_source import parse_ca, parse_topic_name, parse_url
+from pydanube.pipeline.targets.identity import iceberg_identity, place_identity
 
 KINDS = ("delta", "iceberg", "parquet", "topic", "console")
 OF_KIND: dict[str, tuple[str, ...]] = {
@@ -305,13 +305,17 @@ def same_place(one: Sink, other: Sink) -> bool:
     if isinstance(one, TopicSink) and isinstance(other, TopicSink):
         return (one.url, one.topic) == (other.url, other.topic)
     if isinstance(one, IcebergSink) and isinstance(other, IcebergSink):
-        return (one.catalog, one.uri, one.table) == (other.catalog, other.uri, other.table)
+        return _iceberg_identity(one) == _iceberg_identity(other)
     if isinstance(one, TableSink) and isinstance(other, TableSink):
         return within(one.uri, other.uri) or within(other.uri, one.uri)
     return False
 
 
+def _iceberg_identity(sink: IcebergSink) -> str:
+    return iceberg_identity(sink.catalog, sink.uri, sink.warehouse, sink.table)
+
+
 def within(inner: str, outer: str) -> bool:
-    """Whether a place is another, or lies in it."""
-    one, two = (local_path(each) or each.rstrip("/") for each in (inner, outer))
+    """Whether a place is another, or lies in it, by whatever names."""
+    one, two = place_identity(inner), place_identity(outer)
     return one == two or one.startswith(two.rstrip("/") + "/")

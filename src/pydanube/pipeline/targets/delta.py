@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import (
     CommitFailedError,
     DeltaError,
@@ -40,7 +41,7 @@ from pydanube.pipeline.targets.delta_table import (
     never_null,
 )
 from pydanube.pipeline.targets.files import Files, WrittenFile, check_partition_columns
-from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place, folder_at, place_of, sync
+from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place, folder_at, identity_of, place_of, sync
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
 from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows
 
@@ -50,6 +51,7 @@ FILES_MAX = 100_000  # of one batch
 UPSERT_FILE_BYTES = 32 * MIB  # of rows that the driver reads again
 UPSERT_BYTES_MAX = 1024 * MIB  # of one batch, as they are in files: the driver holds all of them
 _METADATA = "danube"
+_MAPPED = re.compile(r"column ?mapping", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -66,22 +68,32 @@ class DeltaTarget:
     def label(self) -> str:
         return f"delta:{self.uri.partition('?')[0]}"
 
-    def prepare(self, schema: pa.Schema) -> None:
+    @property
+    def identity(self) -> str:
+        return identity_of(self.uri)
+
+    def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         check_partition_columns(schema, self.partition_by)
         if self.keys:
             check_upsert(schema, self.keys, self.latest_by)
+        delta_schema(schema)
+        with self._typed():
+            table = self._open()
+            folder_at(self.uri).check_writable()
+            return table is None or bool(self._missing(table, schema, changes_rows=replace or bool(self.keys)))
+
+    def prepare(self, schema: pa.Schema) -> None:
+        self.check(schema)
         wanted = delta_schema(schema)
         with self._typed():
             uri, options = delta_place(self.uri)
             if self._open() is None:
-                folder_at(self.uri).check_writable()
+                folder_at(self.uri).make()
                 with suppress(DeltaError):  # somebody else was faster; if not, opening it says what is wrong
                     DeltaTable.create(uri, wanted, partition_by=list(self.partition_by), storage_options=dict(options))
                 if (table := self._open()) is None:
                     raise TargetFailed(f"{self.label}: the table could not be made")
                 self._synced(table.version())
-            else:
-                folder_at(self.uri).check_writable()
             self._fitting(schema, changes_rows=bool(self.keys))
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> Files:
@@ -126,6 +138,10 @@ class DeltaTarget:
             return DeltaTable(uri, storage_options=dict(options))
         except TableNotFoundError:
             return None
+        except DeltaError as error:
+            if _MAPPED.search(str(error)):  # and not as it should be: else it opens, and `check_features` says so
+                raise TableUnsupported(f"{self.label}: the table has column mapping") from None
+            raise
 
     def _fitting(self, schema: pa.Schema, *, changes_rows: bool) -> DeltaTable:
         """The table as it is now, with all columns that the rows have."""
@@ -133,21 +149,26 @@ class DeltaTarget:
             table = self._open()
             if table is None:
                 raise TargetFailed(f"{self.label}: the table is gone")
-            try:
-                check_features(table, changes_rows=changes_rows)
-                check_partitions(table, self.partition_by)
-                missing = missing_columns(table, schema)
-                if not missing:
-                    return table
-                if not self.merge_schema:
-                    names = ", ".join(field.name for field in missing)
-                    raise SchemaMismatch(f"the table does not have the columns {names}")
-                can_add(table, missing)
-            except (SchemaMismatch, TableUnsupported) as error:
-                raise type(error)(f"{self.label}: {error}") from None
+            missing = self._missing(table, schema, changes_rows=changes_rows)
+            if not missing:
+                return table
             with suppress(CommitFailedError):
                 table.alter.add_columns(missing, commit_properties=CommitProperties(max_commit_retries=0))
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
+
+    def _missing(self, table: DeltaTable, schema: pa.Schema, *, changes_rows: bool) -> list[Field]:
+        """Columns that the table may get. Raises if rows do not fit."""
+        try:
+            check_features(table, changes_rows=changes_rows)
+            check_partitions(table, self.partition_by)
+            missing = missing_columns(table, schema)
+            if missing and not self.merge_schema:
+                names = ", ".join(field.name for field in missing)
+                raise SchemaMismatch(f"the table does not have the columns {names}")
+            can_add(table, missing)
+        except (SchemaMismatch, TableUnsupported) as error:
+            raise type(error)(f"{self.label}: {error}") from None
+        return missing
 
     def _commit(
         self, table: DeltaTable, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile], *, replace: bool
@@ -243,13 +264,13 @@ def _add(file: WrittenFile) -> AddAction:
 # -- what the table remembers ------------------------------------------------------------------------------------------
 
 
-def _names(pipeline: str) -> tuple[str, str, str]:
-    return f"danube/{pipeline}", f"danube/{pipeline}/query", f"danube/{pipeline}/source"
+def _names(key: str) -> tuple[str, str, str]:
+    return f"danube/{key}", f"danube/{key}/query", f"danube/{key}/source"
 
 
 def _marks(mark: Mark) -> dict[str, int]:
     """Numbers, because that is all that a table remembers for good."""
-    return dict(zip(_names(mark.pipeline), (mark.batch, number_of(mark.query), number_of(mark.source)), strict=True))
+    return dict(zip(_names(mark.key), (mark.batch, number_of(mark.query), number_of(mark.source)), strict=True))
 
 
 def number_of(text: str) -> int:
@@ -259,7 +280,7 @@ def number_of(text: str) -> int:
 
 def _texts(mark: Mark) -> dict[str, Any]:
     return {
-        "pipeline": mark.pipeline,
+        "pipeline": mark.key,
         "query": mark.query,
         "run": mark.run,
         "batch": mark.batch,
@@ -269,30 +290,31 @@ def _texts(mark: Mark) -> dict[str, Any]:
 
 def _last(table: DeltaTable, now: Mark, replaces: tuple[str, ...]) -> Mark | None:
     """What the table remembers of the pipeline. Texts behind hashes are those of `now` where they are the same."""
-    batch, query, source = (table.transaction_version(name) for name in _names(now.pipeline))
+    batch, query, source = (table.transaction_version(name) for name in _names(now.key))
     if batch is None:
         return None
     known = {number_of(text): text for text in (*replaces, now.query)}
     same_source = source is None or source == number_of(now.source)
     if query in known and (known[query] != now.query or same_source):
-        return Mark(now.pipeline, known[query], now.run, batch, now.source if source else "")
-    told = _told(table, now.pipeline, batch)
+        return Mark(now.pipeline, known[query], now.run, batch, now.source if source else "", now.dead)
+    told = _told(table, now.key, batch)
     return Mark(
         now.pipeline,
         known.get(query or 0, str(told.get("query", f"(hash {query})"))),
         str(told.get("run", "(unknown)")),
         batch,
         "" if not source else now.source if same_source else str(told.get("source") or f"(hash {source})"),
+        now.dead,
     )
 
 
-def _told(table: DeltaTable, pipeline: str, batch: int) -> Mapping[str, Any]:
+def _told(table: DeltaTable, key: str, batch: int) -> Mapping[str, Any]:
     """The texts of that commit, as long as the table's history has it."""
     for commit in table.history(HISTORY_MAX):
         found = commit.get(_METADATA)
         if isinstance(found, str):
             with suppress(ValueError):
                 found = json.loads(found)
-        if isinstance(found, dict) and found.get("pipeline") == pipeline and found.get("batch") == batch:
+        if isinstance(found, dict) and found.get("pipeline") == key and found.get("batch") == batch:
             return found
     return {}

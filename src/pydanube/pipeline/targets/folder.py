@@ -34,6 +34,7 @@ _REFUSED = re.compile(
     r"|SignatureDoesNotMatch|NoSuchBucket|ContainerNotFound|bucket does not exist",
     re.IGNORECASE,
 )
+_WHERE = ("account_name", "bucket", "container", "endpoint", "filesystem", "share_name")  # a place is, beside its root
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 
 
@@ -76,7 +77,13 @@ class Folder(Protocol):
         """Paths of all files below, with the time they were last changed; sorted."""
         ...
 
-    def check_writable(self) -> None: ...
+    def make(self) -> None:
+        """The folder itself, where there are such."""
+        ...
+
+    def check_writable(self) -> None:
+        """Leaves nothing behind, not even the folder."""
+        ...
 
     def check_decides(self) -> None:
         """Whether `put_new` and `move` can do what they say."""
@@ -96,6 +103,16 @@ def place_of(uri: str) -> ObjectsPlace:
 def folder_at(uri: str) -> Folder:
     place = place_of(uri)
     return LocalFolder(Path(place.options["root"])) if place.scheme == "fs" else ObjectFolder(place)
+
+
+def identity_of(uri: str) -> str:
+    """One text for a place, however it is written: links are followed, and names of schemes are opendal's."""
+    place = place_of(uri)
+    root = place.options.get("root", "/")
+    if place.scheme == "fs":
+        return os.path.realpath(root)
+    where = [text for name, text in sorted(place.options.items()) if name in _WHERE]
+    return "|".join((place.scheme, *where, root.strip("/")))
 
 
 def delta_place(uri: str) -> tuple[str, Mapping[str, str]]:
@@ -200,10 +217,17 @@ class LocalFolder:
                     raise TargetFailed(f"{self.root} has more than {LISTED_MAX} files")
         return sorted(found)
 
+    def make(self) -> None:
+        with self._typed("it cannot be made"):
+            for folder in make_folders(self.root):
+                sync(folder)
+
     def check_writable(self) -> None:
         with self._typed("it cannot be written"):
-            make_folders(self.root)
-            probe = self.root / f".danube-{uuid4().hex}"
+            there = self.root
+            while not there.exists() and there != there.parent:
+                there = there.parent
+            probe = there / f".danube-{uuid4().hex}"
             probe.touch()
             probe.unlink()
 
@@ -345,6 +369,9 @@ class ObjectFolder:
                 if len(found) > LISTED_MAX:
                     raise TargetFailed(f"{self._place.shown} has more than {LISTED_MAX} objects")
         return sorted(found)
+
+    def make(self) -> None:
+        """Prefixes need not be made."""
 
     def check_writable(self) -> None:
         probe = f"_danube/probe-{uuid4().hex}"

@@ -27,6 +27,7 @@ from pydanube.pipeline.targets.iceberg_table import (
     Wanted,
     check_columns,
     check_features,
+    check_table,
     prepare_table,
     typed,
 )
@@ -83,9 +84,21 @@ class IcebergTarget:
     def label(self) -> str:
         return self.place.label
 
-    def prepare(self, schema: pa.Schema) -> None:
+    @property
+    def identity(self) -> str:
+        return self.place.identity
+
+    def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         with self.place.told():
-            prepare_table(self.place, Wanted(schema, self.partition_by, self.merge_schema, self.keys, self.latest_by))
+            return check_table(self.place, self._wanted(schema))
+
+    def prepare(self, schema: pa.Schema) -> None:
+        self.check(schema)
+        with self.place.told():
+            prepare_table(self.place, self._wanted(schema))
+
+    def _wanted(self, schema: pa.Schema) -> Wanted:
+        return Wanted(schema, self.partition_by, self.merge_schema, self.keys, self.latest_by)
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> _Told:
         with self.place.told():
@@ -127,7 +140,7 @@ class IcebergTarget:
             if attempt:
                 time.sleep(uniform(0.5, 1.0) * min(PAUSE_SECONDS * 2**attempt, PAUSE_SECONDS_MAX))
             table = self.place.load()
-            last = remembered(table, now.pipeline)
+            last = remembered(table, now)
             if judge(last, now, replaces) is Verdict.DONE:
                 return Verdict.NEW if doubts and last == now else Verdict.DONE
             if len(doubts) >= DOUBTS_MAX:
@@ -217,20 +230,20 @@ def _check_same(table: Table, files: Sequence[StagedFile], label: str, *, by_nam
 
 def properties_of(mark: Mark) -> dict[str, str]:
     values = {"batch": str(mark.batch), "query": mark.query, "run": mark.run, "source": mark.source}
-    return {f"danube.{mark.pipeline}.{name}": text for name, text in values.items()}
+    return {f"danube.{mark.key}.{name}": text for name, text in values.items()}
 
 
-def remembered(table: Table, pipeline: str) -> Mark | None:
+def remembered(table: Table, now: Mark) -> Mark | None:
     query, run, batch, source = (
-        table.properties.get(f"danube.{pipeline}.{name}") for name in ("query", "run", "batch", "source")
+        table.properties.get(f"danube.{now.key}.{name}") for name in ("query", "run", "batch", "source")
     )
     if batch is None:
         return None
     if not batch.isdecimal():
         raise TargetRefused(
-            f"the property danube.{pipeline}.batch of {'.'.join(table.name())} is no number: {batch[:60]}"
+            f"the property danube.{now.key}.batch of {'.'.join(table.name())} is no number: {batch[:60]}"
         )
-    return Mark(pipeline, query or "", run or "", int(batch), source or "")
+    return Mark(now.pipeline, query or "", run or "", int(batch), source or "", now.dead)
 
 
 def replace_source(mark: Mark) -> Mark:

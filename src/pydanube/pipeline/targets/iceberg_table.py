@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -32,6 +33,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.utils.config import Config
 
 from pydanube.adapters.objects_url import is_secret
 from pydanube.base.errors import (
@@ -42,8 +44,9 @@ from pydanube.base.errors import (
     TargetFailed,
     TargetRefused,
 )
-from pydanube.pipeline.targets.folder import Troubles
+from pydanube.pipeline.targets.folder import LocalFolder, Troubles
 from pydanube.pipeline.targets.iceberg_types import check_partition, missing_columns, new_table
+from pydanube.pipeline.targets.identity import iceberg_identity, sqlite_file
 from pydanube.pipeline.targets.upsert import check_upsert
 
 CATALOGS_MAX = 8  # open in one process
@@ -74,6 +77,20 @@ class TablePlace:
     @property
     def label(self) -> str:
         return f"iceberg:{'.'.join((self.catalog or OWN_NAME, *self.table))}"
+
+    @property
+    def identity(self) -> str:
+        warehouse = self.warehouse or self._configured("warehouse")
+        return iceberg_identity(self.catalog or OWN_NAME, self.where, warehouse, ".".join(self.table))
+
+    @property
+    def where(self) -> str | None:
+        """The catalog's own place."""
+        return self.uri or self._configured("uri")
+
+    def _configured(self, name: str) -> str | None:
+        found = (Config().get_catalog_config(self.catalog) or {}).get(name) if self.catalog else None
+        return found if isinstance(found, str) else None
 
     def check(self) -> None:
         """Raises `OptionInvalid`, which never shows a credential."""
@@ -202,10 +219,37 @@ class Wanted:
     latest_by: str | None = None
 
 
-def prepare_table(place: TablePlace, wanted: Wanted) -> Table:
-    """Makes the table if there is none; else checks it, and adds columns if that is wanted."""
+def check_table(place: TablePlace, wanted: Wanted) -> bool:
+    """Whether there is something to make: the table, or columns. Leaves nothing, not even a catalog's new file."""
     if wanted.keys:
         check_upsert(wanted.rows, wanted.keys, wanted.latest_by)
+    table = _found(place)
+    if table is None:
+        new_table(wanted.rows, wanted.partition_by)
+        if place.warehouse is not None and place.warehouse.startswith("file://"):
+            _check_folder(place.warehouse.removeprefix("file://"), place.label)
+        return True
+    check_features(table, place.label, wanted.keys)
+    _check_partitions(table, place.label, wanted.partition_by)
+    if not wanted.merge_schema:
+        check_columns(table, wanted.rows, place.label)
+    _check_writable(table, place.label)
+    return bool(missing_columns(wanted.rows, table.schema(), place.label))
+
+
+def _found(place: TablePlace) -> Table | None:
+    file = sqlite_file(place.where)
+    if file is not None and not os.path.exists(file) and os.path.isdir(os.path.dirname(file)):
+        _check_folder(os.path.dirname(file), place.label)
+        return None
+    try:
+        return open_catalog(place).load_table(place.table)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def prepare_table(place: TablePlace, wanted: Wanted) -> Table:
+    """Makes the table if there is none; else adds columns if that is wanted. It was checked before."""
     catalog = open_catalog(place)
     try:
         table = catalog.load_table(place.table)
@@ -216,7 +260,6 @@ def prepare_table(place: TablePlace, wanted: Wanted) -> Table:
         _check_partitions(table, place.label, wanted.partition_by)
         new = missing_columns(wanted.rows, table.schema(), place.label)
         if not new:
-            _check_writable(table)
             return table
         if not wanted.merge_schema:
             check_columns(table, wanted.rows, place.label)
@@ -298,8 +341,18 @@ def _name(schema: Schema, field: int) -> str:
     return schema.find_column_name(field) or str(field)
 
 
-def _check_writable(table: Table) -> None:
+def _check_folder(path: str, label: str) -> None:
+    try:
+        LocalFolder(Path(path)).check_writable()
+    except (TargetFailed, TargetRefused) as error:
+        raise type(error)(f"{label}: {error}") from None
+
+
+def _check_writable(table: Table, label: str) -> None:
     """An object of no bytes, which is gone at once."""
+    if (location := table.location()).startswith("file:/"):
+        _check_folder("/" + location.removeprefix("file:").lstrip("/"), label)
+        return
     probe = table.location_provider().new_data_location(f"danube-probe-{uuid4().hex}")
     table.io.new_output(probe).create(overwrite=True).close()
     table.io.delete(probe)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from pydanube.base.errors import DanubeError, SchemaMismatch, TargetFailed
 from pydanube.pipeline.targets.files import Files, WrittenFile, check_partition_columns
-from pydanube.pipeline.targets.folder import Folder, folder_at
+from pydanube.pipeline.targets.folder import Folder, folder_at, identity_of
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
 
 if TYPE_CHECKING:
@@ -37,11 +37,21 @@ class ParquetTarget:
     def label(self) -> str:
         return f"parquet:{self.uri.partition('?')[0]}"
 
-    def prepare(self, schema: pa.Schema) -> None:
+    @property
+    def identity(self) -> str:
+        return identity_of(self.uri)
+
+    def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         check_partition_columns(schema, self.partition_by)
         folder = folder_at(self.uri)
         folder.check_decides()
         folder.check_writable()
+        return True
+
+    def prepare(self, schema: pa.Schema) -> None:
+        self.check(schema)
+        folder = folder_at(self.uri)
+        folder.make()
         for own in {"/".join(path.split("/")[:2]) for path, _ in folder.list("_danube")}:
             decisions = _Decisions(folder, own, self.label)
             if (last := decisions.last()) is not None:
@@ -88,7 +98,7 @@ class ParquetTarget:
         moves = []
         for at, file in enumerate(files):
             partitions = file.path.removeprefix(staged).rpartition("/")[0]
-            name = f"{quote(mark.pipeline, safe='')}-{number:010d}-{at:05d}.snappy.parquet"
+            name = f"{quote(mark.key, safe='')}-{number:010d}-{at:05d}.snappy.parquet"
             moves.append((file.path, f"{partitions}/{name}" if partitions else name))
         columns = {field.name: str(field.type) for field in schema}
         return Decision(number, mark, tuple(moves), (), columns, self.partition_by)
@@ -106,7 +116,7 @@ class ParquetTarget:
 
 
 def _own(mark: Mark) -> str:
-    return f"_danube/{quote(mark.pipeline, safe='')}"
+    return f"_danube/{quote(mark.key, safe='')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ Each target remembers, in the same commit as the rows, the last batch that a pip
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pydanube.base.errors import SinkConflict
 
 SHOWN_CHARACTERS = 200
+DEAD_LETTERS = "~dead"  # behind the name of a pipeline, which has no ~
 
 
 class Verdict(Enum):
@@ -27,6 +28,16 @@ class Mark:
     run: str
     batch: int
     source: str = ""  # where its input ends, as Spark's checkpoint says it; "" if that cannot be read
+    dead: bool = False  # dead letters of the batch, not its rows
+
+    @property
+    def key(self) -> str:
+        """What a target remembers it by: rows and dead letters do not stand for each other, should they ever meet."""
+        return self.pipeline + (DEAD_LETTERS if self.dead else "")
+
+
+def dead_letters(mark: Mark) -> Mark:
+    return replace(mark, dead=True)
 
 
 def judge(last: Mark | None, now: Mark, replaces: tuple[str, ...] = ()) -> Verdict:

@@ -27,8 +27,8 @@ from pyspark.sql.types import StructType
 
 from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
 from pydanube.pipeline.targets.plan import Plan, target_of
-from pydanube.pipeline.targets.record import Mark
-from pydanube.pipeline.targets.target import Stager
+from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.pipeline.targets.target import Stager, Target
 from pydanube.spark.committing import BATCH, QUERY, run_of, source_end
 from pydanube.spark.helpful import helpful
 
@@ -73,10 +73,6 @@ class _Sink:
         self._plan = plan
         self._targets = [target_of(spec) for spec in plan.targets]
         self._letters = target_of(plan.dead_letters) if plan.dead_letters is not None and dead else None
-        labels = [each.label.rstrip("/") for each in (*self._targets, *([self._letters] if self._letters else []))]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise OptionInvalid(f"{label} is written to twice by one pipeline; only the first would be")
         self._schema = schema  # of good rows
         self._letter_schema = letter_schema()
         self._replace = replace
@@ -93,12 +89,24 @@ class _Sink:
                 raise OptionInvalid(f"{target.label} is only appended to: complete mode would take back what is read")
             if self._replace and spec.get("upsert"):
                 raise OptionInvalid(f"{target.label}: complete mode writes everything anew, upsert only some rows")
-            target.prepare(self._schema)
-        if self._letters is not None:
-            self._letters.prepare(self._letter_schema)
+        self._check_apart()
+        wanting = [(target, schema) for target, schema, replace in self._all() if target.check(schema, replace=replace)]
+        for target, schema in wanting:
+            target.prepare(schema)
         if len(_prepared) >= PREPARED_MAX:
             _prepared.clear()
         _prepared[key] = time.monotonic() + PREPARED_SECONDS
+
+    def _all(self) -> list[tuple[Target, pa.Schema, bool]]:
+        found = [(target, self._schema, self._replace) for target in self._targets]
+        return [*found, (self._letters, self._letter_schema, False)] if self._letters is not None else found
+
+    def _check_apart(self) -> None:
+        known: set[str] = set()
+        for target, _, _ in self._all():
+            if target.identity in known:
+                raise OptionInvalid(f"{target.label} is written to twice by one pipeline; only the first would be")
+            known.add(target.identity)
 
     @helpful
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -113,7 +121,7 @@ class _Sink:
         try:
             letters = None
             if self._letters is not None:
-                letters = self._letters.open(mark, self._letter_schema, task)
+                letters = self._letters.open(dead_letters(mark), self._letter_schema, task)
                 stagers.append(letters)
             for target in self._targets:
                 stagers.append(target.open(mark, self._schema, task))
@@ -157,7 +165,7 @@ class _Sink:
             replaces = self._plan.replaces
             if self._letters is not None:
                 parts = [each.dead for each in staged if each.dead is not None]
-                self._letters.commit(mark, self._letter_schema, parts, replace=False, replaces=replaces)
+                self._letters.commit(dead_letters(mark), self._letter_schema, parts, replace=False, replaces=replaces)
             for number, target in enumerate(self._targets):
                 parts = [each.parts[number] for each in staged if each.parts[number] is not None]
                 target.commit(mark, self._schema, parts, replace=self._replace, replaces=replaces)

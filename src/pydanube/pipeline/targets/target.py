@@ -36,10 +36,23 @@ class Target(Protocol):
         """How messages name it, as `delta:/data/orders`."""
         ...
 
-    def prepare(self, schema: pa.Schema) -> None:
-        """On the driver, before the query starts: makes the table if there is none, or checks that rows fit.
+    @property
+    def identity(self) -> str:
+        """Where it is, however that is written: two that have the same one would hide each other's batches."""
+        ...
 
-        Raises `SchemaMismatch`, `TableUnsupported`, `TargetRefused`, `TargetFailed`; nothing is half made.
+    def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
+        """On the driver, before the query starts: whether rows fit, and can be written. Nothing of it stays.
+
+        Returns whether there is anything to prepare. Raises `SchemaMismatch`, `TableUnsupported`, `TargetRefused`,
+        `TargetFailed`.
+        """
+        ...
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """On the driver, after the check of all targets: makes the table if there is none, or adds columns.
+
+        Raises what `check` does; nothing is half made.
         """
         ...
 

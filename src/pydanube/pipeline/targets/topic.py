@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import SchemaMismatch, TargetRefused
+from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetRefused
 from pydanube.pipeline.targets.record import Mark, Verdict
 from pydanube.spark.committing import STREAM, Write, commit, merged
 from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
@@ -37,7 +37,14 @@ class TopicTarget:
     def label(self) -> str:
         return f"topic:{self.topic}"
 
+    @property
+    def identity(self) -> str:
+        return f"{self.url.rstrip('/')}|{whole_name(self.topic)}"
+
     def prepare(self, schema: pa.Schema) -> None:
+        self.check(schema)
+
+    def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         """Also asks the broker: a topic that keeps nothing is refused now."""
         import pyarrow as pa
 
@@ -56,6 +63,7 @@ class TopicTarget:
             check_types(schema)
         link = self._link()
         link.wait(find_target(link.client, whole_name(self.topic)))
+        return False
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> TopicStager:
         return TopicStager(self, self._link(), self._write(mark), int(task.split("-")[1]) if "-" in task else 0)
@@ -77,7 +85,15 @@ class TopicTarget:
         if not found:
             return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
         link = self._link()
-        return Verdict(link.wait(commit(link.client, self._write(mark), found, mark.source)))
+        write = self._write(mark)
+        try:
+            return Verdict(link.wait(commit(link.client, write, found, mark.source)))
+        except SinkConflict:
+            if not replaces:
+                raise
+        for query in replaces:
+            link.wait(link.client.ask("sink.forget", write.writer._replace(query=query).fields()))
+        return Verdict(link.wait(commit(link.client, write, found, mark.source)))
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Columns of messages."""
@@ -104,7 +120,7 @@ class TopicTarget:
         return link_to(self.url, self.ca, patience=PATIENCE_SECONDS)
 
     def _write(self, mark: Mark) -> Write:
-        writer = Writer(mark.query, whole_name(self.topic), f"pipeline {mark.pipeline}")
+        writer = Writer(mark.query, whole_name(self.topic), f"pipeline {mark.key}")
         return Write(writer, STREAM, mark.run, mark.batch)
 
 
