@@ -301,8 +301,11 @@ def test_what_spark_says_of_a_step_is_one_line_with_its_key(spark: SparkSession,
             explain(spark, make(transforms=steps, **others), url)
         assert str(caught.value).startswith(begin)
         assert "\n" not in str(caught.value)
-    with pytest.raises(FlowInvalid, match="amnt"):
-        explain(spark, make({"expect": ["amnt > 1"]}), url)
+    for wrong, says in (("amnt > 1", "A column, variable, or"), ("amount >", "Syntax error")):
+        with pytest.raises(FlowInvalid) as caught:
+            explain(spark, make({"expect": ["amount > 1", wrong]}), url)
+        assert str(caught.value).startswith(f"source.expect[1]: {wrong}: {says}")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_topic_is_made_with_the_partitions_that_it_is_to_have(

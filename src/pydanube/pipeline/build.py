@@ -218,7 +218,7 @@ def _judged(frame: DataFrame, flow: Flow, parts: str | None) -> DataFrame:
     from pyspark.sql import functions as f
 
     shown = [name for name in frame.columns if name not in (parts, CORRUPT)]
-    failed = _failed(flow)
+    failed = _failed(frame, flow)
     if flow.dead_letters is None:
         if failed is not None:  # ends the query with the first
             fits = f.when(failed.isNull(), f.lit(True)).otherwise(
@@ -250,13 +250,15 @@ def _column(name: str) -> Column:
     return f.col("`" + name.replace("`", "``") + "`")
 
 
-def _failed(flow: Flow) -> Column | None:
+def _failed(frame: DataFrame, flow: Flow) -> Column | None:
     """The first expectation that a row does not meet, in words; null if it meets all."""
     from pyspark.sql import functions as f
 
     found: Column | None = None
-    for text in flow.source.expect:
-        unmet = ~f.coalesce(f.expr(text).cast("boolean"), f.lit(False))
+    for at, text in enumerate(flow.source.expect):
+        with told(f"source.expect[{at}]: {text}"):
+            unmet = ~f.coalesce(f.expr(text).cast("boolean"), f.lit(False))
+            _ = frame.select(unmet).schema  # only now its columns are looked at
         said = f.lit(f"expected {text}")
         found = f.when(unmet, said) if found is None else found.when(unmet, said)
     return found
