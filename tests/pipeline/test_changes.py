@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,7 @@ from pydanube.sync import Client
 DDL = "id BIGINT, customer STRING, amount DOUBLE"
 NOON = 1_769_860_800_000_000  # 2026-01-31T12:00Z
 SECOND = 1_000_000
+WEEK = 7 * 24 * 3600.0
 WATERMARK = {"watermark": {"delay": "1 second"}}
 
 
@@ -277,3 +280,26 @@ def test_state_of_sql(world: World) -> None:
         world.run(transforms=select("id")["transforms"], sink={"delta": "third"})
     world.run(transforms=grouped("max(amount)", "customer"))  # it has the same type
     assert sorted(each["value"] for each in world.rows()) == [0.0, 1.0]
+
+
+def test_files(world: World) -> None:
+    def put(place: str, id: int, age: float = 0) -> None:
+        path = world.folder / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"id": id}))
+        os.utime(path, (time.time() - age,) * 2)
+
+    source = {"files": "a", "format": "json", "schema": "id BIGINT"}
+    put("a/1", 1)
+    world.run(source=source)
+    put("b/2", 2)
+    put("b/3", 3, age=WEEK / 2)
+    put("b/4", 4, age=WEEK * 2)
+    change("another folder in `files`")
+    with world.refused("Wrong basePath"):
+        world.run(source={**source, "files": "b"})
+    change("a pattern in `files` that has more")
+    world.run(source={**source, "files": "{a,b}"})
+    assert world.ids() == [1, 2, 3], "and without a word not 4"
+    world.run(source={**source, "files": "{a,b}", "options": {"maxFileAge": "365d"}})
+    assert world.ids() == [1, 2, 3, 4]

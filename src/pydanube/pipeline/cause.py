@@ -45,6 +45,7 @@ _RAISED_IN_SQL = re.compile(
     r"\[USER_RAISED_EXCEPTION\] (?P<code>[a-z_]+): (?P<text>[^\n]*?)(?: SQLSTATE|$)", re.MULTILINE
 )
 _CHECKPOINT = "the file was changed in a way that its checkpoint does not take; `danube pipeline reset` begins anew"
+_MOVED = "IllegalArgumentException: Wrong basePath "  # the files of its last batch are elsewhere
 _NOTES = {
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,
@@ -79,7 +80,7 @@ def cause_of(error: BaseException) -> Cause:
         return Cause(found, _passes(found), trace)
     line, final = _foreign(error, text, trace)
     tag = _TAG.match(line)
-    note = _NOTES.get(tag["tag"]) if tag is not None else None
+    note = _NOTES.get(tag["tag"]) if tag is not None else _CHECKPOINT if line.startswith(_MOVED) else None
     if note is None:
         return Cause(PipelineFailed(_cut(line)), not final, trace)
     failed = PipelineFailed(line.split(". ")[0].rstrip("."))
