@@ -47,6 +47,18 @@ def test_rows_become_messages_once(client: Client, url: str, topic: str) -> None
     ]
 
 
+def test_a_topic_is_made_with_partitions_when_all_is_checked_and_not_before(
+    client: Client, url: str, topic: str
+) -> None:
+    target = TopicTarget(topic, url, partitions=3)
+    assert target.check(SCHEMA)
+    assert topic not in client.admin.topics("default")
+    target.prepare(SCHEMA)
+    assert client.admin.describe_topic(topic)["partitions"] == 3
+    assert not target.check(SCHEMA)
+    target.prepare(SCHEMA)
+
+
 def test_a_zombie_is_refused(client: Client, url: str, topic: str) -> None:
     client.admin.create_topic(topic)
     target = TopicTarget(topic, url)

@@ -53,7 +53,6 @@ def query(
     activate(spark)
     frame = transformed(source(spark, flow, url, start), flow)
     check_columns(frame, flow)
-    _make_topics(flow, url)
     if flow.dead_letters is not None:
         frame = frame.observe(OBSERVED, f.count(DEAD).alias(OBSERVED_DEAD))
     place = checkpoint or flow.checkpoint
@@ -326,17 +325,3 @@ def _unholdable(kind: DataType) -> str | None:
         return next((found for each in inner if (found := _unholdable(each)) is not None), None)
     name = kind.simpleString()
     return name if name.startswith(_UNHOLDABLE) else None
-
-
-def _make_topics(flow: Flow, url: str) -> None:
-    """Those that are to have partitions, if they are not there yet."""
-    from pydanube.base.errors import TopicExists
-    from pydanube.spark.link import link_to
-
-    for sink in (*flow.sinks, flow.dead_letters):
-        if isinstance(sink, TopicSink) and sink.create_partitions is not None:
-            link = link_to(sink.url or flow.url or url, sink.ca)
-            try:
-                link.wait(link.client.admin.create_topic(sink.topic, partitions=sink.create_partitions))
-            except TopicExists:
-                continue

@@ -129,6 +129,7 @@ class TopicSink:
             "ca": self.ca,
             "key": self.key,
             "value": self.value,
+            "partitions": self.create_partitions,
         }
 
 

@@ -80,13 +80,17 @@ def target_of(spec: Spec) -> Target:
         case "topic":
             from pydanube.pipeline.targets.topic import TopicTarget
 
-            _check_keys("a target topic", spec, ("kind", "topic", "url", "ca", "key", "value"))
+            _check_keys("a target topic", spec, ("kind", "topic", "url", "ca", "key", "value", "partitions"))
+            partitions = spec.get("partitions")
+            if partitions is not None and (type(partitions) is not int or partitions < 1):
+                raise OptionInvalid("partitions of a target topic is a whole number from 1 on")
             return TopicTarget(
                 _text(spec, "topic"),
                 _text(spec, "url"),
                 _text_or_none(spec, "ca"),
                 _text_or_none(spec, "key"),
                 _text_or_none(spec, "value"),
+                partitions,
             )
         case other:
             raise OptionInvalid(f"a target is delta, parquet, iceberg or topic, not {str(other)[:_SHOWN_CHARACTERS]!r}")

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetRefused
+from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetRefused, TopicExists, TopicNotFound
+from pydanube.client import Client
 from pydanube.pipeline.targets.record import Mark, Verdict
 from pydanube.spark.committing import STREAM, Write, commit, merged
 from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
@@ -25,13 +26,16 @@ EVENT_TIME = "event_time"
 
 @dataclass(frozen=True)
 class TopicTarget:
-    """`key` and `value` are columns; without `value` it is the JSON of all of them."""
+    """`key` and `value` are columns; without `value` it is the JSON of all of them. A topic that is not there is made
+    with `partitions`, or by the first commit without any.
+    """
 
     topic: str
     url: str
     ca: str | None = None
     key: str | None = None
     value: str | None = None
+    partitions: int | None = None
 
     @property
     def label(self) -> str:
@@ -42,7 +46,10 @@ class TopicTarget:
         return f"{self.url.rstrip('/')}|{whole_name(self.topic)}"
 
     def prepare(self, schema: pa.Schema) -> None:
-        self.check(schema)
+        if self.check(schema):
+            link = self._link()
+            with suppress(TopicExists):  # somebody else was faster
+                link.wait(link.client.admin.create_topic(whole_name(self.topic), partitions=self.partitions or 0))
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         """Also asks the broker: a topic that keeps nothing is refused now."""
@@ -63,7 +70,7 @@ class TopicTarget:
             check_types(schema)
         link = self._link()
         link.wait(find_target(link.client, whole_name(self.topic)))
-        return False
+        return self.partitions is not None and not link.wait(_is_there(link.client, whole_name(self.topic)))
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> TopicStager:
         return TopicStager(self, self._link(), self._write(mark), int(task.split("-")[1]) if "-" in task else 0)
@@ -122,6 +129,14 @@ class TopicTarget:
     def _write(self, mark: Mark) -> Write:
         writer = Writer(mark.query, whole_name(self.topic), f"pipeline {mark.key}")
         return Write(writer, STREAM, mark.run, mark.batch)
+
+
+async def _is_there(client: Client, topic: str) -> bool:
+    try:
+        await client.ask("topic", {"topic": topic})
+    except TopicNotFound:
+        return False
+    return True
 
 
 class TopicStager:
