@@ -136,6 +136,7 @@ def test_the_plan_is_json_and_says_what_targets_need(tmp_path: Path) -> None:
             "ca": None,
             "key": "customer",
             "value": None,
+            "partitions": 4,
         },
     ]
     assert plan["dead_letters"] == {"kind": "parquet", "uri": "s3://bucket/dead", "partition_by": []}
