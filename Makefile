@@ -36,7 +36,7 @@ sim-demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and wh
 	$(BIN)/python -m pydanube.sim demo
 
 test: $(SPARK) ## run the whole test suite
-	$(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 test-clients: $(DEV) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools  # has a protoc, for the Rust client

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from spark.conftest import client, java, spark, topic, url
+from spark.conftest import active, client, java, spark, topic, url
 
-__all__ = ["client", "java", "spark", "topic", "url"]
+__all__ = ["active", "client", "java", "spark", "topic", "url"]

@@ -72,3 +72,10 @@ def spark(java: None) -> Iterator[SparkSession]:
     session = pydanube.spark.session("danube-tests", "local[2]", config=config)
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def active(request: pytest.FixtureRequest) -> None:
+    """The one session, whatever a test before has left active in this thread."""
+    if "spark" in request.fixturenames:
+        pydanube.spark.activate(request.getfixturevalue("spark"))

@@ -199,9 +199,10 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
 @click.argument("file", type=FILE)
 @master_option
 @remote_option
+@printed
 @place_options
 @click.pass_context
-def explain(ctx: click.Context, file: str, master: str | None, remote: str | None) -> None:
+def explain(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
     """Say in words what a pipeline does, the columns it writes, and how Spark would do it. Nothing is started."""
     if master is not None and remote is not None:
         raise click.UsageError(TWO_WAYS)
@@ -220,7 +221,10 @@ def explain(ctx: click.Context, file: str, master: str | None, remote: str | Non
         raise cause_of(error).error from error
     finally:
         sessions.close()
-    click.echo(text, nl=False)
+    if output.for_people:
+        click.echo(text, nl=False)
+    else:
+        output.record({"pipeline": flow.name, "file": file, "explained": text})
 
 
 @click.command(epilog="Example: danube pipeline reset orders.yaml --to earliest --dry-run")
