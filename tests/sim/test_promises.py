@@ -40,7 +40,7 @@ def test_a_power_cut_at_every_write_boundary_of_a_script_loses_nothing() -> None
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_few_seeds_of_each_profile_keep_every_promise(profile: str) -> None:
-    for seed in range(1000, 1008):
+    for seed in range(1000, 1003):
         assert run_seed(seed, profile).violations == (), f"seed {seed}"
 
 

@@ -82,7 +82,7 @@ def test_rows_that_are_counted_wrongly_after_a_crash_are_found(monkeypatch: pyte
         return max(0, there + wrong) if there else 0
 
     monkeypatch.setattr(sinks, "_rows_from", miscounted)
-    found("I12")
+    found("I12", first=30 if wrong > 0 else 0)  # one row too many is rarer to be seen
 
 
 def test_rows_that_are_counted_while_some_are_on_their_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

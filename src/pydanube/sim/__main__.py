@@ -33,8 +33,8 @@ CI_SEEDS = {
     "seek": 100,
     "poison": 20,
     "producers": 100,
-    "tier": 100,
-    "sinks": 60,
+    "tier": 60,
+    "sinks": 40,
 }
 
 
