@@ -35,7 +35,7 @@ def test_rows_and_dead_letters_are_there_once_also_when_the_last_batch_comes_aga
     assert good.table().inspect.partitions().num_rows == 9
 
 
-def test_update_mode_by_upsert(client: Client, spark: SparkSession, url: str, topic: str, tmp_path: Path) -> None:
+def test_iceberg_by_upsert(client: Client, spark: SparkSession, url: str, topic: str, tmp_path: Path) -> None:
     flow, lake = Flow(spark, url, topic, tmp_path), Lake(tmp_path)
     fill(client, topic, numbers(1, 20))
     plan, checkpoint = Plan("numbers", (lake.spec(upsert={"keys": ["rest"]}),)).to_json(), str(flow.checkpoint)
