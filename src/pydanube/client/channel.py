@@ -150,20 +150,33 @@ class ReopeningChannel:
         finally:
             self._task = None
 
-    async def close_channel(self, *, wait: bool = True) -> None:
+    def close_at_once(self) -> None:
+        """Without waiting for the broker to hear of it."""
+        connection = self._detach()
+        if connection is not None:
+            self.let_go(connection, self.number)
+
+    def _detach(self) -> Connection | None:
         self.closed = True
         if self._task is not None and not self._asking:  # else it closes what the broker opens, when it has the answer
             self._task.cancel()
         connection, self.connection = self.connection, None
-        if connection is None:
-            return
+        return connection
+
+    async def close_channel(self, *, wait: bool = True) -> None:
         if not wait:
-            self.let_go(connection, self.number)
+            self.close_at_once()
+            return
+        connection = self._detach()
+        if connection is None:
             return
         try:
             await self.client.within("close", connection.request("close", {"channel": self.number}))
         except DanubeError:
             pass  # gone already, which is what was wanted
+        except BaseException:  # given up, perhaps before it was asked
+            connection.tell("close", {"channel": self.number})
+            raise
         finally:
             connection.leave(self.number)
 

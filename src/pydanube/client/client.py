@@ -6,7 +6,7 @@ Reconnects by itself and says so. Producers and consumers open their channels ag
 from __future__ import annotations
 
 import asyncio
-from asyncio import Future, Task
+from asyncio import Task
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
@@ -21,6 +21,7 @@ from pydanube.client.pipelines import Reported, report_pipeline
 from pydanube.client.producer import Producer
 from pydanube.client.reader import Reader, read_arrow
 from pydanube.client.transport import Dialer, SocketDialer, parse_addresses
+from pydanube.client.waiters import Waiters
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
 from pydanube.wire.commands import Batches, Reply
@@ -80,7 +81,7 @@ class Client:
         self._on_event = on_event
         self._request_timeout = request_timeout
         self._connection: Connection | None = None
-        self._waiters: list[Future[None]] = []
+        self._waiters = Waiters()  # for a connection
         self._reason: DanubeError = ConnectionLost("not connected yet")
         self._closed = True
         self._reconnecting: Task[None] | None = None
@@ -144,9 +145,7 @@ class Client:
         while self._connection is None:
             if self._closed:
                 raise ClientClosed("the client is closed")
-            waiter: Future[None] = self.loop.create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self._waiters.wait(self.loop)
         return self._connection
 
     async def ask(self, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,10 +182,7 @@ class Client:
                 self._reason = error
             else:
                 self._connection = connection
-                waiters, self._waiters = self._waiters, []
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_result(None)
+                self._waiters.wake()
                 self.say("connected")
                 return
         raise self.unreachable()
@@ -261,9 +257,7 @@ class Client:
             connection = self._connection
             if connection is not None:
                 connection.end(ClientClosed("the client was closed"))
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._waiters.wake()
         if connection is not None:
             await connection.gone()
         if failure is not None:

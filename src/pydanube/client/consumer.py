@@ -6,7 +6,7 @@ What waits here is bounded by the permits its feeds have granted. Nothing is dec
 from __future__ import annotations
 
 import asyncio
-from asyncio import Future, Task
+from asyncio import Task
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -30,6 +30,7 @@ from pydanube.client.acks import AckGroup
 from pydanube.client.feed import Feed
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
+from pydanube.client.waiters import Waiters
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
@@ -102,7 +103,7 @@ class Consumer:
         self._returned: deque[MessageBatch] = deque()  # by those who gave up; before the queue
         self._current: MessageBatch | None = None  # being handed out message by message
         self._rows: Iterator[Message] = iter(())
-        self._arrivals: list[Future[None]] = []
+        self._arrivals = Waiters()
         self._closed: DanubeError | None = ClientClosed("the consumer is not open yet")
         self._refresher: Task[None] | None = None
 
@@ -163,7 +164,7 @@ class Consumer:
         """Nobody has seen them: they go to whoever asks next."""
         parts = [list(part) for _, part in groupby(messages, key=attrgetter("batch"))]
         self._returned.extendleft(part[0].batch.part(part[0].offset, part[-1].offset) for part in reversed(parts))
-        self._wake()
+        self._arrivals.wake()
 
     def arrived(self, count: int) -> list[Message]:
         """At most `count` messages that are here already; does not wait."""
@@ -211,9 +212,7 @@ class Consumer:
     async def _arrival(self) -> None:
         if self._closed is not None:
             raise fresh(self._closed)
-        arrival: Future[None] = self.client.loop.create_future()
-        self._arrivals.append(arrival)
-        await arrival
+        await self._arrivals.wait(self.client.loop)
 
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
@@ -285,7 +284,7 @@ class Consumer:
     def put(self, batch: MessageBatch) -> None:
         self._queue.append(batch)
         if self._arrivals:
-            self._wake()
+            self._arrivals.wake()
 
     def void(self, feed: Feed) -> int:
         """Forgets what this feed delivered and nobody took; returns how many of its permits that frees."""
@@ -316,13 +315,7 @@ class Consumer:
             self._closed = error
             if self._refresher is not None:
                 self._refresher.cancel()
-            self._wake()
-
-    def _wake(self) -> None:
-        arrivals, self._arrivals = self._arrivals, []
-        for arrival in arrivals:
-            if not arrival.done():
-                arrival.set_result(None)
+            self._arrivals.wake()
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -337,7 +330,7 @@ class Consumer:
             feeds, self._feeds, self._opened = self._feeds, {}, False
             self._queue.clear()
             for feed in feeds.values():
-                await feed.close_channel(wait=False)
+                feed.close_at_once()
             raise
         self._closed = None
         self.client.add(self)
@@ -372,17 +365,21 @@ class Consumer:
 
     async def close(self) -> None:
         """Sends the acks that wait, then leaves: what was not acknowledged goes to other consumers."""
-        if self._refresher is not None:
-            self._refresher.cancel()
-            self._refresher = None
         self._closed = ClientClosed(f"the consumer of {self.subscription!r} was closed")
         self.client.remove(self)
-        for feed in self._feeds.values():
-            await feed.close()
-        self._queue.clear()
-        self._returned.clear()
-        self._rows = iter(())
-        self._wake()
+        try:
+            if self._refresher is not None:
+                self._refresher.cancel()
+                await asyncio.wait([self._refresher])  # it takes back what it was opening
+            for feed in self._feeds.values():
+                await feed.close()
+        finally:
+            for feed in self._feeds.values():  # also when the closing was given up: whoever waits for them is told
+                feed.abandon()
+            self._queue.clear()
+            self._returned.clear()
+            self._rows = iter(())
+            self._arrivals.wake()
 
     async def __aenter__(self) -> Self:
         return await self.open()

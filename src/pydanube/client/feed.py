@@ -17,6 +17,7 @@ from pydanube.client.acks import AckGroup, Nacked, Postponed
 from pydanube.client.channel import ReopeningChannel
 from pydanube.client.messages import Deserializer, MessageBatch
 from pydanube.client.outgoing import fresh
+from pydanube.client.waiters import Waiters
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Nack, Reply
 
@@ -45,7 +46,7 @@ class Feed(ReopeningChannel):
         self._flying: dict[int, AckGroup] = {}  # in the order they were sent
         self._kept: list[AckGroup] = []  # not answered when the channel broke, or full before it is open again
         self._postponed = Postponed()
-        self._openings: list[Future[None]] = []  # of those who want to ask something on it
+        self._openings = Waiters()  # of those who want to ask something on it
         self._leaving = False  # no connection is waited for any more
 
     # -- the channel ---------------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ class Feed(ReopeningChannel):
         self.flush_acks()
         self._owed = 0
         self.connection.write(Grant(self.number, self.consumer.prefetch).encode())
-        self._wake()
+        self._openings.wake()
 
     def interrupted(self, error: DanubeError) -> None:
         self._kept += self._flying.values()
@@ -94,14 +95,8 @@ class Feed(ReopeningChannel):
 
     def given_up(self, error: DanubeError) -> None:
         self.finish_acks(error)
-        self._wake()
+        self._openings.wake()
         self.consumer.lose(self, error)
-
-    def _wake(self) -> None:
-        openings, self._openings = self._openings, []
-        for opening in openings:
-            if not opening.done():
-                opening.set_result(None)
 
     def finish_acks(self, error: DanubeError) -> None:
         for group in [*self._kept, *self._flying.values(), self._group]:
@@ -119,8 +114,15 @@ class Feed(ReopeningChannel):
         except DanubeError as error:
             reason = error
         await self.close_channel()
-        self._wake()
         self.finish_acks(reason or ClientClosed("the consumer was closed"))
+        self._openings.wake()
+
+    def abandon(self) -> None:
+        """The end of `close`, also of one that was given up. Does nothing to a feed that is closed."""
+        self._leaving = True
+        self.close_at_once()
+        self.finish_acks(self.reason or ClientClosed("the consumer was closed before the broker answered"))
+        self._openings.wake()
 
     async def _answers(self) -> None:
         for group in list(self._flying.values()):
@@ -144,9 +146,7 @@ class Feed(ReopeningChannel):
                 if self._leaving or self.reason is None:
                     raise ClientClosed("the consumer was closed")
                 raise fresh(self.reason)
-            opening: Future[None] = self.loop.create_future()
-            self._openings.append(opening)
-            await opening
+            await self._openings.wait(self.loop)
         reply = await self.connection.request(verb, {"channel": self.number, **fields})
         assert isinstance(reply, Reply)
         return reply.fields

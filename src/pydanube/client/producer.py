@@ -406,7 +406,7 @@ class Producer:
         except BaseException:
             lanes, self._lanes, self._opened = self._lanes, [], False
             for lane in lanes:
-                await lane.close_channel(wait=False)
+                lane.close_at_once()
             raise
         self._lane = self._lanes[0]
         self._closed = None
@@ -443,7 +443,7 @@ class Producer:
                 await lane.open()
         except BaseException:
             for lane in opening:
-                await lane.close_channel(wait=False)
+                lane.close_at_once()
             raise
         finally:
             self._opening = []
