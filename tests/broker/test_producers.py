@@ -412,3 +412,53 @@ def test_a_name_that_may_have_been_forgotten_cannot_go_on_as_if_it_were_known(
     old = world.run(first_life())
     world.cut()
     world.run(second_life(old))
+
+
+def test_a_retry_is_recognised_after_a_later_ledger_was_deleted_before_an_earlier_one(world: TopicWorld) -> None:
+    """The confirmed end must not fall by it: a snapshot would forget what lies above, and a retry would be kept twice."""
+    unreachable: list[LedgerId] = []
+
+    async def opened() -> Topic:
+        topic = await world.open()
+        delete = world.node.delete
+
+        def delete_unless_away(ledger: LedgerId) -> asyncio.Future[None]:
+            if ledger not in unreachable:
+                return delete(ledger)
+            answer: asyncio.Future[None] = world.loop.create_future()
+            answer.set_exception(NodeUnreachable("away"))
+            return answer
+
+        world.node.delete = delete_unless_away  # type: ignore[method-assign]
+        return topic
+
+    async def first_life() -> None:
+        topic = await opened()
+        inbox = connected(topic, await subscribed(topic, SubscriptionKind.SHARED))
+        session = await topic.attach("p")
+        for first in (0, 10):
+            await send(topic, session, first, 10).confirmed
+            await topic.ledger.stream.seal()
+        unreachable.append(topic.ledger.stream.record.ledgers[0].id)
+        await inbox.until(20)
+        await inbox.ack_all()
+        await until(lambda: topic.state.deletable_before() == 20)
+        while len(topic.ledger.stream.record.ledgers) > 2:
+            await topic.tick()
+            await asyncio.sleep(0.1)
+
+    async def second_life() -> None:
+        topic = await opened()
+        assert topic.ledger.confirmed_end == 20
+        topic._log.compact_soon()
+        await asyncio.sleep(1)
+
+    async def third_life() -> None:
+        topic = await opened()
+        session = await topic.attach("p")
+        assert session.next_sequence == 20
+        assert send(topic, session, 10, 10).duplicate
+
+    for life in (first_life, second_life, third_life):
+        world.run(life())
+        world.restart()

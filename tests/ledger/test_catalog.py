@@ -11,6 +11,8 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
+from pydanube.ledger.cold import Cold
+from pydanube.ledger.segments import Segment
 
 NODES = (NodeIdentity("a" * 32),)
 FIRST = LedgerId(1)
@@ -28,7 +30,7 @@ class Stream(RuleBasedStateMachine):
         self.record = StreamRecord()
         self.ids = 0
         self.used: list[tuple[int, int]] = []  # offset ranges of ledgers that were ever sealed
-        self.trimmed_to = 0
+        self.end = NO_OFFSET  # the highest that was ever told
 
     @rule(token=st.sampled_from(["a", "b"]))
     def take_over(self, token: str) -> None:
@@ -107,6 +109,12 @@ class Stream(RuleBasedStateMachine):
             assert last < first
 
     @invariant()
+    def the_end_never_falls(self) -> None:
+        """Whoever was told that an offset is confirmed holds on to it: cursors, producers, readers."""
+        assert self.record.end >= self.end
+        self.end = self.record.end
+
+    @invariant()
     def every_offset_leads_to_its_ledger_or_to_the_next(self) -> None:
         for offset in range(self.record.next_offset + 3):
             alive = [each for each in self.record.ledgers if not self.record.is_dead(each)]
@@ -160,6 +168,23 @@ def test_only_the_owner_decides(stranger: int) -> None:
 def test_a_transition_that_would_break_the_record_is_a_bug_of_ours(decide: object) -> None:
     with pytest.raises(AssertionError):
         decide(opened())  # type: ignore[operator]
+
+
+def test_the_end_stays_when_a_later_ledger_is_deleted_before_an_earlier_one() -> None:
+    record = opened().sealed(Epoch(1), FIRST, 9, 10)
+    record = record.opened(Epoch(1), ledger(2, Epoch(1), 10)).sealed(Epoch(1), LedgerId(2), 19, 20)
+    record = record.trimmed(Epoch(1), 20).swept(Epoch(1), [LedgerId(2)])
+    assert [each.id for each in record.ledgers] == [FIRST]  # a node of it did not answer
+    assert (record.end, record.first) == (19, 20)
+
+
+def test_the_end_stays_when_a_ledger_goes_before_the_segments_that_precede_it() -> None:
+    segment = Segment(0, 9, Epoch(1), 10, 1, 1, "c", "d", 1, 1, (0,))
+    record = opened().sealed(Epoch(1), FIRST, 9, 10)
+    record = record.opened(Epoch(1), ledger(2, Epoch(1), 10)).sealed(Epoch(1), LedgerId(2), 19, 20)
+    record = record.with_cold(Epoch(1), Cold(entries=(segment,), local_from=10)).swept(Epoch(1), [FIRST])
+    record = record.trimmed(Epoch(1), 20).swept(Epoch(1), [LedgerId(2)])
+    assert (record.end, record.first) == (19, 20)
 
 
 def test_a_reserved_mark_moves_the_next_ledger_and_never_back() -> None:

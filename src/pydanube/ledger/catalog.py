@@ -69,12 +69,15 @@ class StreamRecord:
 
     @property
     def end(self) -> int:
-        """The last offset of the last sealed ledger, also if it was trimmed: confirmed, whoever asks."""
+        """The last offset of the last sealed ledger, also if it was trimmed: confirmed, whoever asks.
+
+        It never falls: `kept_from` outlives ledgers that are deleted in whatever order their nodes answer.
+        """
         sealed = [
             ledger.last for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last >= ledger.first
         ]
         if sealed or self.cold.entries:
-            return max([*sealed[-1:], self.cold.end - 1])
+            return max([*sealed[-1:], self.cold.end - 1, self.kept_from - 1])
         return self.next_offset - 1
 
     def taken_over(self, token: str) -> StreamRecord:
