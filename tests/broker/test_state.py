@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
 
 import pytest
 
 from broker.topic_world import Inbox, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
-from pydanube.base.errors import DanubeError, TopicBusy, TopicClosed, TopicRecovering
+from pydanube.base.errors import AcksScattered, DanubeError, StateInvalid, TopicBusy, TopicClosed, TopicRecovering
 from pydanube.base.limits import KIB
 from pydanube.broker import state_log
 from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind, encode
+from pydanube.ledger import ackset
+from pydanube.ledger.state_records import Cause, SubscriptionDeleted, SubscriptionKind, encode
 from pydanube.ledger.topic_state import TopicState
+from pydanube.wire.batch import build
 
 SHARED = SubscriptionKind.SHARED
 
@@ -99,6 +103,60 @@ def test_a_crash_at_any_moment_of_a_compaction_loses_nothing(seed: int) -> None:
     assert 0 < len(confirmed) < 99
     world.run(second_life())
     world.end()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_acks_of_one_moment_are_logged_in_the_order_of_their_decisions(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their causes: an ack may fit the cursor only because of the one before it, and the log must replay."""
+    monkeypatch.setattr(ackset, "CURSOR_CHUNKS_MAX", 2)
+    world, draw, end = TopicWorld(seed), Random(seed), 1_000_000
+    causes = [Cause.ACKED, Cause.EXPIRED, Cause.DEAD_LETTERED, Cause.UNUSED]
+
+    async def first_life() -> list[bytes]:
+        topic = await world.open()
+        cursors = [(await subscribed(topic, SHARED, name=name)).known.cursor for name in ("a", "b")]
+        for _ in range(40):
+            for _ in range(draw.randrange(1, 12)):  # these are one group
+                cursor = draw.choice(cursors)
+                first = draw.choice([cursor.floor, draw.randrange(cursor.floor, cursor.ceiling)])
+                ranges = [(first, first + draw.choice([0, 0, 1, 900, 2048]))]
+                with suppress(AcksScattered):
+                    if (record := cursor.decide_ack(ranges, end, draw.choice(causes))) is not None:
+                        topic._log.apply(record)
+                if not draw.randrange(9):
+                    move = draw.choice([Cause.SEEK, Cause.SKIPPED])
+                    moved = cursor.decide_move(max(0, cursor.floor + draw.randrange(-90, 90)), end, move)
+                    topic._log.apply(*[moved] if moved else [])
+            await topic._log.barrier()
+        return image(topic.state, 0)
+
+    async def second_life(before: list[bytes]) -> None:
+        assert image((await world.open()).state, 0) == before
+
+    before = world.run(first_life())
+    world.restart()
+    world.run(second_life(before))
+    world.end()
+
+
+def test_a_state_that_does_not_replay_is_a_typed_error_that_says_where(world: TopicWorld) -> None:
+    async def first_life() -> None:
+        topic = await world.open()
+        await subscribed(topic, SHARED)
+        stamped, written = topic._state_stream.append(build([encode(SubscriptionDeleted(7))], publish_time=0))
+        await written
+        assert stamped.base_offset == 1
+
+    async def second_life() -> None:
+        with pytest.raises(StateInvalid, match="record 1 of /default/t#state does not fit those before it") as refused:
+            await world.open()
+        assert not refused.value.retriable
+
+    world.run(first_life())
+    world.restart()
+    world.run(second_life())
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])

@@ -12,7 +12,7 @@ from asyncio import Future, Task
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-from pydanube.base.errors import DanubeError, NodeBusy, TopicBusy, TopicClosed, TopicRecovering
+from pydanube.base.errors import DanubeError, NodeBusy, StateInvalid, TopicBusy, TopicClosed, TopicRecovering
 from pydanube.base.limits import (
     ACK_RANGES_MAX,
     GROUP_BYTES_TARGET,
@@ -36,7 +36,7 @@ class _Group:
     """Records that become durable together, who waits for them, and what is true once they are."""
 
     records: list[Record] = field(default_factory=list)
-    acks: dict[tuple[int, int, Cause], list[Range]] = field(default_factory=dict)  # the newest, to be merged
+    acks: dict[int, tuple[int, Cause, list[Range]]] = field(default_factory=dict)  # the newest of each subscription
     waiters: list[Future[None]] = field(default_factory=list)
     moved: dict[int, None] = field(default_factory=dict)  # subscriptions whose cursors they change
     floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # of those: generation and floor after them
@@ -45,7 +45,14 @@ class _Group:
 
     def add(self, record: Record) -> None:
         if type(record) is Acked:
-            self.acks.setdefault((record.subscription, record.generation, record.cause), []).extend(record.ranges)
+            subscription, generation, ranges, cause = record
+            newest = self.acks.get(subscription)
+            if newest is not None and newest[0] == generation and newest[1] is cause:
+                newest[2].extend(ranges)
+                return
+            if newest is not None:
+                self._merge(subscription)
+            self.acks[subscription] = (generation, cause, [*ranges])
             return
         self.merge_acks()
         self.records.append(record)
@@ -55,13 +62,20 @@ class _Group:
             self.deleted.append(record.subscription)
 
     def merge_acks(self) -> None:
-        """Many acks of a moment are one record."""
-        for (subscription, generation, cause), ranges in self.acks.items():
-            self.moved[subscription] = None
-            done = merged(ranges)
-            for at in range(0, len(done), ACK_RANGES_MAX):
-                self.records.append(Acked(subscription, generation, tuple(done[at : at + ACK_RANGES_MAX]), cause))
-        self.acks.clear()
+        """Many acks of a moment are one record, but never across one of another cause or a move.
+
+        Whether an ack fits a cursor depends on where the ones before it have brought the floor: a log in another order
+        might not replay. Cursors are independent of each other, and within one record the lowest offsets come first.
+        """
+        for subscription in list(self.acks):
+            self._merge(subscription)
+
+    def _merge(self, subscription: int) -> None:
+        generation, cause, ranges = self.acks.pop(subscription)
+        self.moved[subscription] = None
+        done = merged(ranges)
+        for at in range(0, len(done), ACK_RANGES_MAX):
+            self.records.append(Acked(subscription, generation, tuple(done[at : at + ACK_RANGES_MAX]), cause))
 
     def settle(self, error: DanubeError | None) -> None:
         for waiter in self.waiters:
@@ -100,8 +114,12 @@ class StateLog:
         offset = self._stream.first
         while offset <= self._stream.confirmed:
             for batch in await self._stream.read(offset, READ_AHEAD_BYTES):
-                for payload in batch.payloads():
-                    self._state.replay(decode(payload or b""))
+                for row, payload in enumerate(batch.payloads()):
+                    try:
+                        self._state.replay(decode(payload or b""))
+                    except DanubeError as error:
+                        place = f"record {batch.base_offset + row} of {self._stream.name}"
+                        raise StateInvalid(f"{place} does not fit those before it: {error}") from error
                 offset = batch.last_offset + 1
                 self.bytes += batch.size
         self._state.recovered()

@@ -69,7 +69,7 @@ class StateInvalid(DanubeError):
 
     code = "state_invalid"
     blame = "environment"
-    help = "Read another copy of the topic's state, or restore it from a backup."
+    help = "Restore the broker's data directory from a backup, or delete the topic and create it again."
 
 
 # -- producers and their sequences -----------------------------------------------------------------------------------
