@@ -415,7 +415,7 @@ def test_a_name_that_may_have_been_forgotten_cannot_go_on_as_if_it_were_known(
 
 
 def test_a_retry_is_recognised_after_a_later_ledger_was_deleted_before_an_earlier_one(world: TopicWorld) -> None:
-    """The confirmed end must not fall by it: a snapshot would forget what lies above, and a retry would be kept twice."""
+    """Else the confirmed end would fall, and a snapshot would forget what producers published above it."""
     unreachable: list[LedgerId] = []
 
     async def opened() -> Topic:
