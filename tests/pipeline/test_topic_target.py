@@ -146,7 +146,43 @@ def test_floats_of_any_kind(values: list[float | None]) -> None:
     assert [json.loads(each)["a"] for each in found] == expected
 
 
+def test_nested_decimals_keep_all_their_digits() -> None:
+    exact = Decimal("12345678901234567890.123456")
+    kind = pa.decimal128(38, 6)
+    columns = {
+        "struct": pa.array([{"amount": exact}], pa.struct([("amount", kind)])),
+        "list": pa.array([[exact, None]], pa.list_(kind)),
+        "map": pa.array([[("a", exact)]], pa.map_(pa.string(), kind)),
+    }
+    [found] = parsed(pa.RecordBatch.from_pydict(columns))
+    assert found == {"struct": {"amount": exact}, "list": [exact, None], "map": {"a": exact}}
+
+
+NESTED = pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.int64()))), ("t", pa.string())]))
+
+
+@given(
+    st.lists(
+        st.none()
+        | st.lists(
+            st.none()
+            | st.fixed_dictionaries(
+                {
+                    "m": st.none() | st.dictionaries(st.text("ab"), st.none() | st.lists(st.none() | st.integers(0, 9))),
+                    "t": st.none() | st.text('a"\\\n'),
+                }
+            )
+        ),
+        min_size=1,
+    ),
+    st.integers(0, 3),
+)
+def test_nested_values_of_any_kind_and_slices_of_them(values: list[Any], skip: int) -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array(values, NESTED)], names=["a"]).slice(skip)
+    assert [each["a"] for each in parsed(rows)] == values[skip:]
+
+
 def test_numbers_that_json_has_not_within_lists() -> None:
     values = [[1.0, math.nan], [math.inf]]
     found = json_of(pa.RecordBatch.from_pydict({"a": pa.array(values)})).to_pylist()
-    assert found == ['{"a":[1.0,null]}', '{"a":[null]}']
+    assert found == ['{"a":[1,null]}', '{"a":[null]}']

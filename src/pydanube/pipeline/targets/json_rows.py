@@ -1,15 +1,14 @@
-"""Rows of Arrow as JSON, column by column: no row becomes an object unless it holds lists, maps or structs. Pure.
+"""Rows of Arrow as JSON, column by column, nested ones too: no row becomes a Python object. Pure.
 
-Every column is there in every row, `null` if it has no value. Times are ISO 8601, bytes are Base64, and what JSON has
-no number for (NaN, infinities) is null.
+Every column appears in every row, as `null` if it has no value. Times are ISO 8601, bytes are Base64, decimals keep all
+their digits, and what JSON has no number for (NaN, infinities) is null.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -52,26 +51,36 @@ def _has_json(kind: pa.DataType) -> bool:
 
 def json_of(rows: pa.RecordBatch) -> pa.Array:
     """One text for each row."""
+    return _object(rows.schema.names, rows.columns)
+
+
+def _object(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
     pieces: list[Any] = []
     before = "{"
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        pieces += [pa.scalar(f"{before}{json.dumps(name, ensure_ascii=False)}:"), pc.fill_null(_texts(column), "null")]
+    for name, column in zip(names, columns, strict=True):
+        pieces += [pa.scalar(f"{before}{json.dumps(name, ensure_ascii=False)}:"), _values(column)]
         before = ","
     pieces.append(pa.scalar("}"))
     return pc.binary_join_element_wise(*pieces, pa.scalar(""))
 
 
+def _values(column: pa.Array) -> pa.Array:
+    return pc.fill_null(_texts(column), "null")
+
+
 def _texts(column: pa.Array) -> pa.Array:
     kind = column.type
-    if pa.types.is_nested(kind):
-        maps = _map_paths(kind)
-        return pa.array(
-            [
-                None if value is None else _dumped(_plain(value, kind) if maps else value)
-                for value in column.to_pylist()
-            ],
-            pa.string(),
-        )
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        texts = _object(names, column.flatten()) if names else pa.array(["{}"] * len(column), pa.string())
+        return _where_valid(column, texts)
+    if pa.types.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
+        column = column.cast(pa.list_(entries))  # which Arrow can flatten
+        keys, items = column.flatten().flatten()
+        return _joined(column, pc.binary_join_element_wise(_quoted(keys), _values(items), ":"), "{", "}")
+    if pa.types.is_list(kind):
+        return _joined(column, _values(column.flatten()), "[", "]")
     if pa.types.is_string(kind):
         return _quoted(column)
     if pa.types.is_binary(kind):
@@ -108,54 +117,13 @@ def _wrapped(column: pa.Array, ending: str = "") -> pa.Array:
     return pc.binary_join_element_wise(pa.scalar('"'), column, pa.scalar(f'{ending}"'), pa.scalar(""))
 
 
-def _map_paths(kind: pa.DataType) -> bool:
-    """Whether there is a map in it, which Arrow gives as a list of pairs."""
-    if pa.types.is_map(kind):
-        return True
-    return any(_map_paths(kind.field(at).type) for at in range(kind.num_fields)) if pa.types.is_nested(kind) else False
+def _joined(column: pa.Array, texts: pa.Array, opening: str, closing: str) -> pa.Array:
+    """The texts of a list's or a map's entries put together, one text for each row."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")
+    return _where_valid(column, pc.binary_join_element_wise(pa.scalar(opening), joined, pa.scalar(closing), ""))
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        return {key: _plain(item, kind.item_type) for key, item in value}
-    if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    if pa.types.is_list(kind):
-        return [_plain(item, kind.value_type) for item in value]
-    return value
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), default=_other)
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if value - value == 0 else None
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list():
-            return [_finite(item) for item in value]
-        case _:
-            return value
-
-
-def _other(value: Any) -> Any:
-    match value:
-        case datetime():
-            if value.tzinfo is None:
-                return value.isoformat(timespec="microseconds")
-            return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-        case date():
-            return value.isoformat()
-        case bytes():
-            return base64.b64encode(value).decode()
-        case Decimal():
-            return float(value)
-        case timedelta():
-            return value.total_seconds()
-        case _:
-            raise TypeError(f"no JSON for {type(value).__name__}")
+def _where_valid(column: pa.Array, texts: pa.Array) -> pa.Array:
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.string()))
