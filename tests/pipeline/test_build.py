@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,35 @@ def test_a_row_that_is_not_as_expected_ends_a_pipeline_without_dead_letters(
     with pytest.raises(Exception, match="row_invalid: expected amount >= 0"):
         running.awaitTermination(120)
     assert table(tmp_path / "out") == []
+
+
+def test_an_expectation_that_raises_is_not_met(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path
+) -> None:
+    """Two that share what raises, with a step that has it too, and one that fails to cast."""
+    publish(client, topic, [(4, "2026-01-01", 2.0, 0), (5, "2026-01-02", 0.0, 0), (6, "nobody", 1.0, 0)])
+    rules = ["id % amount >= 0", "id % amount < 9", "cast(customer AS date) > date'2020-01-01'"]
+    steps = [{"sql": "SELECT id, id % amount AS rest FROM input"}]
+    progress = run(spark, make({"expect": rules}, transforms=steps, dead_letters={"delta": "dead"}), url)
+    assert (progress.rows, progress.dead_rows) == (3, 2)
+    assert table(tmp_path / "out") == [(4, 0.0)]
+    found = table(tmp_path / "dead", "offset", "error")
+    assert found == [(1, f"expected {rules[0]}"), (2, f"expected {rules[2]}")]
+    strict = make({"expect": rules}, sink={"delta": "strict"}, checkpoint="strict-points")
+    with pytest.raises(Exception, match="row_invalid: expected id % amount >= 0"):
+        query(spark, strict, url=url, available_now=True).awaitTermination(120)
+
+
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "Pacific/Kiritimati"])
+def test_the_date_column_is_utc_in_a_session_of_any_zone(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path, zone: str
+) -> None:
+    publish(client, topic, [(1, "ann", 5.0, 0)])
+    other = spark.newSession()
+    other.conf.set("spark.sql.session.timeZone", zone)
+    run(other, make({"message": "columns"}, transforms=[{"sql": "SELECT _timestamp, _date FROM input"}]), url)
+    [(time, day)] = table(tmp_path / "out", "_timestamp", "_date")
+    assert day == time.astimezone(UTC).date()
 
 
 FUNCTIONS = """

@@ -240,6 +240,19 @@ def test_what_does_not_pass_ends_it_at_once_with_its_cause(
     assert found["progress"]["restarts"] == 0
 
 
+def test_settings_that_the_session_does_not_have_are_named(
+    spark: SparkSession, url: str, flow: Callable[..., Flow], send: Callable[..., None]
+) -> None:
+    send(0, 1)
+    lines: list[str] = []
+    zone = "spark.sql.session.timeZone"
+    made = flow(spark={zone: spark.conf.get(zone), "spark.sql.shuffle.partitions": "173"})
+    Runner(made, url=url, available_now=True, tell=lines.append).run()
+    assert [line for line in lines if "is not applied" in line] == [
+        "note: spark.sql.shuffle.partitions is not applied: this program's Spark session was created without it"
+    ]
+
+
 SLOW = """
 import time
 

@@ -158,6 +158,7 @@ def test_nested_decimals_keep_all_their_digits() -> None:
     assert found == {"struct": {"amount": exact}, "list": [exact, None], "map": {"a": exact}}
 
 
+NUMBERS = st.lists(st.none() | st.integers(0, 9))
 NESTED = pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.int64()))), ("t", pa.string())]))
 
 
@@ -168,7 +169,8 @@ NESTED = pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.int64()))), 
             st.none()
             | st.fixed_dictionaries(
                 {
-                    "m": st.none() | st.dictionaries(st.text("ab"), st.none() | st.lists(st.none() | st.integers(0, 9))),
+                    "m": st.none()
+                    | st.dictionaries(st.text("ab"), st.none() | st.lists(st.none() | st.integers(0, 9))),
                     "t": st.none() | st.text('a"\\\n'),
                 }
             )

@@ -34,6 +34,7 @@ SINK_FORMAT = "danube_tables"
 _PARTS = "_danube_parts"  # of a row as it came, until it is known whether it fits
 _ABOUT = ("topic", "partition", "offset", "timestamp", "key")
 _NO_PLACE = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp", "key": "binary"}
+_DAY_MICROS = 86_400_000_000  # days of `_date` are UTC's, whatever zone the session is in
 _UNHOLDABLE = ("void", "interval", "variant", "calendar")
 
 
@@ -189,7 +190,7 @@ def _message_columns(found: TopicSource, names: set[str]) -> list[Column]:
     several = found.pattern is not None or len(found.topics) > 1
     own = [*(["topic"] if several else []), "partition", "offset", "timestamp"]
     columns = {f"_{name}": f.col(name) for name in own}
-    columns["_date"] = f.to_date(f.col("timestamp"))
+    columns["_date"] = f.date_from_unix_date(f.floor(f.unix_micros(f.col("timestamp")) / _DAY_MICROS).cast("int"))
     columns |= {f"_{name}": f.col(name) for name in ("key", *(["attributes"] if found.attributes else []))}
     taken = next((name for name in columns if name in names), None)
     if taken is not None:
@@ -256,11 +257,21 @@ def _failed(frame: DataFrame, flow: Flow) -> Column | None:
     found: Column | None = None
     for at, text in enumerate(flow.source.expect):
         with told(f"source.expect[{at}]: {text}"):
-            unmet = ~f.coalesce(f.expr(text).cast("boolean"), f.lit(False))
+            unmet = ~f.coalesce(_attempted(f.expr(text).cast("boolean")), f.lit(False))
             _ = frame.select(unmet).schema  # only now its columns are looked at
         said = f.lit(f"expected {text}")
         found = f.when(unmet, said) if found is None else found.when(unmet, said)
     return found
+
+
+def _attempted(condition: Column) -> Column:
+    """A condition that is null where evaluating it raises: a division by zero or a failed cast is an unmet expectation.
+
+    SQL has no general `try`; of the functions that do have one, `try_to_binary` covers everything below it.
+    """
+    from pyspark.sql import functions as f
+
+    return f.try_to_binary(condition.cast("string"), f.lit("utf-8")) == f.lit(b"true")
 
 
 # -- rows as they go ---------------------------------------------------------------------------------------------------

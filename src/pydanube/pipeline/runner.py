@@ -28,7 +28,7 @@ from pydanube.pipeline.checkpoint import Checkpoint, open_checkpoint, peek
 from pydanube.pipeline.flow import Flow, check_master, warnings
 from pydanube.pipeline.progress import Progress
 from pydanube.pipeline.reporting import FAILED, RETRYING, RUNNING, STARTING, STOPPED, STOPPING, Reporter
-from pydanube.pipeline.session import Noise, Sessions
+from pydanube.pipeline.session import Noise, Sessions, settings_not_in_force
 from pydanube.pipeline.spec_sinks import TopicSink
 from pydanube.pipeline.spec_source import TopicSource
 
@@ -192,6 +192,8 @@ class Runner:
             self._say(f"{key} is not as it was when the checkpoint was made")
         where = "goes on from its checkpoint" if checkpoint.begun else f"begins {self._beginning(record.start)}"
         spark = self._sessions.get(flow.spark)
+        for setting in settings_not_in_force(spark, flow.spark):
+            self._say(f"note: {setting} is not applied: this program's Spark session was created without it")
         self._listen()  # Spark has put its own handler in place of ours
         query = build.query(
             spark,

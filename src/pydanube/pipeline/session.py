@@ -212,6 +212,11 @@ def _register(spark: SparkSession) -> None:
         spark.dataSource.register(each)
 
 
+def settings_not_in_force(spark: SparkSession, config: Mapping[str, str]) -> list[str]:
+    """Settings that a flow asks for and that a session which was there before it has otherwise."""
+    return [name for name, value in config.items() if spark.conf.get(name, None) != value]
+
+
 def quiet() -> None:
     """PySpark's own loggers write each error as JSON to stderr, and a thread of it a traceback when the JVM goes: it is
     told in one line instead.
