@@ -44,8 +44,9 @@ def test_sizes_are_those_of_the_batches(tmp_path: Path) -> None:
 
         await publish(client, 3)
         there = await read(client, 0, 1 << 20)
-        assert await sizes(offset=0) == [[batch.base_offset, 10, batch.size] for batch in there]
-        assert await sizes(offset=15, bytes_max=1) == [[10, 10, there[1].size]]
+        expected = [[each.base_offset, 10, each.unpacked_bytes, each.append_time] for each in there]
+        assert await sizes(offset=0) == expected
+        assert await sizes(offset=15, bytes_max=1) == [expected[1]]
         assert await sizes(offset=30) == []
         try:
             await client.ask("sizes", {"topic": "/default/none", "offset": 0})

@@ -26,6 +26,7 @@ from pydanube.spark.columns import check_schema, ddl
 from pydanube.spark.decode import decoded_columns
 from pydanube.spark.fetch import read_job
 from pydanube.spark.helpful import helpful
+from pydanube.spark.limits import Limits
 from pydanube.spark.link import PATIENCE_SECONDS, Link, link_to
 from pydanube.spark.offsets import Offsets, TopicOffsets, as_it_began, begun, from_json, going_on, to_json
 from pydanube.spark.options import Options, shown_columns
@@ -33,7 +34,7 @@ from pydanube.spark.plan import Job, Range, States, ranges_between, split, with_
 from pydanube.spark.sealed import look_for_segments
 from pydanube.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from pydanube.spark.subscription import Progress
-from pydanube.spark.topics import Limits, check_known, latest, look, losses, offsets_at, snapshot, warn_if_none
+from pydanube.spark.topics import check_known, latest, look, losses, offsets_at, snapshot, warn_if_none
 
 if TYPE_CHECKING:
     import pyarrow as pa

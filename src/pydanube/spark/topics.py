@@ -15,11 +15,9 @@ from pydanube.client import Client
 from pydanube.spark.link import patiently
 from pydanube.spark.offsets import EARLIEST_MARK, LATEST_MARK, OTHERS, Offsets, TopicOffsets, Wish, Wishes
 from pydanube.spark.options import EARLIEST, LATEST, At, Options, Position
-from pydanube.spark.plan import States, TopicState, shares
+from pydanube.spark.plan import States, TopicState
 
 log = logging.getLogger(__name__)
-SIZES_BYTES = 8 * 1024 * 1024  # looked at in one request
-Place = tuple[str, int]  # topic and partition
 
 
 # -- what there is -----------------------------------------------------------------------------------------------------
@@ -103,12 +101,15 @@ async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, 
     return start, end, states
 
 
-async def _at_time(client: Client, state: TopicState, time: int) -> TopicOffsets:
-    async def ask(number: int) -> int:
-        fields = {"topic": state.place(number), "time": time}
-        return int((await patiently(lambda: client.ask("offset_of_time", fields)))["offset"])
+async def offset_at_time(client: Client, place: str, time: int) -> int:
+    """The first offset of a partition that was appended at that time or later."""
+    fields = {"topic": place, "time": time}
+    return int((await patiently(lambda: client.ask("offset_of_time", fields)))["offset"])
 
-    found = await asyncio.gather(*(ask(number) for number in range(len(state.ends))))
+
+async def _at_time(client: Client, state: TopicState, time: int) -> TopicOffsets:
+    places = map(state.place, range(len(state.ends)))
+    found = await asyncio.gather(*(offset_at_time(client, place, time) for place in places))
     return TopicOffsets(state.id, tuple(map(min, found, state.ends)))  # what came since was not there yet
 
 
@@ -169,94 +170,3 @@ def check_known(known: Offsets, states: States, lost: Callable[[str], None]) -> 
 def check_id(name: str, before: int, now: int) -> None:
     if before != now:
         raise TopicReplaced(f"{name} had id {before} when the query read it, and has id {now} now")
-
-
-# -- how far one trigger goes ------------------------------------------------------------------------------------------
-
-
-class Limits:
-    """The next offsets after `start`, within a number of records and of bytes. None is no limit."""
-
-    def __init__(self, client: Client, states: States, start: Offsets, end: Offsets) -> None:
-        self._client = client
-        self._states = states
-        self._ends = {(name, number): stop for name, each in end.items() for number, stop in enumerate(each.next)}
-        self._begins = {place: self._begin(start, place) for place in self._ends}
-        self._turn = sum(self._begins.values())  # grows with what was read, so that all have their turn
-
-    def _begin(self, start: Offsets, place: Place) -> int:
-        name, number = place
-        known = start.get(name)
-        if known is not None and number < len(known.next):
-            first = self._states[name].firsts[number]
-            return max(known.next[number], min(first, self._ends[place]))
-        return self._states[name].firsts[number]
-
-    async def within(self, records: int | None, bytes: int | None) -> Offsets:
-        if records is not None:
-            await self._by_records(records)
-        if bytes is not None:
-            await self._by_bytes(bytes)
-        found: dict[str, dict[int, int]] = {}
-        for (name, number), stop in self._ends.items():
-            found.setdefault(name, {})[number] = stop
-        return {name: TopicOffsets(self._states[name].id, tuple(each.values())) for name, each in found.items()}
-
-    async def _by_records(self, limit: int) -> None:
-        lags = self._lags()
-        if sum(lags.values()) <= limit:
-            return
-        waiting = [place for place, lag in lags.items() if lag]
-        firsts = await asyncio.gather(*map(self._first_from, waiting))  # offsets that were never used count for nothing
-        self._begins |= dict(zip(waiting, firsts, strict=True))
-        lags = self._lags()
-        granted = shares(list(lags.values()), limit, self._turn)
-        self._ends = {place: self._begins[place] + share for place, share in zip(lags, granted, strict=True)}
-
-    def _lags(self) -> dict[Place, int]:
-        return {place: max(0, end - self._begins[place]) for place, end in self._ends.items()}
-
-    async def _first_from(self, place: Place) -> int:
-        found = await self._sizes(place, self._begins[place], 1)
-        return min(max(self._begins[place], found[0][0]), self._ends[place]) if found else self._ends[place]
-
-    async def _by_bytes(self, limit: int) -> None:
-        lags = self._lags()
-        waiting = [place for place, lag in lags.items() if lag]
-        first = self._turn % len(waiting) if waiting else 0
-        ends = {place: self._begins[place] for place in self._ends if lags[place]}
-        left, lag_left = limit, sum(lags.values())
-        for place in waiting[first:] + waiting[:first]:
-            share = left * lags[place] // lag_left
-            ends[place], used = await self._end_by_bytes(place, share)
-            left, lag_left = left - used, lag_left - lags[place]
-        if waiting and all(ends[place] == self._begins[place] for place in waiting):
-            ends[waiting[first]] += 1  # one message is larger than the limit: it goes alone
-        self._ends |= ends
-
-    async def _end_by_bytes(self, place: Place, budget: int) -> tuple[int, int]:
-        """How far so many bytes go, and how many of them it takes. Messages of one batch count alike."""
-        offset, stop, used = self._begins[place], self._ends[place], 0
-        while offset < stop:
-            batches = await self._sizes(place, offset, min(SIZES_BYTES, max(1, budget - used)))
-            if not batches:
-                return stop, used
-            for base, count, size in batches:
-                first, end = max(offset, base), min(base + count, stop)
-                if end <= first:
-                    offset = max(offset, end)
-                    continue
-                if used + -(-size * (end - first) // count) > budget:
-                    fitting = min(end - first, max(0, budget - used) * count // size)
-                    return (first + fitting if fitting else offset), used + -(-size * fitting // count)
-                used += -(-size * (end - first) // count)
-                offset = end
-            if batches[-1][0] >= stop:
-                return stop, used
-        return stop, used
-
-    async def _sizes(self, place: Place, offset: int, bytes_max: int) -> list[list[int]]:
-        name = self._states[place[0]].place(place[1])
-        fields = {"topic": name, "offset": offset, "bytes_max": bytes_max}
-        found = await patiently(lambda: self._client.ask("sizes", fields))
-        return [list(map(int, each)) for each in found["batches"]]

@@ -164,6 +164,11 @@ class Batch:
         return self._header.raw_bytes
 
     @property
+    def unpacked_bytes(self) -> int:
+        """What its columns take in memory."""
+        return self.plain_bytes + self.raw_bytes
+
+    @property
     def publish_time(self) -> int:
         return self._header.publish_time
 

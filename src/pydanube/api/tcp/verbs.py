@@ -184,9 +184,12 @@ async def read(connection: NativeConnection, fields: Object, request: int) -> Ob
 
 @verb("sizes")
 async def sizes(connection: NativeConnection, fields: Object, request: int) -> Object:
-    """First offset, messages and bytes of each batch that `read` would answer with, as many as fit."""
+    """First offset, messages, unpacked bytes and append time of each batch that `read` would answer with."""
     topic, offset = text(fields, "topic"), number(fields, "offset")
     bytes_max = number(fields, "bytes_max", READ_AHEAD_BYTES)
     async with connection.reading:
         batches = await connection.service.read(connection.principal, topic, offset, bytes_max)
-    return {"batches": [[batch.base_offset, batch.count, batch.size] for batch in batches[:SIZES_MAX]]}
+    found = batches[:SIZES_MAX]
+    return {
+        "batches": [[each.base_offset, each.count, each.unpacked_bytes, each.append_time] for each in found],
+    }
