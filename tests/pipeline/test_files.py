@@ -21,10 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.tables_world import FIRST, SCHEMA, rows, write
-from pydanube.base.errors import OptionInvalid, TargetRefused
+from pydanube.base.errors import OptionInvalid
 from pydanube.pipeline.targets.delta import DeltaTarget
-from pydanube.pipeline.targets.files import PARTITIONS_MAX, Files, divided, escaped
+from pydanube.pipeline.targets.files import Files, divided, escaped
 from pydanube.pipeline.targets.folder import folder_at
+from pydanube.pipeline.targets.partitioned import OPEN_MAX
+from pydanube.pipeline.targets.plan import target_of
+from pydanube.pipeline.targets.record import Verdict
 from pydanube.pipeline.targets.statistics import CHARACTERS_MAX, above
 
 TIME = datetime(2026, 2, 3, 4, 5, 6, 789012)
@@ -212,10 +215,31 @@ def test_rows_keep_their_order_within_a_partition() -> None:
     assert [each["id"] for _, some in found for each in some.to_pylist()] == sorted(range(100), key=lambda n: n % 3)
 
 
-def test_too_many_partitions_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_task_may_have_rows_of_any_number_of_partitions(tmp_path: Path, kind: str) -> None:
+    """More than may be open: they go through the local disk, and each has one file, two at the most."""
+    target = target_of({"kind": kind, "uri": str(tmp_path / "t"), "partition_by": ["id"]})
+    found = pa.RecordBatch.from_pydict({"id": [n * 7 % 1000 for n in range(5000)], "n": list(range(5000))})
+    target.prepare(found.schema)
+    stager = target.open(FIRST, found.schema, "task")
+    for at in range(0, 5000, 250):
+        stager.add(found.slice(at, 250))
+    written = stager.finish()
+    assert sum(file.rows for file in written) == 5000
+    assert 1000 <= len(written) <= 1000 + OPEN_MAX
+    assert target.commit(FIRST, found.schema, [written], replace=False) is Verdict.NEW
+    if kind == "delta":
+        loaded = DeltaTable(target.uri).to_pyarrow_table()
+    else:
+        loaded = ds.dataset(str(tmp_path / "t"), format="parquet", partitioning="hive").to_table()
+    pairs = zip(loaded["id"].to_pylist(), loaded["n"].to_pylist(), strict=True)
+    assert sorted(pairs) == sorted(zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True))
+
+
+def test_what_was_spilled_goes_with_a_task_that_is_dropped(tmp_path: Path) -> None:
     files = Files(str(tmp_path), SCHEMA, "task", ("id",))
-    with pytest.raises(TargetRefused, match=r"more than 256 partitions by id"):
-        files.add(rows(range(PARTITIONS_MAX + 1)))
+    for at in range(0, 3 * OPEN_MAX, OPEN_MAX):
+        files.add(rows(range(at, at + OPEN_MAX)))
     files.drop()
     assert list(tmp_path.rglob("*.parquet")) == []
 

@@ -20,7 +20,7 @@ from pyiceberg.types import LongType, StringType
 
 from pipeline.iceberg_world import Lake, mark, staged, written
 from pydanube.base.errors import RowInvalid, SchemaMismatch, TargetFailed, TargetRefused
-from pydanube.pipeline.targets import iceberg_files, iceberg_upsert
+from pydanube.pipeline.targets import iceberg_upsert, partitioned
 from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout
 from pydanube.pipeline.targets.iceberg_table import close_catalog
 from pydanube.pipeline.targets.record import Verdict
@@ -112,7 +112,7 @@ def test_partitions_by_two_columns_keep_their_order_and_a_file_for_each_pair(lak
 
 
 def test_more_partitions_than_files_may_be_open_make_more_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iceberg_files, "PARTITIONS_MAX", 3)
+    monkeypatch.setattr(partitioned, "OPEN_MAX", 3)
     rows = pa.table({"day": list(range(10)), "n": list(range(10))})
     written(lake.target(partition_by=["day"]), mark(0), pa.concat_tables([rows, rows]))
     assert len(lake.content()) == 20

@@ -1,14 +1,13 @@
 """A task's rows as Parquet files: divided by the values of partition columns, closed at a size, described for Delta.
 
-Nothing lists these files until the driver commits them; their names are unique to the attempt. Memory is bounded by
-`HELD_BYTES` and what the files of the partitions buffer.
+Nothing lists these files until the driver commits them; their names are unique to the attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import Any
@@ -19,19 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pydanube.base.errors import SchemaMismatch, TargetRefused
-from pydanube.base.limits import MIB
-from pydanube.pipeline.targets.folder import Folder, Output, folder_at
+from pydanube.base.errors import SchemaMismatch
+from pydanube.pipeline.targets.folder import Folder, folder_at
+from pydanube.pipeline.targets.partitioned import FILE_BYTES, HELD_BYTES, Part, PartitionedFiles, Values
 from pydanube.pipeline.targets.statistics import gathered
 
-FILE_BYTES = 128 * MIB  # about; a file is closed when it has reached them
-HELD_BYTES = 32 * MIB  # of rows that wait for more, so that row groups are not tiny
-PARTITIONS_MAX = 256  # of one task at a time: each has a file that grows
-GROUP_ROWS_MAX = 1_000_000
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _PATH_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in "\"#%'*/:=?\\{[]^<>|`}")
-
-Values = tuple[str | None, ...]  # of partition columns, as texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +38,9 @@ class WrittenFile:
     stats: dict[str, Any] | None = None
 
 
-@dataclass(slots=True)
-class _Part:
-    """The rows of one partition: those that wait, and the file that grows."""
-
-    values: Values
-    held: list[pa.RecordBatch] = field(default_factory=list)
-    held_bytes: int = 0
-    output: Output | None = None
-    writer: pq.ParquetWriter | None = None
-    path: str = ""
-    nan: set[str] = field(default_factory=set)
-
-
-class Files:
-    """A `Stager`. `below` is where in the folder the files go; with `stats` they are described for Delta,
-    which keeps the values of partitions in its log."""
+class Files(PartitionedFiles[WrittenFile]):
+    """`below` is where in the folder the files go; with `stats` they are described for Delta, which keeps the values of
+    partitions in its log."""
 
     def __init__(
         self,
@@ -74,77 +54,23 @@ class Files:
         file_bytes: int = FILE_BYTES,
         held_bytes: int = HELD_BYTES,
     ) -> None:
+        rest = pa.schema([each for each in schema if each.name not in partition_by])
+        super().__init__(rest, partition_by, file_bytes, held_bytes)
         self._uri = uri
         self._task = task
-        self._partition_by = tuple(partition_by)
-        self._schema = pa.schema([each for each in schema if each.name not in self._partition_by])
         self._below = below
         self._stats = stats
-        self._file_bytes = file_bytes
-        self._held_bytes_max = held_bytes
-        self._held_bytes = 0
         self._folder: Folder | None = None
-        self._parts: dict[Values, _Part] = {}
-        self._begun: list[str] = []
-        self._done: list[WrittenFile] = []
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        if not len(rows):
-            return
-        for values, some in divided(rows, self._partition_by):
-            part = self._parts.get(values)
-            if part is None:
-                if len(self._parts) >= PARTITIONS_MAX:
-                    raise TargetRefused(
-                        f"{self._uri}: a task has rows of more than {PARTITIONS_MAX} partitions by "
-                        f"{', '.join(self._partition_by)}: partition by what has fewer values"
-                    )
-                part = self._parts[values] = _Part(values)
-            part.held.append(some)
-            part.held_bytes += some.nbytes
-            self._held_bytes += some.nbytes
-        while self._held_bytes >= self._held_bytes_max:
-            self._flush(max(self._parts.values(), key=lambda each: each.held_bytes))
-
-    def finish(self) -> list[WrittenFile] | None:
-        for part in self._parts.values():
-            self._flush(part)
-            self._close(part)
-        return self._done or None
-
-    def drop(self) -> None:
-        for part in self._parts.values():
-            with suppress(Exception):
-                if part.writer is not None:
-                    part.writer.close()
-            with suppress(Exception):
-                if part.output is not None:
-                    part.output.close()
-        for path in self._begun:
-            with suppress(Exception):
-                self._place().delete(path)
 
     def _place(self) -> Folder:
         if self._folder is None:
             self._folder = folder_at(self._uri)
         return self._folder
 
-    def _flush(self, part: _Part) -> None:
-        if not part.held:
-            return
-        rows = pa.Table.from_batches(part.held, self._schema)
-        self._held_bytes -= part.held_bytes
-        part.held, part.held_bytes = [], 0
-        if part.writer is None:
-            self._open(part)
-        assert part.writer is not None
-        assert part.output is not None
-        part.nan.update(_with_nan(rows, part.nan))
-        part.writer.write_table(rows, row_group_size=GROUP_ROWS_MAX)
-        if part.output.tell() >= self._file_bytes:
-            self._close(part)
+    def _divided(self, rows: pa.RecordBatch) -> list[tuple[Values, pa.RecordBatch]]:
+        return divided(rows, self._partition_by)
 
-    def _open(self, part: _Part) -> None:
+    def _open(self, part: Part) -> None:
         step = plain_step if self._stats else hive_step
         steps = [step(name, value) for name, value in zip(self._partition_by, part.values, strict=True)]
         name = f"part-{self._task}-{len(self._begun)}.snappy.parquet"
@@ -160,19 +86,18 @@ class Files:
             store_schema=False,
         )
 
-    def _close(self, part: _Part) -> None:
-        if part.writer is None:
-            return
-        assert part.output is not None
-        part.writer.close()
-        metadata = part.writer.writer.metadata
-        size = part.output.tell()
-        part.output.close()
+    def _written(self, part: Part, rows: pa.Table) -> None:
+        part.nan.update(_with_nan(rows, part.nan))
+
+    def _described(self, part: Part, metadata: Any, size: int) -> WrittenFile:
         values = tuple(zip(self._partition_by, part.values, strict=True))
         stats = gathered(metadata, self._schema, part.nan) if self._stats else None
-        self._done.append(WrittenFile(part.path, size, metadata.num_rows, values, stats))
-        part.writer = part.output = None
-        part.nan = set()
+        return WrittenFile(part.path, size, metadata.num_rows, values, stats)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with suppress(Exception):
+                self._place().delete(path)
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:

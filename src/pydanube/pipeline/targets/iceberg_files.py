@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -24,9 +24,9 @@ from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 
 from pydanube.base.errors import SchemaMismatch
-from pydanube.pipeline.targets.files import FILE_BYTES, GROUP_ROWS_MAX, HELD_BYTES, PARTITIONS_MAX
 from pydanube.pipeline.targets.iceberg_metrics import metrics
 from pydanube.pipeline.targets.iceberg_types import file_schema
+from pydanube.pipeline.targets.partitioned import FILE_BYTES, HELD_BYTES, Part, PartitionedFiles, Values
 
 Columns = tuple[tuple[int, str, str], ...]  # ids, types and names
 
@@ -106,100 +106,40 @@ def columns_of(schema: Schema) -> Columns:
     return tuple((each.field_id, str(each.field_type), each.name) for each in schema.fields)
 
 
-@dataclass(slots=True)
-class _Open:
-    """The rows of one partition: those that wait, and the file that grows."""
-
-    partition: tuple[Any, ...]
-    held: list[pa.RecordBatch] = field(default_factory=list)
-    held_bytes: int = 0
-    path: str = ""
-    output: Any = None
-    writer: pq.ParquetWriter | None = None
-
-
-class IcebergFiles:
-    """A `Stager`. Raises `SchemaMismatch`, and what the table's storage raises."""
+class IcebergFiles(PartitionedFiles[StagedFile]):
+    """Raises `SchemaMismatch`, and what the table's storage raises."""
 
     def __init__(
         self, layout: Layout, task: str, *, file_bytes: int = FILE_BYTES, held_bytes: int = HELD_BYTES
     ) -> None:
+        super().__init__(layout.arrow, layout.partition_by, file_bytes, held_bytes)
         self._layout = layout
         self._task = task
-        self._file_bytes = file_bytes
-        self._held_bytes_max = held_bytes
-        self._held_bytes = 0
-        self._open: dict[tuple[Any, ...], _Open] = {}  # the one written last is last
-        self._begun: list[str] = []
-        self._done: list[StagedFile] = []
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        if not len(rows):
-            return
-        for partition, some in divided(self._layout.conform(rows), self._layout.partition_by):
-            part = self._open.pop(partition, None)
-            if part is None and len(self._open) >= PARTITIONS_MAX:
-                self._end(self._open.pop(next(iter(self._open))))
-            part = self._open[partition] = part or _Open(partition)
-            part.held.append(some)
-            part.held_bytes += some.nbytes
-            self._held_bytes += some.nbytes
-        while self._held_bytes >= self._held_bytes_max:
-            self._flush(max(self._open.values(), key=lambda each: each.held_bytes))
+    def _divided(self, rows: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+        return divided(self._layout.conform(rows), self._partition_by)
 
-    def finish(self) -> list[StagedFile] | None:
-        for part in self._open.values():
-            self._end(part)
-        self._open = {}
-        return self._done or None
+    def _open(self, part: Part) -> None:
+        part.path = self._layout.places.new_data_location(f"{self._task}-{len(self._begun)}.parquet")
+        self._begun.append(part.path)
+        part.output = self._layout.io.new_output(part.path).create(overwrite=True)
+        part.writer = pq.ParquetWriter(
+            part.output,
+            self._schema,
+            compression="zstd",
+            coerce_timestamps="us",
+            store_decimal_as_integer=True,
+            store_schema=False,
+        )
 
-    def drop(self) -> None:
-        for part in self._open.values():
-            with suppress(Exception):
-                if part.writer is not None:
-                    part.writer.close()
-            with suppress(Exception):
-                part.output.close()
-        remove(self._layout.io, self._begun)
-
-    def _flush(self, part: _Open) -> None:
-        if not part.held:
-            return
-        rows = pa.Table.from_batches(part.held, self._layout.arrow)
-        self._held_bytes -= part.held_bytes
-        part.held, part.held_bytes = [], 0
-        if part.writer is None:
-            part.path = self._layout.places.new_data_location(f"{self._task}-{len(self._begun)}.parquet")
-            self._begun.append(part.path)
-            part.output = self._layout.io.new_output(part.path).create(overwrite=True)
-            part.writer = pq.ParquetWriter(
-                part.output,
-                self._layout.arrow,
-                compression="zstd",
-                coerce_timestamps="us",
-                store_decimal_as_integer=True,
-                store_schema=False,
-            )
-        part.writer.write_table(rows, row_group_size=GROUP_ROWS_MAX)
-        if part.output.tell() >= self._file_bytes:
-            self._close(part)
-
-    def _end(self, part: _Open) -> None:
-        self._flush(part)
-        self._close(part)
-
-    def _close(self, part: _Open) -> None:
-        if part.writer is None:
-            return
-        part.writer.close()
-        size = part.output.tell()
-        part.output.close()
+    def _described(self, part: Part, metadata: Any, size: int) -> StagedFile:
         layout = self._layout
         leaves = list(compute_statistics_plan(layout.schema, layout.properties).values())
-        described = metrics(part.writer.writer.metadata, leaves)
-        file = StagedFile(part.path, size, part.partition, described, layout.table, layout.spec, layout.columns)
-        self._done.append(file)
-        part.writer = part.output = None
+        described = metrics(metadata, leaves)
+        return StagedFile(part.path, size, part.values, described, layout.table, layout.spec, layout.columns)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        remove(self._layout.io, paths)
 
 
 def remove(io: FileIO, paths: Sequence[str]) -> None:
