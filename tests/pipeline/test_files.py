@@ -55,10 +55,11 @@ ALL: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-def by_duckdb(query: str) -> list[tuple[Any, ...]]:
+def by_duckdb(query: str, zone: str = "UTC") -> list[tuple[Any, ...]]:
     extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
     with duckdb.connect() as connection:
         connection.execute(f"LOAD '{extension}'")
+        connection.execute(f"SET TimeZone = '{zone}'")
         return connection.execute(query).fetchall()
 
 
@@ -206,6 +207,20 @@ def test_partitions_of_several_columns_and_types(tmp_path: Path) -> None:
     loaded = DeltaTable(target.uri).to_pyarrow_table().select(found.schema.names).to_pylist()
     assert sorted(loaded, key=str) == sorted(found.to_pylist(), key=str)
     assert by_duckdb(f"select count(*) from delta_scan('{target.uri}') where day = '2026-02-03'") == [(1,)]
+
+
+def test_times_of_partitions_mean_the_same_in_every_zone(tmp_path: Path) -> None:
+    kind = pa.timestamp("us", tz="UTC")
+    found = pa.RecordBatch.from_pydict({"time": pa.array([TIME.replace(tzinfo=UTC), None], kind), "id": [1, 2]})
+    target = DeltaTarget(str(tmp_path / "t"), partition_by=("time",))
+    target.prepare(found.schema)
+    write(target, FIRST, found)
+    log = "".join(each.read_text() for each in sorted((tmp_path / "t" / "_delta_log").glob("*.json")))
+    assert '"time":"2026-02-03T04:05:06.789012Z"' in log
+    where = "time = timestamptz '2026-02-03 04:05:06.789012+00'"
+    for zone in ("UTC", "America/Los_Angeles"):
+        assert by_duckdb(f"select id from delta_scan('{target.uri}') where {where}", zone) == [(1,)]
+    assert polars.read_delta(target.uri).filter(polars.col("time") == TIME.replace(tzinfo=UTC))["id"].to_list() == [1]
 
 
 def test_rows_keep_their_order_within_a_partition() -> None:

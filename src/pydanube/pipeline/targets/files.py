@@ -171,8 +171,10 @@ def text_of(value: Any) -> str | None:
         case bool():
             return "true" if value else "false"
         case datetime():
-            utc = value if value.tzinfo is None else value.astimezone(UTC)
-            return utc.replace(tzinfo=None).isoformat(sep=" ")
+            if value.tzinfo is None:
+                return value.isoformat(sep=" ")
+            # With its Z: without one, readers take it for a time of their own zone.
+            return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
         case date():
             return value.isoformat()
         case _:
