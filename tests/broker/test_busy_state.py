@@ -10,7 +10,7 @@ import pytest
 
 from broker.topic_world import Inbox, TopicWorld, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import NodeBusy, NodeUnreachable, TopicBusy, TopicRecovering
-from pydanube.broker import state_log
+from pydanube.broker import state_group, state_log
 from pydanube.broker.topic import Topic
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Batch
@@ -18,7 +18,7 @@ from pydanube.wire.batch import Batch
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(state_log, "GROUP_BYTES_TARGET", 1)  # each record is a batch of its own
+    monkeypatch.setattr(state_group, "GROUP_BYTES_TARGET", 1)  # each record is a batch of its own
     return
 
 

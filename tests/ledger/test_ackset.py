@@ -71,7 +71,7 @@ def test_its_chunks_make_the_same_set_again(done: list[tuple[int, int]], start: 
     acks = of(*done)
     acks.drop_below(start)
     again = AckSet(start)
-    for number, bits in acks.chunks():
+    for number, bits in acks.chunks().items():
         again.load_chunk(number, bits)
     assert again == acks
     assert again.count == acks.count
@@ -79,7 +79,7 @@ def test_its_chunks_make_the_same_set_again(done: list[tuple[int, int]], start: 
 
 def test_a_full_chunk_shares_its_memory_with_all_others() -> None:
     acks = of((0, CHUNK - 2), (CHUNK - 1, CHUNK - 1), (CHUNK, 2 * CHUNK))
-    assert [bits is FULL_CHUNK for _, bits in acks.chunks()] == [True, True, False]
+    assert [bits is FULL_CHUNK for _, bits in sorted(acks.chunks().items())] == [True, True, False]
 
 
 def test_a_set_that_ends_with_its_chunk_goes_on_missing_in_the_next() -> None:

@@ -94,12 +94,16 @@ def replayed(*logs: list[Record]) -> TopicState:
     for log in logs:
         for record in log:
             state.replay(decode(encode(record)))
+    state.recovered()
     return state
 
 
 def made(*records: Record) -> TopicState:
     """One subscription, 1, and what happened to it."""
-    return replayed([SubscriptionCreated(1, "s", SHARED, 0), *records])
+    state = TopicState()
+    for record in (SubscriptionCreated(1, "s", SHARED, 0), *records):
+        state.replay(decode(encode(record)))
+    return state
 
 
 Step = Callable[[TopicState], list[Record]]
@@ -145,10 +149,10 @@ def run(decisions: list[Step]) -> tuple[TopicState, list[Record], list[list[Reco
             records = []
         assert facts(state) == before, "deciding only reads"
         for record in records:
-            snapshots.append(state.snapshot(0))
+            snapshots.append([*state.snapshot(0)])
             state.replay(record)
             log.append(record)
-    return state, log, [*snapshots, state.snapshot(0)]
+    return state, log, [*snapshots, [*state.snapshot(0)]]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -168,6 +172,27 @@ def test_any_snapshot_and_the_records_since_give_the_same_state(decisions: list[
     at = draw.draw(st.integers(0, len(log)))
     assert facts(replayed(snapshots[at], log[at:])) == facts(state)
     assert facts(replayed(log[:at], snapshots[at], log[at:])) == facts(state)
+
+
+@given(st.lists(steps(), max_size=20), st.data())
+@settings(max_examples=150)
+def test_records_between_the_parts_of_a_snapshot_count_on_top_of_it(decisions: list[Step], draw: st.DataObject) -> None:
+    """Whether or not the snapshot comes to its end, and whether or not what is older than it is still there."""
+    state, log, snapshots = run(decisions)
+    at = draw.draw(st.integers(0, len(log)))
+    begin, *parts = snapshots[at]
+    written: list[Record] = [begin]
+    later = log[at:]
+    while parts or later:
+        taken = parts if not later or (parts and draw.draw(st.booleans())) else later
+        written.append(taken.pop(0))
+    assert facts(replayed(written)) == facts(state)
+    assert facts(replayed(log[:at], written)) == facts(state)
+    cut = draw.draw(st.integers(0, len(written)))
+    logged = [record for record in written[:cut] if record in log[at:]]
+    rest = log[at + len(logged) :]
+    assert facts(replayed(log[:at], written[:cut], rest)) == facts(state)
+    assert facts(replayed(log[:at], written[:cut], snapshots[at + len(logged)], rest)) == facts(state)
 
 
 @given(st.lists(steps(), max_size=20), st.data())
@@ -278,7 +303,7 @@ def test_batches_since_the_last_durable_snapshot_are_needed_while_there_are_prod
     assert state.needed_from() == 70
     state.durable_snapshot(60)
     assert state.needed_from() == 70
-    assert replayed(state.snapshot(90)).needed_from() == 90
+    assert replayed([*state.snapshot(90)]).needed_from() == 90
 
 
 def test_a_batch_that_a_crash_may_take_is_not_in_the_snapshot() -> None:
@@ -287,7 +312,7 @@ def test_a_batch_that_a_crash_may_take_is_not_in_the_snapshot() -> None:
         state.replay(record)
     for first, offset in ((0, 0), (5, 10), (10, 20)):
         state.producers.appended(1, first, 5, offset, 0)
-    again = replayed(state.snapshot(20))  # confirmed is below 20
+    again = replayed([*state.snapshot(20)])  # confirmed is below 20
     assert again.producers.decide(1, 1, 5, 5) == Duplicate(10)
     assert again.producers.decide(1, 1, 10, 5) == FRESH
     again.producers.appended(1, 5, 5, 10, 0)  # in the snapshot already
@@ -337,7 +362,7 @@ def test_as_many_subscriptions_as_the_limit_says() -> None:
 def test_the_id_of_a_deleted_subscription_is_never_used_again() -> None:
     state = made(SubscriptionDeleted(1))
     assert state.find("s") is None
-    assert replayed(state.snapshot(0)).decide_create("s", SHARED, 0, END).subscription == 2
+    assert replayed([*state.snapshot(0)]).decide_create("s", SHARED, 0, END).subscription == 2
 
 
 def test_a_subscription_may_start_at_the_earliest_offset_and_at_the_latest() -> None:
@@ -371,7 +396,7 @@ def test_counts_by_cause_survive_a_restart() -> None:
     )
     counts = {cause: state.get(1).counts[cause] for cause in Cause if state.get(1).counts[cause]}
     assert counts == {Cause.ACKED: 6, Cause.POISON: 1, Cause.EXPIRED: 13, Cause.SEEK: 5}
-    assert replayed(state.snapshot(0)).get(1).counts == state.get(1).counts
+    assert replayed([*state.snapshot(0)]).get(1).counts == state.get(1).counts
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
@@ -382,7 +407,7 @@ def test_a_large_snapshot_is_cut_into_records_of_bounded_size() -> None:
     chunks = 2 * CHUNKS_IN_RECORD_MAX + 5
     for number in range(chunks):
         state.get(1).cursor.above.load_chunk(number, 1 << (CURSOR_CHUNK_OFFSETS - 1))
-    snapshot = state.snapshot(0)
+    snapshot = [*state.snapshot(0)]
     assert [len(record.chunks) for record in snapshot if isinstance(record, CursorChunks)] == [
         CHUNKS_IN_RECORD_MAX,
         CHUNKS_IN_RECORD_MAX,

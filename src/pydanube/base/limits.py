@@ -89,6 +89,7 @@ OWNER_CACHE_KEY_BYTES_MAX = 256  # longer keys are looked up each time, so that 
 TAIL_CACHE_BYTES = 256 * MIB  # newest batches of all topics of a broker
 READ_AHEAD_BYTES = 1 * MIB  # one read of a subscription that is behind the cache
 STATE_QUEUE_RECORDS_MAX = 65_536  # state records of one topic on their way to its log; beyond it TopicBusy
+STATE_AMID_SNAPSHOT_RECORDS_MAX = 1 << 20  # written between two parts of one snapshot; a restart holds them in memory
 STATE_COMPACT_BYTES = 1 * MIB  # of a topic's state log since its last snapshot; a restart reads little more than this
 HEADERS_REPLAYED_BYTES_MAX = 256 * MIB  # of messages since the last snapshot that a restart reads to know its producers
 REPEATS_WAITING_MAX = 65_536  # batches of one topic sent again while the first is not confirmed; beyond it TopicBusy

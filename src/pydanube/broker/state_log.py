@@ -1,7 +1,7 @@
 """A topic's state ledger: records are applied at once, written together, and confirmed when they are durable (§2, §11).
 
-It compacts itself into snapshots. When a write fails, nobody is told that it worked and nothing more is taken; once the
-stream goes on, a snapshot of memory makes the log whole again.
+It compacts itself into snapshots, which are written in parts while records go on. When a write fails, nobody is told that
+it worked and nothing more is taken; once the stream goes on, a snapshot of memory makes the log whole again.
 """
 
 from __future__ import annotations
@@ -9,83 +9,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Task
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator
 
-from pydanube.base.errors import DanubeError, NodeBusy, StateInvalid, TopicBusy, TopicClosed, TopicRecovering
+from pydanube.base.errors import (
+    AcksScattered,
+    DanubeError,
+    NodeBusy,
+    StateInvalid,
+    TopicBusy,
+    TopicClosed,
+    TopicRecovering,
+)
 from pydanube.base.limits import (
-    ACK_RANGES_MAX,
-    GROUP_BYTES_TARGET,
     HEADERS_REPLAYED_BYTES_MAX,
     READ_AHEAD_BYTES,
+    STATE_AMID_SNAPSHOT_RECORDS_MAX,
     STATE_COMPACT_BYTES,
     STATE_QUEUE_RECORDS_MAX,
 )
-from pydanube.ledger.cursor import Range, merged
-from pydanube.ledger.state_records import Acked, Cause, Moved, Record, SubscriptionDeleted, decode, encode
+from pydanube.broker.state_group import Group, Snapshot, first_part
+from pydanube.ledger.state_records import Record, decode, encode
 from pydanube.ledger.topic_state import TopicState
 from pydanube.storage.stream import Stream
-from pydanube.wire.batch import build
+from pydanube.wire.batch import Batch, build
 
 log = logging.getLogger(__name__)
-RETRY_SECONDS = 0.05
-
-
-@dataclass(slots=True)
-class _Group:
-    """Records that become durable together, who waits for them, and what is true once they are."""
-
-    records: list[Record] = field(default_factory=list)
-    acks: dict[int, tuple[int, Cause, list[Range]]] = field(default_factory=dict)  # the newest of each subscription
-    waiters: list[Future[None]] = field(default_factory=list)
-    moved: dict[int, None] = field(default_factory=dict)  # subscriptions whose cursors they change
-    floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # of those: generation and floor after them
-    deleted: list[int] = field(default_factory=list)
-    snapshot: int | None = None  # data offset
-
-    def add(self, record: Record) -> None:
-        if type(record) is Acked:
-            subscription, generation, ranges, cause = record
-            newest = self.acks.get(subscription)
-            if newest is not None and newest[0] == generation and newest[1] is cause:
-                newest[2].extend(ranges)
-                return
-            if newest is not None:
-                self._merge(subscription)
-            self.acks[subscription] = (generation, cause, [*ranges])
-            return
-        self.merge_acks()
-        self.records.append(record)
-        if isinstance(record, Moved):
-            self.moved[record.subscription] = None
-        elif isinstance(record, SubscriptionDeleted):
-            self.deleted.append(record.subscription)
-
-    def merge_acks(self) -> None:
-        """Many acks of a moment are one record, but never across one of another cause or a move.
-
-        Whether an ack fits a cursor depends on where the ones before it have brought the floor: a log in another order
-        might not replay. Cursors are independent of each other, and within one record the lowest offsets come first.
-        """
-        for subscription in list(self.acks):
-            self._merge(subscription)
-
-    def _merge(self, subscription: int) -> None:
-        generation, cause, ranges = self.acks.pop(subscription)
-        self.moved[subscription] = None
-        done = merged(ranges)
-        for at in range(0, len(done), ACK_RANGES_MAX):
-            self.records.append(Acked(subscription, generation, tuple(done[at : at + ACK_RANGES_MAX]), cause))
-
-    def settle(self, error: DanubeError | None) -> None:
-        for waiter in self.waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-                waiter.exception()  # whoever waits still gets it
+RETRY_SECONDS, RETRY_SECONDS_MAX = 0.05, 5.0
 
 
 class StateLog:
@@ -96,13 +45,15 @@ class StateLog:
         self._state = state
         self._data_end = data_end
         self._loop = asyncio.get_running_loop()
-        self._filling = _Group()
+        self._filling = Group()
         self._queued = 0  # records since the last flush
         self._writing = 0  # groups on their way
         self._newest = self._filling  # of those
         self._scheduled = False
         self._broken: DanubeError | None = None
         self._mending: Task[None] | None = None
+        self._compacting: Task[None] | None = None  # writes a snapshot while records go on
+        self._amid = 0  # records written since it began
         self._trimming: Task[None] | None = None
         self.bytes = 0  # written since the last snapshot
         self._snapshot_bytes = 0
@@ -110,19 +61,20 @@ class StateLog:
         self._wanted = False  # a snapshot, whatever was written since the last one
 
     async def load(self) -> None:
-        """Replays everything that is durable."""
+        """Replays everything that is durable; `StateInvalid` says which record does not fit."""
         offset = self._stream.first
-        while offset <= self._stream.confirmed:
-            for batch in await self._stream.read(offset, READ_AHEAD_BYTES):
-                for row, payload in enumerate(batch.payloads()):
-                    try:
+        try:
+            while offset <= self._stream.confirmed:
+                for batch in await self._stream.read(offset, READ_AHEAD_BYTES):
+                    for offset, payload in enumerate(batch.payloads(), batch.base_offset):
                         self._state.replay(decode(payload or b""))
-                    except DanubeError as error:
-                        place = f"record {batch.base_offset + row} of {self._stream.name}"
-                        raise StateInvalid(f"{place} does not fit those before it: {error}") from error
-                offset = batch.last_offset + 1
-                self.bytes += batch.size
-        self._state.recovered()
+                    offset = batch.last_offset + 1
+                    self.bytes += batch.size
+            self._state.recovered()
+        except (StateInvalid, AcksScattered) as error:
+            raise StateInvalid(
+                f"record {offset} of {self._stream.name} does not fit those before it: {error}"
+            ) from error
 
     def check(self) -> None:
         """Raises unless records can be taken: to be asked before a decision is made."""
@@ -130,6 +82,8 @@ class StateLog:
             self._check_whole()
         if self._queued >= STATE_QUEUE_RECORDS_MAX:
             raise TopicBusy(f"{self._queued} state records wait")
+        if self._amid >= STATE_AMID_SNAPSHOT_RECORDS_MAX:
+            raise TopicBusy(f"{self._amid} state records were written while a snapshot is")
 
     def _check_whole(self) -> None:
         if self._broken is None:
@@ -195,7 +149,7 @@ class StateLog:
             if group.records or group.acks:
                 group.merge_acks()
                 group.floors = self._floors(group.moved)
-                self._filling, self._queued = _Group(), 0
+                self._filling, self._queued = Group(), 0
                 self._write(group)
             if self._compaction_due:
                 self._compact()
@@ -211,16 +165,15 @@ class StateLog:
         moved = [known for known in self._state if known.id in subscriptions]
         return {known.id: (known.cursor.generation, known.cursor.floor) for known in moved}
 
-    def _write(self, group: _Group) -> None:
+    def _write(self, group: Group) -> None:
         """One batch or several; the last one's confirmation is that of all, for a stream confirms in order."""
         payloads = [encode(record) for record in group.records]
         last: Future[None] | None = None
         while payloads:
-            part = _first_part(payloads)
+            part = first_part(payloads)
             stamped, last = self._stream.append(build(payloads[:part], publish_time=0))
             self.bytes += stamped.size
-            if group.snapshot is not None:
-                self._snapshot_bytes += stamped.size
+            self._amid += part if self._compacting is not None else 0
             del payloads[:part], group.records[:part]  # what is left is tried again if the stream is busy
             if payloads:
                 last.add_done_callback(self._part_written)
@@ -235,60 +188,93 @@ class StateLog:
         if error is not None:
             self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
 
-    def _written(self, group: _Group, done: Future[None]) -> None:
+    def _written(self, group: Group, done: Future[None]) -> None:
         self._writing -= 1
         error = None if done.cancelled() else done.exception()
         if error is not None:
             group.settle(TopicRecovering(str(error)))
             self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
             return
-        for subscription, (generation, floor) in group.floors.items():
-            self._state.durable(subscription, generation, floor)
-        for subscription in group.deleted:
-            self._state.durable_deletion(subscription)
-        if group.snapshot is not None:
-            self._state.durable_snapshot(group.snapshot)
+        self._durable(group.floors, group.deleted)
         group.settle(None)
+
+    def _durable(self, floors: dict[int, tuple[int, int]], deleted: list[int]) -> None:
+        for subscription, (generation, floor) in floors.items():
+            self._state.durable(subscription, generation, floor)
+        for subscription in deleted:
+            self._state.durable_deletion(subscription)
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     @property
     def _compaction_due(self) -> bool:
+        if self._compacting is not None:
+            return False
         if self._wanted or self.bytes >= max(STATE_COMPACT_BYTES, 3 * self._snapshot_bytes):
             return True
         return self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers) > 0
 
     def _compact(self) -> None:
-        """All state in a new ledger; when that is durable, the ledgers before it go."""
+        """All state again, in a new ledger if possible, part by part; what is applied meanwhile follows between them."""
         data_offset = self._data_end()
         if not self._state.producers.snapshot_ready(data_offset):
             return
         self._stream.roll()
-        first = self._stream.next_offset
-        group = self._snapshot(data_offset)
-        waiter: Future[None] = self._loop.create_future()
-        waiter.add_done_callback(lambda done: None if done.exception() else self._trim(first))
-        group.waiters.append(waiter)
+        snapshot = Snapshot(self._state, data_offset)
+        batches = snapshot.batches()
         try:
-            self._write(group)
-        except NodeBusy:  # what was written of it has no end, so it counts for nothing
-            self.bytes = 3 * self._snapshot_bytes + STATE_COMPACT_BYTES
+            begun = self._begin(snapshot, batches)
+        except NodeBusy:
             self._schedule(RETRY_SECONDS)
+            return
+        self._compacting = self._loop.create_task(self._compact_on(snapshot, batches, begun))
 
-    def _snapshot(self, data_offset: int) -> _Group:
-        self.bytes = self._snapshot_bytes = self._data_bytes = 0
+    async def _compact_on(self, snapshot: Snapshot, batches: Iterator[Batch], begun: Future[None]) -> None:
+        try:
+            await self._write_on(snapshot, batches, begun)
+        except DanubeError as error:
+            self._compacting = None
+            self._break(error)
+        else:
+            self._compacting = None
+            self._schedule()
+
+    def _begin(self, snapshot: Snapshot, batches: Iterator[Batch]) -> Future[None]:
+        """Its first part, at once: whatever is applied from now on is written behind it, and counts on top of it."""
+        stamped, written = self._stream.append(next(batches))
+        snapshot.first = stamped.base_offset
+        self.bytes = self._snapshot_bytes = stamped.size
+        self._data_bytes = self._amid = 0
         self._wanted = False
-        floors = {known.id: (known.cursor.generation, known.cursor.floor) for known in self._state}
-        records, deleted = self._state.snapshot(data_offset), self._state.deleted()
-        return _Group(records=records, floors=floors, deleted=deleted, snapshot=data_offset)
+        return written
 
-    def _trim(self, before: int) -> None:
+    async def _write_on(self, snapshot: Snapshot, batches: Iterator[Batch], written: Future[None]) -> None:
+        """The other parts, each when the one before it is durable; then the snapshot counts, and what is older goes."""
+        for batch in batches:
+            await written
+            written = await self._append_patiently(batch)
+        await written
+        self._amid = 0
+        self._durable(snapshot.floors, snapshot.deleted)
+        self._state.durable_snapshot(snapshot.data_offset)
         if self._trimming is None or self._trimming.done():
-            self._trimming = self._loop.create_task(self._trim_quietly(before))
+            self._trimming = self._loop.create_task(self._trim_quietly(snapshot.first))
+
+    async def _append_patiently(self, batch: Batch) -> Future[None]:
+        while True:
+            try:
+                stamped, written = self._stream.append(batch)
+            except NodeBusy:
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self.bytes += stamped.size
+            self._snapshot_bytes += stamped.size
+            return written
 
     async def _trim_quietly(self, before: int) -> None:
+        """The log begins with the snapshot from now on, wherever in its ledger that is."""
         try:
-            await self._stream.trim(before)
+            await self._stream.decide(lambda record: record.truncated(self._stream.epoch, before))
         except DanubeError as error:
             log.warning("%s: old state was not trimmed yet: %s", self._stream.name, error)
 
@@ -299,12 +285,16 @@ class StateLog:
         if self._broken is not None:
             return
         self._broken = error
-        group, self._filling, self._queued = self._filling, _Group(), 0
+        group, self._filling, self._queued = self._filling, Group(), 0
         group.settle(TopicRecovering(str(error)))
+        if self._compacting is not None:  # without its end it counts for nothing
+            self._compacting.cancel()
+            self._compacting = None
         self._mending = self._loop.create_task(self._mend())
 
     async def _mend(self) -> None:
         """Some of what memory has was perhaps not written: a snapshot says all of it again."""
+        pause = RETRY_SECONDS
         while True:
             try:
                 await self._stream.ready()
@@ -312,16 +302,15 @@ class StateLog:
                 while not self._state.producers.snapshot_ready(data_offset):
                     await asyncio.sleep(RETRY_SECONDS)
                     data_offset = self._data_end()
-                group = self._snapshot(data_offset)
-                waiter: Future[None] = self._loop.create_future()
-                group.waiters.append(waiter)
-                self._write(group)
-                await waiter
+                snapshot = Snapshot(self._state, data_offset)
+                batches = snapshot.batches()
+                await self._write_on(snapshot, batches, self._begin(snapshot, batches))
             except DanubeError as error:
                 if self._stream.lost or isinstance(self._broken, TopicClosed):
                     return
                 log.warning("%s: the state is not written again yet: %s", self._stream.name, error)
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(pause)  # longer each time: what an attempt has written stays until one succeeds
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
                 continue
             log.info("%s: the state is whole again", self._stream.name)
             self._broken = None
@@ -333,17 +322,7 @@ class StateLog:
         if self._broken is None:
             await asyncio.gather(self.barrier(), return_exceptions=True)
         self._broken = self._broken or TopicClosed(f"{self._stream.name} is closed")
-        for task in (self._mending, self._trimming):
+        for task in (self._compacting, self._mending, self._trimming):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-
-
-def _first_part(payloads: list[bytes]) -> int:
-    """How many records one batch takes."""
-    size = 0
-    for count, payload in enumerate(payloads, 1):
-        size += len(payload)
-        if size >= GROUP_BYTES_TARGET or count == STATE_QUEUE_RECORDS_MAX:
-            return count
-    return len(payloads)

@@ -40,9 +40,9 @@ class AckSet:
         bits = self._chunks.get(offset >> _SHIFT)
         return bits is not None and bits >> (offset & _MASK) & 1 == 1
 
-    def chunks(self) -> list[tuple[int, int]]:
-        """Number and bitmap of each chunk, in order."""
-        return sorted(self._chunks.items())
+    def chunks(self) -> dict[int, int]:
+        """Number and bitmap of each chunk, in any order; a copy, which costs little: bitmaps are immutable."""
+        return self._chunks.copy()
 
     def load_chunk(self, number: int, bits: int) -> None:
         """Takes over one of `chunks()` of a set that started here."""

@@ -121,18 +121,28 @@ class TopicState:
     # -- replaying -----------------------------------------------------------------------------------------------------
 
     def replay(self, record: Record) -> None:
-        """Applies a record. Snapshots are replayed at a restart only; one without its end changes nothing."""
-        if type(record) is Acked:
-            self._loading = None
-            known = self._known(record.subscription)
-            known.counts[record.cause] += known.cursor.replay(record)
-        elif isinstance(record, SnapshotBegin):
+        """Applies a record. Snapshots are replayed at a restart only; one without its end changes nothing.
+
+        What stands between the parts of a snapshot was decided after it was begun: it is applied when the snapshot has
+        come to its end, or turns out to have none.
+        """
+        if isinstance(record, SnapshotBegin):
+            self._give_up_loading()
             self._loading = _Loading(record)
         elif isinstance(record, SubscriptionState | CursorChunks | ProducerState | SnapshotEnd):
             self._replay_snapshot(record)
+        elif self._loading is not None:
+            self._loading.later.append(record)
+        elif type(record) is Acked:
+            known = self._known(record.subscription)
+            known.counts[record.cause] += known.cursor.replay(record)
         else:
-            self._loading = None  # what the snapshot's writer did not end is nothing
             self._replay_change(record)
+
+    def _give_up_loading(self) -> None:
+        loading, self._loading = self._loading, None
+        for record in () if loading is None else loading.later:
+            self.replay(record)
 
     def _replay_change(
         self,
@@ -176,7 +186,7 @@ class TopicState:
         self._subscriptions, self._names, self._made = loaded._subscriptions, loaded._names, loaded._made
         self.producers = loaded.producers
         self._durable_floors, self._snapshot_offset = loaded._durable_floors, loaded._snapshot_offset
-        self._loading = None
+        self._give_up_loading()
 
     def _insert(self, subscription: Subscription) -> None:
         if subscription.name in self._names or subscription.id in self._subscriptions:
@@ -192,34 +202,15 @@ class TopicState:
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
-    def snapshot(self, data_offset: int) -> list[Record]:
-        """All of it as records, to be logged with nothing in between.
+    def snapshot(self, data_offset: int) -> Iterator[Record]:
+        """All of it as records, as it is now, however late they are asked for; to be logged in this order.
 
         Producers are as of the batches below `data_offset`, the confirmed end; a restart feeds the later ones to
         `producers.appended`. Ask `producers.snapshot_ready` before.
         """
-        body: list[Record] = []
-        for known in self._subscriptions.values():
-            cursor = known.cursor
-            counts = tuple(known.counts)
-            body.append(
-                SubscriptionState(
-                    known.id,
-                    known.name,
-                    known.kind,
-                    known.start,
-                    cursor.floor,
-                    cursor.generation,
-                    counts,
-                    known.options,
-                )
-            )
-            chunks = cursor.above.chunks()
-            for at in range(0, len(chunks), CHUNKS_IN_RECORD_MAX):
-                body.append(CursorChunks(known.id, tuple(chunks[at : at + CHUNKS_IN_RECORD_MAX])))
-        body += self.producers.snapshot(data_offset)
         begin = SnapshotBegin(SNAPSHOT_VERSION, data_offset, self._made, self.producers.made, self.producers.forgotten)
-        return [begin, *body, SnapshotEnd(len(body))]
+        cursors = [(_state_of(known), known.cursor.above.chunks()) for known in self._subscriptions.values()]
+        return _records(begin, cursors, self.producers.snapshot(data_offset))
 
     # -- what is durable -----------------------------------------------------------------------------------------------
 
@@ -244,7 +235,7 @@ class TopicState:
 
     def recovered(self) -> None:
         """A restart has replayed everything: all of it was read from disk."""
-        self._loading = None
+        self._give_up_loading()
         self._durable_floors = {known.id: known.cursor.floor for known in self}
 
     def deletable_before(self) -> int | None:
@@ -256,11 +247,34 @@ class TopicState:
         return self._snapshot_offset if len(self.producers) else None
 
 
+def _state_of(known: Subscription) -> SubscriptionState:
+    cursor, counts = known.cursor, tuple(known.counts)
+    return SubscriptionState(
+        known.id, known.name, known.kind, known.start, cursor.floor, cursor.generation, counts, known.options
+    )
+
+
+def _records(
+    begin: SnapshotBegin, cursors: list[tuple[SubscriptionState, dict[int, int]]], producers: list[ProducerState]
+) -> Iterator[Record]:
+    count = len(producers)
+    yield begin
+    for state, bitmaps in cursors:
+        yield state
+        chunks = sorted(bitmaps.items())
+        for at in range(0, len(chunks), CHUNKS_IN_RECORD_MAX):
+            yield CursorChunks(state.subscription, tuple(chunks[at : at + CHUNKS_IN_RECORD_MAX]))
+        count += 1 - (-len(chunks) // CHUNKS_IN_RECORD_MAX)
+    yield from producers
+    yield SnapshotEnd(count)
+
+
 class _Loading:
     """A snapshot that is being read; it counts from its end on."""
 
     def __init__(self, begin: SnapshotBegin) -> None:
         self.records = 0
+        self.later: list[Record] = []  # that stand between its parts
         self.state = TopicState()
         self.state._made = begin.subscriptions_made
         self.state._snapshot_offset = begin.data_offset
