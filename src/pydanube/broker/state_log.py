@@ -1,7 +1,7 @@
 """A topic's state ledger: records are applied at once, written together, and confirmed when they are durable (§2, §11).
 
-It compacts itself into snapshots, which are written in parts while records go on. When a write fails, nobody is told that
-it worked and nothing more is taken; once the stream goes on, a snapshot of memory makes the log whole again.
+It compacts itself into snapshots, written in parts while records go on. When a write fails, nobody is told that it
+worked and nothing more is taken; once the stream goes on, a snapshot of memory makes the log whole again.
 """
 
 from __future__ import annotations
@@ -66,8 +66,10 @@ class StateLog:
         try:
             while offset <= self._stream.confirmed:
                 for batch in await self._stream.read(offset, READ_AHEAD_BYTES):
-                    for offset, payload in enumerate(batch.payloads(), batch.base_offset):
+                    offset = batch.base_offset
+                    for payload in batch.payloads():
                         self._state.replay(decode(payload or b""))
+                        offset += 1
                     offset = batch.last_offset + 1
                     self.bytes += batch.size
             self._state.recovered()
@@ -215,7 +217,7 @@ class StateLog:
         return self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers) > 0
 
     def _compact(self) -> None:
-        """All state again, in a new ledger if possible, part by part; what is applied meanwhile follows between them."""
+        """All state again, in a new ledger if possible; what is applied meanwhile follows between its parts."""
         data_offset = self._data_end()
         if not self._state.producers.snapshot_ready(data_offset):
             return
