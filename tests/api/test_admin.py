@@ -382,10 +382,10 @@ def test_what_an_interrupted_deletion_left_goes_at_the_next_start(tmp_path: Path
         service = server._broker.service
         kept = service._directory.topics("default")[0]
         while len(await service._around.catalog.streams()) != 2:
-            await service._leftovers.sweep()
+            await service.leftovers.sweep()
             await asyncio.sleep(0)
         assert await service._around.catalog.streams() == [kept.stream(None), state_stream(kept.stream(None))]
-        assert not service._leftovers
+        assert not service.leftovers
         assert not any(status.quarantined for status in await server._broker._node.list())
         client = await Client.connect(server.address)
         assert await client.ask("bounds", topic="/default/kept") == {"first": 0, "end": 3}

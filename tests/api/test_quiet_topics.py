@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pydanube
-from pydanube.broker import service
+from pydanube.broker import house
 from pydanube.testing.broker import broker
 
 PATIENCE_SECONDS = 20.0
@@ -18,8 +18,8 @@ PATIENCE_SECONDS = 20.0
 def test_a_quiet_topic_with_a_policy_of_time_is_looked_at_every_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    monkeypatch.setattr(service, "TICK_SECONDS", 0.02)
-    monkeypatch.setattr(service, "QUIET_TURNS", 10**9)  # nobody else is looked at
+    monkeypatch.setattr(house, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(house, "QUIET_TURNS", 10**9)  # nobody else is looked at
 
     async def main() -> None:
         async with broker(tmp_path) as danube, pydanube.connect(danube.url) as client:

@@ -500,8 +500,8 @@ async def test_a_deleted_topic_leaves_only_what_is_not_ours(tmp_path: Path, plac
         theirs = set(folder.rglob("part-*.parquet"))
         (folder / "notes.txt").write_text("mine")
         await broker.service.delete_topic(ANONYMOUS, TOPIC)
-        while broker.service._leftovers._streams:
-            await broker.service._leftovers.sweep()
+        while broker.service.leftovers._streams:
+            await broker.service.leftovers.sweep()
             await asyncio.sleep(0)
         left = {file for file in folder.rglob("*") if file.is_file()}
         assert left == theirs | {folder / "notes.txt"}
@@ -534,8 +534,8 @@ async def test_a_commit_under_way_when_its_topic_is_deleted_leaves_nothing_eithe
         assert (folder / "_delta_log").exists(), "it waits for the commit"
         go_on.set()
         await asyncio.gather(deleting, working)
-        while broker.service._leftovers._streams:
-            await broker.service._leftovers.sweep()
+        while broker.service.leftovers._streams:
+            await broker.service.leftovers.sweep()
         assert not [file for file in folder.rglob("*") if file.is_file()]
 
 

@@ -257,7 +257,7 @@ async def test_a_deletion_does_not_wait_for_object_storage_that_fails_and_ends_l
         objects.faults["delete"] = [Fault.FAILS]
         await broker.service.delete_topic(ANONYMOUS, TOPIC)
         assert [key for key in objects.objects if key.endswith(".parquet")]
-        await broker.service._leftovers.sweep()
+        await broker.service.leftovers.sweep()
         assert not [key for key in objects.objects if key.endswith(".parquet")]
 
 

@@ -54,12 +54,15 @@ class Leftovers:
 
     async def sweep(self) -> None:
         """Begins to remove all that is not being removed, and waits a moment for it."""
+        self.begin()
+        if self._removing:
+            await asyncio.wait(list(self._removing.values()), timeout=PATIENCE_SECONDS)
+
+    def begin(self) -> None:
         for stream in self._streams:
             if stream not in self._removing:
                 task = self._removing[stream] = asyncio.get_running_loop().create_task(self._remove(stream))
                 task.add_done_callback(partial(self._removed, stream))
-        if self._removing:
-            await asyncio.wait(list(self._removing.values()), timeout=PATIENCE_SECONDS)
 
     def _removed(self, stream: str, task: Task[None]) -> None:
         self._removing.pop(stream, None)

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from pydanube.base.checksum import crc32c
@@ -25,7 +24,7 @@ from pydanube.base.errors import (
     TopicNotFound,
 )
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import KIB, READ_BYTES_MAX, TOPICS_OPENING_MAX
+from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.admin import Admin
 from pydanube.broker.best_effort_topic import BestEffortTopic
@@ -42,6 +41,7 @@ from pydanube.broker.holds import (
     Producer,
     topic_options,
 )
+from pydanube.broker.house import Housekeeping
 from pydanube.broker.intake import Intake
 from pydanube.broker.leftovers import Leftovers
 from pydanube.broker.options import SubscriptionOptions
@@ -66,11 +66,8 @@ from pydanube.storage.tail import TailCache
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
-TICK_SECONDS = 1.0
 TOPICS_CLOSING = 250  # at once, when the broker stops: their records become durable together
 SEALING_SECONDS = 1.0  # of a stop; a topic that is not sealed by then is recovered when it is next opened
-ROLL_BYTES_WHEN_SHORT = 64 * KIB  # of room on the disk: an open ledger with as much that nobody needs ends, to go
-QUIET_TURNS = 10  # of housekeeping, after which a topic is looked at although nothing happens in it by itself
 
 
 class Service:
@@ -106,7 +103,7 @@ class Service:
         self._usages: dict[str, Usage] = {}  # of namespaces that have a limit
         self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
         self.tiering = None if tier is None else Tiering(tier, clock, self._kept, space=space, claim=claim)
-        self._leftovers = Leftovers(self._around, self.tiering)
+        self.leftovers = Leftovers(self._around, self.tiering)
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
         self.sinks = Sinks(self, directory.store)
         self.admin = Admin(self)
@@ -115,8 +112,7 @@ class Service:
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
         self._numbers = 0  # of producers and consumers so far
         self._closed = False
-        self._moved = asyncio.Event()  # the clock was, by hand
-        self._housekeeping = self._loop.create_task(self._keep_house())
+        self.housekeeping = Housekeeping(self, lambda: self.leftovers.find(directory))
         self._reopening: Task[None] | None = None
         self._moving = None if self.tiering is None else self._loop.create_task(self.tiering.run())
 
@@ -213,8 +209,8 @@ class Service:
         self._check_open()
         parsed = parse_topic(name)
         found = self._opened.get(parsed)
-        if found is not None and self._gone(found):
-            await self._let_go(found)
+        if found is not None and isinstance(found.topic, Topic) and found.topic.lost:
+            await self.let_go(found)
             found = None
         if found is not None:
             if reliable is not None and found.record.reliable is not reliable:
@@ -256,10 +252,7 @@ class Service:
         opened.settle_usage()
         return opened
 
-    def _gone(self, opened: Opened) -> bool:
-        return isinstance(opened.topic, Topic) and opened.topic.lost
-
-    async def _let_go(self, lost: Opened) -> None:
+    async def let_go(self, lost: Opened) -> None:
         """Another broker owns it now; those who use it here look for that one."""
         if self._opened.get(lost.name) is lost:
             del self._opened[lost.name]
@@ -313,8 +306,8 @@ class Service:
         await asyncio.gather(*(each.end(deleted) for each in opened))
         if opening:
             await asyncio.wait(opening)  # each finds the topic gone, and closes it
-        self._leftovers.add(record)
-        await self._leftovers.sweep()
+        self.leftovers.add(record)
+        await self.leftovers.sweep()
         for place in places if record.name.namespace in self._usages else ():
             self._usages[record.name.namespace].forget(str(place))
 
@@ -518,38 +511,11 @@ class Service:
 
     def time_moved(self) -> None:
         """The clock was moved by hand: what is due by now happens now."""
-        self._moved.set()
+        self.housekeeping.time_moved()
         for opened in self._opened.values():
             if isinstance(opened.topic, Topic):
                 for host in opened.topic.subscriptions.values():
                     host.wake()
-
-    async def _keep_house(self) -> None:
-        await self._leftovers.find(self._directory)
-        turn = 0
-        while True:
-            if self._leftovers:
-                await self._leftovers.sweep()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._moved.wait()
-            moved, turn = self._moved.is_set(), turn + 1
-            self._moved.clear()
-            self.intake.turn()
-            short = self.room.short
-            for number, opened in enumerate(list(self._opened.values())):
-                due = moved or short or opened.policies.due_always or (turn + number) % QUIET_TURNS == 0
-                if self._gone(opened):
-                    await self._let_go(opened)
-                elif isinstance(opened.topic, Topic) and (opened.topic.stirred() or due):
-                    try:
-                        await opened.topic.tick()
-                        if short:
-                            opened.topic.roll_unneeded(ROLL_BYTES_WHEN_SHORT)
-                        if self._opened.get(opened.name) is opened:
-                            opened.settle_usage()
-                    except Exception as error:  # one topic's trouble is not the others'
-                        log.error("%s: %s", opened.name, error, exc_info=not isinstance(error, DanubeError))
 
     def reopen(self) -> None:
         """Opens all that keep messages, in the background: what is due in them is due though nobody asks for them."""
@@ -575,7 +541,7 @@ class Service:
     async def close(self) -> None:
         """No new work; every topic becomes durable and is let go. Of very many, not all are sealed."""
         self._closed = True
-        self._housekeeping.cancel()
+        await self.housekeeping.close()
         counting = list(self._counting.values())
         counting += [task for task in (self._reopening, self._moving) if task is not None]
         for task in counting:
@@ -585,9 +551,9 @@ class Service:
             await asyncio.wait(opening, timeout=SEALING_SECONDS)
         for each in opening:
             each.cancel()  # it waits for a disk, or for object storage
-        await asyncio.gather(self._housekeeping, *counting, *opening, return_exceptions=True)
+        await asyncio.gather(*counting, *opening, return_exceptions=True)
         await self.sinks.close()
-        await self._leftovers.close()
+        await self.leftovers.close()
         await self.tiers.close()
         if self.tiering is not None:
             await self.tiering.close()

@@ -1,0 +1,156 @@
+"""Housekeeping of many topics: one whose storage hangs keeps nobody waiting, and never has two turns at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pydanube.base.errors import MetadataBusy
+from pydanube.base.limits import HOUSE_TURNS, MIB
+from pydanube.broker import house
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.leftovers import Leftovers
+from pydanube.broker.service import Service
+from pydanube.broker.standalone import Broker, StandaloneSettings
+from pydanube.broker.topic import Topic
+from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.storage.settings import NodeSettings
+from pydanube.wire.batch import build
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(house, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(house, "HOUSE_TURN_SECONDS", 0.01)
+
+
+@asynccontextmanager
+async def started(directory: Path) -> AsyncIterator[Service]:
+    broker = Broker(StandaloneSettings(directory, node=NodeSettings(file_bytes=4 * MIB)))
+    await broker.open()
+    try:
+        async with asyncio.timeout(20):
+            yield broker.service
+    finally:
+        await broker.close()
+
+
+async def expiring(service: Service, name: str) -> Topic:
+    """A topic with a message that expires in a second."""
+    await service.create_topic(ANONYMOUS, name, policies={"ttl_seconds": 1})
+    await service.admin.subscribe(ANONYMOUS, name, "s", SubscriptionKind.SHARED)
+    opened = await service.open(ANONYMOUS, name)
+    topic = service.reliable(opened)
+    await topic.publish(build([b"x"], publish_time=1)).confirmed
+    return topic
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+def expired(topic: Topic) -> int:
+    return topic.subscriptions["s"].known.counts[Cause.EXPIRED]
+
+
+class Hanging:
+    """Storage that does not answer until it is told to; counts who asks."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.asked = self.at_once = self.most = 0
+        self.answering = asyncio.Event()
+        self._read = topic.ledger.read
+        topic.ledger.read = self.read  # type: ignore[method-assign]
+
+    async def read(self, *arguments: Any, **named: Any) -> Any:
+        self.asked += 1
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        try:
+            await self.answering.wait()
+            return await self._read(*arguments, **named)
+        finally:
+            self.at_once -= 1
+
+
+def test_topics_whose_storage_hangs_keep_no_other_waiting_and_go_on_when_it_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path) as service:
+            slow = [await expiring(service, f"/default/a{number:02}") for number in range(2 * HOUSE_TURNS)]
+            hanging = [Hanging(topic) for topic in slow]
+            sound = await expiring(service, "/default/b")
+            await until(lambda: all(each.asked for each in hanging))
+            await until(lambda: expired(sound) == 1)
+            await sound.publish(build([b"y"], publish_time=1)).confirmed
+            await until(lambda: expired(sound) == 2)
+            assert [each.asked for each in hanging] == [1] * len(hanging)
+            assert service.housekeeping.slow == len(hanging)
+            for each in hanging:
+                each.answering.set()
+            await until(lambda: all(expired(topic) == 1 for topic in slow))
+            assert {each.most for each in hanging} == {1}
+            await until(lambda: service.housekeeping.slow == 0)
+
+    asyncio.run(main())
+
+
+def test_beyond_the_bound_of_slow_topics_the_next_known_to_be_slow_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(house, "HOUSE_SLOW_TURNS_MAX", 1)
+
+    async def main() -> None:
+        async with started(tmp_path) as service:
+            first = await expiring(service, "/default/a")
+            hanging = Hanging(first)
+            await until(lambda: service.housekeeping.slow == 1)
+            second = await expiring(service, "/default/b")
+            also = Hanging(second)
+            await until(lambda: also.asked == 1)
+            sound = await expiring(service, "/default/c")
+            await until(lambda: expired(sound) == 1)
+            assert service.housekeeping.slow == 1
+            hanging.answering.set()
+            also.answering.set()
+            await until(lambda: expired(first) == expired(second) == 1)
+
+    asyncio.run(main())
+
+
+def test_a_broker_stops_while_a_topic_is_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path) as service:
+            hanging = Hanging(await expiring(service, "/default/a"))
+            await until(lambda: service.housekeeping.slow == 1)
+        assert hanging.at_once == 0
+
+    asyncio.run(main())
+
+
+def test_housekeeping_survives_metadata_that_has_no_answer_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = 0
+    find = Leftovers.find
+
+    async def busy(self: Leftovers, *arguments: Any) -> None:
+        nonlocal refused
+        refused += 1
+        if refused < 3:
+            raise MetadataBusy("later")
+        await find(self, *arguments)
+
+    monkeypatch.setattr(Leftovers, "find", busy)
+
+    async def main() -> None:
+        async with started(tmp_path) as service:
+            topic = await expiring(service, "/default/a")
+            await until(lambda: expired(topic) == 1 and refused == 3)
+
+    asyncio.run(main())
