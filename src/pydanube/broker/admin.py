@@ -7,10 +7,9 @@ repeated.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
 from pydanube.base.limits import AGE_READS_MAX
@@ -22,6 +21,7 @@ from pydanube.broker.holds import AnySubscription, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.pipelines import Pipelines
 from pydanube.broker.redrive import Redriven, Wanted, redrive
+from pydanube.broker.spreading import together
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.tables import TABLE_STEPS, Table
 from pydanube.broker.tiers import Usage, total
@@ -124,9 +124,12 @@ class Admin:
         if before is not None:
             _only(places, "an offset to delete before")
         topics = [self._service.reliable(each) for each in places]
-        messages = sum(max(0, topic.beginning(before) - topic.ledger.first) for topic in topics)
-        if not dry_run:
-            await _all([topic.truncate(before) for topic in topics])
+        ends = {str(each.name): topic.beginning(before) for each, topic in zip(places, topics, strict=True)}
+        messages = sum(max(0, ends[topic.name] - topic.ledger.first) for topic in topics)
+        if not dry_run and parse_topic(name).partition is None:
+            await self._service.spreading.change(places[0].record, "truncate", {"before": ends})
+        elif not dry_run:
+            await topics[0].truncate(before)
         return messages
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
@@ -145,15 +148,23 @@ class Admin:
         places = await self._places(principal, str(parse_whole(topic)))
         if isinstance(start, int) and start:
             _only(places, "an offset to start at")
-        await _all([self._service.enter(each, subscription, kind, start, options) for each in places])
+        if options is not None:
+            places[0].check_dead_letters(options)
+        fields = {
+            "subscription": subscription,
+            "kind": kind.name,
+            "start": start,
+            "options": None if options is None else options.to_json(),
+        }
+        await self._service.spreading.change(places[0].record, "subscribe", fields)
 
     async def unsubscribe(self, principal: Principal, topic: str, subscription: str, *, dry_run: bool = False) -> None:
         """Deletes it, with its consumers told so."""
         found = await self._find(principal, str(parse_whole(topic)), subscription)
         if dry_run:
             return
-        await _all([_unsubscribe(opened, host) for opened, host in found])
-        await self._service.pending.drop(topic, subscription)
+        record = found[0][0].record
+        await self._service.spreading.change(record, "unsubscribe", {"subscription": subscription})
 
     async def subscriptions(
         self, principal: Principal, topic: str, after: str, limit: int
@@ -176,10 +187,15 @@ class Admin:
         self, principal: Principal, topic: str, subscription: str, changes: Mapping[str, Any]
     ) -> SubscriptionStats:
         """Other options; what is not named stays. It goes by them at once."""
-        for opened, host in await self._find(principal, topic, subscription):
+        found = await self._find(principal, topic, subscription)
+        for opened, host in found:
             options = SubscriptionOptions.decode(_kept(opened, host).known.options).changed(changes)
             opened.check_dead_letters(options)
-            await self._service.reliable(opened).alter_subscription(subscription, changes)
+        if parse_topic(topic).partition is None:
+            fields = {"subscription": subscription, "options": dict(changes)}
+            await self._service.spreading.change(found[0][0].record, "alter", fields)
+        else:
+            await self._service.reliable(found[0][0]).alter_subscription(subscription, changes)
         return await self.describe_subscription(principal, topic, subscription)
 
     async def seek(
@@ -189,15 +205,21 @@ class Admin:
         found = await self._find(principal, topic, subscription)
         if isinstance(to, int) and to:
             _only(found, "an offset to seek")
-        await _all([self._seek(opened, _kept(opened, host), to, dry_run) for opened, host in found])
+        offsets = {str(opened.name): await self._sought(opened, _kept(opened, host), to) for opened, host in found}
+        if not dry_run and parse_topic(topic).partition is None:
+            fields = {"subscription": subscription, "to": offsets}
+            await self._service.spreading.change(found[0][0].record, "seek", fields)
+        elif not dry_run:
+            [(opened, host)] = found
+            await self._service.reliable(opened).seek(_kept(opened, host), offsets[str(opened.name)][0])
         return await self.describe_subscription(principal, topic, subscription)
 
-    async def _seek(self, opened: Opened, host: SubscriptionHost, to: Start, dry_run: bool) -> None:
+    async def _sought(self, opened: Opened, host: SubscriptionHost, to: Start) -> tuple[int, int]:
+        """The offset that is meant, which a seek may go to, and the generation that it ends."""
         topic, place = self._service.reliable(opened), await self._service.place(opened, to)
-        if dry_run:
-            host.known.cursor.decide_move(topic.offset_of(place), topic.ledger.confirmed_end, Cause.SEEK)
-        else:
-            await topic.seek(host, place)
+        offset, cursor = topic.offset_of(place), host.known.cursor
+        cursor.decide_move(offset, topic.ledger.confirmed_end, Cause.SEEK)
+        return offset, cursor.generation
 
     async def skip(
         self,
@@ -233,7 +255,7 @@ class Admin:
         parsed, service = parse_topic(name), self._service
         record = await service.topic(principal, name)
         places = [parsed] if parsed.partition is not None else record.places()
-        return await _all([service.open(principal, str(place)) for place in places])
+        return await together([service.open(principal, str(place)) for place in places])
 
     async def _find(self, principal: Principal, topic: str, subscription: str) -> list[tuple[Opened, AnySubscription]]:
         """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""
@@ -242,20 +264,6 @@ class Admin:
         if not found:
             raise SubscriptionNotFound(f"{topic} has no subscription {subscription!r}")
         return found
-
-
-async def _all(work: Sequence[Awaitable[Result]]) -> list[Result]:
-    """What all of them return; raises the first failure when the last has ended."""
-    results = await asyncio.gather(*work, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return cast(list[Result], results)
-
-
-async def _unsubscribe(opened: Opened, host: AnySubscription) -> None:
-    await opened.topic.unsubscribe(_name(host))
-    opened.forget(host)
 
 
 def _only(found: Sequence[Found], what: str) -> Found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -154,10 +154,14 @@ class Directory:
 
     def kept_places(self) -> Iterator[TopicName]:
         """Of all topics that keep messages as there are now, read one at a time: there may be many."""
+        for record in self.everything():
+            yield from record.places() if record.reliable else ()
+
+    def everything(self) -> Iterator[TopicRecord]:
+        """All topics of all namespaces as there are now, read one at a time."""
         for key, entry in self._store.scan("topics/"):
             _, namespace, name = key.split("/")
-            record = TopicRecord.decode(TopicName(namespace, name), entry.value)
-            yield from record.places() if record.reliable else ()
+            yield TopicRecord.decode(TopicName(namespace, name), entry.value)
 
     def ids(self) -> frozenset[int]:
         """The numbers of all topics."""
@@ -229,9 +233,14 @@ class Directory:
             return number
 
     async def alter_topic(
-        self, name: TopicName, *, partitions: int | None = None, policies: Mapping[str, Any] | None = None
+        self,
+        name: TopicName,
+        *,
+        partitions: int | None = None,
+        policies: Mapping[str, Any] | None = None,
+        with_more: Callable[[TopicRecord], tuple[str, bytes]] | None = None,
     ) -> TopicRecord:
-        """Partitions only grow (§18)."""
+        """Partitions only grow (§18). If they do, what `with_more` makes of the old record is written as well."""
         key = _topic_key(name)
         while True:
             record, entry = self.get(name), self._store.get(key)
@@ -242,8 +251,11 @@ class Directory:
                 if not record.partitions <= partitions <= PARTITIONS_MAX or not record.partitions:
                     raise PolicyInvalid(f"{name} has {record.partitions} partitions and cannot have {partitions}")
                 changed = replace(changed, partitions=partitions)
+            changes: list[tuple[str, bytes | None]] = [(key, changed.encode())]
+            if with_more is not None and changed.partitions > record.partitions:
+                changes.append(with_more(record))
             try:
-                await self._store.transact([(key, entry.version)], [(key, changed.encode())])
+                await self._store.transact([(key, entry.version)], changes)
                 return changed
             except MetadataConflict:
                 await self._store.transact((), ())  # behind whoever was quicker, reads show what it did

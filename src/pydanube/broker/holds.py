@@ -88,6 +88,7 @@ class Opened:
     consumers: dict[int, ConsumerHold] = field(default_factory=dict)
     exclusive: int | None = None  # number of the producer that has it for itself
     ended: DanubeError | None = None  # why it is not served any more
+    changing: bool = False  # opened for a change of all partitions, which has to be made before anybody else uses it
 
     def follow(self, record: TopicRecord, policies: Policies, usage: Usage | None, clock: Clock) -> None:
         """What was decided about it holds from now on; whoever is there already stays."""

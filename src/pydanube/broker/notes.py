@@ -35,8 +35,10 @@ class Notes:
             except MetadataConflict:
                 await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
-    async def drop_all(self, prefix: str) -> None:
-        """Takes away those whose name begins so."""
+    async def dropped_with(self, prefix: str) -> list[tuple[str, None]]:
+        """Changes that take away those whose name begins so, for half a transaction; the others go now."""
         gone = [(key, None) for key, _ in self._store.scan(_PREFIX + prefix)]
-        for at in range(0, len(gone), METADATA_OPERATIONS_MAX):
-            await self._store.transact((), gone[at : at + METADATA_OPERATIONS_MAX])
+        half = METADATA_OPERATIONS_MAX // 2
+        for at in range(half, len(gone), half):
+            await self._store.transact((), gone[at : at + half])
+        return gone[:half]

@@ -58,9 +58,12 @@ class PendingOptions:
         """It is deleted."""
         await self._notes.put(_name(topic, subscription), None)
 
-    async def drop_all(self, topic: TopicName) -> None:
-        """The topic is about to be deleted; another one may have its name one day."""
-        await self._notes.drop_all(_folder(str(topic)))
+    async def dropped_with(self, topic: TopicName) -> list[tuple[str, None]]:
+        """What goes in one transaction with the topic, which is about to be deleted: another may have its name one day.
+
+        If that is more than a transaction holds, the rest goes now.
+        """
+        return await self._notes.dropped_with(_folder(str(topic)))
 
 
 def _name(topic: str, subscription: str) -> str:

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 from pydanube.base.errors import DanubeError, TopicNotFound
 from pydanube.base.limits import TOPICS_REOPENING
 from pydanube.base.names import TopicName
-from pydanube.broker.directory import Directory, TopicRecord
+from pydanube.broker.directory import Directory
 from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.topic import EARLIEST
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
@@ -26,6 +24,7 @@ log = logging.getLogger(__name__)
 
 
 async def reopen(service: Service, directory: Directory) -> None:
+    await service.spreading.resume(directory.everything)
     waiting = directory.kept_places()
     await asyncio.gather(*(_open_next(service, waiting) for _ in range(TOPICS_REOPENING)))
 
@@ -39,15 +38,3 @@ async def _open_next(service: Service, waiting: Iterator[TopicName]) -> None:
         except DanubeError as error:
             log.warning("%s is opened when it is asked for: %s", place, error)
         await asyncio.sleep(0)  # who asks comes first
-
-
-async def spread_subscriptions(service: Service, record: TopicRecord, before: int) -> None:
-    """New partitions have the subscriptions of the others from their first message on: retention must know of them."""
-    first, *_ = places = record.places()
-    known = service.reliable(await service.open(ANONYMOUS, str(first))).subscriptions
-    for place in places[before:]:
-        topic = service.reliable(await service.open(ANONYMOUS, str(place)))
-        for host in list(known.values()):
-            set_last = service.pending.find(str(place), host.known.name)  # for all partitions
-            options = set_last or SubscriptionOptions.decode(host.known.options)
-            await topic.subscribe(host.known.name, host.known.kind, start=EARLIEST, options=options)

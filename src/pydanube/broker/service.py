@@ -9,6 +9,7 @@ import asyncio
 import logging
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydanube.base.checksum import crc32c
@@ -48,9 +49,10 @@ from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.pending import PendingOptions
 from pydanube.broker.policies import Policies
 from pydanube.broker.quotas import Usage
-from pydanube.broker.reopening import reopen, spread_subscriptions
+from pydanube.broker.reopening import reopen
 from pydanube.broker.room import Room
 from pydanube.broker.sinks import Sinks
+from pydanube.broker.spreading import Spreading, change_of
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.tiering import Space, Tiering
 from pydanube.broker.tiers import Tiers
@@ -106,6 +108,7 @@ class Service:
         self.leftovers = Leftovers(self._around, self.tiering)
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
         self.sinks = Sinks(self, directory.store)
+        self.spreading = Spreading(self, directory.store)
         self.admin = Admin(self)
         self.notes = directory.notes
         self.pending = PendingOptions(directory.notes)
@@ -203,9 +206,15 @@ class Service:
         return record
 
     async def open(
-        self, principal: Principal, name: str, *, create: bool = False, reliable: bool | None = None
+        self,
+        principal: Principal,
+        name: str,
+        *,
+        create: bool = False,
+        reliable: bool | None = None,
+        changing: bool = False,
     ) -> Opened:
-        """The topic or partition, served here from now on."""
+        """The topic or partition, served here from now on; whole, unless it is `changing` that asks for it."""
         self._check_open()
         parsed = parse_topic(name)
         found = self._opened.get(parsed)
@@ -213,14 +222,18 @@ class Service:
             await self.let_go(found)
             found = None
         if found is not None:
+            if found.changing and not changing:
+                await self.spreading.finish(found.record)
             if reliable is not None and found.record.reliable is not reliable:
                 await self.topic(principal, name, reliable=reliable)
             return found
         record = await self.topic(principal, name, create=create, reliable=reliable)
         record.check_place(parsed)
+        if not changing:
+            await self.spreading.finish(record)
         opening = self._opening.get(parsed)
         if opening is None:
-            opening = self._opening[parsed] = self._loop.create_task(self._open(parsed, record))
+            opening = self._opening[parsed] = self._loop.create_task(self._open(parsed, record, changing))
             opening.add_done_callback(lambda done: self._done_opening(parsed, done))
         return await asyncio.shield(opening)
 
@@ -230,7 +243,7 @@ class Service:
         if not opening.cancelled():
             opening.exception()  # whoever asked has it
 
-    async def _open(self, name: TopicName, record: TopicRecord) -> Opened:
+    async def _open(self, name: TopicName, record: TopicRecord, changing: bool) -> Opened:
         namespace = self._directory.policies(name.namespace)
         self._count(name.namespace, namespace)
         policies = record.policies.over(namespace)
@@ -247,7 +260,7 @@ class Service:
             deleted = TopicNotFound(f"topic {name} was deleted")
             await topic.close(deleted)
             raise deleted
-        opened = self._opened[name] = Opened(name, record, topic, policies, self.room)
+        opened = self._opened[name] = Opened(name, record, topic, policies, self.room, changing=changing)
         self._follow(opened, current, self._directory.policies(name.namespace))
         opened.settle_usage()
         return opened
@@ -281,14 +294,18 @@ class Service:
         self, principal: Principal, name: str, *, partitions: int | None, policies: Mapping[str, Any]
     ) -> TopicRecord:
         """More partitions, other policies; what is open follows at once."""
-        before = self._directory.get(parse_whole(name)).partitions
-        record = await self._directory.alter_topic(parse_whole(name), partitions=partitions, policies=policies)
+        whole = parse_whole(name)
+        before = self._directory.get(whole)
+        work = partial(self._directory.alter_topic, whole, partitions=partitions, policies=policies)
+        if partitions is not None and before.reliable:
+            with_more = partial(work, with_more=lambda old: change_of(old.id, "grow", {"from": old.partitions}))
+            record = await self.spreading.grow(before, with_more)
+        else:
+            record = await work()
         namespace = self._directory.policies(record.name.namespace)
         for opened in self._opened.values():
             if opened.name.whole == record.name:
                 self._follow(opened, record, namespace)
-        if 0 < before < record.partitions and record.reliable:
-            await spread_subscriptions(self, record, before)
         return record
 
     async def delete_topic(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:
@@ -298,8 +315,8 @@ class Service:
         self.sinks.check_deletable(record.name)
         if dry_run:
             return
-        await self.pending.drop_all(record.name)
-        record = await self._directory.delete_topic(record.name)
+        gone = await self.pending.dropped_with(record.name)
+        record = await self._directory.delete_topic(record.name, [*gone, (change_of(record.id, "", {})[0], None)])
         deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.places()
         opened = [self._opened.pop(place) for place in places if place in self._opened]
         opening = [self._opening.pop(place) for place in places if place in self._opening]
@@ -553,6 +570,7 @@ class Service:
             each.cancel()  # it waits for a disk, or for object storage
         await asyncio.gather(*counting, *opening, return_exceptions=True)
         await self.sinks.close()
+        await self.spreading.close()
         await self.leftovers.close()
         await self.tiers.close()
         if self.tiering is not None:

@@ -12,8 +12,7 @@ import logging
 from asyncio import Future, Task
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,7 @@ from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory import SYSTEM
 from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.topic import Topic
+from pydanube.broker.turns import Turns
 from pydanube.ledger.sink_inputs import bounded
 from pydanube.ledger.sinks import Once, Part, Ref, Request, SinkKey, SinkRecord, Verdict, judge, read_decision
 from pydanube.ports.metadata import MetadataStore
@@ -62,14 +62,6 @@ LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # what was staged: no waiti
 STAGED_BYTES_MAX = 64 * 1024 * 1024  # of what is committed, before the staging topic is cut
 
 
-@dataclass(slots=True)
-class _Turns:
-    """Of those who commit for one writer."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
-
-
 class Sinks:
     """Owned by the broker's loop, behind its door."""
 
@@ -78,7 +70,7 @@ class Sinks:
         self._store = store
         self.window_bytes = SINK_WINDOW_BYTES
         self.staged_bytes_max = STAGED_BYTES_MAX
-        self._turns: dict[str, _Turns] = {}
+        self._turns = Turns()  # of those who commit for one writer, by digest
         self._tidying: Task[None] | None = None
         self._rolling: dict[str, Task[None]] = {}
         self._undone: dict[str, SinkRecord] = {}  # decided and not committed, by digest
@@ -105,7 +97,7 @@ class Sinks:
         if len(request.run) > SINK_TEXT_BYTES_MAX:
             raise RequestInvalid(f"a run is named with at most {SINK_TEXT_BYTES_MAX} characters")
         request = request._replace(source=bounded(request.source))
-        async with self._alone(key.digest):
+        async with self._turns.of(key.digest):
             await self._finish(key.digest)
             record, version = self._load(key)
             topic = await self._topic_of(key)
@@ -122,7 +114,7 @@ class Sinks:
 
     async def forget(self, principal: Principal, key: SinkKey) -> None:
         """An operator says that the writer will not come again, or may begin anew."""
-        async with self._alone(key.digest):
+        async with self._turns.of(key.digest):
             await self._finish(key.digest)
             record, version = self._load(key)
             if record is not None:
@@ -135,18 +127,6 @@ class Sinks:
 
     def listed(self) -> list[SinkRecord]:
         return [SinkRecord.decode(entry.value) for _, entry in self._store.scan(PREFIX)]
-
-    @asynccontextmanager
-    async def _alone(self, digest: str) -> AsyncIterator[None]:
-        turns = self._turns.setdefault(digest, _Turns())
-        turns.users += 1
-        try:
-            async with turns.lock:
-                yield
-        finally:
-            turns.users -= 1
-            if not turns.users:
-                del self._turns[digest]
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 

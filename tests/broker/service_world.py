@@ -1,0 +1,98 @@
+"""A whole broker below its faces, metadata and storage node each on a simulated disk, that loses power at any step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from pydanube.base.limits import KIB
+from pydanube.broker.directory import Directory
+from pydanube.broker.service import Service
+from pydanube.broker.standalone import LocalNodes
+from pydanube.sim.clock import SimClock
+from pydanube.sim.disk import SimDisk
+from pydanube.sim.loop import SimLoop
+from pydanube.sim.randomness import SimRandomness
+from pydanube.storage.catalog import MetadataCatalog
+from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.storage.node import DiskNode
+from pydanube.storage.settings import NodeSettings
+
+Work = Callable[[Service], Coroutine[Any, Any, None]]
+
+
+class ServiceWorld:
+    """The disks outlive the broker."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.loop = SimLoop(seed)
+        self.disks = [SimDisk(self.loop, self.loop.fork_random(use), use) for use in ("metadata", "node")]
+        self.clock = SimClock(self.loop)
+        self.randomness = SimRandomness(Random(seed))
+        self.process = self.loop.process("broker")
+
+    async def start(self) -> Service:
+        for_metadata, for_node = self.disks
+        metadata = await LocalMetadata.open(for_metadata, self.randomness)
+        node = await DiskNode.open([for_node], NodeSettings(file_bytes=256 * KIB, retry_seconds=0.05), self.randomness)
+        catalog = MetadataCatalog(metadata)
+        await node.meet_catalog(catalog.known(), catalog.next_ledger)
+        directory = Directory(metadata)
+        await directory.prepare()
+        return Service(directory, catalog, LocalNodes(node), self.clock, self.randomness)
+
+    def run(self, *works: Work) -> None:
+        """One after the other in one life, which ends with a loss of power."""
+
+        async def life() -> None:
+            service = await self.start()
+            for work in works:
+                await work(service)
+
+        self.loop.run_until_complete(self.loop.spawn(self.process, life()))
+        self._cut()
+
+    def run_until_cut(self, before: Work, work: Work, changes: int) -> bool:
+        """The power goes after so many changes of the disks in `work`; whether it was over before that."""
+        cut: asyncio.Future[None] = self.loop.create_future()
+        left = changes
+        over = False
+
+        def step(_: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0 and not cut.done():
+                cut.set_result(None)
+                for disk in self.disks:
+                    disk.freeze()
+
+        async def life() -> None:
+            nonlocal over
+            service = await self.start()
+            await before(service)
+            for disk in self.disks:
+                disk.on_boundary = step
+            working = asyncio.ensure_future(work(service))
+            await asyncio.wait([working, cut], return_when=asyncio.FIRST_COMPLETED)
+            over = working.done() and not cut.done()
+            if over:
+                working.result()
+
+        self.loop.run_until_complete(self.loop.spawn(self.process, life()))
+        for disk in self.disks:
+            disk.on_boundary = None
+        self._cut()
+        return over
+
+    def _cut(self) -> None:
+        self.loop.kill(self.process)
+        for disk in self.disks:
+            disk.power_cut()
+        self.process = self.loop.process("broker")
+
+    def end(self) -> None:
+        failures = self.loop.failures
+        self.loop.shutdown()
+        assert failures == []

@@ -1,0 +1,227 @@
+"""Changes of all partitions of a topic: wherever the power goes, after a restart all of them have it, or none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.service_world import ServiceWorld, Work
+from pydanube.base.errors import NodeBusy, TopicNotFound
+from pydanube.base.names import parse_topic
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.service import Service
+from pydanube.broker.topic import Topic
+from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.wire.batch import build
+
+TOPIC = "/default/orders"
+SHARED = SubscriptionKind.SHARED
+State = tuple[object, ...]
+
+
+async def prepared(service: Service) -> None:
+    """Three partitions, of which each has two messages and the subscription `billing` before them."""
+    await service.create_topic(ANONYMOUS, TOPIC, partitions=3)
+    await service.admin.subscribe(ANONYMOUS, TOPIC, "billing", SHARED)
+    for topic in await partitions(service):
+        await topic.publish(build([b"1", b"2"], publish_time=1)).confirmed
+
+
+async def partitions(service: Service) -> list[Topic]:
+    record = await service.topic(ANONYMOUS, TOPIC)
+    return [service.reliable(await service.open(ANONYMOUS, str(place))) for place in record.places()]
+
+
+async def states(service: Service) -> list[State]:
+    """Of each partition: where it begins, and what its subscriptions are."""
+    found: list[State] = []
+    for topic in await partitions(service):
+        subscriptions = [
+            (host.known.name, host.known.kind, host.known.options, host.known.cursor.floor)
+            for _, host in sorted(topic.subscriptions.items())
+        ]
+        found.append((topic.ledger.first, *subscriptions))
+    return found
+
+
+async def grow(service: Service) -> None:
+    await service.alter_topic(ANONYMOUS, TOPIC, partitions=5, policies={})
+
+
+async def subscribe(service: Service) -> None:
+    options = SubscriptionOptions(idle_seconds=5)
+    await service.admin.subscribe(ANONYMOUS, TOPIC, "audit", SHARED, start="earliest", options=options)
+
+
+async def unsubscribe(service: Service) -> None:
+    await service.admin.unsubscribe(ANONYMOUS, TOPIC, "billing")
+
+
+async def alter(service: Service) -> None:
+    await service.admin.alter_subscription(ANONYMOUS, TOPIC, "billing", {"idle_seconds": 7})
+
+
+async def seek(service: Service) -> None:
+    await service.admin.seek(ANONYMOUS, TOPIC, "billing", "latest")
+
+
+async def truncate(service: Service) -> None:
+    await service.admin.truncate(ANONYMOUS, TOPIC)
+
+
+@pytest.mark.parametrize(
+    "change", [grow, subscribe, unsubscribe, alter, seek, truncate], ids=lambda work: work.__name__
+)
+def test_wherever_the_power_goes_all_partitions_are_alike(change: Work) -> None:
+    seen: set[str] = set()
+    for cut in range(400):
+        world = ServiceWorld(cut)
+        over = world.run_until_cut(prepared, change, cut)
+
+        async def look(service: Service) -> None:
+            found = await states(service)
+            old, new = found[:3], found[3:]
+            assert len(set(old)) == 1
+            assert len(new) in (0, 2)
+            for state in new:  # a partition that is new has what the others have, from its first message on
+                assert state == (0, ("billing", SHARED, old[0][1][2], 0))  # type: ignore[index]
+            seen.add(str(found))
+            service.reopen()
+            assert service._reopening is not None
+            await service._reopening
+            assert service._directory.store.scan("changes/") == []
+
+        world.run(look)
+        world.end()
+        if over:
+            break
+    assert over
+    assert len(seen) == 2  # as it was, and as it is to be
+
+
+def test_wherever_the_power_goes_a_deleted_topic_is_gone_with_its_options_or_whole() -> None:
+    async def options(service: Service) -> None:
+        await prepared(service)
+        await service.pending.change(TOPIC, "audit", {"idle_seconds": 5})
+
+    async def delete(service: Service) -> None:
+        await service.delete_topic(ANONYMOUS, TOPIC)
+
+    seen: set[bool] = set()
+    for cut in range(400):
+        world = ServiceWorld(cut)
+        over = world.run_until_cut(options, delete, cut)
+
+        async def look(service: Service) -> None:
+            there = service._directory.find(parse_topic(TOPIC)) is not None
+            assert (service.pending.find(TOPIC, "audit") is not None) is there
+            if there:
+                assert len(set(await states(service))) == 1
+            else:
+                while await service._around.catalog.streams():
+                    await service.leftovers.sweep()
+                    await asyncio.sleep(0.1)
+            seen.add(there)
+
+        world.run(look)
+        world.end()
+        if over:
+            break
+    assert over
+    assert seen == {True, False}
+
+
+def test_who_opens_a_new_partition_waits_until_it_has_the_subscriptions() -> None:
+    async def main(service: Service) -> None:
+        await prepared(service)
+        growing = asyncio.ensure_future(grow(service))
+        while service._directory.get(parse_topic(TOPIC)).partitions == 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        assert not growing.done()
+        opened = await service.open(ANONYMOUS, f"{TOPIC}-part-4")
+        assert list(opened.topic.subscriptions) == ["billing"]
+        await growing
+
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+def test_a_new_partition_that_could_not_be_prepared_is_when_it_is_first_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = True
+    opening = Topic.open
+
+    async def main(service: Service) -> None:
+        nonlocal failing
+        await prepared(service)
+        with pytest.raises(NodeBusy):
+            await grow(service)
+        assert service._directory.get(parse_topic(TOPIC)).partitions == 5
+        with pytest.raises(NodeBusy):
+            await service.open(ANONYMOUS, f"{TOPIC}-part-3")
+        failing = False
+        opened = await service.open(ANONYMOUS, f"{TOPIC}-part-3")
+        assert list(opened.topic.subscriptions) == ["billing"]
+
+    async def busy(stream: str, *arguments: object) -> Topic:
+        if failing and stream.endswith(".4"):
+            raise NodeBusy("later")
+        return await opening(stream, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Topic, "open", busy)
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+def test_what_is_left_of_a_change_whose_topic_was_deleted_goes_at_the_next_start() -> None:
+    async def first(service: Service) -> None:
+        await prepared(service)
+        await service._directory.store.transact((), [("changes/4711", b'["grow",{"from":1}]')])
+
+    async def second(service: Service) -> None:
+        service.reopen()
+        assert service._reopening is not None
+        await service._reopening
+        assert service._directory.store.scan("changes/") == []
+
+    world = ServiceWorld()
+    world.run(first)
+    world.run(second)
+    world.end()
+
+
+def test_a_change_goes_on_when_its_caller_gives_up_and_the_next_waits_for_it() -> None:
+    async def main(service: Service) -> None:
+        await prepared(service)
+        asked = asyncio.ensure_future(subscribe(service))
+        while not service._directory.store.scan("changes/"):  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        asked.cancel()
+        await service.admin.unsubscribe(ANONYMOUS, TOPIC, "billing")
+        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["audit"]] * 3
+
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+def test_a_topic_without_partitions_writes_nothing_more_than_its_own_record() -> None:
+    async def main(service: Service) -> None:
+        await service.create_topic(ANONYMOUS, TOPIC)
+        await service.open(ANONYMOUS, TOPIC)
+        before = service._directory.store.revision
+        await service.admin.subscribe(ANONYMOUS, TOPIC, "billing", SHARED)
+        await service.admin.seek(ANONYMOUS, TOPIC, "billing", "earliest")
+        assert service._directory.store.revision - before <= LEDGER_REVISIONS
+        with pytest.raises(TopicNotFound):
+            await service.open(ANONYMOUS, "/default/other")
+
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+LEDGER_REVISIONS = 2  # the state's stream and its first ledger
