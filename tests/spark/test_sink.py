@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pydanube.sync
-from pydanube.base.checksum import crc32c
 from pydanube.base.errors import (
     BatchTooLarge,
     ColumnInvalid,
@@ -22,6 +21,7 @@ from pydanube.base.errors import (
     SinkExpired,
     TopicNotFound,
 )
+from pydanube.base.keys import fnv1a64
 from pydanube.client.connection import Connection
 from pydanube.spark import staging
 from pydanube.spark.link import close_links
@@ -68,7 +68,7 @@ def test_a_key_goes_to_the_partition_that_a_producer_chooses(
     for partition in range(4):
         table = client.read_arrow(f"{topic}-part-{partition}")
         found = list(zip(table.column("key").to_pylist(), table.column("payload").to_pylist(), strict=True))
-        assert {crc32c(key) % 4 for key, _ in found} == {partition}
+        assert {fnv1a64(key) % 4 for key, _ in found} == {partition}
         written = [int(payload) for _, payload in found if payload != b"p"]
         assert written == sorted(written), "in the order of the task"
         total += len(written)

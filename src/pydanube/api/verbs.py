@@ -63,6 +63,7 @@ def _described(record: TopicRecord) -> Object:
         "partitions": record.partitions,
         "durability": record.durability.value if record.reliable else "none",
         "policies": record.policies.to_json(),
+        "key_hash": record.key_hash.value,
     }
 
 

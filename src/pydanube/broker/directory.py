@@ -28,6 +28,7 @@ from pydanube.base.errors import (
     TopicLimitReached,
     TopicNotFound,
 )
+from pydanube.base.keys import KeyHash
 from pydanube.base.limits import NAMESPACES_MAX, PARTITIONS_MAX
 from pydanube.base.names import TopicName, check_namespace
 from pydanube.broker.notes import Notes
@@ -50,6 +51,11 @@ class TopicRecord:
     partitions: int = 0
     durability: Durability = Durability.FSYNC
     policies: Policies = field(default_factory=Policies)
+    key_hash: KeyHash = KeyHash.FNV1A64
+
+    def partition_of(self, key: bytes) -> TopicName:
+        """Where messages with the key go; the topic has partitions."""
+        return self.name._replace(partition=self.key_hash.partition(key, self.partitions))
 
     def stream(self, partition: int | None) -> str:
         """The name of its stream: of numbers only."""
@@ -75,6 +81,7 @@ class TopicRecord:
             "partitions": self.partitions,
             "durability": self.durability.value,
             "policies": self.policies.to_json(),
+            "key_hash": self.key_hash.value,
         }
         return json.dumps(record, separators=(",", ":")).encode()
 
@@ -83,7 +90,8 @@ class TopicRecord:
         record = json.loads(data)
         durability = Durability(record["durability"])
         policies = Policies(**record["policies"])
-        return cls(name, record["id"], record["reliable"], record["partitions"], durability, policies)
+        key_hash = KeyHash(record.get("key_hash", KeyHash.CRC32C.value))
+        return cls(name, record["id"], record["reliable"], record["partitions"], durability, policies, key_hash)
 
 
 class Directory:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from pydanube.base.checksum import crc32c
 from pydanube.base.limits import LISTED_MAX, READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.base.names import parse_topic
 from pydanube.base.ranges import Ranges
@@ -153,7 +152,7 @@ async def _by_target(
         if record is None:
             record = records[place] = await service.topic(principal, place, reliable=True)
         if name.partition is None and record.partitions:
-            name = name._replace(partition=crc32c(letter.key or b"") % record.partitions)
+            name = record.partition_of(letter.key or b"")
         record.check_place(name)
         groups.setdefault(str(name), []).append(letter)
     return groups

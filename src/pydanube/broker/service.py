@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pydanube.base.checksum import crc32c
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
@@ -521,7 +520,7 @@ class Service:
         record = await self.topic(ANONYMOUS, topic, create=True, reliable=True)
         if record.partitions and record.name == parse_topic(topic):
             [key] = message.keys()
-            topic = str(record.name._replace(partition=crc32c(key or b"") % record.partitions))
+            topic = str(record.partition_of(key or b""))
         opened = await self.open(ANONYMOUS, topic, reliable=True)
         self.room.admit(message.size)  # it stays where it is meanwhile, and is tried again
         await opened.topic.publish(message).confirmed

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 from pydanube.base.errors import AlreadyOpened, ClientClosed, ConnectionLost, DanubeError, NotAnswered
+from pydanube.base.keys import KeyHash
 from pydanube.client.admin import Admin
 from pydanube.client.channel import backoff
 from pydanube.client.connection import Connection
@@ -47,6 +48,7 @@ class TopicInfo(NamedTuple):
     partitions: int  # 0: not partitioned
     reliable: bool
     partition: int | None = None  # the name is that of one partition, and has no further ones
+    key_hash: KeyHash = KeyHash.FNV1A64  # what decides the partition of a key
 
     def places(self) -> list[tuple[int | None, str]]:
         """Number and name of each partition; a topic without partitions is its only place."""
@@ -123,7 +125,7 @@ class Client:
         whole, reliable = str(found["topic"]), bool(found["reliable"])
         if name != whole:
             return TopicInfo(name, 0, reliable, int(name.removeprefix(f"{whole}-part-")))
-        return TopicInfo(name, int(found["partitions"]), reliable)
+        return TopicInfo(name, int(found["partitions"]), reliable, key_hash=KeyHash(found["key_hash"]))
 
     async def bounds(self, place: str) -> tuple[int, int]:
         """Of a topic without partitions, or of a partition: the first offset there is, and the next there will be."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pydanube.base.checksum import crc32c
 from pydanube.base.errors import (
     AlreadyOpened,
     ArgumentInvalid,
@@ -80,6 +79,7 @@ class Producer:
         self._buffered = 0  # of sealed batches; those being filled come on top, one for each partition at most
         self._lanes: list[Lane] = []
         self._turn = 0
+        self._hash: Callable[[bytes], int]  # of keys, as the topic has it
         self._lane: Lane  # takes the keyless messages now
         self._closed: DanubeError | None = ClientClosed("the producer is not open yet")
         self._failed: list[tuple[Outgoing, DanubeError]] = []  # the first of them that nobody waited for
@@ -176,7 +176,7 @@ class Producer:
         return outgoing, size
 
     def _lane_of(self, key: bytes) -> Lane:
-        return self._lanes[crc32c(key) % len(self._lanes)] if len(self._lanes) > 1 else self._lane
+        return self._lanes[self._hash(key) % len(self._lanes)] if len(self._lanes) > 1 else self._lane
 
     def _expect(self, lane: Lane, sequence: int, *, keyed: bool) -> int:
         if self.new or not self.reliable:
@@ -399,6 +399,7 @@ class Producer:
         self._opened = True
         try:
             found = await self.client.topic(self.topic, create=self.create, reliable=self.reliable)
+            self._hash = found.key_hash.function
             for partition, place in found.places():
                 self._lanes.append(Lane(self, self.topic, partition, place))
             for lane in self._lanes:

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pydanube.base.checksum import crc32c
 from pydanube.base.errors import BatchTooLarge, ColumnInvalid, MessageTooLarge, RequestInvalid
+from pydanube.base.keys import KeyHash
 from pydanube.base.limits import BATCH_MESSAGES_MAX, MIB, PARTITIONS_MAX, SINK_PARTS_MAX
 from pydanube.client.producer import MESSAGE_BYTES_MAX
+from pydanube.spark.key_hashes import hashes_of
 from pydanube.spark.options import whole_name
 from pydanube.wire.arrow_columns import Fixed, Maps, Strings
 from pydanube.wire.batch import Batch, Codec
@@ -39,6 +40,7 @@ class Target(NamedTuple):
     name: str
     partitions: int  # 0: not partitioned
     message_bytes_max: int | None = None
+    key_hash: KeyHash = KeyHash.FNV1A64
 
     def place(self, number: int) -> str:
         return f"{self.name}-part-{number}" if self.partitions else self.name
@@ -121,10 +123,22 @@ class Parcels:
         codes: Integers = numbers * _CODES
         divided = np.array([each.partitions for each in self._targets], np.int64)[numbers]
         if (divided > 1).any():
-            hashes = _hashes(rows)
-            partitions = np.where(hashes < 0, _KEYLESS, hashes % np.maximum(divided, 1))
-            codes = codes + np.where(divided > 1, partitions, 0)
+            codes = codes + np.where(divided > 1, self._partitions(rows, numbers, divided), 0)
         return codes
+
+    def _partitions(self, rows: pa.RecordBatch, numbers: Integers, divided: Integers) -> Integers:
+        """Of each row that has a key; `_KEYLESS` for the others."""
+        found = np.full(len(rows), _KEYLESS, np.int64)
+        if "key" not in rows.schema.names:
+            return found
+        keys = rows.column("key")
+        keyed = keys.is_valid().to_numpy(zero_copy_only=False) & (divided > 1)
+        for key_hash in {self._targets[number].key_hash: None for number in np.unique(numbers).tolist()}:
+            alike = np.array([each.key_hash is key_hash for each in self._targets])[numbers] & keyed
+            at = np.flatnonzero(alike)
+            hashes = hashes_of(contents(keys), spans(keys), at, key_hash)
+            found[at] = (hashes % divided[at].astype(np.uint64)).astype(np.int64)
+        return found
 
     def _named(self, rows: pa.RecordBatch) -> Integers:
         """The number of each row's topic."""
@@ -196,16 +210,6 @@ def _text(name: bytes | None) -> str:
         return (name or b"").decode()
     except UnicodeDecodeError:
         raise ColumnInvalid(f"a topic's name is no text: {name!r:.100}") from None
-
-
-def _hashes(rows: pa.RecordBatch) -> Integers:
-    """Of each key what the client divides by the partitions; -1 where there is none."""
-    if "key" not in rows.schema.names:
-        return np.full(len(rows), -1, np.int64)
-    keys = rows.column("key")
-    data, borders = contents(keys).tobytes(), spans(keys).tolist()
-    found = np.array([crc32c(data[first:last]) for first, last in pairwise(borders)], np.int64)
-    return np.where(keys.is_valid().to_numpy(zero_copy_only=False), found, -1)
 
 
 def _sizes(rows: pa.RecordBatch) -> Integers:

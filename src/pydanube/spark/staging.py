@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydanube.base.errors import ConnectionLost, DanubeError, NotReliable, RequestInvalid, TopicNotFound
+from pydanube.base.keys import KeyHash
 from pydanube.base.limits import MIB
 from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
@@ -166,7 +167,7 @@ async def find_target(client: Client, topic: str) -> Target:
     try:
         found = await patiently(lambda: client.ask("topic", {"topic": topic}))
     except TopicNotFound:
-        found = {"partitions": 0, "reliable": True, "policies": {}}
+        found = {"partitions": 0, "reliable": True, "policies": {}, "key_hash": KeyHash.FNV1A64.value}
     if not found["reliable"]:
         raise NotReliable(f"{topic} keeps nothing, so nothing can be written to it exactly once")
     limit = found["policies"].get("message_bytes_max")
@@ -175,7 +176,7 @@ async def find_target(client: Client, topic: str) -> Target:
         limit = (await patiently(lambda: client.ask("namespace.policies", namespace)))["policies"].get(
             "message_bytes_max"
         )
-    return Target(topic, int(found["partitions"]), limit)
+    return Target(topic, int(found["partitions"]), limit, KeyHash(found["key_hash"]))
 
 
 def parcels_of(rows: Iterable[pa.RecordBatch], parcels: Parcels) -> Iterator[Parcel]:

@@ -10,7 +10,6 @@ from typing import Any
 from pydanube.api.fields import field, number, text
 from pydanube.api.http.answer import Answer, answer_of
 from pydanube.api.http.door import Door
-from pydanube.base.checksum import crc32c
 from pydanube.base.errors import DanubeError, RequestInvalid
 from pydanube.base.limits import (
     OFFSET_MAX,
@@ -44,8 +43,8 @@ async def publish(door: Door, fields: Object) -> Answer:
     for at, message in enumerate(messages):
         place = topic
         if partitions:
-            chosen = door.turn if message["key"] is None else crc32c(message["key"])
-            place = str(record.name._replace(partition=chosen % partitions))
+            in_turn = record.name._replace(partition=door.turn % partitions)
+            place = str(in_turn if message["key"] is None else record.partition_of(message["key"]))
         places.setdefault(place, []).append(at)
     answered: list[Object] = [{} for _ in messages]
     for place, rows in places.items():
