@@ -29,6 +29,7 @@ _TOPIC: Object = {
     "reliable": FLAG,
     "partitions": NUMBER,
     "durability": {"enum": ["fsynced", "buffered", "none"]},
+    "key_hash": {"enum": ["fnv1a64", "crc32c"]},
     "policies": BY_NAME,
 }
 _USAGE: Object = {
