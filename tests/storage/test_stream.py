@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from random import Random
-from typing import Any
 
 import pytest
 
@@ -15,109 +13,13 @@ from pydanube.base.errors import (
     DanubeError,
     NodeBusy,
     NodeClosed,
-    NodeUnreachable,
     OffsetNotConfirmed,
     OwnershipLost,
 )
-from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
+from pydanube.base.ids import Epoch, LedgerId
 from pydanube.ledger.catalog import Copies, Phase
-from pydanube.ports.storage import StorageNode
-from pydanube.sim.catalog import SimCatalog
-from pydanube.sim.clock import SimClock
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimLoop
-from pydanube.sim.randomness import SimRandomness
-from pydanube.storage.memory import MemoryNode
 from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.stream import Stream, StreamSettings
-from pydanube.wire.batch import Batch, build
-
-ONE = Copies(1, 1, 1)
-THREE = Copies(3, 3, 2)
-
-
-class Nodes:
-    """Nodes in this process; one that is `down` refuses everything from then on."""
-
-    def __init__(self, *nodes: MemoryNode | DiskNode) -> None:
-        self.nodes = {node.identity: node for node in nodes}
-        self.down: set[NodeIdentity] = set()
-
-    def get(self, identity: NodeIdentity) -> StorageNode:
-        return Reached(self, identity)  # type: ignore[return-value]
-
-    def choose(self, count: int) -> list[NodeIdentity]:
-        return list(self.nodes)[:count]
-
-
-class Reached:
-    """A node if it is up."""
-
-    in_order = True
-
-    def __init__(self, nodes: Nodes, identity: NodeIdentity) -> None:
-        self._nodes = nodes
-        self.identity = identity
-
-    def __getattr__(self, name: str) -> Callable[..., asyncio.Future[Any]]:
-        return self._refuse if self.identity in self._nodes.down else getattr(self._nodes.nodes[self.identity], name)
-
-    def _refuse(self, *_: object) -> asyncio.Future[Any]:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        answer.set_exception(NodeUnreachable("down"))
-        return answer
-
-
-class Scene:
-    """One loop, one catalogue; `take` becomes the owner of the stream `t`."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self.loop = SimLoop(seed, budget=200_000)
-        self.catalog = SimCatalog(Random(seed))
-        self.randomness = SimRandomness(Random(seed))
-
-    def play(self, story: Callable[[Scene], Awaitable[None]]) -> None:
-        try:
-            self.loop.run_until_complete(story(self))
-            assert not self.loop.failures, self.loop.failures
-        finally:
-            self.loop.shutdown()
-
-    async def take(self, nodes: Nodes, copies: Copies, **settings: int) -> Stream:
-        chosen = StreamSettings(copies=copies, **settings)  # type: ignore[arg-type]
-        return await Stream.take("t", self.catalog, nodes, SimClock(self.loop), self.randomness, chosen)
-
-    async def disk_node(self) -> DiskNode:
-        disk = SimDisk(self.loop, Random(3), "d")
-        return await DiskNode.open([disk], NodeSettings(file_bytes=1 << 18), self.randomness)
-
-    def memory_nodes(self, count: int) -> Nodes:
-        return Nodes(*(MemoryNode(self.randomness) for _ in range(count)))
-
-
-def batch(number: int, size: int = 20) -> Batch:
-    return build([f"{number}".encode().ljust(size, b".")], publish_time=1)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """In virtual time, so that it costs nothing; a stalled loop ends it."""
-    for _ in range(10_000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it never came true")
-
-
-async def read_all(stream: Stream) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    offset = stream.first
-    while offset <= stream.confirmed:
-        batches = await stream.read(offset, 1 << 20)
-        for each in batches:
-            found += each.payloads()
-        offset = batches[-1].last_offset + 1
-    return found
+from storage.stream_world import ONE, THREE, Nodes, Scene, batch, read_all, until
 
 
 @pytest.mark.parametrize("copies", [ONE, THREE])

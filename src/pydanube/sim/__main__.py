@@ -14,14 +14,16 @@ from pydanube.sim.plan import FAULTS, PROFILES, plan_for
 from pydanube.sim.run import Outcome, run_job, run_plan
 from pydanube.sim.shrink import shrink
 
-# Seeds in CI, by profile: S0, D2, D8, D9, D10, N1, N5, N2, M3, D6 and R1, T1, N4, L1, L2, L4, P3, N6 of the matrix;
-# `sinks` is about I12.
+# Seeds in CI, by profile: S0, D2, D8, D9, D10 and full queues, silence, N1, N5, N2, M3, D6 and R1, T1, N4, L1,
+# L2, L4, P3, N6 of the matrix; `sinks` is about I12.
 CI_SEEDS = {
     "mixed": 300,
     "power": 200,
     "disk": 100,
     "full": 100,
     "slow": 50,
+    "busy": 40,
+    "silent": 60,
     "partition": 300,
     "late": 200,
     "lossy": 100,

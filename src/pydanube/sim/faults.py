@@ -131,6 +131,12 @@ class Troublemaker:
         self.world.network.isolate(name)
         self.later(fault.seconds * 2, self.world.network.heal, name)
 
+    def _silent(self, fault: Fault) -> None:
+        """Always the same one: with two there would be no quorum to go on with."""
+        if self.victim is None:
+            self.victim = self._storage(fault)
+        self.world.network.isolate(self.victim.name)
+
     def _one_way(self, fault: Fault) -> None:
         machines = self.world.machines
         a, b = self._any(fault).name, machines[fault.target // 7 % len(machines)].name

@@ -30,6 +30,7 @@ FAULTS = {
     "rival": "M3: a second broker takes a topic that has an owner",
     "wipe": "R1: a storage node loses its disk and comes back as a new one",
     "damage": "D6: bits flip on one storage node",
+    "silent": "N1: one storage node hears nobody from then on, until everything heals",
     "catalogue": "the catalogue answers late or not at all",
     "objects_fail": "N6: requests to object storage fail",
     "objects_unsure": "N6: they are done, and the answers are lost",
@@ -40,13 +41,16 @@ FAULTS = {
     "objects_damaged": "N6: an object changes or is cut off, until it is restored in the end",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
+NARROW = ("silent",)  # only in the profiles that are about them
 # Which faults a profile draws from. `mixed` draws a subset of all per seed, and nothing for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
-    "mixed": tuple(kind for kind in FAULTS if kind not in OBJECTS),  # these come where there is object storage
+    "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # objects: where there is such storage
     "power": ("power", "power_all", "kill"),
     "disk": ("write_error", "sync_error", "name_error", "kill", "power"),
     "full": ("full", "kill", "power"),
     "slow": ("slow", "kill"),
+    "busy": ("slow", "kill"),
+    "silent": ("silent", "silent", "rival", "kill", "power_all"),
     "partition": ("isolate", "one_way", "lossy", "kill"),
     "late": ("late", "lossy", "rival", "kill"),
     "lossy": ("lossy", "lossy", "rival", "kill"),
@@ -67,6 +71,7 @@ TRAITS: dict[str, tuple[str, ...]] = {
     "seek": ("seek", "retention"),
     "poison": ("poison", "churn"),
     "producers": (),
+    "busy": (),
     "clock": ("retention", "ttl"),
     "tier": ("tier", "seek", "truncate"),
     "mixed": ("churn", "seek", "retention", "poison", "ttl", "tier", "truncate"),
@@ -81,6 +86,9 @@ COPIES = (
     Copies(5, 3, 2),
     Copies(5, 5, 3),
 )
+
+
+BUSY_BYTES = 7_000  # a journal lets one batch of the largest size wait, or some small ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,7 @@ class Plan:
     faults: tuple[Fault, ...]
     topics: bool = False  # whole topics with producers and consumers, instead of bare streams
     traits: tuple[str, ...] = ()  # of the topics
+    pending_bytes: int | None = None  # what a journal lets wait; else as usual
 
     def only(self, faults: tuple[int, ...] | None = None, messages: int | None = None) -> Plan:
         """The same world with some of its faults, or fewer messages."""
@@ -126,8 +135,10 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
     copies = draw.choice(COPIES)
     if topics and draw.random() < 0.7:  # what topics do matters more here than how many copies there are
         copies = COPIES[0]
-    if profile in ("wipe", "owners", "partition", "late", "lossy"):
+    if profile in ("wipe", "owners", "partition", "late", "lossy", "silent"):
         copies = draw.choice([some for some in COPIES if some.replicas >= 3 and some.ack < some.write])
+    if profile == "busy" and seed % 4:  # one journal that all streams share
+        copies = COPIES[0]
     embedded = copies.replicas == 1 and draw.random() < 0.7 and not {"rival", "isolate"} & set(kinds)
     if copies.ack == copies.write or copies.ack < 2:
         kinds = tuple(kind for kind in kinds if kind not in ("wipe", "damage"))
@@ -157,9 +168,23 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         topics=topics,
         traits=_traits(draw, profile) if topics else (),
     )
+    if profile == "busy":
+        return replace(plan, streams=max(2, plan.streams), pending_bytes=BUSY_BYTES, durabilities=2 * plan.durabilities)
+    if profile == "silent":
+        return _of_long_silence(plan, draw)
     if profile == "sinks":
         return _of_one_broker(plan, draw)
     return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan
+
+
+def _of_long_silence(plan: Plan, draw: random.Random) -> Plan:
+    """One node says nothing for most of the time; many streams are buffered, so that power cuts leave gaps."""
+    return replace(
+        plan,
+        seconds=3 * plan.seconds,
+        durabilities=tuple(draw.choice(tuple(Durability)) for _ in plan.durabilities),
+        faults=tuple(replace(fault, at=fault.at if fault.kind == "silent" else 3 * fault.at) for fault in plan.faults),
+    )
 
 
 def _of_one_broker(plan: Plan, draw: random.Random) -> Plan:
@@ -187,8 +212,8 @@ def _with_object_faults(plan: Plan) -> Plan:
 
 
 def _has_topics(seed: int, profile: str) -> bool:
-    """A quarter of the mixed seeds and every second one about clocks; the profiles that are about topics always."""
-    shared = {"mixed": seed % 4 == 1, "clock": seed % 2 == 1}
+    """A quarter of the mixed seeds, every second one about clocks or full queues, and all that are about topics."""
+    shared = {"mixed": seed % 4 == 1, "clock": seed % 2 == 1, "busy": seed % 2 == 1}
     return shared.get(profile, profile in TRAITS)
 
 

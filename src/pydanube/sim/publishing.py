@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import DanubeError, OwnershipLost
+from pydanube.base.errors import DanubeError, NodeBusy, OwnershipLost
 from pydanube.ports.storage import StorageNodes
 from pydanube.sim.clock import SimClock
 from pydanube.sim.randomness import SimRandomness
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pydanube.sim.world import World
 
 READ_BYTES = 20_000
+TAKE_SECONDS = 3.0  # with one node silent; a call that nobody answers takes a second
 PUBLISHERS = 3  # of each stream
 SEND_SIZES = (1, 1, 1, 4)  # batches sent before the first of them is waited for
 BATCHES_PER_SEND = sum(SEND_SIZES) / len(SEND_SIZES)
@@ -69,8 +70,12 @@ class Broker:
             durability=self._world.history.streams[name].durability,
             ledger_bytes=plan.ledger_bytes,
         )
+        began, lives = self._world.loop.time(), self._world.storage_lives()
         stream = await Stream.take(name, self._world.catalog, self._nodes, self._clock, self._randomness, settings)
         self._world.loop.trace("took", self._name, name, stream.epoch)
+        took = self._world.loop.time() - began
+        if plan.profile == "silent" and None not in lives and lives == self._world.storage_lives():
+            self._world.history.check(took < TAKE_SECONDS, "I8", f"it took {took:.0f} s to take {name}")
         self.streams[name] = stream
         return stream
 
@@ -115,6 +120,9 @@ class Broker:
             await asyncio.shield(future)
         except DanubeError as error:
             history.streams[stream.name].refused += 1
+            history.check(
+                not isinstance(error.__cause__ or error, NodeBusy), "I8", f"{stream.name}: a busy node ended a ledger"
+            )
             self._world.loop.trace("refused", stream.name, batch.base_offset, error.code)
             return False
         self._world.loop.trace("acked", stream.name, batch.base_offset, batch.epoch, stream.receipt)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from pydanube.base.errors import DanubeError, QuorumLost
 from pydanube.base.ids import NodeIdentity
+from pydanube.base.limits import JOURNAL_PENDING_BYTES_MAX
 from pydanube.ports.storage import StorageNode
 from pydanube.sim.catalog import SimCatalog
 from pydanube.sim.clock import SimClock
@@ -121,11 +122,16 @@ class World:
         plan = self.plan
         return NodeSettings(
             file_bytes=plan.file_bytes,
+            pending_bytes_max=plan.pending_bytes or JOURNAL_PENDING_BYTES_MAX,
             journal_bytes_max=4 * plan.file_bytes if plan.journal_apart else None,
             copy_bytes_per_second=4_000_000,
             index_cache_bytes=4096,
             retry_seconds=0.2,
         )
+
+    def storage_lives(self) -> list[int | None]:
+        """Which life each storage node is in; None if it is down or starting."""
+        return [None if machine.node is None else machine.lives for machine in self.storage]
 
     # -- lives -------------------------------------------------------------------------------------------------------
 

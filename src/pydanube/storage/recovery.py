@@ -1,23 +1,33 @@
 """Recovers a ledger whose writer is gone: fence, read on from what was confirmed, finish it, decide the end.
 
 Only an entry that enough nodes truly lack is dropped. Where too few can answer, nothing is decided and the caller tries
-again later: waiting is always safe, guessing never.
+again later: waiting is always safe, guessing never. It goes on as soon as enough nodes have answered, so that one that
+is slow or silent holds up nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 from asyncio import Future
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import DanubeError, DiskFull, LedgerUnrecoverable
+from pydanube.base.errors import DiskFull, LedgerUnrecoverable
 from pydanube.base.ids import Epoch
+from pydanube.base.limits import READ_AHEAD_BYTES, RECOVERY_AHEAD_BYTES, WRITER_LAG_BYTES_MAX
 from pydanube.ledger.catalog import LedgerRecord
-from pydanube.ledger.quorum import acknowledged, counts_as_absence, fenced_enough, proves_absence, write_set
+from pydanube.ledger.quorum import (
+    acknowledged,
+    counts_as_absence,
+    fenced_enough,
+    out_of_reach,
+    proves_absence,
+    write_set,
+)
 from pydanube.ports.storage import LedgerStatus, StorageNode, StorageNodes
+from pydanube.storage.patience import Answers, Patience
 from pydanube.wire.batch import Batch
 
 
@@ -33,78 +43,155 @@ class Ending:
 
 async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> Ending:
     """Run by the owner of `epoch`, after the catalogue says so."""
-    copies = [nodes.get(identity) for identity in record.nodes]
-    fenced = await _fence(record, epoch, copies)
-    offset = max([record.first, *(status.confirmed + 1 for status in fenced.values())])
-    while True:
-        batch = await _find(record, offset, copies, fenced)
-        if batch is None:
-            break
-        await _finish(record, epoch, batch, offset, copies)
-        offset = batch.last_offset + 1
-    next_offset = max([offset, *(status.reserved for status in fenced.values())])
-    size = sum(status.bytes for status in fenced.values()) * len(copies) // (len(fenced) * record.copies.write)
-    return Ending(offset - 1, next_offset, size, await _newest(record, offset - 1, copies))
+    recovery = _Recovery(record, epoch, [nodes.get(identity) for identity in record.nodes])
+    try:
+        return await recovery.run()
+    finally:
+        recovery.patience.end()
 
 
-async def _newest(record: LedgerRecord, last: int, copies: Sequence[StorageNode]) -> int:
-    if last < record.first:
+@dataclass(slots=True)
+class _Finishing:
+    """An entry on its way to its ack quorum."""
+
+    batch: Batch
+    answers: Answers[None]
+
+
+class _Recovery:
+    """One attempt. What it asked and nobody waits for any more may still happen: repeating any of it is harmless."""
+
+    def __init__(self, record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> None:
+        self._record = record
+        self._epoch = epoch
+        self._copies = copies
+        self._places = range(len(copies))
+        self._fences: Answers[LedgerStatus] = Answers({})
+        self._lag = [0] * len(copies)  # bytes of entries that each copy has not answered for
+        self._confirmed = record.first - 1  # what has its ack quorum, with everything before it
+        self._finishing: deque[_Finishing] = deque()  # in offset order
+        self._finishing_bytes = 0
+        self.patience = Patience()
+
+    async def run(self) -> Ending:
+        record = self._record
+        await self._fence()
+        fenced = list(self._fences.results.values())
+        self._confirmed = max([self._confirmed, *(status.confirmed for status in fenced)])
+        offset, newest = self._confirmed + 1, 0
+        while batches := await self._find(offset):
+            for batch in batches:
+                if batch.base_offset != offset:
+                    raise LedgerUnrecoverable(
+                        f"ledger {record.id}: an entry starts at {batch.base_offset}, not at {offset}"
+                    )
+                await self._finish(batch)
+                offset, newest = batch.last_offset + 1, batch.append_time
+        while self._finishing:
+            await self._finish_first()
+        next_offset = max([offset, *(status.reserved for status in fenced)])
+        size = sum(status.bytes for status in fenced) * len(self._copies) // (len(fenced) * record.copies.write)
+        return Ending(offset - 1, next_offset, size, newest or await self._newest(offset - 1))
+
+    # -- fencing -----------------------------------------------------------------------------------------------------
+
+    async def _fence(self) -> None:
+        """Until enough copies are; one that answers later counts from then on."""
+        record, places, ask = self._record, self._places, self.patience.ask
+        fences = self._fences = Answers(
+            {place: ask(self._copies[place].fence, record.id, self._epoch) for place in places}
+        )
+        await fences.until(lambda: fenced_enough(places, fences.results, record.copies))
+        if not fenced_enough(places, fences.results, record.copies):
+            full = [error for error in fences.errors.values() if isinstance(error, DiskFull)]
+            if full and len(full) + len(fences.results) == len(places):
+                raise full[0]  # that is all that is wrong, so it is what people should hear
+            raise LedgerUnrecoverable(
+                f"ledger {record.id}: {len(fences.results)} of {len(places)} nodes are fenced: {fences.causes}"
+            )
+
+    # -- reading on --------------------------------------------------------------------------------------------------
+
+    async def _find(self, offset: int) -> list[Batch]:
+        """The entry at `offset` and those that follow it on the same node; empty once enough truly lack the entry."""
+        while True:
+            fenced = frozenset(self._fences.results)
+            found, causes = await self._look(offset, fenced)
+            if found is not None:
+                return found
+            more = self._fences.results.keys() != fenced  # fenced meanwhile: what it said before did not count
+            if not more and not await self._fences.one_more():
+                raise LedgerUnrecoverable(f"ledger {self._record.id}, offset {offset}: too few true absences: {causes}")
+
+    async def _look(self, offset: int, fenced: Collection[int]) -> tuple[list[Batch] | None, list[str]]:
+        """What any node of the write set has, or nothing for certain; None and why if it cannot be told.
+
+        An absence counts only if the node was fenced before it was asked.
+        """
+        record, ask = self._record, self.patience.ask
+        asked = write_set(self._places, offset, record.copies.write)
+        reads = Answers({place: ask(self._copies[place].read, record.id, offset, READ_AHEAD_BYTES) for place in asked})
+
+        def absent() -> bool:
+            found = (counts_as_absence(error, fenced=place in fenced) for place, error in reads.errors.items())
+            return proves_absence(sum(found), record.copies)
+
+        await reads.until(lambda: bool(reads.results) or absent())
+        if reads.results:
+            return next(iter(reads.results.values())), []
+        return ([] if absent() else None), reads.causes
+
+    async def _newest(self, last: int) -> int:
+        """The append time of the last entry, from whoever has it."""
+        record, ask = self._record, self.patience.ask
+        if last < record.first:
+            return 0
+        reads = Answers({place: ask(self._copies[place].read, record.id, last, 1) for place in self._places})
+        await reads.until(lambda: bool(reads.results))
+        if reads.results:
+            time: int = next(iter(reads.results.values()))[0].append_time
+            return time
+        if record.durability is not Durability.BUFFERED:
+            raise LedgerUnrecoverable(f"ledger {record.id}: its last entry, {last}, cannot be read now")
         return 0
-    answers = await _ask([node.read(record.id, last, 1) for node in copies])
-    times = [answer[0].append_time for answer in answers if isinstance(answer, list)]
-    if not times and record.durability is not Durability.BUFFERED:
-        raise LedgerUnrecoverable(f"ledger {record.id}: its last entry, {last}, cannot be read now")
-    return max(times, default=0)
 
+    # -- finishing ---------------------------------------------------------------------------------------------------
 
-async def _fence(record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> dict[int, LedgerStatus]:
-    answers = await _ask([node.fence(record.id, epoch) for node in copies])
-    fenced = {place: answer for place, answer in enumerate(answers) if isinstance(answer, LedgerStatus)}
-    if not fenced_enough(range(len(copies)), fenced.keys(), record.copies):
-        full = [answer for answer in answers if isinstance(answer, DiskFull)]
-        if full and len(full) + len(fenced) == len(copies):
-            raise full[0]  # that is all that is wrong, so it is what people should hear
-        causes = [str(answer) for answer in answers if isinstance(answer, DanubeError)]
-        raise LedgerUnrecoverable(f"ledger {record.id}: {len(fenced)} of {len(copies)} nodes are fenced: {causes}")
-    return fenced
+    async def _finish(self, batch: Batch) -> None:
+        """Sends an entry that may have been acknowledged to its write set again, under its old stamp."""
+        record, ask = self._record, self.patience.ask
+        appends: dict[int, Future[None]] = {}
+        for place in write_set(self._places, batch.base_offset, record.copies.write):
+            if self._lag[place] <= WRITER_LAG_BYTES_MAX:  # else it is far behind or silent: the others must do
+                appends[place] = append = ask(
+                    self._copies[place].append, record.id, self._epoch, batch, self._confirmed
+                )
+                self._lag[place] += batch.size
+                append.add_done_callback(partial(self._answered, place, batch.size))
+        self._finishing.append(_Finishing(batch, Answers(appends)))
+        self._finishing_bytes += batch.size
+        while self._finishing_bytes > RECOVERY_AHEAD_BYTES:
+            await self._finish_first()
 
+    def _answered(self, place: int, size: int, _: Future[None]) -> None:
+        self._lag[place] -= size
 
-async def _find(
-    record: LedgerRecord, offset: int, copies: Sequence[StorageNode], fenced: Collection[int]
-) -> Batch | None:
-    """The entry at `offset` from any node of its write set; None once enough of them truly lack it."""
-    asked = write_set(range(len(copies)), offset, record.copies.write)
-    answers = await _ask([copies[place].read(record.id, offset, 1) for place in asked])
-    absences = 0
-    causes = []
-    for place, answer in zip(asked, answers, strict=True):
-        if isinstance(answer, list):
-            found: Batch = answer[0]
-            return found
-        if isinstance(answer, DanubeError):
-            causes.append(f"{answer.code}: {answer}")
-            absences += counts_as_absence(answer, fenced=place in fenced)
-    if proves_absence(absences, record.copies):
-        return None
-    raise LedgerUnrecoverable(f"ledger {record.id}, offset {offset}: {absences} true absences are too few: {causes}")
+    async def _finish_first(self) -> None:
+        """The oldest of them has its ack quorum when this returns."""
+        record = self._record
+        first = self._finishing.popleft()
+        batch, answers = first.batch, first.answers
+        skipped = record.copies.write - answers.asked
 
+        def acks() -> int:
+            return len(answers.results)
 
-async def _finish(record: LedgerRecord, epoch: Epoch, batch: Batch, offset: int, copies: Sequence[StorageNode]) -> None:
-    """Brings an entry that may have been acknowledged to its ack quorum, under its old stamp."""
-    if batch.base_offset != offset:
-        raise LedgerUnrecoverable(f"ledger {record.id}: an entry starts at {batch.base_offset}, not at {offset}")
-    asked = write_set(copies, offset, record.copies.write)
-    answers = await _ask([node.append(record.id, epoch, batch, offset - 1) for node in asked])
-    acks = sum(answer is None for answer in answers)
-    if not acknowledged(acks, record.copies):
-        causes = [str(answer) for answer in answers if isinstance(answer, DanubeError)]
-        raise LedgerUnrecoverable(f"ledger {record.id}, offset {offset}: {acks} nodes took it again: {causes}")
-
-
-async def _ask(futures: Sequence[Future[Any]]) -> list[object]:
-    """Every answer, in order; errors are answers too, bugs are not."""
-    answers = await asyncio.gather(*futures, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException) and not isinstance(answer, DanubeError):
-            raise answer
-    return list(answers)
+        await answers.until(
+            lambda: acknowledged(acks(), record.copies) or out_of_reach(skipped + len(answers.errors), record.copies)
+        )
+        if not acknowledged(acks(), record.copies):
+            raise LedgerUnrecoverable(
+                f"ledger {record.id}, offset {batch.base_offset}: {acks()} nodes took it again: {answers.causes}"
+            )
+        self._confirmed = batch.last_offset
+        self._finishing_bytes -= batch.size

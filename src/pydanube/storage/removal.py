@@ -16,7 +16,7 @@ from pydanube.ports.catalog import Catalog
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.cold import ColdReader
-from pydanube.storage.stream import GONE
+from pydanube.storage.copies import GONE
 
 TABLE_LOG = "_delta_log/"
 

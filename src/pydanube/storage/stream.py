@@ -19,13 +19,13 @@ from pydanube.base.errors import (
     CatalogConflict,
     DanubeError,
     EntryMissing,
+    MetadataBusy,
     NodeClosed,
-    NodeReplaced,
     OffsetNotConfirmed,
     OwnershipLost,
     SegmentMissing,
 )
-from pydanube.base.ids import NO_OFFSET, Epoch
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
 from pydanube.ledger.retention import LedgerInfo
@@ -35,13 +35,13 @@ from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.cold import ColdReader
+from pydanube.storage.copies import GONE, CopyReader
 from pydanube.storage.recovery import recover_ledger
-from pydanube.storage.writer import LedgerWriter
+from pydanube.storage.writer import LedgerWriter, looked_at
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 RETRY_TIMES_MAX = 10  # the longest pause between attempts, in first pauses
-GONE = (EntryMissing, NodeReplaced)  # this copy does not have it and never will
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ class Stream:
         self._append_time = 0
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
+        self._copies = CopyReader(name, nodes, self._end)
         self._sweeping: Task[None] | None = None  # what could not be deleted from its nodes at once
 
     @classmethod
@@ -238,13 +239,13 @@ class Stream:
         ledger = self._record.ledger_at(offset)
         offset = max(offset, ledger.first)
         try:
-            return await self._read_ledger(ledger, offset, bytes_max)
+            return await self._copies.read(ledger, offset, bytes_max)
         except DanubeError as error:
             if offset < self._record.cold.end:  # evicted just now, or this copy of it is damaged
                 return await self._read_cold(offset, bytes_max)
             if not isinstance(error, EntryMissing) or ledger.durability is not Durability.BUFFERED:
                 raise
-            return await self.read(await self._behind_gap(ledger, offset), bytes_max)
+            return await self.read(await self._copies.behind_gap(ledger, offset), bytes_max)
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Batch]:
         record = self._record
@@ -262,49 +263,20 @@ class Stream:
             offset = max(plan.first, ledger.first)
             while offset <= min(plan.last, ledger.last):
                 try:
-                    batches = await self._read_ledger(ledger, offset, READ_AHEAD_BYTES)
+                    batches = await self._copies.read(ledger, offset, READ_AHEAD_BYTES)
                 except EntryMissing:
                     if ledger.durability is not Durability.BUFFERED:
                         raise
-                    offset = await self._behind_gap(ledger, offset)
+                    offset = await self._copies.behind_gap(ledger, offset)
                     continue
                 for batch in batches:
                     passed = max(0, offset - batch.base_offset)
                     yield batch.slice(passed, batch.count - passed)
                     offset = batch.last_offset + 1
 
-    async def _behind_gap(self, ledger: LedgerRecord, offset: int) -> int:
-        """A power cut took what was only buffered. If every copy says so, reading goes on at the next entry."""
-        answers = await asyncio.gather(
-            *(self._nodes.get(identity).find_next(ledger.id, offset) for identity in ledger.nodes),
-            return_exceptions=True,
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, GONE):
-                raise answer  # a copy that cannot be asked may have it
-        found = [answer for answer in answers if isinstance(answer, int)]
-        end = ledger.last if ledger.phase is Phase.SEALED else self.confirmed
-        following = min([first for first in found if first > offset], default=end + 1)
-        if following == offset or (following > end and ledger.phase is not Phase.SEALED):
-            raise EntryMissing(f"{self.name}: nothing is confirmed after offset {offset}")
-        log.warning("%s: offsets %d to %d were buffered and lost", self.name, offset, following - 1)
-        return following
-
-    async def _read_ledger(self, ledger: LedgerRecord, offset: int, bytes_max: int) -> list[Batch]:
-        """From the first copy that can serve it; `EntryMissing` only if every copy says that it has none."""
-        errors: list[DanubeError] = []
-        for identity in ledger.nodes:
-            try:
-                batches = await self._nodes.get(identity).read(ledger.id, offset, bytes_max)
-            except DanubeError as error:
-                errors.append(error)
-                continue
-            end = ledger.last if ledger.phase is Phase.SEALED else self.confirmed
-            visible = [batch for batch in batches if batch.last_offset <= end]
-            if visible:
-                return visible
-        others = [error for error in errors if not isinstance(error, GONE)]
-        raise others[0] if others else EntryMissing(f"{self.name}: no copy has offset {offset}")
+    def _end(self, ledger: LedgerRecord) -> int:
+        """The last offset of the ledger that anybody may see now."""
+        return ledger.last if ledger.phase is Phase.SEALED else self.confirmed
 
     # -- trimming ----------------------------------------------------------------------------------------------------
 
@@ -380,11 +352,11 @@ class Stream:
         )
         return not any(isinstance(answer, BaseException) and not isinstance(answer, GONE) for answer in answers)
 
-    async def _tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
-        """The end that the catalogue has decided; a node that misses it loses nothing."""
+    def _tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
+        """The end that the catalogue has decided. Nobody waits for it: a node that misses it loses nothing."""
         if last >= ledger.first:
-            sealings = [self._nodes.get(identity).seal(ledger.id, self.epoch, last) for identity in ledger.nodes]
-            await asyncio.gather(*sealings, return_exceptions=True)
+            for identity in ledger.nodes:
+                self._nodes.get(identity).seal(ledger.id, self.epoch, last).add_done_callback(looked_at)
 
     # -- opening and going on ------------------------------------------------------------------------------------------
 
@@ -439,7 +411,7 @@ class Stream:
         assert ledger is not None
         if ledger.epoch >= self.epoch and ledger.phase is Phase.OPEN:
             await self._store(self._record.taken_over(self._token))  # our own ledger failed: a new epoch fences it
-        await self._store(self._record.recovering(self.epoch))
+        await self._store(self._record.recovering(self.epoch))  # each attempt: it also shows whether we still own it
         ending = await recover_ledger(ledger, self.epoch, self._nodes)
         newest = ending.newest or max(
             self._append_time, self._clock.wall()
@@ -449,17 +421,24 @@ class Stream:
                 self.epoch, ledger.id, ending.last, ending.next_offset, bytes=ending.bytes, newest=newest
             )
         )
-        await self._tell_nodes(ledger, ending.last)
+        self._tell_nodes(ledger, ending.last)
 
     async def _begin(self, writer: LedgerWriter) -> None:
         """The ledger is durable in the catalogue before a node hears of it."""
         copies, durability = self._settings.copies, self._settings.durability
         nodes = tuple(self._nodes.choose(copies.replicas))
-        ledger_id = await self._catalog.next_ledger_id()
+        ledger_id = await self._next_ledger_id()
         ledger = new_ledger(ledger_id, self.epoch, self._record.next_offset, nodes, copies, durability)
         await self._store(self._record.opened(self.epoch, ledger))
         self._begun = self._clock.monotonic()
         await writer.begin(ledger)
+
+    async def _next_ledger_id(self) -> LedgerId:
+        while True:
+            try:
+                return await self._catalog.next_ledger_id()
+            except MetadataBusy:  # nothing has gone wrong that would end anything
+                await asyncio.sleep(self._settings.retry_seconds)
 
     def _failed(self, error: DanubeError) -> None:
         """A ledger cannot be written any more: go on in a new one."""
@@ -512,7 +491,7 @@ class Stream:
                 await self._begin(writer)
             self._confirmed = max(self._confirmed, last)
             self._finishing = None
-            await self._tell_nodes(full.record, last)
+            self._tell_nodes(full.record, last)
         except OwnershipLost as error:
             self._lose(error)
         except DanubeError as error:
@@ -553,7 +532,7 @@ class Stream:
             self._confirmed = max(self._confirmed, last)
             if seal:
                 await self._store(self._ended(writer, last))
-                await self._tell_nodes(writer.record, last)
+                self._tell_nodes(writer.record, last)
                 if last < writer.first:
                     await self._sweep()
         except DanubeError as error:

@@ -10,28 +10,16 @@ import asyncio
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 from pydanube.base.errors import DanubeError, LedgerFenced, NodeBusy, QuorumLost
 from pydanube.base.ids import Epoch
-from pydanube.base.limits import WRITER_LAG_BYTES_MAX, WRITER_WAITING_BYTES_MAX
+from pydanube.base.limits import BUSY_PAUSE_SECONDS, WRITER_WAITING_BYTES_MAX
 from pydanube.ledger.catalog import LedgerRecord
 from pydanube.ledger.quorum import acknowledged, out_of_reach, writable, write_set
 from pydanube.ports.storage import StorageNode, StorageNodes
+from pydanube.storage.copy_line import CopyLine, Entry
+from pydanube.storage.patience import Answers, Patience, next_pause
 from pydanube.wire.batch import Batch
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One batch on its way to its write set. `future` is the caller's alone: to cancel it gives up waiting, no more."""
-
-    batch: Batch
-    future: Future[None]
-    answer: Future[None] | None = None  # of the only node
-    acks: int = 0
-    failures: int = 0
-    cause: DanubeError | None = None
 
 
 class LedgerWriter:
@@ -51,12 +39,13 @@ class LedgerWriter:
         self.begun = False
         self._record: LedgerRecord | None = None
         self._only: StorageNode | None = None
-        self._nodes: list[StorageNode] = []
-        self._alive: list[StorageNode] = []
-        self._lag: list[int] = []  # bytes each node has not answered for
-        self._entries: deque[_Entry] = deque()  # not confirmed yet, in offset order
+        self._lines: list[CopyLine] = []  # to the nodes, by their place in the record
+        self._entries: deque[Entry] = deque()  # not confirmed yet, in offset order
         self._entries_bytes = 0
         self._watching = False
+        self._busy: asyncio.TimerHandle | None = None  # the only node has no room: entries are sent when this is due
+        self._pause = BUSY_PAUSE_SECONDS
+        self._patience = Patience()
         self._drained: Future[None] | None = None  # somebody waits until nothing is on its way
 
     @property
@@ -65,20 +54,23 @@ class LedgerWriter:
         return self._record
 
     async def begin(self, record: LedgerRecord) -> None:
-        """Makes the ledger on its nodes, enough of which must agree, and sends what was held back."""
+        """Makes the ledger on its nodes and sends what was held back, as soon as enough of them agree."""
         self._record = record
-        self._nodes = [self._pool.get(identity) for identity in record.nodes]
-        self._alive = list(self._nodes)
-        self._lag = [0] * len(self._nodes)
-        self._only = self._nodes[0] if len(self._nodes) == 1 and self._nodes[0].in_order else None
-        creations = [node.create(record.id, record.epoch, record.durability) for node in self._nodes]
-        answers = await asyncio.gather(*creations, return_exceptions=True)
-        for node, answer in zip(self._nodes, answers, strict=True):
-            if isinstance(answer, BaseException):
-                self._alive.remove(node)
-        if not writable(self._nodes, self._alive, record.copies):
-            causes = [answer for answer in answers if isinstance(answer, DanubeError)]
-            raise causes[0] if len(self._nodes) == 1 and causes else QuorumLost(f"ledger {record.id}: {causes}")
+        nodes = [self._pool.get(identity) for identity in record.nodes]
+        places = range(len(nodes))
+        self._only = nodes[0] if len(nodes) == 1 and nodes[0].in_order else None
+        creations = [self._patience.ask(node.create, record.id, record.epoch, record.durability) for node in nodes]
+        answers = Answers(dict(enumerate(creations)))
+        await answers.until(lambda: writable(places, answers.results, record.copies))
+        if not writable(places, answers.results, record.copies):
+            raise answers.errors[0] if len(nodes) == 1 else QuorumLost(f"ledger {record.id}: {answers.causes}")
+        if self._only is None:
+            self._lines = [CopyLine(node, record, lambda: self.confirmed, self._verdict) for node in nodes]
+            for line, creation in zip(self._lines, creations, strict=True):
+                if creation.done():
+                    line.made(creation)
+                else:
+                    creation.add_done_callback(line.made)
         self.begun = True
         for entry in list(self._entries):
             self._send(entry)
@@ -98,16 +90,18 @@ class LedgerWriter:
         self.oldest = self.oldest or append_time
         self.newest = append_time
         self._entries_bytes += stamped.size
-        entry = _Entry(stamped, self._loop.create_future())
+        entry = Entry(stamped, self._loop.create_future())
         self._entries.append(entry)
         if self.begun:
             self._send(entry)
         return stamped, entry.future
 
-    def _send(self, entry: _Entry) -> None:
+    def _send(self, entry: Entry) -> None:
         if self._only is None:
             self._send_copies(entry)
             return
+        if self._busy is not None:
+            return  # it is sent with the others that wait
         answer = entry.answer = self._only.append(self.record.id, self._epoch, entry.batch, self.confirmed)
         if not self._watching:
             self._watch(answer)
@@ -124,55 +118,67 @@ class LedgerWriter:
         entries = self._entries
         while entries and (answer := entries[0].answer) is not None and answer.done():
             error = answer.exception()
+            if isinstance(error, NodeBusy):
+                self._wait_out()
+                return
             if error is not None:
                 self._fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
                 return
+            self._pause = BUSY_PAUSE_SECONDS
             self._confirm(entries.popleft())
         if entries and (answer := entries[0].answer) is not None:
             self._watch(answer)
 
+    def _wait_out(self) -> None:
+        """A busy node has refused the oldest entry and so all behind it; they are sent again in a moment."""
+        for entry in self._entries:
+            if entry.answer is not None:
+                entry.answer.add_done_callback(looked_at)
+                entry.answer = None
+        self._busy = self._loop.call_later(self._pause, self._send_again)
+        self._pause = next_pause(self._pause)
+
+    def _send_again(self) -> None:
+        self._busy = None
+        for entry in self._entries:
+            self._send(entry)
+            if entry.answer is not None and entry.answer.done() and entry.answer.exception() is not None:
+                return  # still busy, or worse: whoever watches the oldest answer comes to it
+
     # -- several nodes -----------------------------------------------------------------------------------------------
 
-    def _send_copies(self, entry: _Entry) -> None:
-        record, batch = self.record, entry.batch
-        for node in write_set(self._nodes, batch.base_offset, record.copies.write):
-            place = self._nodes.index(node)
-            if node not in self._alive:
+    def _send_copies(self, entry: Entry) -> None:
+        for line in write_set(self._lines, entry.batch.base_offset, self.record.copies.write):
+            if line.alive:
+                line.send(entry)
+            else:
                 entry.failures += 1
-                continue
-            self._lag[place] += batch.size
-            answer = node.append(record.id, record.epoch, batch, self.confirmed)
-            answer.add_done_callback(partial(self._answered, entry, place))
-            if self._lag[place] > WRITER_LAG_BYTES_MAX:  # too far behind: the others must do
-                self._alive.remove(node)
         self._settle(entry)
 
-    def _answered(self, entry: _Entry, place: int, answer: Future[None]) -> None:
-        self._lag[place] -= entry.batch.size
-        error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
+    def _verdict(self, entry: Entry, error: DanubeError | None) -> None:
         if error is None:
             entry.acks += 1
         else:
             entry.failures += 1
-            entry.cause = error if isinstance(error, DanubeError) else DanubeError(str(error))
-            if self._nodes[place] in self._alive:
-                self._alive.remove(self._nodes[place])  # it has a gap now; recovery or a new ledger goes on without it
+            entry.cause = error
         self._settle(entry)
 
-    def _settle(self, entry: _Entry) -> None:
+    def _settle(self, entry: Entry) -> None:
         if self.failure is not None:
             return
         copies = self.record.copies
         if not acknowledged(entry.acks, copies):
             if out_of_reach(entry.failures, copies):
-                self._fail(QuorumLost(f"ledger {self.record.id}, offset {entry.batch.base_offset}: {entry.cause}"))
+                lost = QuorumLost(f"ledger {self.record.id}, offset {entry.batch.base_offset}: {entry.cause}")
+                lost.__cause__ = entry.cause
+                self._fail(lost)
             return
         while self._entries and acknowledged(self._entries[0].acks, copies):
             self._confirm(self._entries.popleft())
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
 
-    def _confirm(self, entry: _Entry) -> None:
+    def _confirm(self, entry: Entry) -> None:
         batch = entry.batch
         self.confirmed = batch.base_offset + batch.count - 1
         self._entries_bytes -= batch.size
@@ -187,11 +193,16 @@ class LedgerWriter:
         self.failure = error
         for entry in self._entries:
             if entry.answer is not None:
-                entry.answer.add_done_callback(_looked_at)
+                entry.answer.add_done_callback(looked_at)
             if not entry.future.done():
                 entry.future.set_exception(error)
                 entry.future.exception()  # whoever waits still gets it; whoever does not is not nagged
         self._entries.clear()
+        self._patience.end()
+        if self._busy is not None:
+            self._busy.cancel()
+        for line in self._lines:
+            line.drop(error)
         self._tell_drained()
         self._report(error)
 
@@ -215,8 +226,8 @@ class LedgerWriter:
         return self.confirmed
 
 
-def _looked_at(answer: Future[None]) -> None:
-    """What a node says of an entry that was given up is no news."""
+def looked_at(answer: Future[None]) -> None:
+    """What a node says is no news: the entry was given up, or the node loses nothing by not having heard."""
     if not answer.cancelled():
         answer.exception()
 
