@@ -20,6 +20,7 @@ from pydanube.base.errors import (
     PolicyInvalid,
     ProducerLimitReached,
     QuotaReached,
+    SubscriptionConsumerLimitReached,
     TopicLimitReached,
 )
 from pydanube.base.limits import KIB, UNCONFIRMED_ALONE_BYTES_MAX
@@ -90,6 +91,24 @@ def test_a_lower_limit_lets_those_who_are_there_stay_and_refuses_new_ones(tmp_pa
             await limit(client, producers_max=3, topics_max=None)
             async with client.producer(TOPIC), client.producer("/default/another"):
                 pass
+
+    run(tmp_path, life)
+
+
+def test_a_subscription_has_no_more_consumers_than_its_policy_says(tmp_path: Path) -> None:
+    async def life(server: Server, client: pydanube.Client) -> None:
+        await limit(client, consumers_per_subscription_max=2)
+        opened = [client.consumer(TOPIC, subscription="s", type="shared") for _ in range(5)]
+        done = await asyncio.gather(*(each.open() for each in opened), return_exceptions=True)
+        refused = [each for each in done if isinstance(each, BaseException)]
+        assert len(refused) == 3
+        assert all(isinstance(each, SubscriptionConsumerLimitReached) for each in refused)
+        async with client.consumer(TOPIC, subscription="another", type="shared"):
+            pass
+        await client.admin.alter_topic(TOPIC, policies={"consumers_per_subscription_max": 3})
+        async with client.consumer(TOPIC, subscription="s", type="shared"):
+            with pytest.raises(SubscriptionConsumerLimitReached, match="at most 3"):
+                await client.consumer(TOPIC, subscription="s", type="shared").open()
 
     run(tmp_path, life)
 

@@ -37,6 +37,29 @@ SUB = f"{ORDERS}/subscriptions/workers"
 # -- what there is -----------------------------------------------------------------------------------------------------
 
 
+def test_topics_of_all_namespaces_are_listed_page_by_page(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        for name in ("default-2", "shop"):
+            assert (await http.ask("PUT", f"/api/v1/namespaces/{name}", {})).status == 201
+        for path in ("shop/a", "default/z", "default-2/m", "default/b"):
+            assert (await http.ask("PUT", f"/api/v1/topics/{path}", {})).status == 201
+        expected = ["/default-2/m", "/default/b", "/default/z", "/shop/a"]
+        whole = (await http.ask("GET", "/api/v1/topics")).json
+        assert ([each["topic"] for each in whole["topics"]], whole["more"]) == (expected, False)
+        found: list[str] = []
+        more = True
+        while more:
+            after = quote(found[-1], safe="") if found else ""
+            page = (await http.ask("GET", f"/api/v1/topics?limit=1&after={after}")).json
+            found += [each["topic"] for each in page["topics"]]
+            more = page["more"]
+        assert found == expected
+        last = (await http.ask("GET", "/api/v1/topics/default?after=b")).json
+        assert [each["topic"] for each in last["topics"]] == ["/default/z"]
+
+    with_http(tmp_path, story)
+
+
 def test_every_verb_that_needs_no_connection_has_a_route() -> None:
     operations = [route.operation for route in make_router().routes]
     assert sorted(operations) == sorted(set(operations))

@@ -22,10 +22,11 @@ from pydanube.base.errors import (
     TopicClosed,
 )
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import UNUSED_SUBSCRIPTION_SECONDS
 from pydanube.broker import best_effort_topic
 from pydanube.broker.best_effort_topic import BestEffortSubscription, BestEffortTopic
 from pydanube.broker.delivery import Delivery
-from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.clock import Clock
@@ -288,3 +289,40 @@ def test_each_message_reaches_a_subscription_once_or_is_counted(
         assert all(basket.offsets == sorted(basket.offsets) for basket in everybody)
 
     run(main)
+
+
+@pytest.mark.parametrize("seconds", [None, 5])
+def test_a_subscription_that_nobody_uses_ends_and_one_that_is_used_stays(seconds: int | None) -> None:
+    class Hand(StoppedClock):
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    async def main() -> None:
+        clock = Hand()
+        topic = BestEffortTopic("/default/t", clock, TopicOptions(unused_subscription_seconds=seconds))
+        longest = seconds or UNUSED_SUBSCRIPTION_SECONDS
+        for name in ("unused", "used", "used again"):
+            await topic.subscribe(name, SHARED)
+        used = Basket(topic, topic.subscriptions["used"], 1)
+        topic.tick()
+        clock.now += longest - 1
+        topic.tick()
+        assert list(topic.subscriptions) == ["unused", "used", "used again"]
+        again = Basket(topic, topic.subscriptions["used again"], 1)
+        topic.tick()
+        topic.subscriptions["used again"].leave(again.id, crashed=False)
+        clock.now += 1
+        topic.tick()
+        assert list(topic.subscriptions) == ["used", "used again"]
+        topic.subscriptions["used"].leave(used.id, crashed=True)
+        clock.now += longest
+        topic.tick()
+        assert list(topic.subscriptions) == ["used"], "its time has only begun"
+        clock.now += longest
+        topic.tick()
+        assert topic.subscriptions == {}
+        await topic.subscribe("unused", KEY_SHARED)  # as a new one
+
+    asyncio.run(main())

@@ -87,6 +87,20 @@ def test_topics_are_made_described_listed_and_deleted(broker: Broker, topic: str
     asyncio.run(run())
 
 
+def test_the_only_broker_leads_and_no_other_can_be_activated(broker: Broker) -> None:
+    async def run() -> None:
+        async with channel(broker.admin_target) as opened:
+            [alone] = (await ask(opened, f"{BROKERS}/ListBrokers")).brokers
+            assert (alone.broker_role, alone.broker_status) == ("Cluster_Leader", "active")
+            assert alone.metrics_addr == broker.url
+            assert (await ask(opened, f"{BROKERS}/GetLeaderBroker")).leader == alone.broker_id
+            assert (await ask(opened, f"{BROKERS}/ActivateBroker", broker_id=alone.broker_id)).success
+            for other in ("2", ""):
+                assert await status_of(ask(opened, f"{BROKERS}/ActivateBroker", broker_id=other)) is MISSING
+
+    asyncio.run(run())
+
+
 def test_a_subscription_is_deleted_when_nobody_uses_it(broker: Broker, topic: str) -> None:
     async def run() -> None:
         async with channel(broker.target) as opened:

@@ -137,3 +137,16 @@ def test_the_number_of_keys_and_bytes_is_bounded(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MetadataFull):
         state.decide((), [("c", bytes(200))])
     state.decide((), [("a", None), ("b", None)])
+
+
+@pytest.mark.parametrize("prefix", ["", "a", "a/", "b", "é", "zz"])
+@pytest.mark.parametrize("after", ["", "a/", "a/1", "a/15", "b", "zzz"])
+@pytest.mark.parametrize("limit", [None, 0, 1, 3, 100])
+def test_a_scan_begins_behind_a_key_and_ends_at_its_limit(prefix: str, after: str, limit: int | None) -> None:
+    state = MetadataState()
+    names = ["a", "a/1", "a/2", "a/3", "ab", "b", "b/1", "z", "é", "é1"]
+    state.load(1, [(name, Entry(name.encode(), 1), NO_SESSION) for name in names])
+    every = [name for name in names if name.startswith(prefix)]
+    expected = [name for name in every if not after or name > after][:limit]
+    assert [key for key, _ in state.scan(prefix, after=after, limit=limit)] == expected
+    assert state.count(prefix) == len(every)

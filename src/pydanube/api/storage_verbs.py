@@ -9,8 +9,9 @@ import asyncio
 from typing import Any
 
 from pydanube.api.fields import number, text
-from pydanube.api.verbs import VERBS, Caller, limit_of, page, tiers_of, verb
+from pydanube.api.verbs import VERBS, Caller, limit_of, page, tiers_of, topics_behind, verb
 from pydanube.base.errors import TopicNotFound
+from pydanube.broker.directory import TopicRecord
 from pydanube.broker.tiers import Part, Uploaded, Verified
 from pydanube.broker.topic import Topic
 from pydanube.wire.objects import Object
@@ -52,8 +53,13 @@ async def usage(caller: Caller, fields: Object) -> Object:
 async def list_usage(caller: Caller, fields: Object) -> Object:
     """Of the topics of a namespace that keep messages, by name."""
     namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), limit_of(fields)
-    known = caller.service.topics(caller.principal, namespace)
-    found = [record for record in known if record.name.name > after and record.reliable]
+    found: list[TopicRecord] = []
+    more = True
+    while more and len(found) <= limit:
+        known = topics_behind(caller, namespace, after, limit)
+        found += [record for record in known if record.reliable]
+        more = len(known) > limit
+        after = known[-1].name.name if known else after
     usages: list[Object] = []
     for count, record in enumerate(found[:limit], 1):
         try:

@@ -127,8 +127,20 @@ async def create_topic(caller: Caller, fields: Object) -> Object:
 @verb("topic.list")
 async def list_topics(caller: Caller, fields: Object) -> Object:
     namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), limit_of(fields)
-    known = caller.service.topics(caller.principal, namespace)
-    found = [record for record in known if record.name.name > after]
+    found = topics_behind(caller, namespace, after, limit)
+    return page("topics", [_described(record) for record in found[:limit]], len(found) > limit)
+
+
+def topics_behind(caller: Caller, namespace: str, after: str, limit: int) -> list[TopicRecord]:
+    """The next `limit` of a namespace behind the one of that name, and one more if there are more."""
+    return caller.service.topics(caller.principal, namespace, f"/{namespace}/{after}", limit + 1)
+
+
+@verb("topic.list_all")
+async def list_all_topics(caller: Caller, fields: Object) -> Object:
+    """Of all namespaces; `after` is a topic's whole name."""
+    limit = limit_of(fields)
+    found = caller.service.topics(caller.principal, None, text(fields, "after", ""), limit + 1)
     return page("topics", [_described(record) for record in found[:limit]], len(found) > limit)
 
 

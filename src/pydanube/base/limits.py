@@ -103,6 +103,7 @@ PARTITIONS_MAX = 1024  # of one topic
 NAMESPACES_MAX = 10_000
 TOPICS_OPENING_MAX = 64  # topics that are taken at once; the others wait their turn
 TOPICS_REOPENING = 4  # of these, those that nobody has asked for, after a start: whoever asks waits for few
+UNUSED_SUBSCRIPTION_SECONDS = 60  # without a consumer, after which a subscription of a topic that keeps nothing ends
 HOUSE_TURNS = 8  # topics whose housekeeping is under way at a time: most of it waits for a disk
 HOUSE_TURN_SECONDS = 0.5  # after which a topic is waited for apart, and the next one gets its turn
 HOUSE_SLOW_TURNS_MAX = 1_000  # waited for apart: each may hold a batch that it reads

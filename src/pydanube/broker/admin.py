@@ -278,10 +278,6 @@ def _kept(opened: Opened, host: AnySubscription) -> SubscriptionHost:
     return host
 
 
-def _name(host: AnySubscription) -> str:
-    return host.name if isinstance(host, BestEffortSubscription) else host.known.name
-
-
 def _bounds(opened: Opened) -> tuple[int, int]:
     topic = opened.topic
     return (topic.ledger.first, topic.ledger.confirmed_end) if isinstance(topic, Topic) else (topic.published,) * 2

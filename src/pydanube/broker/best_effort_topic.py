@@ -22,7 +22,7 @@ from pydanube.base.errors import (
     TopicClosed,
 )
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import SUBSCRIPTIONS_MAX
+from pydanube.base.limits import SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
 from pydanube.broker.delivery import Consumer, ConsumerSink, Delivery, keys_of
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.rates import SECOND, Rate, rate_of
@@ -40,7 +40,7 @@ EPOCH = 1  # of every stamp: nobody else will ever read it
 
 
 class BestEffortSubscription:
-    """Its consumers and what they missed. Lives as long as its topic does on this broker."""
+    """Its consumers and what they missed. Ends with its topic, or when nobody has used it for long."""
 
     def __init__(self, name: str, kind: SubscriptionKind, done: Future[None]) -> None:
         self.name = name
@@ -53,6 +53,7 @@ class BestEffortSubscription:
         self.rate: Rate | None = None  # what goes beyond it is dropped
         self._done = done
         self._closed = False
+        self.unused_since: int | None = None  # when it was first seen without a consumer, monotonic; µs
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None:
         if self._closed:
@@ -138,6 +139,19 @@ class BestEffortTopic:
         self.options = options
         for host in self.subscriptions.values():
             host.rate = self._rate()
+
+    def tick(self) -> None:
+        """To be called every second or so: subscriptions that nobody has used for long end."""
+        now = int(self._clock.monotonic() * SECOND)
+        longest = (self.options.unused_subscription_seconds or UNUSED_SUBSCRIPTION_SECONDS) * SECOND
+        for host in list(self.subscriptions.values()):
+            if host.consumers:
+                host.unused_since = None
+            elif host.unused_since is None:
+                host.unused_since = now
+            elif now - host.unused_since >= longest:
+                del self.subscriptions[host.name]
+                host.close(SubscriptionNotFound(f"nobody used subscription {host.name!r} of {self.name}, and it ended"))
 
     def _rate(self) -> Rate | None:
         return rate_of(self.options.dispatch_messages_per_second, self.options.dispatch_bytes_per_second)

@@ -33,10 +33,12 @@ from pydanube.base.limits import NAMESPACES_MAX, PARTITIONS_MAX
 from pydanube.base.names import TopicName, check_namespace
 from pydanube.broker.notes import Notes
 from pydanube.broker.policies import Policies
+from pydanube.metadata.records import Entry
 from pydanube.ports.metadata import MetadataStore
 
 DEFAULT, SYSTEM = "default", "system"
 _NEXT = "ids/topics"
+_TOPICS = "topics/"
 IDS_AT_ONCE = 1_000
 _STREAM = re.compile(r"t([0-9]+)(?:\.[0-9]+)?(?:#state)?", re.ASCII)
 
@@ -143,7 +145,7 @@ class Directory:
         self.policies(name)
         if name in (DEFAULT, SYSTEM):
             raise RequestInvalid(f"the namespace {name} is always there and cannot be deleted")
-        if topics := len(self.topics(name)):
+        if topics := self.topic_count(name):
             raise NamespaceNotEmpty(f"namespace {name} has topics: {topics}")
 
     async def delete_namespace(self, name: str) -> None:
@@ -155,10 +157,14 @@ class Directory:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    def topics(self, namespace: str) -> list[TopicRecord]:
-        prefix = f"topics/{namespace}/"
-        found = self._store.scan(prefix)
-        return [TopicRecord.decode(TopicName(namespace, key[len(prefix) :]), entry.value) for key, entry in found]
+    def topics(self, namespace: str | None, after: str = "", limit: int | None = None) -> list[TopicRecord]:
+        """In the order of their names, behind the topic `after`, which need not be there; None is all namespaces."""
+        prefix = _TOPICS if namespace is None else f"{_TOPICS}{namespace}/"
+        found = self._store.scan(prefix, after=f"{_TOPICS}{after[1:]}", limit=limit)
+        return [_record(key, entry) for key, entry in found]
+
+    def topic_count(self, namespace: str) -> int:
+        return self._store.count(f"{_TOPICS}{namespace}/")
 
     def kept_places(self) -> Iterator[TopicName]:
         """Of all topics that keep messages as there are now, read one at a time: there may be many."""
@@ -167,13 +173,12 @@ class Directory:
 
     def everything(self) -> Iterator[TopicRecord]:
         """All topics of all namespaces as there are now, read one at a time."""
-        for key, entry in self._store.scan("topics/"):
-            _, namespace, name = key.split("/")
-            yield TopicRecord.decode(TopicName(namespace, name), entry.value)
+        for key, entry in self._store.scan(_TOPICS):
+            yield _record(key, entry)
 
     def ids(self) -> frozenset[int]:
         """The numbers of all topics."""
-        return frozenset(json.loads(entry.value)["id"] for _, entry in self._store.scan("topics/"))
+        return frozenset(json.loads(entry.value)["id"] for _, entry in self._store.scan(_TOPICS))
 
     def find(self, name: TopicName) -> TopicRecord | None:
         entry = self._store.get(_topic_key(name))
@@ -213,7 +218,7 @@ class Directory:
             checks = [(key, 0), (_namespace_key(name.namespace), namespace.version)]
             changes: list[tuple[str, bytes | None]] = [(key, record.encode())]
             if limit is not None:  # one at a time, so that two cannot both be the last
-                if len(self._store.scan(f"topics/{name.namespace}/")) >= limit:
+                if self.topic_count(name.namespace) >= limit:
                     raise TopicLimitReached(f"namespace {name.namespace} may have {limit} topics, and has them")
                 turn = self._store.get(_turn_key(name.namespace))
                 checks.append((_turn_key(name.namespace), 0 if turn is None else turn.version))
@@ -280,6 +285,11 @@ class Directory:
                 await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
 
+def _record(key: str, entry: Entry) -> TopicRecord:
+    _, namespace, name = key.split("/")
+    return TopicRecord.decode(TopicName(namespace, name), entry.value)
+
+
 def topic_of_stream(stream: str) -> int | None:
     """The number of the topic that a stream belongs to; None if it is no topic's."""
     found = _STREAM.fullmatch(stream)
@@ -296,7 +306,7 @@ def _turn_key(namespace: str) -> str:
 
 
 def _topic_key(name: TopicName) -> str:
-    return f"topics/{name.namespace}/{name.name}"
+    return f"{_TOPICS}{name.namespace}/{name.name}"
 
 
 def _encode(policies: Policies) -> bytes:

@@ -16,6 +16,7 @@ from pydanube.base.errors import (
     PolicyInvalid,
     ProducerLimitReached,
     QuotaReached,
+    SubscriptionConsumerLimitReached,
     SubscriptionLimitReached,
     TopicExclusive,
     TopicNotFound,
@@ -158,6 +159,13 @@ class Opened:
         if limit is not None and len(self.consumers) >= limit:
             raise ConsumerLimitReached(f"{self.name} has {len(self.consumers)} consumers, at most {limit}")
 
+    def check_subscription(self, host: AnySubscription) -> None:
+        limit, name = self.policies.consumers_per_subscription_max, name_of(host)
+        if limit is not None and len(host.consumers) >= limit:
+            raise SubscriptionConsumerLimitReached(
+                f"subscription {name!r} of {self.name} has {len(host.consumers)} consumers, at most {limit}"
+            )
+
     def check_subscriptions(self, name: str) -> None:
         limit, known = self.policies.subscriptions_max, self.topic.subscriptions
         if limit is not None and name not in known and len(known) >= limit:
@@ -193,6 +201,10 @@ class Opened:
         return receipt
 
 
+def name_of(host: AnySubscription) -> str:
+    return host.name if isinstance(host, BestEffortSubscription) else host.known.name
+
+
 def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
     retention = None
     if policies.retention_seconds is not None or policies.retention_bytes is not None:
@@ -204,6 +216,7 @@ def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
         backlog=policies.backlog,
         dispatch_messages_per_second=policies.dispatch_messages_per_second,
         dispatch_bytes_per_second=policies.dispatch_bytes_per_second,
+        unused_subscription_seconds=policies.unused_subscription_seconds,
         table=DELTA if policies.table == DELTA else None,
     )
 

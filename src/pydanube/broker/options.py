@@ -29,6 +29,7 @@ class TopicOptions:
     backlog: BacklogQuota | None = None
     dispatch_messages_per_second: int | None = None  # to each subscription
     dispatch_bytes_per_second: int | None = None
+    unused_subscription_seconds: int | None = None  # of a topic that keeps nothing; None is its default
     table: str | None = None  # what its segments are a table of: "delta"
     ledger_bytes: int = 256 * 1024 * 1024
     ledger_seconds: float = 4 * 3600.0

@@ -24,6 +24,7 @@ class Policies:
 
     producers_max: int | None = None
     consumers_max: int | None = None
+    consumers_per_subscription_max: int | None = None
     subscriptions_max: int | None = None
     topics_max: int | None = None  # of the namespace
     namespace_bytes_max: int | None = None  # stored by all topics of the namespace
@@ -38,6 +39,7 @@ class Policies:
     retention_seconds: int | None = None
     retention_bytes: int | None = None
     ttl_seconds: int | None = None
+    unused_subscription_seconds: int | None = None  # of topics that are not reliable; see `BestEffortTopic`
     table: str | None = None  # `delta`: what is in object storage is a table of it, too; `none` for one topic not
 
     def __post_init__(self) -> None:
@@ -71,6 +73,8 @@ class Policies:
                 raise PolicyInvalid(f"{name} is for namespaces, not for {topic}")
             if name in OF_RELIABLE and not reliable:
                 raise NotReliable(f"{topic} keeps nothing, so it has no {name}")
+            if name in OF_BEST_EFFORT and reliable:
+                raise PolicyInvalid(f"{name} is for topics that are not reliable; use idle_seconds of a subscription")
 
     @property
     def backlog(self) -> BacklogQuota | None:
@@ -100,9 +104,12 @@ OF_RELIABLE = (
     "table",
 )
 
+OF_BEST_EFFORT = ("unused_subscription_seconds",)
+
 _BOUNDS: dict[str, int] = {
     "producers_max": PRODUCERS_MAX,
     "consumers_max": CONSUMERS_MAX,
+    "consumers_per_subscription_max": CONSUMERS_MAX,
     "subscriptions_max": SUBSCRIPTIONS_MAX,
     "topics_max": NUMBER_MAX,
     "namespace_bytes_max": NUMBER_MAX,
@@ -116,4 +123,5 @@ _BOUNDS: dict[str, int] = {
     "retention_seconds": NUMBER_MAX,
     "retention_bytes": NUMBER_MAX,
     "ttl_seconds": NUMBER_MAX,
+    "unused_subscription_seconds": NUMBER_MAX,
 }

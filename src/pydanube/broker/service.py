@@ -285,9 +285,13 @@ class Service:
             parse_topic(name), reliable=reliable, partitions=partitions, durability=durability, policies=policies
         )
 
-    def topics(self, principal: Principal, namespace: str) -> list[TopicRecord]:
-        self._directory.policies(namespace)  # which must exist
-        return self._directory.topics(namespace)
+    def topics(
+        self, principal: Principal, namespace: str | None, after: str = "", limit: int | None = None
+    ) -> list[TopicRecord]:
+        """Of a namespace, or of all, in the order of their names; behind the topic `after`, at most `limit`."""
+        if namespace is not None:
+            self._directory.policies(namespace)  # which must exist
+        return self._directory.topics(namespace, after, limit)
 
     async def alter_topic(
         self, principal: Principal, name: str, *, partitions: int | None, policies: Mapping[str, Any]
@@ -401,6 +405,7 @@ class Service:
         if resume not in (None, opened.mark(host)):
             raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription has its name now")
         opened.check_consumers()  # others may have been quicker
+        opened.check_subscription(host)
         consumer = opened.topic.connect(host, name, sink, filters)  # type: ignore[arg-type]
         self._numbers += 1
         hold = opened.consumers[self._numbers] = ConsumerHold(self._numbers, opened, host, consumer)
@@ -549,6 +554,10 @@ class Service:
     @property
     def surroundings(self) -> Surroundings:
         return self._around
+
+    @property
+    def stopping(self) -> bool:
+        return self._closed
 
     def _check_open(self) -> None:
         if self._closed:

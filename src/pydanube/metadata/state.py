@@ -6,7 +6,7 @@ replays a transaction once it is durable, or forgets all that wait if the log fa
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -54,16 +54,23 @@ class MetadataState:
     def get(self, key: str) -> Entry | None:
         return self._entries.get(key)
 
-    def scan(self, prefix: str) -> list[tuple[str, Entry]]:
-        """Every key that starts so, in order."""
-        found = []
+    def scan(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[tuple[str, Entry]]:
+        """Every key that starts so, in order; those behind `after`, at most `limit` of them."""
         keys, entries = self._keys, self._entries
-        for at in range(bisect_left(keys, prefix), len(keys)):
-            key = keys[at]
-            if not key.startswith(prefix):
-                break
-            found.append((key, entries[key]))
-        return found
+        start = max(bisect_left(keys, prefix), bisect_right(keys, after))
+        end = self._end(prefix, start)
+        end = end if limit is None else min(end, start + limit)
+        return [(key, entries[key]) for key in keys[start:end]]
+
+    def count(self, prefix: str) -> int:
+        """How many keys start so; costs nothing, however many they are."""
+        start = bisect_left(self._keys, prefix)
+        return self._end(prefix, start) - start
+
+    def _end(self, prefix: str, start: int) -> int:
+        """The place behind the last key that starts so."""
+        size = len(prefix)
+        return bisect_right(self._keys, prefix, start, key=lambda key: key[:size])
 
     def bound(self, session: int) -> list[str]:
         """The keys that go with the session."""

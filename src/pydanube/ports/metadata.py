@@ -32,8 +32,12 @@ class MetadataStore(Protocol):
 
     def get(self, key: str) -> Entry | None: ...
 
-    def scan(self, prefix: str) -> list[tuple[str, Entry]]:
-        """Every key that starts with `prefix`, sorted."""
+    def scan(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[tuple[str, Entry]]:
+        """Every key that starts with `prefix`, sorted; those behind `after`, at most `limit` of them."""
+        ...
+
+    def count(self, prefix: str) -> int:
+        """How many keys start with `prefix`."""
         ...
 
     async def transact(

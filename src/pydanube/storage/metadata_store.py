@@ -105,8 +105,11 @@ class LocalStore(ABC):
     def get(self, key: str) -> Entry | None:
         return self._state.get(key)
 
-    def scan(self, prefix: str) -> list[tuple[str, Entry]]:
-        return self._state.scan(prefix)
+    def scan(self, prefix: str, *, after: str = "", limit: int | None = None) -> list[tuple[str, Entry]]:
+        return self._state.scan(prefix, after=after, limit=limit)
+
+    def count(self, prefix: str) -> int:
+        return self._state.count(prefix)
 
     async def transact(
         self, checks: Sequence[Check], changes: Sequence[ChangeAsked], *, session: int = NO_SESSION

@@ -12,12 +12,14 @@ from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.consumers import NUMBERS
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import (
+    BrokerNotFound,
     ConsumerBusy,
     NotReliable,
     NotServed,
     PolicyInvalid,
     RequestInvalid,
     SubscriptionNotFound,
+    TopicClosed,
 )
 from pydanube.base.limits import LISTED_MAX
 from pydanube.base.names import parse_topic
@@ -48,20 +50,26 @@ class BrokerAdmin:
         answer.brokers.add(
             broker_id=BROKER,
             broker_addr=self._face.url,
-            broker_role="None",
+            broker_role="Cluster_Leader",
             admin_addr=self._face.admin_url,
             metrics_addr=self._face.url,
-            broker_status="active",
+            broker_status="draining" if self._face.service.stopping else "active",
         )
         return answer
 
     async def get_leader_broker(self, call: Call, request: Any) -> Any:
-        return admin.BrokerResponse(leader="not_found")
+        """The only broker there is decides everything."""
+        return admin.BrokerResponse(leader=BROKER)
 
     async def list_namespaces(self, call: Call, request: Any) -> Any:
         return admin.NamespaceListResponse(namespaces=self._face.service.namespaces(ANONYMOUS))
 
     async def activate_broker(self, call: Call, request: Any) -> Any:
+        """It always is, until it stops; there is no other."""
+        if request.broker_id != BROKER:
+            raise BrokerNotFound(f"there is no broker {request.broker_id!r:.100}; the only one is {BROKER!r}")
+        if self._face.service.stopping:
+            raise TopicClosed("the broker is stopping")
         return admin.ActivateBrokerResponse(success=True)
 
 
@@ -243,7 +251,7 @@ def _policies(policies: Policies) -> dict[str, int]:
         "max_producers_per_topic": policies.producers_max or 0,
         "max_subscriptions_per_topic": policies.subscriptions_max or 0,
         "max_consumers_per_topic": policies.consumers_max or 0,
-        "max_consumers_per_subscription": 0,
+        "max_consumers_per_subscription": policies.consumers_per_subscription_max or 0,
         "max_publish_rate": policies.publish_messages_per_second or 0,
         "max_subscription_dispatch_rate": policies.dispatch_messages_per_second or 0,
         "max_message_size": policies.message_bytes_max or 0,

@@ -123,6 +123,7 @@ ANSWERS: dict[str, Object] = {
     "namespace.describe": {"namespace": TEXT, "policies": BY_NAME},
     "namespace.policies": {"policies": BY_NAME},
     "topic.list": {"topics": _list(_object(_TOPIC)), "more": FLAG},
+    "topic.list_all": {"topics": _list(_object(_TOPIC)), "more": FLAG},
     "topic.create": _TOPIC,
     "topic.describe": {
         **_TOPIC,

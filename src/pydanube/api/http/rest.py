@@ -126,6 +126,9 @@ _OF_NAMESPACES = [
 ]
 
 _OF_TOPICS = [
+    _route(
+        "GET", f"{API}/topics", "topic.list_all", "Topics of all namespaces in the order of their names", query=_PAGE
+    ),
     _route("GET", f"{API}/topics/{{namespace}}", "topic.list", "Topics in the order of their names", query=_PAGE),
     _route(
         "PUT",

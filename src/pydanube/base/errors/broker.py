@@ -33,6 +33,14 @@ class NamespaceNotEmpty(DanubeError):
     help = "Delete its topics first."
 
 
+class BrokerNotFound(DanubeError):
+    """There is no broker of that id."""
+
+    code = "broker_not_found"
+    blame = "caller"
+    help = "List the brokers, and name one of them."
+
+
 class TopicNotFound(DanubeError):
     """There is no topic of that name, and it may not be made by using it."""
 
@@ -79,6 +87,14 @@ class ProducerLimitReached(LimitReached):
     code = "producer_limit_reached"
     retriable = True
     help = "Close producers that are not needed, or raise `producers_max`."
+
+
+class SubscriptionConsumerLimitReached(LimitReached):
+    """The subscription has as many consumers as `consumers_per_subscription_max` allows; those it has stay."""
+
+    code = "subscription_consumer_limit_reached"
+    retriable = True
+    help = "Close consumers of the subscription that are not needed, or raise `consumers_per_subscription_max`."
 
 
 class ConsumerLimitReached(LimitReached):
