@@ -178,27 +178,44 @@ class Opened:
 
     def publish(self, batch: Batch, producer_epoch: int) -> Receipt:
         """To the topic, if the policies allow it, and answered when they do."""
-        policies, pace, usage, topic = self.policies, self.pace, self.usage, self.topic
-        limit = policies.message_bytes_max
-        if limit is not None and batch.raw_bytes > limit and _largest(batch) > limit:
-            raise MessageTooLarge(f"{self.name} takes messages of at most {limit} bytes")
-        limit = policies.namespace_bytes_max
-        if limit is not None and usage is not None and usage.bytes >= limit and isinstance(topic, Topic):
-            raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes, at most {limit}")
-        if pace is not None:
-            pace.check(self.name)
-        topic.admit(batch.size)
-        if isinstance(topic, Topic):
-            self.room.admit(batch.size)
-        receipt = topic.publish(batch, producer_epoch)
+        self.check_messages(batch)
+        self.admit(batch.size)
+        receipt = self.topic.publish(batch, producer_epoch)
         if receipt.duplicate:
             return receipt
-        if usage is not None and isinstance(topic, Topic):
-            usage.add(topic.name, batch.size)
-        if pace is not None:
-            answer = pace.hold(receipt.confirmed, batch.count, batch.size)
+        self._count(batch)
+        if self.pace is not None:
+            answer = self.pace.hold(receipt.confirmed, batch.count, batch.size)
             return Receipt(receipt.offset, answer, written=receipt.confirmed)
         return receipt
+
+    def check_messages(self, batch: Batch) -> None:
+        """Raises if one of them is larger than the topic takes."""
+        limit = self.policies.message_bytes_max
+        if limit is not None and batch.raw_bytes > limit and _largest(batch) > limit:
+            raise MessageTooLarge(f"{self.name} takes messages of at most {limit} bytes")
+
+    def admit(self, bytes: int) -> None:
+        """Raises if nothing may be published now, or not as much: the policies or the room do not allow it."""
+        limit, usage = self.policies.namespace_bytes_max, self.usage
+        reliable = isinstance(self.topic, Topic)
+        if limit is not None and usage is not None and usage.bytes >= limit and reliable:
+            raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes, at most {limit}")
+        if self.pace is not None:
+            self.pace.check(self.name)
+        self.topic.admit(bytes)
+        if reliable:
+            self.room.admit(bytes)
+
+    def charge(self, batch: Batch) -> None:
+        """It was appended by somebody who is not held to the rate batch by batch: what comes next is."""
+        self._count(batch)
+        if self.pace is not None:
+            self.pace.charge(batch.count, batch.size)
+
+    def _count(self, batch: Batch) -> None:
+        if self.usage is not None and isinstance(self.topic, Topic):
+            self.usage.add(self.topic.name, batch.size)
 
 
 def name_of(host: AnySubscription) -> str:

@@ -51,6 +51,15 @@ class Pace:
             self._timer = self._loop.call_later(wait / SECOND, self._ring)
         return answer
 
+    def charge(self, messages: int, bytes: int) -> None:
+        """They went beside those who wait for answers."""
+        self.rate.take(messages, bytes, self._now)
+
+    @property
+    def wait_seconds(self) -> float:
+        """Until what went is within the rate."""
+        return self.rate.wait(self._now) / SECOND
+
     def _ring(self) -> None:
         self._timer = None
         now = self._now

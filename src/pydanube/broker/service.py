@@ -147,7 +147,7 @@ class Service:
             if opened.name.namespace == name:
                 self._follow(opened, opened.record, policies)
                 opened.settle_usage()
-        await self._counted(name)
+        await self.counted(name)
         return policies
 
     def _follow(self, opened: Opened, record: TopicRecord, namespace: Policies) -> None:
@@ -180,7 +180,8 @@ class Service:
                     log.warning("what %s stores is not counted yet: %s", place, error)
             await asyncio.sleep(0)  # there may be many
 
-    async def _counted(self, namespace: str) -> None:
+    async def counted(self, namespace: str) -> None:
+        """Until it is known what its topics store, where there is a limit on it."""
         if namespace in self._counting:
             await asyncio.wait([self._counting[namespace]])
 
@@ -353,7 +354,7 @@ class Service:
         """
         opened = await self.open(principal, topic, create=create and resume is None, reliable=reliable)
         opened.check_mark(resume)
-        await self._counted(opened.name.namespace)
+        await self.counted(opened.name.namespace)
         opened.check_producers(exclusive=exclusive)
         session = None
         if name is not None and isinstance(opened.topic, Topic):

@@ -32,6 +32,7 @@ from pydanube.base.errors import (
     TopicNotFound,
 )
 from pydanube.base.limits import (
+    RATE_DEBT_SECONDS_MAX,
     READ_AHEAD_BYTES,
     SINK_SETTLE_SECONDS,
     SINK_TEXT_BYTES_MAX,
@@ -106,8 +107,9 @@ class Sinks:
             others = () if record is not None else self._others(key, topic)
             verdict = judge(record, request, others, query=key.query)
             if verdict is Verdict.NEW:
-                await self._decide(principal, key, request, version)
+                targets = await self._decide(principal, key, request, version)
                 await self._finish(key.digest)
+                await _slow_down(targets)
             elif record is not None and (repeated := record.repeated(request)) != record:
                 await self._put(repeated, version)  # before it is answered: its next write is not the same
             return verdict
@@ -130,8 +132,8 @@ class Sinks:
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
-    async def _decide(self, principal: Principal, key: SinkKey, request: Request, version: int) -> None:
-        """From here on it goes on by itself, whether or not somebody waits."""
+    async def _decide(self, principal: Principal, key: SinkKey, request: Request, version: int) -> list[Opened]:
+        """From here on it goes on by itself, whether or not somebody waits. Returns where the rows go."""
         staged = await self._staged(key)
         refs = await self._decision(staged, request)
         for place in refs:
@@ -139,12 +141,15 @@ class Sinks:
                 raise RequestInvalid(f"{place}: the namespace {SYSTEM} is the broker's own, and no job writes to it")
         reserved: dict[str, Topic] = {}
         parts: list[Part] = []
+        targets: list[Opened] = []
         try:
             for place in sorted(refs, key=str):  # all in one order, so that no two writers wait for each other
                 opened = await self._service.open(principal, place, create=True, reliable=True)
-                topic = _admitted(opened)
+                await self._service.counted(opened.name.namespace)
+                topic = await _admitted(opened, staged, refs[place])
                 offset = await _settled(topic)
                 reserved[place] = topic
+                targets.append(opened)
                 parts.append(Part(str(opened.name), opened.record.id, offset, sum(ref.rows for ref in refs[place])))
             if any(topic.closed or topic.lost for topic in reserved.values()):
                 raise TopicClosed("a partition is not served here any more")
@@ -157,6 +162,7 @@ class Sinks:
         self._unstored[key.digest] = version
         self._held[key.digest] = reserved
         self._hold_staged(key.digest, staged)
+        return targets
 
     async def _store_decision(self, digest: str, record: SinkRecord) -> None:
         """Until it is durable, or certain that it never will be.
@@ -304,7 +310,7 @@ class Sinks:
                     )
                 topic = self._service.reliable(opened)
                 self._reserve(digest, part, topic)
-                return await self._append(topic, part, refs, staged)
+                return await self._append(opened, topic, part, refs, staged)
             except TopicNotFound:
                 return log.warning("%s was deleted; %d rows that were decided for it are gone", part.place, part.rows)
             except DanubeError as error:
@@ -312,7 +318,7 @@ class Sinks:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
-    async def _append(self, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
+    async def _append(self, opened: Opened, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
         await _quiet(topic)  # what an attempt before this one has sent is there, or never will be
         there = await _rows_from(topic, part.offset)
         if there > part.rows:
@@ -325,6 +331,7 @@ class Sinks:
                 await confirmed
                 bytes_under_way -= size
             under_way.append((batch.size, topic.append_reserved(batch.anonymous()).confirmed))
+            opened.charge(batch)
             bytes_under_way += batch.size
         for _, confirmed in under_way:
             await confirmed
@@ -396,14 +403,23 @@ def _outlived(record: SinkRecord, topic: int | None) -> bool:
     return record.topic is not None and record.topic != topic
 
 
-def _admitted(opened: Opened) -> Topic:
+async def _admitted(opened: Opened, staged: Topic, refs: Sequence[Ref]) -> Topic:
     """What a producer would be refused, a job is too, before anything is decided."""
     opened.check_producers()
     if not isinstance(opened.topic, Topic):
         raise NotReliable(f"{opened.name} keeps nothing, so nothing can be written to it exactly once")
-    opened.topic.admit(0)
-    opened.room.admit(0)
+    opened.admit(0)
+    if opened.policies.message_bytes_max is not None:
+        async for batch in _staged_batches(staged, refs, 0):
+            opened.check_messages(batch)
     return opened.topic
+
+
+async def _slow_down(targets: Sequence[Opened]) -> None:
+    """A job is held to publish rates as producers are: it is answered late, and far beyond them refused."""
+    waits = [each.pace.wait_seconds for each in targets if each.pace is not None]
+    if waits:
+        await asyncio.sleep(min(max(waits), RATE_DEBT_SECONDS_MAX))
 
 
 async def _settled(topic: Topic) -> int:
