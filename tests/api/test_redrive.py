@@ -10,6 +10,8 @@ import pytest
 from api.http_client import Http, with_http
 from pydanube.api.server import Server
 from pydanube.broker import redrive as redrive_module
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.topic import Topic
 
 DEFAULT = "/api/v1/topics/default"
 DEAD = f"{DEFAULT}/dead"
@@ -157,5 +159,20 @@ def test_a_letter_goes_to_the_partition_of_its_key(tmp_path: Path) -> None:
         for each in range(3):
             there = await values(http, f"wide-part-{each}")
             assert there[: len(there) // 2] == there[len(there) // 2 :]
+
+    with_http(tmp_path, story)
+
+
+def test_letters_go_back_to_a_topic_that_has_forgotten_producers_and_leave_no_name_there(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await prepared(http, letter("orders", "a"), letter("orders", "b"))
+        opened = await server._broker.service.open(ANONYMOUS, "/default/orders")
+        assert isinstance(opened.topic, Topic)
+        opened.topic.state.producers.forgotten = 1
+        assert (await redrive(http, limit=1))["redriven"] == 1
+        assert (await redrive(http))["redriven"] == 1
+        assert await values(http, "orders") == ["a", "b"]
+        await opened.topic.tick()
+        assert len(opened.topic.state.producers) == 0
 
     with_http(tmp_path, story)

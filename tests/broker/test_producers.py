@@ -23,6 +23,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
+from pydanube.broker import topic as topic_module
 from pydanube.broker.topic import Receipt, Session, Topic
 from pydanube.ledger import dedup
 from pydanube.ledger.dedup import Renewal
@@ -371,7 +372,11 @@ def test_an_attach_that_is_durable_still_waits_for_certainty_about_the_messages(
     world.run(main())
 
 
-def test_messages_from_before_the_first_producer_are_not_read_at_every_start(world: TopicWorld) -> None:
+def test_messages_from_before_the_first_producer_are_not_read_at_every_start(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_module, "HEADERS_UNREAD_BYTES", 1000)
+
     async def main() -> None:
         topic = await world.open()
         for first in range(0, 100, 10):

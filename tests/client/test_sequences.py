@@ -10,8 +10,17 @@ import pytest
 
 import pydanube
 from client.broker import TOPIC, Door, running, with_client, with_door
-from pydanube.base.errors import ArgumentInvalid, DanubeError, MessageTooLarge, SequenceGap, SequenceInvalid
+from pydanube.base.errors import (
+    ArgumentInvalid,
+    DanubeError,
+    MessageTooLarge,
+    SequenceGap,
+    SequenceInvalid,
+    SequenceUnknown,
+)
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.topic import Topic
 from pydanube.client import Client
 
 
@@ -204,3 +213,36 @@ def test_sequences_need_a_name_and_a_partition(tmp_path: Path) -> None:
             assert producer.last_sequences == expected
 
     with_client(tmp_path, run)
+
+
+def test_a_named_producer_that_starts_afresh_is_taken_where_names_have_been_forgotten(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as server, pydanube.connect(server.url) as client:
+            await client.topic(TOPIC, create=True)
+            opened = await server._broker.service.open(ANONYMOUS, TOPIC)
+            assert isinstance(opened.topic, Topic)
+            opened.topic.state.producers.forgotten = 1
+            async with client.producer(TOPIC, name="import") as producer:
+                with pytest.raises(SequenceUnknown, match="may have been forgotten") as refused:
+                    await producer.send(b"line 0", sequence=0)
+                assert "fresh=True" in refused.value.help
+            async with client.producer(TOPIC, name="import", fresh=True) as producer:
+                assert (await producer.send(b"line 0", sequence=0)).offset == 0
+            async with client.producer(TOPIC, name="import", fresh=True) as producer:
+                assert (await producer.send(b"line 0", sequence=0)).duplicate, "what is known stays known"
+
+    asyncio.run(run())
+
+
+def test_producers_without_a_name_leave_nothing_behind(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as server, pydanube.connect(server.url) as client:
+            for _ in range(20):
+                async with client.producer(TOPIC) as producer:
+                    await producer.send(b"x")
+            opened = await server._broker.service.open(ANONYMOUS, TOPIC)
+            assert isinstance(opened.topic, Topic)
+            await opened.topic.tick()
+            assert len(opened.topic.state.producers) == 0
+
+    asyncio.run(run())

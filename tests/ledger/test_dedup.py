@@ -23,7 +23,7 @@ from pydanube.base.errors import (
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES, OFFSET_MAX, PRODUCER_IDLE_SECONDS, PRODUCERS_MAX
 from pydanube.ledger import dedup
 from pydanube.ledger.dedup import FRESH, NO_PRODUCER, Duplicate, ProducerTable, Renewal
-from pydanube.ledger.state_records import ProducerAttached, ProducersForgotten, decode, encode
+from pydanube.ledger.state_records import ProducerAttached, ProducersForgotten, ProducersReleased, decode, encode
 
 WEEK = PRODUCER_IDLE_SECONDS * 1_000_000
 EVERYTHING = OFFSET_MAX + 1
@@ -356,3 +356,69 @@ def test_as_many_producers_as_the_limit_says() -> None:
         attach(table, f"p{at}")
     with pytest.raises(TooManyProducers):
         attach(table, "one more")
+
+
+DAY = 24 * 3600 * 1_000_000
+
+
+def crowded(monkeypatch: pytest.MonkeyPatch, *, temporary: bool) -> ProducerTable:
+    """A table without room: producers 1 to 4, attached one after the other."""
+    monkeypatch.setattr(dedup, "PRODUCERS_MAX", 4)
+    table = ProducerTable()
+    for number in range(4):
+        for record in table.decide_attach(f"p{number}", number, temporary=temporary, fresh=True):
+            table.replay(record)
+    return table
+
+
+def test_producers_without_a_name_of_their_own_go_first_when_room_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = crowded(monkeypatch, temporary=True)
+    released, attached = table.decide_attach("import", 10, held=(1, 3))
+    assert (released, attached) == (ProducersReleased((2, 4)), ProducerAttached(5, "import", 1, 10))
+    for record in (released, attached):
+        table.replay(record)
+    assert table.decide(5, 1, 0, 1) == FRESH, "nobody who may come back was forgotten"
+    assert [*table.temporary] == [1, 3]
+
+
+def test_names_in_use_are_never_forgotten_and_the_refusal_does_not_promise_that_trying_again_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = crowded(monkeypatch, temporary=False)
+    with pytest.raises(TooManyProducers) as refused:
+        table.decide_attach("one more", 6 * DAY)
+    assert not refused.value.retriable
+    forgotten, _ = table.decide_attach("one more", 8 * DAY)
+    assert forgotten == ProducersForgotten((1, 2, 3, 4))
+
+
+def test_temporary_producers_that_are_connected_are_never_released_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = crowded(monkeypatch, temporary=True)
+    with pytest.raises(TooManyProducers):
+        table.decide_attach("one more", 8 * DAY, held=(1, 2, 3, 4))
+
+
+def test_after_some_were_forgotten_a_name_that_starts_afresh_and_a_temporary_one_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = crowded(monkeypatch, temporary=False)
+    for name, options in (("doubtful", {}), ("fresh", {"fresh": True}), ("temporary", {"temporary": True})):
+        for record in table.decide_attach(name, 8 * DAY, **options):
+            table.replay(record)
+    with pytest.raises(SequenceUnknown):
+        table.decide(5, 1, 0, 1)
+    assert table.decide(6, 1, 0, 1) == FRESH
+    assert table.decide(7, 1, 0, 1) == FRESH
+
+
+def test_only_producers_that_are_there_are_released_and_not_too_many_in_one_record() -> None:
+    table = ProducerTable()
+    for number in range(300):
+        for record in table.decide_attach(f"p{number}", number):
+            table.replay(record)
+    first, second = table.decide_release(range(1, 1000))
+    assert (len(first.producers), len(second.producers)) == (256, 44)
+    for released in (first, second):
+        table.replay(released)
+    assert (len(table), table.forgotten) == (0, 0)
+    assert table.decide_release([1, 2]) == []

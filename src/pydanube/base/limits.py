@@ -63,7 +63,8 @@ SUBSCRIPTION_OPTIONS_BYTES_MAX = 64 * KIB  # they are kept in memory and in ever
 STATE_RECORD_BYTES_MAX = 256 * KIB  # a snapshot is cut into records, so that nothing waits long behind one
 PRODUCERS_MAX = 4096  # remembered by one topic; with their windows 8 MiB
 DEDUP_WINDOW_BATCHES = 128  # per producer: more than a client has in flight, so a resend finds its offset
-PRODUCER_IDLE_SECONDS = 7 * 24 * 3600  # one that published or attached since then is never forgotten
+PRODUCER_IDLE_SECONDS = 7 * 24 * 3600  # a named one that published or attached since then is never forgotten
+PRODUCER_AWAY_SECONDS = 3600  # a temporary one whose connection was lost may come back so long, unless room is needed
 PRODUCERS_FORGOTTEN_MAX = 256  # at once: forgetting is rare work, and what is remembered is worth keeping
 CLOCK_JUMP_SECONDS = 60  # wall against monotonic clock; a slewed clock stays far below it
 CLOCK_DISTRUST_SECONDS = 3600  # of monotonic time without deletion by time: enough for an operator to look
@@ -95,6 +96,7 @@ STATE_QUEUE_RECORDS_MAX = 65_536  # state records of one topic on their way to i
 STATE_AMID_SNAPSHOT_RECORDS_MAX = 1 << 20  # written between two parts of one snapshot; a restart holds them in memory
 STATE_COMPACT_BYTES = 1 * MIB  # of a topic's state log since its last snapshot; a restart reads little more than this
 HEADERS_REPLAYED_BYTES_MAX = 256 * MIB  # of messages since the last snapshot that a restart reads to know its producers
+HEADERS_UNREAD_BYTES = 16 * MIB  # the same, for the first producer of a topic: a snapshot for each would cost more
 REPEATS_WAITING_MAX = 65_536  # batches of one topic sent again while the first is not confirmed; beyond it TopicBusy
 
 # -- broker ----------------------------------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ from pydanube.broker.policies import DELTA, Policies
 from pydanube.broker.quotas import Usage
 from pydanube.broker.rates import rate_of
 from pydanube.broker.room import Room
+from pydanube.broker.sessions import Session
 from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Receipt, Session, Topic
+from pydanube.broker.topic import Receipt, Topic
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ports.clock import Clock
 from pydanube.wire.batch import Batch
@@ -61,6 +62,20 @@ class Producer:
     session: Session | None  # None without a name: what it sends is not deduplicated
     reliable: bool
     tell_ended: Ended  # to be told when the topic is not there for it any more
+    temporary: bool = False  # without a name of its own
+
+    def let_go(self, *, lost: bool) -> None:
+        """Its user has closed it, or its connection is lost and it may come back."""
+        self.open.producers.pop(self.number, None)
+        if self.open.exclusive == self.number:
+            self.open.exclusive = None
+        if self.session is None or not isinstance(self.open.topic, Topic):
+            return
+        sessions = self.open.topic.sessions
+        if self.temporary and not lost:
+            sessions.release(self.session)
+        else:
+            sessions.let_go(self.session)
 
 
 @dataclass(eq=False, slots=True)

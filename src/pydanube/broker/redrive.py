@@ -20,6 +20,7 @@ from pydanube.broker.dead_letter import ADDED, ORIGIN, REASON, SUBSCRIBER
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.sessions import Session
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import EARLIEST, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
@@ -85,9 +86,12 @@ async def redrive(service: Service, principal: Principal, opened: Opened, wanted
                 assert isinstance(entered, SubscriptionHost)
                 host, cursor = entered, entered.known.cursor
                 generation = cursor.generation
-            for target, group in groups.items():
-                await _publish(service, principal, target, group, str(opened.name))
+            published = [
+                await _publish(service, principal, target, group, str(opened.name)) for target, group in groups.items()
+            ]
             await host.ack(generation, _offsets(letters))
+            for place, session in published:  # they are done, so nobody comes with them again
+                place.sessions.release(session)
         done.add(groups)
 
 
@@ -158,11 +162,15 @@ async def _by_target(
     return groups
 
 
-async def _publish(service: Service, principal: Principal, origin: str, letters: list[Message], source: str) -> None:
+async def _publish(
+    service: Service, principal: Principal, origin: str, letters: list[Message], source: str
+) -> tuple[Topic, Session]:
+    """The session is remembered until the letters are done, or for as long as any name: repeated, they are known."""
     target = await service.open(principal, origin)
     offsets = " ".join(str(letter.offset) for letter in letters)
     name = f"redrive-{sha256(f'{source} {offsets}'.encode()).hexdigest()[:32]}"
-    session = await service.reliable(target).attach(name)
+    topic = service.reliable(target)
+    session = await topic.attach(name, fresh=True)  # whoever has it published no other letters under it
     own = [
         {name: text for name, text in (letter.attributes or {}).items() if name not in ADDED} or None
         for letter in letters
@@ -179,3 +187,4 @@ async def _publish(service: Service, principal: Principal, origin: str, letters:
         first_sequence=0,
     )
     await target.publish(batch, session.epoch).confirmed
+    return topic, session

@@ -343,6 +343,7 @@ class Service:
         name: str | None = None,
         resume: str | None = None,
         fresh: bool = False,
+        temporary: bool = False,
         renewal: Renewal | None = None,
         reliable: bool = True,
         create: bool = True,
@@ -358,10 +359,12 @@ class Service:
         opened.check_producers(exclusive=exclusive)
         session = None
         if name is not None and isinstance(opened.topic, Topic):
-            session = await opened.topic.attach(name, fresh=fresh, renewal=renewal)
+            session = await opened.topic.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
             opened.check_producers(exclusive=exclusive)  # others may have been quicker
+            opened.topic.sessions.hold(session)
         self._numbers += 1
-        producer = opened.producers[self._numbers] = Producer(self._numbers, opened, session, reliable, ended)
+        producer = Producer(self._numbers, opened, session, reliable, ended, temporary)
+        opened.producers[self._numbers] = producer
         opened.exclusive = self._numbers if exclusive else None
         return producer
 
@@ -374,11 +377,6 @@ class Service:
         except DanubeError as error:
             self.rejected[error.code] = self.rejected.get(error.code, 0) + 1
             raise
-
-    def close_producer(self, producer: Producer) -> None:
-        producer.open.producers.pop(producer.number, None)
-        if producer.open.exclusive == producer.number:
-            producer.open.exclusive = None
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 

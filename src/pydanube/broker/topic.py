@@ -25,13 +25,14 @@ from pydanube.base.errors import (
     TopicRecovering,
 )
 from pydanube.base.ids import ConsumerId, Epoch
-from pydanube.base.limits import DEDUP_WINDOW_BATCHES, REPEATS_WAITING_MAX
+from pydanube.base.limits import DEDUP_WINDOW_BATCHES, HEADERS_UNREAD_BYTES, REPEATS_WAITING_MAX
 from pydanube.broker.backlog import Backlog, extents_of
 from pydanube.broker.dead_letter import dead_letter_of
 from pydanube.broker.delivery import Consumer, ConsumerSink
 from pydanube.broker.engines import engine_for
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.quotas import Extent, bytes_from
+from pydanube.broker.sessions import Session, Sessions
 from pydanube.broker.state_log import StateLog
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.upkeep import Upkeep
@@ -68,14 +69,6 @@ class Surroundings:
     tier: ColdTier | None = None  # where messages go that are sealed, if anywhere
 
 
-class Session(NamedTuple):
-    """A producer's hold on its name; a newer one fences it."""
-
-    producer: int
-    epoch: int
-    next_sequence: int  # expected next; 0 if nothing was published under the name
-
-
 class Receipt(NamedTuple):
     """Where the batch is, and the confirmation: nothing is promised before it is done."""
 
@@ -92,6 +85,7 @@ class Topic:
         self.name = name
         self.options = options
         self.state = TopicState()
+        self.sessions = Sessions()
         self.subscriptions: dict[str, SubscriptionHost] = {}
         self.taken = Traffic()  # published here
         self.reserved = False  # somebody writes rows that are to be seen at once, and nobody else may
@@ -176,24 +170,34 @@ class Topic:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    async def attach(self, producer: str, *, fresh: bool = False, renewal: Renewal | None = None) -> Session:
+    async def attach(
+        self, producer: str, *, fresh: bool = False, temporary: bool = False, renewal: Renewal | None = None
+    ) -> Session:
         """A session for this producer name; older ones of it are fenced. It and its sequences are durable on return.
 
-        With `fresh` the caller vouches that it repeats nothing: needed where the name may have been forgotten. With
-        `renewal` it goes on with a session that it had, and is the one that is fenced if there is a newer one.
+        With `fresh` the caller vouches that it repeats nothing: needed where the name may have been forgotten. One that
+        is `temporary` goes when it leaves: tell `sessions` who holds it. With `renewal` it goes on with a session that
+        it had, and is the one that is fenced if there is a newer one.
         """
         self._check_certain()
         self._log.check()
         new_to_all = not len(self.state.producers)
-        now = self._around.clock.wall()
-        records = self.state.producers.decide_attach(producer, now, fresh=fresh, renewal=renewal)
+        records = self.state.producers.decide_attach(
+            producer,
+            self._around.clock.wall(),
+            fresh=fresh,
+            temporary=temporary,
+            renewal=renewal,
+            held=self.sessions,
+        )
         durable = self._log.apply(*records) if records else self._log.barrier()
         session = self.session(producer)  # this one, whoever attaches while it becomes durable
         await durable
         last = self.state.producers.get(session.producer).last_offset
         if last is not None:
             await self._confirmation(last)  # nobody goes on behind a message that a crash may still take back
-        if new_to_all and self.ledger.confirmed_end > self.ledger.first:
+        needed = self.state.needed_from() if new_to_all else None
+        if needed is not None and bytes_from(extents_of(self.ledger.stream), needed) > HEADERS_UNREAD_BYTES:
             self._log.compact_soon()  # what was published before producers had names need not be read again
         self._check_certain()  # a number that is too low would make the producer's next messages look like old ones
         return self.session(producer)._replace(epoch=session.epoch)
@@ -482,6 +486,13 @@ class Topic:
         return host
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    def release_producers(self, now: float) -> None:
+        """Of those who have left for good nothing is kept."""
+        self._log.check()
+        records = self.state.producers.decide_release([*self.sessions.take_gone(self.state.producers, now)])
+        if records:
+            self._log.apply(*records)
 
     def stirred(self) -> bool:
         """Whether anything was published or acknowledged since this was asked last."""

@@ -50,6 +50,7 @@ class Upkeep:
         for name in self._idle.due(topic.subscriptions.values(), monotonic):
             await self._drop_idle(name)
         try:
+            topic.release_producers(clock.monotonic())
             await topic.backlog.tick(wall, clock_trusted=trusted)
             await topic.trim(wall, clock_trusted=trusted)
         except DanubeError as error:

@@ -254,7 +254,8 @@ class Lane(ReopeningChannel):
         fields: dict[str, Any] = {"topic": self._place, "reliable": producer.reliable, "create": producer.create}
         if producer.reliable:
             fields["name"] = producer.name
-            fields["fresh"] = producer.new and not self.producer_id  # nothing was sent under it, so nothing repeats
+            fields["fresh"] = producer.fresh and not self.producer_id  # from then on it may repeat what it sent itself
+            fields["temporary"] = producer.new
             if self._epoch:  # if somebody newer has the name meanwhile, we are the ones to go
                 self._next_epoch = self._next_epoch or self._epoch + 2 + self.client.randomness.below(EPOCHS_AHEAD)
                 fields |= {"epoch": self._epoch, "next_epoch": self._next_epoch}

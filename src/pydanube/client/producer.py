@@ -51,6 +51,7 @@ class Producer:
         topic: str,
         *,
         name: str | None = None,
+        fresh: bool = False,
         reliable: bool = True,
         create: bool = True,
         compression: str = "none",
@@ -64,7 +65,8 @@ class Producer:
     ) -> None:
         self.client = client
         self.topic = topic
-        self.new = name is None  # nobody has used the name before
+        self.new = name is None  # nobody has used the name before, and nobody will again
+        self.fresh = fresh or self.new  # its user vouches that it sends nothing that was sent under the name before
         self.name = name or f"producer-{client.randomness.bytes(8).hex()}"
         self.reliable = reliable
         self.create = create

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,7 +30,13 @@ from pydanube.base.limits import (
     PRODUCERS_FORGOTTEN_MAX,
     PRODUCERS_MAX,
 )
-from pydanube.ledger.state_records import ProducerAttached, ProducersForgotten, ProducerState, name_bytes
+from pydanube.ledger.state_records import (
+    ProducerAttached,
+    ProducersForgotten,
+    ProducersReleased,
+    ProducerState,
+    name_bytes,
+)
 
 NO_PRODUCER = 0  # in a batch header: nobody asked for deduplication
 _SECOND = 1_000_000  # times are in microseconds
@@ -77,6 +84,7 @@ class Producer:
     firsts: array[int] = field(default_factory=lambda: array("q"))  # first sequence of each batch
     bases: array[int] = field(default_factory=lambda: array("q"))  # its base offset
     left_below: int = 0  # batches that left the window have their base offset below
+    temporary: bool = False  # it has no name of its own: when it leaves, nothing of it is worth keeping
 
     @property
     def last_sequence(self) -> int | None:
@@ -127,7 +135,16 @@ class Producer:
             if next_sequence == start:
                 start = next_sequence = 0
         return ProducerState(
-            self.id, self.name, self.epoch, self.used, self.doubtful, start, next_sequence, firsts, bases
+            self.id,
+            self.name,
+            self.epoch,
+            self.used,
+            self.doubtful,
+            start,
+            next_sequence,
+            firsts,
+            bases,
+            self.temporary,
         )
 
 
@@ -137,6 +154,7 @@ class ProducerTable:
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
         self._names: dict[str, Producer] = {}
+        self.temporary: dict[int, Producer] = {}  # of these, those without a name of their own
         self.made = 0  # ids given so far; none is used again
         self.forgotten = 0
 
@@ -152,6 +170,11 @@ class ProducerTable:
     def find(self, name: str) -> Producer | None:
         return self._names.get(name)
 
+    def has(self, producer: int, epoch: int) -> bool:
+        """Whether that session is the last of its producer."""
+        known = self._producers.get(producer)
+        return known is not None and known.epoch == epoch
+
     def unconfirmed(self, producer: int, end: int) -> int:
         """How many of its batches lie at or above `end`, the confirmed end."""
         bases = self.get(producer).bases
@@ -162,16 +185,26 @@ class ProducerTable:
         states = self.snapshot(data_offset)
         self._producers.clear()
         self._names.clear()
+        self.temporary.clear()
         for state in states:
             self.replay(state)
 
     def decide_attach(
-        self, name: str, now: int, *, fresh: bool = False, renewal: Renewal | None = None
-    ) -> list[ProducerAttached | ProducersForgotten]:
+        self,
+        name: str,
+        now: int,
+        *,
+        fresh: bool = False,
+        temporary: bool = False,
+        renewal: Renewal | None = None,
+        held: Container[int] = (),
+    ) -> list[ProducerAttached | ProducersForgotten | ProducersReleased]:
         """The same name gets its id again and a later epoch, which fences the session before.
 
-        With `fresh` its user vouches that it repeats nothing, should the name turn out to be unknown. A renewal is of
-        the session that has the name now, or is refused; nothing is left to do if it was made already.
+        With `fresh` its user vouches that it repeats nothing, should the name turn out to be unknown. A temporary one
+        has no name of its own: it repeats nothing under another id than it sent it with first. A renewal is of the
+        session that has the name now, or is refused; nothing is left to do if it was made already. `held` are
+        connected.
         """
         known = self._names.get(name)
         if known is not None:
@@ -182,12 +215,18 @@ class ProducerTable:
                 if renewal.held < known.epoch:
                     raise ProducerFenced(f"{name!r} is attached with epoch {known.epoch}, after {renewal.held}")
                 epoch = renewal.wanted
-            return [ProducerAttached(known.id, name, epoch, max(now, known.used), fresh)]
+            return [ProducerAttached(known.id, name, epoch, max(now, known.used), fresh, known.temporary)]
         name_bytes(name)
-        records: list[ProducerAttached | ProducersForgotten] = []
+        records: list[ProducerAttached | ProducersForgotten | ProducersReleased] = []
         if len(self._producers) >= PRODUCERS_MAX:
-            records.append(ProducersForgotten(self._longest_idle(now)))
-        return [*records, ProducerAttached(self.made + 1, name, 1, max(now, 0), fresh)]
+            records.append(self._make_room(now, held))
+        return [*records, ProducerAttached(self.made + 1, name, 1, max(now, 0), fresh, temporary)]
+
+    def decide_release(self, producers: Iterable[int]) -> list[ProducersReleased]:
+        """Those of them that are there need not be remembered any more."""
+        there = [producer for producer in producers if producer in self._producers]
+        cuts = range(0, len(there), PRODUCERS_FORGOTTEN_MAX)
+        return [ProducersReleased(tuple(there[at : at + PRODUCERS_FORGOTTEN_MAX])) for at in cuts]
 
     def decide(self, producer: int, epoch: int, first_sequence: int, count: int) -> Fresh | Duplicate:
         """Whether to publish a batch with this header from a session of `epoch`; raises where neither answer holds."""
@@ -218,21 +257,24 @@ class ProducerTable:
             known.remember(first_sequence, count, base_offset)
             known.used = max(known.used, append_time)
 
-    def replay(self, record: ProducerAttached | ProducersForgotten | ProducerState) -> None:
+    def replay(self, record: ProducerAttached | ProducersForgotten | ProducersReleased | ProducerState) -> None:
         if isinstance(record, ProducerAttached):
             self._attach(record)
-        elif isinstance(record, ProducersForgotten):
+        elif isinstance(record, ProducersForgotten | ProducersReleased):
             for producer in record.producers:
                 gone = self._producers.pop(producer, None)
                 if gone is None:
                     raise StateInvalid(f"producer {producer} is forgotten and was never there")
                 del self._names[gone.name]
-            self.forgotten += len(record.producers)
+                self.temporary.pop(producer, None)
+            if isinstance(record, ProducersForgotten):
+                self.forgotten += len(record.producers)
         else:
             loaded = Producer(record.producer, record.name, record.epoch, record.time, record.doubtful)
             loaded.start, loaded.next_sequence = record.start, record.next_sequence
             loaded.firsts.extend(record.firsts)
             loaded.bases.extend(record.bases)
+            loaded.temporary = record.temporary
             self._insert(loaded)
 
     def snapshot_ready(self, data_offset: int) -> bool:
@@ -245,8 +287,10 @@ class ProducerTable:
     def _attach(self, record: ProducerAttached) -> None:
         known = self._names.get(record.name)
         if known is None:
-            doubtful = self.forgotten > 0 and not record.fresh
-            self._insert(Producer(record.producer, record.name, record.epoch, record.time, doubtful))
+            doubtful = self.forgotten > 0 and not record.fresh and not record.temporary
+            made = Producer(record.producer, record.name, record.epoch, record.time, doubtful)
+            made.temporary = record.temporary
+            self._insert(made)
             self.made = max(self.made, record.producer)
             return
         if record.producer != known.id or record.epoch <= known.epoch:
@@ -259,10 +303,23 @@ class ProducerTable:
         if producer.id in self._producers or producer.name in self._names:
             raise StateInvalid(f"producer {producer.id}, {producer.name!r}, is there already")
         self._producers[producer.id] = self._names[producer.name] = producer
+        if producer.temporary:
+            self.temporary[producer.id] = producer
+
+    def _make_room(self, now: int, held: Container[int]) -> ProducersForgotten | ProducersReleased:
+        """Temporary ones that nobody holds go first, then named ones that nobody has used for long."""
+        away = sorted((known.used, known.id) for known in self.temporary.values() if known.id not in held)
+        if away:
+            return ProducersReleased(tuple(producer for _, producer in away[:PRODUCERS_FORGOTTEN_MAX]))
+        return ProducersForgotten(self._longest_idle(now))
 
     def _longest_idle(self, now: int) -> tuple[int, ...]:
         before = now - PRODUCER_IDLE_SECONDS * _SECOND
-        idle = sorted((known.used, known.id) for known in self._producers.values() if known.used < before)
+        named = (known for known in self._producers.values() if not known.temporary)
+        idle = sorted((known.used, known.id) for known in named if known.used < before)
         if not idle:
-            raise TooManyProducers(f"{len(self._producers)} producers, none idle for {PRODUCER_IDLE_SECONDS} seconds")
+            days = PRODUCER_IDLE_SECONDS // (24 * 3600)
+            raise TooManyProducers(
+                f"the topic has {len(self._producers)} producers, connected or with names used in the last {days} days"
+            )
         return tuple(producer for _, producer in idle[:PRODUCERS_FORGOTTEN_MAX])

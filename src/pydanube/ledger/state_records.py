@@ -98,9 +98,18 @@ class ProducerAttached(NamedTuple):
     epoch: int
     time: int
     fresh: bool = False  # its user vouches that nothing it sends was ever sent before
+    temporary: bool = False  # its name was made up for it: when it has left, nobody comes back with it
 
 
 class ProducersForgotten(NamedTuple):
+    """There was no room for them: whoever comes with a new name may be one of them."""
+
+    producers: tuple[int, ...]
+
+
+class ProducersReleased(NamedTuple):
+    """They have left, and nobody comes back under their names expecting to be known."""
+
     producers: tuple[int, ...]
 
 
@@ -142,6 +151,7 @@ class ProducerState(NamedTuple):
     next_sequence: int  # 0: nothing published yet
     firsts: tuple[int, ...]  # first sequences of the remembered batches, and their base offsets
     bases: tuple[int, ...]
+    temporary: bool = False
 
 
 class SnapshotEnd(NamedTuple):
@@ -156,6 +166,7 @@ Record = (
     | Moved
     | ProducerAttached
     | ProducersForgotten
+    | ProducersReleased
     | SnapshotBegin
     | SubscriptionState
     | CursorChunks
@@ -168,7 +179,7 @@ _SUBSCRIPTION = Struct("<Bq")
 _ACKED = Struct("<BqqB")  # …, generation, cause; then first and last of each range
 _ACKED_ONE = Struct("<BqqBqq")
 _MOVED = Struct("<BqqqBq")  # …, generation, floor, cause, passed
-_ATTACHED = Struct("<BqqqB")  # …, producer, epoch, time, fresh; then name
+_ATTACHED = Struct("<BqqqB")  # …, producer, epoch, time, flags; then name
 _BEGIN = Struct("<BBqqqq")
 _STATE = Struct(f"<BqBqqq{len(Cause)}qB")  # …, kind, start, floor, generation, counts, as _CREATED
 _CHUNK = Struct("<qH")  # number, bytes of its bitmap, none for a full one
@@ -316,25 +327,34 @@ def _decode_moved(data: bytes) -> Moved:
 
 
 def _encode_attached(kind: int, record: ProducerAttached) -> bytes:
-    return _ATTACHED.pack(kind, record.producer, record.epoch, record.time, record.fresh) + name_bytes(record.name)
+    flags = record.fresh | record.temporary << 1
+    return _ATTACHED.pack(kind, record.producer, record.epoch, record.time, flags) + name_bytes(record.name)
 
 
 def _decode_attached(data: bytes) -> ProducerAttached:
-    _, producer, epoch, time, fresh = _ATTACHED.unpack_from(data)
-    _need(producer > 0 and epoch > 0 and time >= 0 and fresh <= 1, "no producer has such numbers")
-    return ProducerAttached(producer, _name(data[_ATTACHED.size :]), epoch, time, bool(fresh))
+    _, producer, epoch, time, flags = _ATTACHED.unpack_from(data)
+    _need(producer > 0 and epoch > 0 and time >= 0 and flags <= 3, "no producer has such numbers")
+    return ProducerAttached(producer, _name(data[_ATTACHED.size :]), epoch, time, bool(flags & 1), bool(flags & 2))
 
 
-def _encode_forgotten(kind: int, record: ProducersForgotten) -> bytes:
+def _encode_producers(kind: int, record: ProducersForgotten | ProducersReleased) -> bytes:
     return pack(f"<B{len(record.producers)}q", kind, *record.producers)
 
 
 def _decode_forgotten(data: bytes) -> ProducersForgotten:
+    return ProducersForgotten(_producers(data))
+
+
+def _decode_released(data: bytes) -> ProducersReleased:
+    return ProducersReleased(_producers(data))
+
+
+def _producers(data: bytes) -> tuple[int, ...]:
     count, rest = divmod(len(data) - 1, 8)
     _need(not rest and 0 < count <= PRODUCERS_FORGOTTEN_MAX, f"{len(data) - 1} bytes of producers")
     producers = unpack_from(f"<{count}q", data, 1)
     _need(min(producers) > 0 and len({*producers}) == count, "no such producers")
-    return ProducersForgotten(producers)
+    return producers
 
 
 def _encode_begin(kind: int, record: SnapshotBegin) -> bytes:
@@ -396,22 +416,23 @@ def _decode_chunks(data: bytes) -> CursorChunks:
 
 
 def _encode_producer(kind: int, record: ProducerState) -> bytes:
-    producer, name, epoch, time, doubtful, start, next_sequence, firsts, bases = record
+    producer, name, epoch, time, doubtful, start, next_sequence, firsts, bases, temporary = record
     encoded = name_bytes(name)
-    head = _PRODUCER.pack(kind, producer, epoch, time, doubtful, start, next_sequence, len(encoded))
+    head = _PRODUCER.pack(kind, producer, epoch, time, doubtful | temporary << 1, start, next_sequence, len(encoded))
     return head + encoded + pack(f"<{2 * len(firsts)}q", *chain(*zip(firsts, bases, strict=True)))
 
 
 def _decode_producer(data: bytes) -> ProducerState:
-    _, producer, epoch, time, doubtful, start, next_sequence, length = _PRODUCER.unpack_from(data)
-    _need(producer > 0 and epoch > 0 and time >= 0 and doubtful <= 1, "no producer has such numbers")
+    _, producer, epoch, time, flags, start, next_sequence, length = _PRODUCER.unpack_from(data)
+    _need(producer > 0 and epoch > 0 and time >= 0 and flags <= 3, "no producer has such numbers")
     _need(0 <= start < next_sequence or start == next_sequence == 0, "a sequence before the first")
     name = data[_PRODUCER.size : _PRODUCER.size + length]
     firsts, bases = _pairs(data, _PRODUCER.size + length, DEDUP_WINDOW_BATCHES)
     _need(all(map(lt, (start - 1, *firsts), firsts)), "sequences out of order")
     _need(not firsts or firsts[-1] < next_sequence, "a batch after the last")
     _need(all(map(lt, (-1, *bases), (*bases, OFFSET_MAX + 1))), "offsets out of order")
-    return ProducerState(producer, _name(name), epoch, time, bool(doubtful), start, next_sequence, firsts, bases)
+    doubtful, temporary = bool(flags & 1), bool(flags & 2)
+    return ProducerState(producer, _name(name), epoch, time, doubtful, start, next_sequence, firsts, bases, temporary)
 
 
 def _encode_end(kind: int, record: SnapshotEnd) -> bytes:
@@ -432,7 +453,8 @@ _CODECS: dict[type[Record], tuple[int, Callable[[int, Any], bytes], Callable[[by
     Acked: (4, _encode_acked, _decode_acked),
     Moved: (5, _encode_moved, _decode_moved),
     ProducerAttached: (6, _encode_attached, _decode_attached),
-    ProducersForgotten: (7, _encode_forgotten, _decode_forgotten),
+    ProducersForgotten: (7, _encode_producers, _decode_forgotten),
+    ProducersReleased: (8, _encode_producers, _decode_released),
     SnapshotBegin: (16, _encode_begin, _decode_begin),
     SubscriptionState: (17, _encode_state, _decode_state),
     CursorChunks: (18, _encode_chunks, _decode_chunks),

@@ -29,6 +29,7 @@ from pydanube.ledger.state_records import (
     Moved,
     ProducerAttached,
     ProducersForgotten,
+    ProducersReleased,
     ProducerState,
     Record,
     SnapshotBegin,
@@ -152,7 +153,8 @@ class TopicState:
         | Acked
         | Moved
         | ProducerAttached
-        | ProducersForgotten,
+        | ProducersForgotten
+        | ProducersReleased,
     ) -> None:
         match record:
             case SubscriptionCreated(subscription, name, kind, start, options):
@@ -170,7 +172,7 @@ class TopicState:
                 known.counts[record.cause] += record.passed
                 # A seek back needs its data from now on, whenever it becomes durable.
                 self._durable_floors[known.id] = min(self._durable_floors[known.id], known.cursor.floor)
-            case ProducerAttached() | ProducersForgotten():
+            case ProducerAttached() | ProducersForgotten() | ProducersReleased():
                 self.producers.replay(record)
 
     def _replay_snapshot(self, record: SubscriptionState | CursorChunks | ProducerState | SnapshotEnd) -> None:

@@ -185,7 +185,7 @@ class ProducerService:
         """Whoever asked may have given up meanwhile."""
         if not producer.connections and self.producers.get(producer.id) is producer:
             del self.producers[producer.id]
-            self._face.service.close_producer(producer.hold)
+            producer.hold.let_go(lost=False)
 
     async def _open(self, number: int, topic: str, name: str, reliable: bool, exclusive: bool) -> GrpcProducer:
         ended = partial(self._ended, number)

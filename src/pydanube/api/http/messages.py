@@ -65,7 +65,7 @@ async def _publish(door: Door, topic: str, batch: Batch, *, reliable: bool) -> t
         await receipt.confirmed
         return receipt.offset, producer.open.topic.receipt
     finally:
-        service.close_producer(producer)
+        producer.let_go(lost=False)
 
 
 def _ended(error: DanubeError) -> None:

@@ -45,8 +45,15 @@ class ProducerChannel:
         return self._connection.service.publish(self._producer, batch)
 
     def close(self, *, crashed: bool) -> None:
+        self._let_go(lost=crashed)
+
+    def lost(self) -> None:
+        """With its connection: it may come back."""
+        self._let_go(lost=True)
+
+    def _let_go(self, *, lost: bool) -> None:
         if self._producer is not None:
-            self._connection.service.close_producer(self._producer)
+            self._producer.let_go(lost=lost)
             self._producer = None
 
 
@@ -116,6 +123,10 @@ class ConsumerChannel:
     def nack(self, nack: Nack) -> None:
         assert self.hold is not None
         self.hold.host.nack(self.hold.consumer.id, nack.generation, nack.ranges, nack.delay, nack.reason)
+
+    def lost(self) -> None:
+        """With its connection. A broken network says nothing of the messages, so none of them counts as failed."""
+        self.close(crashed=False)
 
     def close(self, *, crashed: bool) -> None:
         if self.hold is not None:

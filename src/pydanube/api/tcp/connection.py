@@ -198,12 +198,12 @@ class NativeConnection:
             self._transport.pause_reading()
 
     def lost(self) -> None:
-        """The socket is gone. A broken network says nothing of the messages, so none of them counts as failed."""
+        """The socket is gone."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
         for channel in self.channels.values():
-            channel.close(crashed=False)
+            channel.lost()
         self.channels.clear()
         self._out.clear()
         self._forget_frame()
@@ -352,7 +352,7 @@ class NativeConnection:
     def add(self, channel: AnyChannel) -> None:
         """It is open, unless it was closed while it was being opened, or the connection is gone."""
         if self._closed or not self._opening[channel.number]:
-            channel.close(crashed=False)
+            channel.lost() if self._closed else channel.close(crashed=False)
             raise ChannelInvalid(f"channel {channel.number} was closed while it was opened")
         self.channels[channel.number] = channel
 

@@ -85,6 +85,7 @@ async def open_producer(connection: NativeConnection, fields: Object, request: i
             name=text(fields, "name", None),
             resume=text(fields, "resume", None),
             fresh=flag(fields, "fresh", False),
+            temporary=flag(fields, "temporary", False),
             renewal=_renewal(fields),
             reliable=flag(fields, "reliable", True),
             create=flag(fields, "create", True),

@@ -116,11 +116,14 @@ class SequenceOverlap(DanubeError):
 
 
 class SequenceUnknown(DanubeError):
-    """Whether these messages were published before cannot be known: idle producers have been forgotten."""
+    """Whether these messages were published before cannot be known: producers of this topic have been forgotten."""
 
     code = "sequence_unknown"
     blame = "caller"
-    help = "Look for the last message in the topic; if nothing is repeated, attach as a fresh producer."
+    help = (
+        "Look up the producer's last message in the topic. If you send none of its messages again, open the producer "
+        "with `fresh=True`."
+    )
 
 
 class OffsetUnknown(DanubeError):
@@ -132,12 +135,14 @@ class OffsetUnknown(DanubeError):
 
 
 class TooManyProducers(DanubeError):
-    """The topic remembers as many producers as it can, and none of them has been idle for long."""
+    """The topic has as many producers as it can remember: each is connected, or has a name that was used lately."""
 
     code = "too_many_producers"
-    blame = "environment"
-    retriable = True
-    help = "Use fewer producer names, or publish without deduplication."
+    blame = "caller"
+    help = (
+        "Close producers that are not needed, and use the same few names again, or none at all. A name that is not "
+        "used makes room after seven days."
+    )
 
 
 # -- dispatch --------------------------------------------------------------------------------------------------------
