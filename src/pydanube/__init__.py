@@ -57,10 +57,11 @@ def connect(
 
     With `ca_file` a TLS broker must have a certificate of that authority.
     """
+    from pydanube.adapters.process import tell
     from pydanube.adapters.system import SystemClock, SystemRandomness
     from pydanube.client import Client
 
-    return Client(
+    client = Client(
         address,
         ca_file=ca_file,
         dialer=dialer,
@@ -69,3 +70,5 @@ def connect(
         clock=clock or SystemClock(),
         randomness=randomness or SystemRandomness(),
     )
+    tell(client)
+    return client

@@ -191,5 +191,13 @@ def test_a_broker_with_tls_is_reached_by_its_authority(tmp_path: Path, run: Danu
     shown = run("config", "show", "--url", url, "--ca-file", str(authority.file), "-o", "json").json
     assert {row["setting"]: row["source"] for row in shown}["tls.certificate"] == "flag"
     assert run("config", "show", "--url", url, "--ca-file", str(other.file)).code == 4
+    assert run("topic", "create", "orders", "--url", url, "--ca-file", str(authority.file)).code == 0
+    flow = tmp_path / "flow.yaml"
+    flow.write_text(f"name: copy\nsource: {{topic: orders, url: '{url}'}}\nsink: {{delta: {tmp_path}/table}}\n")
+    flow.write_text(flow.read_text() + f"checkpoint: {tmp_path}/checkpoint\n")
+    reset = ("pipeline", "reset", str(flow), "--to", "earliest", "--yes")  # of a broker that the file names
+    assert run(*reset, "--ca-file", str(authority.file)).code == 0
+    assert run(*reset, "--ca-file", str(other.file)).code == 4
+    assert run(*reset).code == 4
     run("context", "add", "safe", "--url", url, "--ca-file", str(authority.file))
     assert run("namespace", "list").code == 0

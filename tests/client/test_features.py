@@ -323,7 +323,7 @@ def test_a_producer_that_hears_nothing_holds_no_more_than_its_buffer(tmp_path: P
         while producer.buffered_bytes < 200_000:
             producer.send(bytes(900))
         with pytest.raises(ProducerBusy):
-            producer.send(b"x")
+            producer.send_nowait(b"x")
         assert producer.buffered_bytes <= 220_000
         waiting = asyncio.create_task(producer.ready())
         door.cut()
@@ -342,7 +342,7 @@ def test_closed_by_us_closed_by_them_and_busy_are_told_apart(tmp_path: Path) -> 
         async with client.producer(TOPIC, buffer_bytes=1, batch_bytes=1, send_timeout=0.05) as producer:
             sent = producer.send(b"fills it")
             with pytest.raises(ProducerBusy) as busy:
-                producer.send(b"x")
+                producer.send_nowait(b"x")
             await sent
             await door.server.stop()
             with pytest.raises(DanubeError) as theirs:

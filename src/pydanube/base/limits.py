@@ -139,7 +139,8 @@ REASON_BYTES_MAX = 1_000  # of why a message failed, on the wire
 ERROR_MESSAGE_CHARACTERS_MAX = 500  # an error fits a frame before WELCOME, however its text is escaped
 
 # -- clients ---------------------------------------------------------------------------------------------------------
-PRODUCER_BUFFER_BYTES = 64 * MIB  # of one producer, sent or waiting, not acknowledged; beyond it ProducerBusy
+PRODUCER_BUFFER_BYTES = 64 * MIB  # of one producer, sent or waiting, not acknowledged; beyond it sends wait in line
+PRODUCER_LINE_BYTES_MAX = 64 * MIB  # of sends that wait in line and that nobody awaits; beyond it ProducerBusy
 PRODUCER_BATCH_BYTES = 256 * KIB  # a batch is sent when it has as many: large enough that its costs are shared
 PRODUCER_BATCH_MESSAGES = 4_000  # or as many messages
 PRODUCER_FLYING_BATCHES_MAX = 120  # of one partition without an answer; fewer than the broker remembers for resends

@@ -19,7 +19,7 @@ from pydanube.cli.failures import Failure, printable
 from pydanube.cli.output import Agreement, Output, destructive, printed
 from pydanube.cli.running import client_of
 from pydanube.cli.running import run as run_coroutine
-from pydanube.cli.settings import broker_of, place_options
+from pydanube.cli.settings import broker_of, given_ca, place_options
 
 if TYPE_CHECKING:
     from pydanube.pipeline.flow import Flow
@@ -100,11 +100,13 @@ def run_flow(
     )
 
 
-def load(file: str, checkpoint: str | None) -> Flow:
+def load(ctx: click.Context, file: str, checkpoint: str | None) -> Flow:
+    """With the authority of --ca-file for every broker that the file names without one."""
     from pydanube.pipeline.flow import Flow
+    from pydanube.pipeline.runner import with_ca
     from pydanube.pipeline.spec_fields import parse_place
 
-    flow = Flow.load(file)
+    flow = with_ca(Flow.load(file), given_ca(ctx), named=True)
     return flow if checkpoint is None else replace(flow, checkpoint=parse_place("--checkpoint", checkpoint, "."))
 
 
@@ -134,9 +136,9 @@ def run(
     or written twice in either case. It begins anew after failures that may pass, as `restart` in the file says. What it
     does is told on stderr.
     """
-    flow = load(file, checkpoint)
+    flow = load(ctx, file, checkpoint)
     options: dict[str, Any] = {"master": master, "remote": remote, "once": once, "verbose": verbose}
-    run_flow(ctx, output, flow, reload=lambda: load(file, checkpoint), **options)
+    run_flow(ctx, output, flow, reload=lambda: load(ctx, file, checkpoint), **options)
 
 
 @click.command(epilog="Example: danube pipeline validate orders.yaml --master spark://cluster:7077")
@@ -154,7 +156,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
     """
     if master is not None and remote is not None:
         raise click.UsageError(TWO_WAYS)
-    flow = load(file, None)
+    flow = load(ctx, file, None)
     from pydanube.pipeline.checkpoint import look
     from pydanube.pipeline.flow import check_master, warnings
     from pydanube.pipeline.preflight import check, needs_broker
@@ -206,7 +208,7 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     """Say in words what a pipeline does, the columns it writes, and how Spark would do it. Nothing is started."""
     if master is not None and remote is not None:
         raise click.UsageError(TWO_WAYS)
-    flow = load(file, None)
+    flow = load(ctx, file, None)
     spark_needed(flow, remote=remote is not None)
     from pydanube.pipeline import build
     from pydanube.pipeline.cause import cause_of
@@ -253,7 +255,7 @@ def reset(
     subscription moves there too. Tables are not changed: rows that are in them stay, and those that are read again are
     added, or replace them where there are keys.
     """
-    flow = load(file, checkpoint)
+    flow = load(ctx, file, checkpoint)
     from pydanube.pipeline.checkpoint import open_checkpoint
     from pydanube.pipeline.resetting import plan_reset, written_again
     from pydanube.pipeline.resetting import reset as begin_anew
@@ -264,8 +266,7 @@ def reset(
     start = place_of(place)
 
     async def work() -> None:
-        url = flow.url or broker.url
-        async with client_of_url(ctx, url) as client:
+        async with client_of_flow(ctx, flow) as client:
             wanted = await plan_reset(client, flow, opened, broker.url, start)
             facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
             facts |= {"gone": wanted.gone}
@@ -284,13 +285,13 @@ def reset(
         run_coroutine(work())
 
 
-def client_of_url(ctx: click.Context, url: str) -> Any:
+def client_of_flow(ctx: click.Context, flow: Flow) -> Any:
     """The broker that the file names goes before the one of the command."""
-    if url == broker_of(ctx).url:
+    if flow.url is None or flow.url == broker_of(ctx).url:
         return client_of(ctx)
     import pydanube
 
-    return pydanube.connect(url)
+    return pydanube.connect(flow.url, ca_file=getattr(flow.source, "ca", None))
 
 
 def place_of(text: str) -> str:

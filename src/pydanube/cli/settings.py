@@ -45,6 +45,12 @@ def place_options(function: Decorated) -> Decorated:
     return function
 
 
+def given_ca(context: click.Context) -> str | None:
+    """The authority that the command line names itself: whatever is reached, it is to be trusted."""
+    chosen: dict[str, Any] = context.ensure_object(dict)
+    return chosen.get("ca_file")
+
+
 def broker_of(context: click.Context) -> Broker:
     chosen = context.ensure_object(dict)
     ca_file = chosen.get("ca_file")

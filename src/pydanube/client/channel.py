@@ -180,6 +180,10 @@ class ReopeningChannel:
         finally:
             connection.leave(self.number)
 
+    def disown(self, error: DanubeError) -> None:
+        """It belongs to another process, and so does its connection."""
+        self.connection, self.closed, self.reason = None, True, error
+
     def let_go(self, connection: Connection, number: int) -> None:
         connection.leave(number)
         connection.tell("close", {"channel": number})

@@ -6,17 +6,28 @@ Reconnects by itself and says so. Producers and consumers open their channels ag
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import Task
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
-from pydanube.base.errors import AlreadyOpened, ClientClosed, ConnectionLost, DanubeError, NotAnswered
+from pydanube.base.errors import (
+    AlreadyOpened,
+    ClientClosed,
+    ClientForked,
+    ConnectionLost,
+    DanubeError,
+    NotAnswered,
+    NotOpened,
+    OtherLoop,
+)
 from pydanube.base.keys import KeyHash
 from pydanube.client.admin import Admin
 from pydanube.client.channel import backoff
 from pydanube.client.connection import Connection
 from pydanube.client.consumer import Consumer, Start
+from pydanube.client.ending import close_after
 from pydanube.client.outgoing import fresh
 from pydanube.client.pipelines import Reported, report_pipeline
 from pydanube.client.producer import Producer
@@ -31,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Result = TypeVar("Result")
+log = logging.getLogger(__name__)
 
 
 class ClientEvent(NamedTuple):
@@ -58,7 +70,18 @@ class TopicInfo(NamedTuple):
 
 
 class Closing(Protocol):
+    """An open producer, consumer or reader."""
+
+    @property
+    def unsent(self) -> int:
+        """Messages that were handed over and are not answered."""
+        ...
+
     async def close(self) -> None: ...
+
+    def disown(self, error: DanubeError) -> None:
+        """It belongs to another process: whoever uses it here gets this error."""
+        ...
 
 
 class Client:
@@ -85,9 +108,10 @@ class Client:
         self._connection: Connection | None = None
         self._waiters = Waiters()  # for a connection
         self._reason: DanubeError = ConnectionLost("not connected yet")
-        self._closed = True
+        self._closed: DanubeError | None = NotOpened("the client is not open yet")
         self._reconnecting: Task[None] | None = None
         self._members: dict[Closing, None] = {}  # open producers, consumers and readers
+        self._guard: AsyncGenerator[None, None] | None = None
 
     # -- what is opened over it ----------------------------------------------------------------------------------------
 
@@ -145,8 +169,8 @@ class Client:
     async def connection(self) -> Connection:
         """The connection, as soon as there is one."""
         while self._connection is None:
-            if self._closed:
-                raise ClientClosed("the client is closed")
+            if self._closed is not None:
+                raise fresh(self._closed)
             await self._waiters.wait(self.loop)
         return self._connection
 
@@ -193,7 +217,7 @@ class Client:
         if connection is not self._connection:
             return
         self._connection = None
-        if not self._closed:
+        if self._closed is None:
             self._reason = error
             self.say("disconnected", error)
             self._reconnecting = self.loop.create_task(self._reconnect())
@@ -224,16 +248,53 @@ class Client:
 
     async def open(self) -> Self:
         """Raises if no address answers: later it would try again by itself."""
-        if not self._closed:
+        if self._closed is None:
             raise AlreadyOpened("the client is open")
+        before, self._closed = self._closed, None
         self.loop = asyncio.get_running_loop()
-        self._closed = False
         try:
             await self._connect()
         except BaseException:
-            self._closed = True
+            self._closed = before
             raise
+        self._guard = self._guarded()
+        await anext(self._guard)
         return self
+
+    async def _guarded(self) -> AsyncGenerator[None, None]:
+        """Stays suspended until the loop shuts down its generators, as `asyncio.run` does at its end.
+
+        A program that has forgotten to close the client still sends what it has.
+        """
+        try:
+            yield
+        finally:
+            self._guard = None
+            if self._closed is None:
+                await close_after(self, asyncio.CancelledError())
+
+    def check_loop(self) -> None:
+        """What a program hands over elsewhere would wait until the loop happens to wake up."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self.loop:
+            raise OtherLoop("the client was opened on another event loop, and is used from outside of it")
+
+    def forked(self) -> None:
+        """In the child of a fork: the connection is the parent's, and must not be touched."""
+        if self._closed is None:
+            self._closed = ClientForked("the client was opened before this process was forked")
+            self._connection = None
+            for member in self._members:
+                member.disown(self._closed)
+            self._members.clear()
+
+    def left_open(self) -> None:
+        """The process ends, and nobody has closed it."""
+        if self._closed is None and (unsent := sum(member.unsent for member in self._members)):
+            log.warning("the program ends without closing its client: %d messages may not have been sent", unsent)
 
     def add(self, member: Closing) -> None:
         self._members[member] = None
@@ -242,18 +303,13 @@ class Client:
         self._members.pop(member, None)
 
     async def close(self) -> None:
-        """Closes what is still open over it, then the connection."""
-        if self._closed:
+        """Closes what is still open over it, all at once, then the connection."""
+        if self._closed is not None:
             return
-        failure: DanubeError | None = None
         try:
-            for member in list(self._members):
-                try:
-                    await member.close()
-                except DanubeError as error:  # the others are closed all the same
-                    failure = failure or error
+            outcomes = await asyncio.gather(*(member.close() for member in self._members), return_exceptions=True)
         finally:
-            self._closed = True
+            self._closed = ClientClosed("the client was closed")
             if self._reconnecting is not None:
                 self._reconnecting.cancel()
             connection = self._connection
@@ -262,6 +318,9 @@ class Client:
             self._waiters.wake()
         if connection is not None:
             await connection.gone()
+        if self._guard is not None:
+            await self._guard.aclose()
+        failure = next((outcome for outcome in outcomes if outcome is not None), None)
         if failure is not None:
             raise failure
 
@@ -271,8 +330,4 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            await self.close()
-        except DanubeError:
-            if error is None:
-                raise
+        await close_after(self, error)

@@ -23,10 +23,12 @@ from pydanube.base.errors import (
     ClientClosed,
     DanubeError,
     NothingReceived,
+    NotOpened,
     TopicNotFound,
 )
 from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, OFFSET_MAX, PERMITS_MAX
 from pydanube.client.acks import AckGroup
+from pydanube.client.ending import close_after
 from pydanube.client.feed import Feed
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
@@ -104,7 +106,7 @@ class Consumer:
         self._current: MessageBatch | None = None  # being handed out message by message
         self._rows: Iterator[Message] = iter(())
         self._arrivals = Waiters()
-        self._closed: DanubeError | None = ClientClosed("the consumer is not open yet")
+        self._closed: DanubeError | None = NotOpened(f"the consumer of {subscription!r} is not open yet")
         self._refresher: Task[None] | None = None
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -381,13 +383,30 @@ class Consumer:
             self._rows = iter(())
             self._arrivals.wake()
 
+    @property
+    def connected(self) -> bool:
+        return self.client.connected
+
+    @property
+    def unsent(self) -> int:
+        return 0
+
+    def disown(self, error: DanubeError) -> None:
+        """It belongs to another process: whoever uses it here gets this error."""
+        self._closed = error
+        self._queue.clear()
+        self._returned.clear()
+        self._rows = iter(())
+        for feed in self._feeds.values():
+            feed.disown(error)
+
     async def __aenter__(self) -> Self:
         return await self.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await close_after(self, error)
 
 
 def _namespace_of(pattern: str) -> str:

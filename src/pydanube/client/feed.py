@@ -11,7 +11,7 @@ from asyncio import Future
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NotAnswered
+from pydanube.base.errors import ArgumentInvalid, ClientClosed, ClientForked, DanubeError, NotAnswered
 from pydanube.base.limits import CLIENT_ACK_RANGES, CLIENT_ACKS_KEPT_GROUPS_MAX, POLICY_MICROSECONDS_MAX
 from pydanube.client.acks import AckGroup, Nacked, Postponed
 from pydanube.client.channel import ReopeningChannel
@@ -193,6 +193,7 @@ class Feed(ReopeningChannel):
     def ack(self, first: int, last: int, generation: int) -> AckGroup:
         group = self._group
         if generation != self.generation:
+            self._check_ours()
             void = AckGroup(self)
             void.done = True
             return void
@@ -209,7 +210,16 @@ class Feed(ReopeningChannel):
             self.loop.call_later(ACK_DELAY_SECONDS, self.flush_acks)
         return group
 
+    def disown(self, error: DanubeError) -> None:
+        super().disown(error)
+        self.generation = NEVER  # so that every ack comes to the check below
+
+    def _check_ours(self) -> None:
+        if isinstance(self.reason, ClientForked):
+            raise fresh(self.reason)
+
     def ack_all(self, last: int, generation: int) -> AckGroup:
+        self._check_ours()
         self.flush_acks()
         group = AckGroup(self, cumulative=True)
         group.first = group.last = last
@@ -266,6 +276,7 @@ class Feed(ReopeningChannel):
     def nack(self, first: int, last: int, generation: int, delay: float, reason: str) -> None:
         if not 0 <= delay * 1_000_000 <= POLICY_MICROSECONDS_MAX:
             raise ArgumentInvalid(f"a nack is delayed by 0 to {POLICY_MICROSECONDS_MAX // 1_000_000} seconds")
+        self._check_ours()
         if generation != self.generation or self.closed:
             return
         if self.connection is not None:

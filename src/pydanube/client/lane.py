@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import (
+    ClientClosed,
     ConnectionLost,
     DanubeError,
     MessageTooLarge,
@@ -134,7 +135,12 @@ class Lane(ReopeningChannel):
             self._fail(outgoing, error)
 
     def add(self, outgoing: Outgoing) -> None:
-        """Numbers it and puts it in the row. Raises if no batch can be made of it, and then nothing has happened."""
+        """Raises if no batch can be made of it, and then nothing has happened."""
+        self.number_next(outgoing)
+        self.put(outgoing)
+
+    def number_next(self, outgoing: Outgoing) -> None:
+        """Makes its batch, under the next numbers. Raises if none can be made of it, and then nothing has happened."""
         producer = self.producer
         first = self.next_sequence if outgoing.numbered is None else outgoing.numbered
         if first > self.next_sequence:  # those before it have failed since
@@ -142,7 +148,10 @@ class Lane(ReopeningChannel):
         outgoing.deadline = outgoing.deadline or self.loop.time() + producer.send_timeout
         outgoing.seal(self.client.clock.wall(), self.producer_id, first, producer.codec)
         self.next_sequence = max(self.next_sequence, first + outgoing.count)
-        producer.taken(outgoing)
+
+    def put(self, outgoing: Outgoing) -> None:
+        """It is numbered, and goes when its turn comes."""
+        self.producer.taken(outgoing)
         self._waiting.append(outgoing)
         self._watch(outgoing)
 
@@ -364,24 +373,31 @@ class Lane(ReopeningChannel):
 
     def given_up(self, error: DanubeError) -> None:
         """Nothing more can be sent here."""
+        self._fail_all(error, error)
+        self.producer.fail(error)
+
+    def abandon(self) -> None:
+        """The producer is closed, or its closing was given up: whoever still waits is told."""
+        self.close_at_once()
+        unknown = NotAnswered(f"the producer was closed before {self._place} answered: what became of it is not known")
+        self._fail_all(unknown, ClientClosed(f"the producer was closed before it was sent to {self._place}"))
+
+    def _fail_all(self, sent: DanubeError, unsent: DanubeError) -> None:
         unfinished = self.unfinished()
         if self.filling.payloads:
             self.filling.count = len(self.filling.payloads)
             self.producer.taken(self.filling)
             self.filling = Outgoing(self)
+        flew = {*self._stumbled, *self._flying.values()}
         self._stumbled.clear()
         self._flying.clear()
         self._waiting.clear()
-        self.stop()
-        for outgoing in unfinished:
-            self._fail(outgoing, error)
-        self.producer.fail(error)
-
-    def stop(self) -> None:
         for timer in (self._linger, self._expiry):
             if timer is not None:
                 timer.cancel()
         self._linger = self._expiry = None
+        for outgoing in unfinished:
+            self._fail(outgoing, sent if outgoing in flew or outgoing.reason is not None else unsent)
 
     def _fail(self, outgoing: Outgoing, error: DanubeError) -> None:
         if not outgoing.done:

@@ -1,17 +1,19 @@
 """Messages on their way out: a batch being filled or awaiting its answer, and the light objects that wait for it.
 
-`Sent` and `SentMany` are no futures: nothing is scheduled, and nothing is said, when they are dropped.
+`Sent` and `SentMany` are not futures: nothing is scheduled, and nothing is reported, when they are dropped.
 """
 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, overload
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import MESSAGE_OVERHEAD_BYTES
 from pydanube.wire.batch import Batch, Codec, build
+
+Result = TypeVar("Result")
 
 
 class Receipt(NamedTuple):
@@ -234,8 +236,45 @@ def fresh(error: DanubeError) -> DanubeError:
     return type(error)(*error.args)
 
 
-class Sent:
-    """One message that was handed over. `await` it for its receipt, or drop it."""
+class Handed(Coroutine[Any, Any, Result], Generic[Result]):
+    """What `send` returns. `await` it, make a task of it, or drop it: the message goes all the same."""
+
+    __slots__ = ("_steps",)  # set when a task drives it
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        raise NotImplementedError
+
+    @property
+    def done(self) -> bool:
+        """Whether `await` would return, or raise, at once."""
+        raise NotImplementedError
+
+    @property
+    def reason(self) -> DanubeError | None:
+        """Why it is not published yet, as far as the broker or the connection has said so."""
+        raise NotImplementedError
+
+    # For `create_task` and `TaskGroup`, which take coroutines only.
+
+    def _driven(self) -> Generator[Any, None, Result]:
+        if not hasattr(self, "_steps"):
+            self._steps = self.__await__()
+        return self._steps
+
+    def send(self, value: Any) -> Any:
+        return self._driven().send(value)
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+        error = kind if value is None else value
+        return self._driven().throw(error if traceback is None else error.with_traceback(traceback))
+
+    def close(self) -> None:
+        if hasattr(self, "_steps"):
+            self._steps.close()
+
+
+class Sent(Handed[Receipt]):
+    """One message that was handed over."""
 
     __slots__ = ("_outgoing", "_row")
 
@@ -248,12 +287,10 @@ class Sent:
 
     @property
     def done(self) -> bool:
-        """Whether `await` would return, or raise, at once."""
         return self._outgoing.last_of(self._row).done
 
     @property
     def reason(self) -> DanubeError | None:
-        """Why it is not published yet, as far as the broker or the connection has said so."""
         return self._outgoing.last_of(self._row).reason or self._outgoing.way.obstacle()
 
 
@@ -302,8 +339,8 @@ class Receipts(Sequence[Receipt]):
         return f"<Receipts of {self._count} messages>"
 
 
-class SentMany:
-    """Messages that were handed over together. `await` it for their receipts, or drop it."""
+class SentMany(Handed[Receipts]):
+    """Messages that were handed over together."""
 
     __slots__ = ("_batches",)
 
@@ -337,7 +374,6 @@ class SentMany:
 
     @property
     def reason(self) -> DanubeError | None:
-        """As of one message."""
         waiting = [outgoing for outgoing in self._leaves() if not outgoing.done]
         return next((outgoing.reason or outgoing.way.obstacle() for outgoing in waiting), None)
 

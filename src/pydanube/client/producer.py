@@ -7,10 +7,10 @@ bytes and makes one small object. Everything else happens per batch.
 from __future__ import annotations
 
 import asyncio
-from asyncio import Future, Task
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from asyncio import AbstractEventLoop, Future, Task
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydanube.base.errors import (
     AlreadyOpened,
@@ -19,6 +19,7 @@ from pydanube.base.errors import (
     BatchTooLarge,
     ClientClosed,
     DanubeError,
+    NotOpened,
     ProducerBusy,
 )
 from pydanube.base.limits import (
@@ -30,9 +31,14 @@ from pydanube.base.limits import (
     PRODUCER_BATCH_MESSAGES,
     PRODUCER_BUFFER_BYTES,
 )
+from pydanube.client.bulk import Bulk
+from pydanube.client.ending import close_after
+from pydanube.client.failures import Failures
 from pydanube.client.lane import Lane
-from pydanube.client.outgoing import OnError, Outgoing, Sent, SentMany, fresh
+from pydanube.client.line import InLine, Line
+from pydanube.client.outgoing import Handed, OnError, Outgoing, Receipt, Receipts, Sent, SentMany, fresh
 from pydanube.client.values import When, attributes_of, codec_of, key_of, microseconds_of, payload_of
+from pydanube.client.waiters import Waiters
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
@@ -73,20 +79,21 @@ class Producer:
         self.send_timeout = send_timeout
         self.codec = codec_of(compression)
         self._serializer = serializer
-        self._on_error = on_error
+        self._failures = Failures(client, topic, on_error)
         self._linger = linger
-        self._batch_bytes = min(batch_bytes, BATCH_BYTES_MAX // 4)
+        self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX // 4)
         self._last_row = min(batch_messages, BATCH_MESSAGES_MAX) - 1
-        self._buffer_bytes = buffer_bytes
+        self._buffer_bytes = max(1, buffer_bytes)
         self._buffered = 0  # of sealed batches; those being filled come on top, one for each partition at most
         self._lanes: list[Lane] = []
         self._turn = 0
         self._hash: Callable[[bytes], int]  # of keys, as the topic has it
-        self._lane: Lane  # takes the keyless messages now
-        self._closed: DanubeError | None = ClientClosed("the producer is not open yet")
-        self._failed: list[tuple[Outgoing, DanubeError]] = []  # the first of them that nobody waited for
-        self._failures = 0
-        self._room: list[Future[None]] = []
+        self._lane = cast(Lane, _Nowhere())  # takes the keyless messages now
+        self._closed: DanubeError | None = NotOpened(f"the producer of {topic} is not open yet")
+        self._room = Waiters()
+        self._line = Line(self)
+        self._in_line = self._line.queue  # empty most of the time
+        self._making_room = False
         self._opened = False  # or being opened
         self._opening: list[Lane] = []  # of partitions that are new
         self._refresher: Task[None] | None = None
@@ -102,13 +109,14 @@ class Producer:
         event_time: When | None = None,
         delivery_time: When | None = None,
         sequence: int | None = None,
-    ) -> Sent:
+    ) -> Handed[Receipt]:
         """Hands a message over and returns at once. `await` the answer for its receipt, or drop it.
 
-        Awaiting sends at once; else it goes within `linger`, with others. Raises `ProducerBusy` when too much is not
-        acknowledged yet. Times are microseconds since 1970 or datetimes with a zone. `sequence` is the application's
-        own number for the message: one that was published before, also by an earlier process under the producer's
-        name, is not published again; a number left out is a `SequenceGap`. See `last_sequence`.
+        Awaiting sends at once; else it goes within `linger`, with others. While the buffer is full the message waits in
+        line, and `await` with it; `ProducerBusy` is raised only if very much waits there that nobody awaits. Text is
+        sent as UTF-8. Times are microseconds since 1970 or datetimes with a zone. `sequence` is the application's own
+        number for the message: one that was published before, also by an earlier process under the producer's name, is
+        not published again; a number left out is a `SequenceGap`. See `last_sequence`.
         """
         if self._serializer is not None:
             payload = self._serializer(payload)
@@ -116,55 +124,74 @@ class Producer:
             payload = payload_of(payload)
         size = len(payload) + MESSAGE_OVERHEAD_BYTES if payload else MESSAGE_OVERHEAD_BYTES
         if key is None and attributes is None and event_time is None and delivery_time is None and sequence is None:
-            outgoing = self._lane.filling
+            outgoing = self._lane.filling  # empty while anything stands in the way: see `_hold_back`
             row = len(outgoing.payloads)
-            if not row or size > self._batch_bytes:
-                outgoing = self._begin(self._lane, size)
-                row = 0
-        else:
-            outgoing, size = self._put_aside(size, key, attributes, event_time, delivery_time, sequence)
-            row = len(outgoing.payloads)
-        outgoing.payloads.append(payload)
-        outgoing.bytes = size = outgoing.bytes + size
-        if size >= self._batch_bytes or row >= self._last_row or outgoing.again:
-            self._full(outgoing.way)  # type: ignore[arg-type]  # a lane: every way of a producer is
-        return Sent(outgoing, row)
+            if row and size <= self.batch_bytes:
+                outgoing.payloads.append(payload)
+                outgoing.bytes = size = outgoing.bytes + size
+                if size >= self.batch_bytes or row >= self._last_row:
+                    self._full(outgoing.way)  # type: ignore[arg-type]  # a lane: every way of a producer is
+                return Sent(outgoing, row)
+        if self._in_line or self._closed is not None or self._buffered >= self._buffer_bytes:
+            return self._wait_in_line(payload, size, key, attributes, event_time, delivery_time, sequence)
+        return self._put(payload, size, key, attributes, event_time, delivery_time, sequence)
 
-    def _begin(self, lane: Lane, size: int) -> Outgoing:
-        """A batch with nothing in it, for a message of this size."""
-        if self._closed is not None:
-            raise fresh(self._closed)
-        if size > MESSAGE_BYTES_MAX:
-            raise BatchTooLarge(f"a message of {size} bytes, at most {MESSAGE_BYTES_MAX}")
-        if self._buffered >= self._buffer_bytes:
-            raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
-        if lane.filling.payloads:
-            self._full(lane)
-        lane.begin(self._linger)
-        return lane.filling
-
-    def _put_aside(
+    def _wait_in_line(
         self,
+        payload: bytes | None,
         size: int,
         key: str | bytes | None,
         attributes: Mapping[str, str] | None,
         event_time: When | None,
         delivery_time: When | None,
         sequence: int | None,
-    ) -> tuple[Outgoing, int]:
-        """Checks what belongs to a message besides its payload before any of it is kept, and keeps it."""
+    ) -> InLine[Receipt]:
+        """Checked now, by the call, though it is put into a batch later."""
+        if self._closed is not None:
+            raise fresh(self._closed)
+        key = None if key is None else key_of(key)
+        attributes = attributes_of(attributes) if attributes else None
+        event_time = None if event_time is None else microseconds_of(event_time)
+        delivery_time = None if delivery_time is None else microseconds_of(delivery_time)
+        whole = size + len(key or b"") + (_size_of(attributes) if attributes else 0)
+        if whole > MESSAGE_BYTES_MAX:
+            raise _too_large(whole)
+        self._hold_back()
+        extras = (key, attributes, event_time, delivery_time, sequence)
+        return self._line.join(lambda: self._put(payload, size, *extras), whole, 1)
+
+    def send_nowait(self, payload: Any, **options: Any) -> Handed[Receipt]:
+        """As `send`, but `ProducerBusy` is raised while the buffer is full. Options are those of `send`."""
+        if self.full or self._line:
+            raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
+        return self.send(payload, **options)
+
+    def _put(
+        self,
+        payload: bytes | None,
+        size: int,
+        key: str | bytes | None,
+        attributes: Mapping[str, str] | None,
+        event_time: When | None,
+        delivery_time: When | None,
+        sequence: int | None,
+    ) -> Sent:
+        """There is room. Checks what belongs to a message before any of it is kept, and keeps it."""
         name = None if key is None else key_of(key)
         happened = None if event_time is None else microseconds_of(event_time)
         due = None if delivery_time is None else microseconds_of(delivery_time)
         texts = attributes_of(attributes) if attributes else None
-        size += len(name or b"")
+        if name is not None:
+            size += len(name)
         if texts:
-            size += sum(map(len, texts)) * 4 + sum(map(len, texts.values())) * 4
-        lane = self._lane if name is None else self._lane_of(name)
-        again = sequence is not None and sequence < self._expect(lane, sequence, keyed=name is not None)
+            size += _size_of(texts)
+        if size > MESSAGE_BYTES_MAX:
+            raise _too_large(size)
+        lane = self.lane_of(name)
+        again = sequence is not None and sequence < self.expect(lane, sequence, keyed=name is not None)
         outgoing = lane.filling
-        if not outgoing.payloads or size > self._batch_bytes or again:
-            outgoing = self._begin(lane, size)
+        if not outgoing.payloads or size > self.batch_bytes or again:
+            outgoing = self._begin(lane)
             outgoing.numbered, outgoing.again = sequence, again
         row = len(outgoing.payloads)
         if name is not None:
@@ -175,17 +202,25 @@ class Producer:
             outgoing.event_times[row] = happened
         if due is not None:
             outgoing.delivery_times[row] = due
-        return outgoing, size
+        outgoing.payloads.append(payload)
+        outgoing.bytes = size = outgoing.bytes + size
+        if size >= self.batch_bytes or row >= self._last_row or again:
+            self._full(lane)
+        return Sent(outgoing, row)
 
-    def _lane_of(self, key: bytes) -> Lane:
-        return self._lanes[self._hash(key) % len(self._lanes)] if len(self._lanes) > 1 else self._lane
+    def _begin(self, lane: Lane) -> Outgoing:
+        """A batch with nothing in it."""
+        self.client.check_loop()
+        if lane.filling.payloads:
+            self._full(lane)
+        lane.begin(self._linger)
+        return lane.filling
 
-    def _expect(self, lane: Lane, sequence: int, *, keyed: bool) -> int:
-        if self.new or not self.reliable:
-            raise ArgumentInvalid("sequences are remembered by name: give the producer of a reliable topic one")
-        if len(self._lanes) > 1 and not keyed:
-            raise ArgumentInvalid("each partition has its own sequences: a message with one needs a key")
-        return lane.expect(sequence)
+    def _hold_back(self) -> None:
+        """What is being filled goes, so that nothing that comes now slips in before others who wait, or unseen."""
+        for lane in self._lanes:
+            if lane.filling.payloads:
+                self._full(lane)
 
     def _full(self, lane: Lane) -> None:
         lane.seal()
@@ -197,16 +232,16 @@ class Producer:
         *,
         keys: Sequence[str | bytes | None] | None = None,
         sequence: int | None = None,
-    ) -> SentMany:
+    ) -> Handed[Receipts]:
         """As `send`, for many messages at once and at a fraction of the cost. `await` it for their receipts.
 
-        A list counts as one when it comes to `ProducerBusy`: it is taken as a whole or not at all. `sequence` is the
-        first message's, for a topic without partitions.
+        A list is taken as a whole or not at all: while the buffer is full it waits in line, and if one of its messages
+        cannot be sent, none is. `sequence` is the first message's, for a topic without partitions.
         """
+        if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
+            raise TypeError(f"send_many takes a list of payloads, got {type(payloads).__name__}; `send` takes one")
         if self._closed is not None:
             raise fresh(self._closed)
-        if self._buffered >= self._buffer_bytes:
-            raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
         values = payloads if type(payloads) is list and self._serializer is None else self._serialized(payloads)
         names = None if keys is None else [None if key is None else key_of(key) for key in keys]
         if names is not None and len(names) != len(values):
@@ -216,79 +251,46 @@ class Producer:
         except TypeError:  # a tombstone, or nothing that can be sent
             values = list(map(payload_of, values))
             total = sum(len(value) for value in values if value is not None)
-        if total > self._batch_bytes or len(values) > self._last_row:  # several batches: all of them are sound, or none
-            values = list(map(payload_of, values)) if set(map(type, values)) != {bytes} else values
-            if total > MESSAGE_BYTES_MAX and max(map(len, filter(None, values))) > MESSAGE_BYTES_MAX:
-                raise BatchTooLarge(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
-        batches: list[Outgoing] = []
-        known = 0  # of the first messages, those that were sent before: each goes alone, however they were cut then
-        if sequence is not None:
-            known = min(len(values), self._expect(self._lane, sequence, keyed=False) - sequence)
-            for row in range(known):
-                one = slice(row, row + 1)
-                self._send_rows(self._lane, values[one], names and names[one], batches, sequence + row, again=True)
-            values, names = values[known:], names and names[known:]
-        for lane, first, last in self._cuts(total, len(values), names):
-            numbered = None if sequence is None else sequence + known + first
-            self._send_rows(lane, values[first:last], names and names[first:last], batches, numbered)
-        return SentMany(batches)
+        if total > self.batch_bytes and set(map(type, values)) != {bytes}:
+            values = list(map(payload_of, values))
+        if total > MESSAGE_BYTES_MAX and (largest := max(map(len, filter(None, values)))) > MESSAGE_BYTES_MAX:
+            raise _too_large(largest)
+        if self._line or self._buffered >= self._buffer_bytes:
+            self._hold_back()
+            kept = list(map(payload_of, values))  # the program may change its list meanwhile
+            return self._line.join(lambda: self._put_many(kept, total, names, sequence), total, len(values))
+        self.client.check_loop()
+        return self._put_many(values, total, names, sequence)
+
+    def _put_many(
+        self, values: list[Any], total: int, names: list[bytes | None] | None, sequence: int | None
+    ) -> SentMany:
+        return SentMany(Bulk(self).send(values, total, names, sequence))
 
     def _serialized(self, payloads: Iterable[Any]) -> list[Any]:
         return list(payloads if self._serializer is None else map(self._serializer, payloads))
 
-    def _cuts(self, total: int, count: int, names: list[bytes | None] | None) -> Iterator[tuple[Lane, int, int]]:
-        """Rows that go the same way, about as many as make a batch."""
-        each = self._last_row + 1
-        if total > self._batch_bytes:
-            each = max(1, min(each, self._batch_bytes * count // total))
-        if names is None or len(self._lanes) == 1:
-            for first in range(0, count, each):
-                yield self._lane, first, min(first + each, count)
-            return
-        first = 0
-        while first < count:
-            lane = self._way_of(names[first])
-            last = first + 1
-            while last < count and last - first < each and self._way_of(names[last]) is lane:
-                last += 1
-            yield lane, first, last
-            first = last
+    # -- ways ----------------------------------------------------------------------------------------------------------
 
-    def _way_of(self, name: bytes | None) -> Lane:
-        return self._lane if name is None else self._lane_of(name)
+    @property
+    def batch_messages(self) -> int:
+        return self._last_row + 1
 
-    def _send_rows(
-        self,
-        lane: Lane,
-        values: list[Any],
-        names: list[bytes | None] | None,
-        batches: list[Outgoing],
-        sequence: int | None = None,
-        *,
-        again: bool = False,
-    ) -> None:
-        """A batch of its own, checked as it is built; of messages of very different sizes, several."""
-        if lane.filling.payloads:
-            self._full(lane)
-        outgoing = Outgoing(lane)
-        outgoing.payloads = values
-        outgoing.together = True
-        outgoing.numbered, outgoing.again = sequence, again
-        if names is not None:
-            outgoing.keys = {row: name for row, name in enumerate(names) if name is not None}
-        try:
-            lane.add(outgoing)
-        except BatchTooLarge:
-            if len(values) == 1:
-                raise
-            half = len(values) // 2
-            self._send_rows(lane, values[:half], names and names[:half], batches, sequence)
-            behind = None if sequence is None else sequence + half
-            self._send_rows(lane, values[half:], names and names[half:], batches, behind)
-            return
-        batches.append(outgoing)
-        lane.pump()
-        self.rotate(lane)
+    @property
+    def partitioned(self) -> bool:
+        return len(self._lanes) > 1
+
+    def lane_of(self, key: bytes | None) -> Lane:
+        """The way that a message with this key goes now."""
+        return self._lane if key is None or len(self._lanes) == 1 else self._lanes[self._hash(key) % len(self._lanes)]
+
+    def expect(self, lane: Lane, sequence: int, *, keyed: bool) -> int:
+        """The application numbers its messages: what the next new one has."""
+        if self.new or not self.reliable:
+            raise ArgumentInvalid("sequences are remembered by name: give the producer of a reliable topic one")
+        if len(self._lanes) > 1 and not keyed:
+            raise ArgumentInvalid("each partition has its own sequences: a message with one needs a key")
+        return lane.expect(sequence)
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -298,21 +300,35 @@ class Producer:
         return self._buffered
 
     @property
+    def unsent(self) -> int:
+        """Messages that were handed over and are not answered."""
+        under_way = [outgoing for lane in self._lanes for outgoing in lane.unfinished() if not outgoing.done]
+        return self._line.messages + sum(outgoing.count or len(outgoing.payloads) for outgoing in under_way)
+
+    @property
+    def full(self) -> bool:
+        """Whether a send would have to wait."""
+        return self._buffered >= self._buffer_bytes
+
+    @property
     def busy(self) -> bool:
         """Whether `send` may have no room."""
-        return self._buffered > self._buffer_bytes * 3 // 4 and self._closed is None
+        return bool(self._line) or (self._buffered > self._buffer_bytes * 3 // 4 and self._closed is None)
 
     async def ready(self) -> None:
         """Until `send` has room again, for a quarter of the buffer at least. Returns at once when it has."""
         while self.busy:
-            room: Future[None] = self.client.loop.create_future()
-            self._room.append(room)
-            await room
+            await self._room.wait(self.client.loop)
         if self._closed is not None:
             raise fresh(self._closed)
 
     async def flush(self) -> None:
         """Until everything sent before is answered. Raises the first failure of a send that nobody awaited."""
+        await self._settled()
+        self._failures.raise_first()
+
+    async def _settled(self) -> None:
+        await self._line.settled()
         under_way: list[Outgoing] = []
         for lane in self._lanes:
             under_way += lane.unfinished()
@@ -323,15 +339,6 @@ class Producer:
                 outgoing.waiters.append(waiter)
                 await waiter
             under_way += outgoing.parts  # the loop goes on to them
-        self._raise_failures()
-
-    def _raise_failures(self) -> None:
-        failed = [error for outgoing, error in self._failed if not outgoing.watched]
-        count, self._failed, self._failures = self._failures, [], 0
-        if failed:
-            error = fresh(failed[0])
-            error.add_note(f"{count} messages that nobody waited for were not published")
-            raise error
 
     # -- for its lanes -------------------------------------------------------------------------------------------------
 
@@ -346,31 +353,42 @@ class Producer:
 
     def finished(self, outgoing: Outgoing) -> None:
         self._buffered -= outgoing.bytes
-        if self._room and self._buffered <= self._buffer_bytes // 2:
-            self._wake()
+        if (self._room or self._line) and self._buffered <= self._buffer_bytes // 2 and not self._making_room:
+            self._making_room = True
+            self.loop.call_soon(self._make_room)  # not at once: the lane is in the middle of something
         if outgoing.error is not None and not outgoing.watched:
-            self._failures += outgoing.count
-            if len(self._failed) < 100:
-                self._failed.append((outgoing, outgoing.error))
-            if self._on_error is not None:
-                self.client.call_back(self._on_error, outgoing.error, outgoing.count)
+            self.unwatched(outgoing, outgoing.error)
 
-    def _wake(self) -> None:
-        for room in self._room:
-            if not room.done():
-                room.set_result(None)
-        self._room.clear()
+    def _make_room(self) -> None:
+        self._making_room = False
+        self._line.advance()
+        if not self.busy:
+            self._room.wake()
 
     def fail(self, error: DanubeError) -> None:
         """A lane is gone for good, and with it the producer."""
         if self._closed is None:
             self._closed = error
             self._stop_looking()
-            self._wake()
+            self._line.fail(error)
+            self._room.wake()
             for lane in self._lanes:
                 if not lane.closed:
                     lane.closed = True
                     lane.given_up(error)
+
+    # -- for its line --------------------------------------------------------------------------------------------------
+
+    @property
+    def loop(self) -> AbstractEventLoop:
+        return self.client.loop
+
+    def obstacle(self) -> DanubeError | None:
+        return next(filter(None, (lane.obstacle() for lane in self._lanes)), None)
+
+    def unwatched(self, failed: Outgoing | InLine[Any], error: DanubeError) -> None:
+        """Messages failed, and nobody awaits them."""
+        self._failures.add(failed, error)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -406,7 +424,7 @@ class Producer:
                 self._lanes.append(Lane(self, self.topic, partition, place))
             for lane in self._lanes:
                 await self.client.within("open_producer", lane.open())
-        except BaseException:
+        except BaseException:  # nothing was taken yet
             lanes, self._lanes, self._opened = self._lanes, [], False
             for lane in lanes:
                 lane.close_at_once()
@@ -453,21 +471,37 @@ class Producer:
         self._lanes += opening
 
     async def close(self) -> None:
-        """Sends and awaits what was handed over, then lets go. Raises as `flush` does."""
-        if self._closed is not None:
-            self.client.remove(self)
-            self._raise_failures()
-            return
-        try:
-            await self.flush()
-        finally:
-            self._stop_looking()
+        """Sends and awaits what was handed over, then lets go. Raises as `flush` does.
+
+        From its beginning nothing more is taken. If it is given up, by a time-out or by cancelling it, what is not
+        answered then fails.
+        """
+        if self._closed is None:
             self._closed = ClientClosed(f"the producer of {self.topic} was closed")
-            self._wake()
-            self.client.remove(self)
+            self._stop_looking()
+            self._hold_back()
+        try:
+            await self._settled()
             for lane in self._lanes:
-                lane.stop()
                 await lane.close_channel()
+        finally:
+            self.client.remove(self)
+            self._line.fail(ClientClosed(f"the producer of {self.topic} was closed before it was sent"))
+            for lane in self._lanes:
+                lane.abandon()
+            self._room.wake()
+        self._failures.raise_first()
+
+    @property
+    def connected(self) -> bool:
+        return self.client.connected
+
+    def disown(self, error: DanubeError) -> None:
+        """It belongs to another process: whoever uses it here gets this error."""
+        self._closed, self._lane = error, cast(Lane, _Nowhere())
+        for lane in self._lanes:
+            lane.disown(error)
+        self._lanes = []
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -475,8 +509,19 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            await self.close()
-        except DanubeError:
-            if error is None:  # else the program's own error says more
-                raise
+        await close_after(self, error)
+
+
+class _Nowhere:
+    """In the place of a lane before there is one: has no room, so that `send` looks why."""
+
+    def __init__(self) -> None:
+        self.filling = Outgoing(cast(Lane, self))
+
+
+def _size_of(attributes: Mapping[str, str]) -> int:
+    return sum(map(len, attributes)) * 4 + sum(map(len, attributes.values())) * 4
+
+
+def _too_large(size: int) -> BatchTooLarge:
+    return BatchTooLarge(f"a message of {size} bytes is too large: at most {MESSAGE_BYTES_MAX} are allowed")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from pydanube.base.errors import ArgumentInvalid, ClientClosed, NothingReceived
+from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived, NotOpened
 from pydanube.base.limits import READ_AHEAD_BYTES
+from pydanube.client.channel import backoff
 from pydanube.client.consumer import Start, wire_start
+from pydanube.client.ending import close_after
 from pydanube.client.messages import Deserializer, Message, MessageBatch
+from pydanube.client.outgoing import fresh
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -21,46 +26,74 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.005  # at the end of a topic: doubled while nothing comes
 POLL_SECONDS_MAX = 0.1
+REFRESH_SECONDS = 5.0  # how often new partitions are looked for
+Offsets = Mapping[int | None, int]  # by partition; None is a topic without partitions
+log = logging.getLogger(__name__)
 
 
 class Place:
     """Where a reader stands in one partition."""
 
-    def __init__(self, topic: str, partition: int | None, name: str, offset: int, deserializer: Deserializer | None):
+    def __init__(
+        self, topic: str, partition: int | None, name: str, offset: int, deserializer: Deserializer | None = None
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.name = name
         self.offset = offset  # the next to be read
+        self.handed = offset  # the next to be handed to the program
         self.deserializer = deserializer
+        self.end: int | None = None  # not read any more
+
+    @property
+    def over(self) -> bool:
+        return self.end is not None and self.offset >= self.end
 
     async def read(self, client: Client, end: int | None = None) -> list[MessageBatch]:
         """What follows, up to `end` (exclusive); nothing if nothing is there."""
         request = {"topic": self.name, "offset": self.offset, "bytes_max": READ_AHEAD_BYTES}
         answer = await client.ask_any("read", request)
-        if not isinstance(answer, Batches):
-            return []
         found: list[MessageBatch] = []
-        for data in answer.batches:
+        for data in answer.batches if isinstance(answer, Batches) else ():
             content = Batch.parse(data)
             first = max(self.offset, content.base_offset)
             last = content.last_offset if end is None else min(content.last_offset, end - 1)
-            if first > last:
-                continue
-            found.append(MessageBatch(self, content, first, last, 0, 0))
-            self.offset = last + 1
+            if first <= last:
+                found.append(MessageBatch(self, content, first, last, 0, 0))
+            self.offset = max(self.offset, last + 1)
+        if not found and end is not None and self.offset < end <= (await client.bounds(self.name))[1]:
+            self.offset = end  # what was there is deleted
         return found
 
 
 async def places_of(
-    client: Client, topic: str, start: Start, partition: int | None, deserializer: Deserializer | None = None
+    client: Client,
+    topic: str,
+    start: Start | Offsets,
+    partition: int | None,
+    deserializer: Deserializer | None = None,
+    end: Start | Offsets | None = None,
 ) -> list[Place]:
-    """Where `start` is in each partition, or in the one that is named."""
+    """Where `start` and `end` are in each partition, or in the one that is named."""
     found = await client.topic(topic)
     wanted = [(number, name) for number, name in found.places() if partition is None or number == partition]
-    if not wanted or (type(start) is int and start and len(wanted) > 1):
-        raise ArgumentInvalid(f"{topic} from {start!r} needs one of its {found.partitions} partitions")
-    places = [Place(topic, number, name, await offset_of(client, name, start), deserializer) for number, name in wanted]
+    for place in (start, end):
+        if not wanted or (type(place) is int and place and len(wanted) > 1):
+            raise ArgumentInvalid(f"{topic} from {place!r} needs one of its {found.partitions} partitions")
+    places: list[Place] = []
+    for number, name in wanted:
+        offset = await offset_of(client, name, _part_of(start, number))
+        places.append(Place(topic, number, name, offset, deserializer))
+        if end is not None:
+            places[-1].end = await offset_of(client, name, _part_of(end, number))
     return places
+
+
+def _part_of(place: Start | Offsets, partition: int | None) -> Start:
+    """Of offsets by partition, this one's; a partition that is not named is new, and read from its beginning."""
+    if isinstance(place, Mapping) and "time" not in place:
+        return cast(Offsets, place).get(partition, "earliest")
+    return cast(Start, place)
 
 
 async def offset_of(client: Client, name: str, start: Start) -> int:
@@ -74,84 +107,186 @@ async def offset_of(client: Client, name: str, start: Start) -> int:
 
 
 class Reader:
-    """Made by `Client.reader`; used with `async with`. Goes through the partitions in turn."""
+    """Made by `Client.reader`; used with `async with`. Goes through the partitions in turn, and skips nothing.
+
+    `start` and `end` are earliest, latest, an offset, a datetime, or the `offsets` of an earlier reader. Without an
+    `end` it waits for what is published next. Reads that a broken connection took along are made again, and new
+    partitions join from their beginning. Several tasks may share it: each message goes to one of them.
+    """
 
     def __init__(
         self,
         client: Client,
         topic: str,
         *,
-        start: Start = "earliest",
+        start: Start | Offsets = "earliest",
+        end: Start | Offsets | None = None,
         partition: int | None = None,
         deserializer: Deserializer | None = None,
     ) -> None:
         self.client = client
         self.topic = topic
         self._start = start
+        self._end = end
         self._partition = partition
         self._deserializer = deserializer
-        self._places: list[Place] = []
+        self._places: list[Place] = []  # another list after each seek
         self._turn = 0
-        self._ready: list[MessageBatch] = []  # read and not handed out, the next last
-        self._rows: Iterator[Message] = iter(())
-        self._closed = True
+        self._queue: deque[MessageBatch] = deque()  # read and not handed out
+        self._rows: Iterator[Message] = iter(())  # of the batch that is being handed out
+        self._reading = asyncio.Lock()
+        self._looked = 0.0  # for new partitions, by the loop's time
+        self._closed: DanubeError | None = NotOpened(f"the reader of {topic} is not open yet")
 
     @property
     def offsets(self) -> dict[int | None, int]:
-        """By partition the offset that is read from the broker next."""
-        return {place.partition: place.offset for place in self._places}
+        """By partition the offset behind the last message that was handed out: where another reader goes on."""
+        return {place.partition: place.handed for place in self._places}
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        while True:
-            for message in self._rows:
-                yield message
-            self._rows = (await self._next_batch()).messages()
+        while (message := await self._next()) is not None:
+            yield message
+
+    async def __anext__(self) -> Message:
+        message = await self._next()
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
+        """As they were published. Of a batch that was begun message by message, the rest."""
         while True:
-            yield await self._next_batch()
+            batch = self._take_batch()
+            if batch is not None:
+                yield batch
+            elif not await self._fill():
+                return
 
     async def receive(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
+        """The next message. Raises `NothingReceived` if none comes in `timeout` seconds, or at the reader's end."""
         try:
             async with asyncio.timeout(timeout):
-                while True:
-                    for message in self._rows:
-                        return message
-                    self._rows = (await self._next_batch()).messages()
+                message = await self._next()
         except TimeoutError:
             raise NothingReceived(f"nothing more in {self.topic} for {timeout} seconds") from None
+        if message is None:
+            raise NothingReceived(f"the reader of {self.topic} has reached its end")
+        return message
 
-    async def _next_batch(self) -> MessageBatch:
-        pause = POLL_SECONDS
-        while not self._ready:
-            for _ in self._places:
-                if self._closed:
-                    raise ClientClosed("the reader was closed")
-                place = self._places[self._turn]
-                self._turn = (self._turn + 1) % len(self._places)
-                self._ready = (await place.read(self.client))[::-1]
-                if self._ready:
+    async def _next(self) -> Message | None:
+        """The next message, None at the end. Once it is here nothing is awaited: none is lost or given twice."""
+        while True:
+            for message in self._rows:
+                cast(Place, message.batch.source).handed = message.offset + 1
+                return message
+            if self._queue:
+                batch = self._queue.popleft()
+                cast(Place, batch.source).handed = batch.last + 1  # if it cannot be read, the reader stands behind it
+                self._rows = batch.messages()
+                cast(Place, batch.source).handed = batch.first
+            elif not await self._fill():
+                return None
+
+    def _take_batch(self) -> MessageBatch | None:
+        batch = None
+        for message in self._rows:
+            self._rows = iter(())
+            batch = message.batch.part(message.offset, message.batch.last)
+            break
+        else:
+            if self._queue:
+                batch = self._queue.popleft()
+        if batch is not None:
+            cast(Place, batch.source).handed = batch.last + 1
+        return batch
+
+    async def _fill(self) -> bool:
+        """Until there is something to hand out; False at the end. One task at a time reads, for all."""
+        async with self._reading:
+            pause, failures = POLL_SECONDS, 0
+            while not self._queue:
+                if self._closed is not None:
+                    raise fresh(self._closed)
+                try:
+                    await self._look()
+                    await self._read_in_turn()
+                except DanubeError as error:
+                    if not error.retriable:
+                        raise
+                    failures += 1
+                    log.info("reading %s failed, and is tried again: %s", self.topic, error)
+                    await asyncio.sleep(backoff(self.client, failures))
+                    continue
+                failures = 0
+                if self._queue:
                     break
-            else:
+                if self._places and all(place.over for place in self._places):
+                    return False
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, POLL_SECONDS_MAX)
-        return self._ready.pop()
+            return True
 
-    async def seek(self, to: Start) -> None:
-        self._places = await places_of(self.client, self.topic, to, self._partition, self._deserializer)
-        self._turn = 0
-        self._ready = []
+    async def _read_in_turn(self) -> None:
+        """From the next partition that has something."""
+        places = self._places
+        for _ in range(len(places)):
+            place = places[self._turn % len(places)]
+            self._turn = (self._turn + 1) % len(places)
+            if place.over:
+                continue
+            found = await place.read(self.client, place.end)
+            if places is not self._places:  # somebody has sought meanwhile
+                return
+            if found:
+                self._queue.extend(found)
+                return
+
+    async def _look(self) -> None:
+        """For new partitions, now and then. A topic without partitions never has any, nor has a reader with an end."""
+        now = self.client.loop.time()
+        places = self._places
+        if self._end is not None or self._partition is not None or now - self._looked < REFRESH_SECONDS:
+            return
+        if places[0].partition is None:
+            return
+        self._looked = now
+        for number, name in (await self.client.topic(self.topic)).places()[len(places) :]:
+            first, _ = await self.client.bounds(name)
+            if places is self._places:
+                places.append(Place(self.topic, number, name, first, self._deserializer))
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def seek(self, to: Start | Offsets) -> None:
+        places = await places_of(self.client, self.topic, to, self._partition, self._deserializer, self._end)
+        self._places, self._turn = places, 0
+        self._looked = self.client.loop.time()
+        self._queue.clear()
         self._rows = iter(())
 
     async def open(self) -> Self:
         await self.seek(self._start)
-        self._closed = False
+        self._closed = None
         self.client.add(self)
         return self
 
     async def close(self) -> None:
-        self._closed = True
+        self._closed = ClientClosed(f"the reader of {self.topic} was closed")
         self.client.remove(self)
+
+    @property
+    def connected(self) -> bool:
+        return self.client.connected
+
+    @property
+    def unsent(self) -> int:
+        return 0
+
+    def disown(self, error: DanubeError) -> None:
+        """It belongs to another process: whoever uses it here gets this error."""
+        self._closed = error
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -159,7 +294,7 @@ class Reader:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await close_after(self, error)
 
 
 async def read_arrow(client: Client, topic: str, start: Start, end: Start, partition: int | None) -> pa.Table:

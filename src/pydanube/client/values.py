@@ -26,16 +26,19 @@ def codec_of(name: str) -> Codec:
 def payload_of(payload: Any) -> bytes | None:
     if payload is None or isinstance(payload, bytes):
         return payload
+    if isinstance(payload, str):
+        return payload.encode()
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
-    raise TypeError(f"a payload is bytes, not {type(payload).__name__}; give the producer a serializer")
+    kind = type(payload).__name__
+    raise TypeError(f"a payload must be bytes or text, got {kind}; give the producer a serializer for other values")
 
 
 def key_of(key: str | bytes) -> bytes:
     if isinstance(key, bytes):
         return key
     if not isinstance(key, str):
-        raise TypeError(f"a key is text or bytes, not {type(key).__name__}")
+        raise TypeError(f"a key must be text or bytes, got {type(key).__name__}")
     return key.encode("utf-8", "surrogateescape")
 
 

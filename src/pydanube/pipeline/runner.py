@@ -404,15 +404,15 @@ class Runner:
         self.stop()
 
 
-def with_ca(flow: Flow, ca_file: str | None) -> Flow:
-    """The authority that the command names is for the broker that the file does not name."""
+def with_ca(flow: Flow, ca_file: str | None, *, named: bool = False) -> Flow:
+    """An authority for the broker that the file does not name; `named`: for those too that it names without one."""
     if ca_file is None:
         return flow
 
     def told(each: Any) -> Any:
-        if isinstance(each, TopicSink | TopicSource) and each.url is None and each.ca is None and flow.url is None:
-            return replace(each, ca=ca_file)
-        return each
+        if not isinstance(each, TopicSink | TopicSource) or each.ca is not None:
+            return each
+        return replace(each, ca=ca_file) if named or (each.url is None and flow.url is None) else each
 
     sinks = tuple(told(each) for each in flow.sinks)
     return replace(flow, source=told(flow.source), sinks=sinks, dead_letters=told(flow.dead_letters))

@@ -255,6 +255,29 @@ class ClientClosed(DanubeError):
     help = "Open a new one."
 
 
+class NotOpened(ClientClosed):
+    """This client, or this producer, consumer or reader of it, was never opened by its program."""
+
+    code = "not_opened"
+    help = "Open it with `async with`, or with `await` before its first use; without asyncio, with `with` or `open()`."
+
+
+class OtherLoop(DanubeError):
+    """The client was used from another thread or event loop than the one that it was opened on."""
+
+    code = "other_loop"
+    blame = "caller"
+    help = "Use `pydanube.sync` from threads, and call it from no callback of its own; or use `call_soon_threadsafe`."
+
+
+class ClientForked(DanubeError):
+    """The client was opened before the process forked: its connection belongs to the parent."""
+
+    code = "client_forked"
+    blame = "caller"
+    help = "Open a client in each process, after the fork."
+
+
 class AddressInvalid(DanubeError):
     """Text that is no address of a broker."""
 

@@ -6,113 +6,31 @@ Each client has a thread of its own with an event loop; calls are handed to it a
 
 from __future__ import annotations
 
-import asyncio
+import atexit
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 import pydanube
 from pydanube import client as asynchronous
-from pydanube.base.errors import AlreadyOpened, ClientClosed, DanubeError
+from pydanube.base.errors import AlreadyOpened, ClientClosed, ClientForked, DanubeError, NotOpened, ProducerBusy
+from pydanube.client.ending import AWAY_SECONDS, HURRIED_SECONDS
 from pydanube.client.outgoing import fresh
 from pydanube.client.pipelines import Reported
+from pydanube.sync.loop import LoopThread, Pending
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Result = TypeVar("Result")
 Message = asynchronous.Message
 MessageBatch = asynchronous.MessageBatch
 HANDED_OVER_MAX = 10_000  # sends of one producer that its loop has not looked at yet; beyond it `send` waits
 BROUGHT_MAX = 1_000  # messages that one visit to the loop brings
 FAILED_KEPT_MAX = 100  # calls that failed in the loop, until `flush` or `close` says so
-
-
-class LoopThread:
-    """A thread that runs an event loop, uvloop where there is one."""
-
-    def __init__(self) -> None:
-        self.loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name="pydanube", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        self.loop.close()
-
-    def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs it there and waits. Interrupting the wait cancels it."""
-        if self.loop.is_closed():
-            work.close()
-            raise ClientClosed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # not on every platform
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-class Pending(Generic[Result]):
-    """What `send` and `ack` return. It may be dropped; `result()` waits."""
-
-    __slots__ = ("_handed_over", "_loop", "asked")
-
-    def __init__(self, loop: LoopThread) -> None:
-        self._loop = loop
-        self._handed_over: Future[Awaitable[Result]] = Future()
-        self.asked = False
-
-    def answer(self, call: Callable[[], Awaitable[Result]]) -> None:
-        """In the loop: does what was asked for."""
-        try:
-            self._handed_over.set_result(call())
-        except Exception as error:
-            self._handed_over.set_exception(error)
-
-    def fail(self, error: BaseException) -> None:
-        self._handed_over.set_exception(error)
-
-    @property
-    def error(self) -> BaseException | None:
-        """Why it could not even be handed over."""
-        return self._handed_over.exception() if self._handed_over.done() else None
-
-    def result(self, timeout: float | None = None) -> Result:
-        """Gives up after `timeout` seconds; what was handed over is not taken back by that.
-
-        Raises why it takes so long if that is known, a lost connection for one; else `TimeoutError`.
-        """
-        self.asked = True
-        return self._loop.wait(_within(self._handed_over.result(timeout), timeout))
-
-
-async def _within(what: Awaitable[Result], timeout: float | None) -> Result:  # noqa: ASYNC109 - handed in by a program
-    try:
-        async with asyncio.timeout(timeout):
-            return await what
-    except TimeoutError:
-        reason = getattr(what, "reason", None)
-        if reason is None:
-            raise
-        raise fresh(reason) from None
 
 
 class _Opened:
@@ -127,7 +45,9 @@ class _Opened:
         return self
 
     def close(self) -> None:
-        self._loop.wait(self._inner.close())
+        """In a forked child it does nothing: all is the parent's."""
+        with suppress(ClientForked):
+            self._loop.wait(self._inner.close())
 
     def __enter__(self) -> Self:
         return self.open()
@@ -135,7 +55,20 @@ class _Opened:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._loop.wait(self._inner.__aexit__(kind, error, traceback))
+        with _beside(error):
+            self._loop.wait(self._inner.__aexit__(kind, error, traceback))
+
+
+@contextmanager
+def _beside(error: BaseException | None) -> Iterator[None]:
+    """A block's own error says more than why its end failed too."""
+    try:
+        yield
+    except ClientForked:  # what is to be closed is the parent's
+        pass
+    except DanubeError:
+        if error is None:
+            raise
 
 
 class Producer(_Opened):
@@ -174,23 +107,31 @@ class Producer(_Opened):
         self._raise_failed()
 
     def close(self) -> None:
-        self._drain()
-        super().close()
-        self._raise_failed()
+        with suppress(ClientForked):
+            self._drain()
+            super().close()
+            self._raise_failed()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._drain()
+        with _beside(error):
+            self.drain_after(error)
         super().__exit__(kind, error, traceback)
         if error is None:
             self._raise_failed()
 
-    def _drain(self) -> None:
+    def drain_after(self, error: BaseException | None) -> None:
+        """At the end of a block; after Ctrl-C not for long."""
+        seconds = HURRIED_SECONDS if self._inner.connected else AWAY_SECONDS
+        self._drain(None if error is None or isinstance(error, Exception) else seconds)
+
+    def _drain(self, timeout: float | None = None) -> None:
         """Until the loop has seen all calls."""
+        self._loop.check_waiting()
         seen = threading.Event()
         self._hand_over(seen.set)
-        seen.wait()
+        seen.wait(timeout)
 
     def _raise_failed(self) -> None:
         failed, self._failed = [each for each in self._failed if not each.asked], []
@@ -198,19 +139,38 @@ class Producer(_Opened):
             raise failed[0].error
 
     def _hand_over(self, call: Callable[[], Any]) -> Pending[Any]:
-        if self._loop.loop.is_closed():
-            raise ClientClosed("the client is closed")
-        self._room.acquire()
+        self._loop.check()
+        if not self._room.acquire(blocking=not self._loop.here):
+            raise ProducerBusy(f"{HANDED_OVER_MAX} sends have not been looked at yet")
         pending: Pending[Any] = Pending(self._loop)
         with self._lock:
             self._calls.append((call, pending))
             first, self._running = not self._running, True
         if first:
-            asyncio.run_coroutine_threadsafe(self._work(), self._loop.loop)
+            try:
+                self._loop.run(self._work())
+            except DanubeError as error:
+                self._fail_calls(error)
+                raise
         return pending
+
+    def _fail_calls(self, error: DanubeError) -> None:
+        """The loop has ended before it came to them."""
+        with self._lock:
+            calls, self._calls, self._running = self._calls, deque(), False
+        for _, pending in calls:
+            pending.fail(error)
+            self._room.release()
 
     async def _work(self) -> None:
         """All calls in their order; where the buffer is full the next one waits, and with it those behind it."""
+        try:
+            await self._work_through()
+        except BaseException:  # the loop ends
+            self._fail_calls(ClientClosed("the client was closed before it was sent"))
+            raise
+
+    async def _work_through(self) -> None:
         while True:
             with self._lock:
                 if not self._calls:
@@ -222,9 +182,13 @@ class Producer(_Opened):
                     await self._inner.ready()
             except DanubeError as error:
                 pending.fail(error)
+            except BaseException:
+                pending.fail(ClientClosed("the client was closed before it was sent"))
+                raise
             else:
                 pending.answer(call)
-            self._room.release()
+            finally:
+                self._room.release()
             if pending.error is not None and len(self._failed) < FAILED_KEPT_MAX:
                 self._failed.append(pending)
 
@@ -261,9 +225,11 @@ class Consumer(_Receiving):
         self._brought: deque[Message] = deque()
 
     def receive(self, timeout: float | None = None) -> Message:
-        if not self._brought:
-            self._brought += self._loop.wait(self._some(timeout))
-        return self._brought.popleft()
+        with suppress(IndexError):  # threads may share it
+            return self._brought.popleft()
+        first, *others = self._loop.wait(self._some(timeout))
+        self._brought += others
+        return first
 
     async def _some(self, timeout: float | None) -> list[Message]:  # noqa: ASYNC109 - handed in by a program
         """The next message, and those that are there already."""
@@ -271,7 +237,10 @@ class Consumer(_Receiving):
         return [first, *self._inner.arrived(BROUGHT_MAX - 1)]
 
     def fetch(self, count: int, timeout: float | None = None) -> list[Message]:
-        found = [self._brought.popleft() for _ in range(min(count, len(self._brought)))]
+        found: list[Message] = []
+        with suppress(IndexError):
+            while len(found) < count:
+                found.append(self._brought.popleft())
         if len(found) == count:
             return found
         try:
@@ -286,9 +255,10 @@ class Consumer(_Receiving):
 
     def batches(self) -> Iterator[MessageBatch]:
         """After single messages that were brought over already, each in a batch of its own."""
-        while self._brought:
-            one = self._brought.popleft()
-            yield one.batch.part(one.offset, one.offset)
+        with suppress(IndexError):
+            while True:
+                one = self._brought.popleft()
+                yield one.batch.part(one.offset, one.offset)
         yield from super().batches()
 
     def ack(self, what: Message | MessageBatch) -> Pending[None]:
@@ -298,10 +268,8 @@ class Consumer(_Receiving):
         return self._acknowledge(self._inner.ack_all, what)
 
     def _acknowledge(self, ack: Callable[[Any], Awaitable[None]], what: Message | MessageBatch) -> Pending[None]:
-        if self._loop.loop.is_closed():
-            raise ClientClosed("the client is closed")
         pending: Pending[None] = Pending(self._loop)
-        self._loop.loop.call_soon_threadsafe(pending.answer, lambda: ack(what))
+        self._loop.call(pending.answer, lambda: ack(what))
         return pending
 
     def nack(self, what: Message | MessageBatch, delay: float = 0.0, reason: str = "") -> None:
@@ -356,15 +324,19 @@ class Client:
     def __init__(self, address: str, **options: Any) -> None:
         self._inner = pydanube.connect(address, **options)
         self._running: LoopThread | None = None
+        self._closed: DanubeError = NotOpened("the client is not open yet")
+        self._producers: WeakSet[Producer] = WeakSet()
 
     @property
     def _loop(self) -> LoopThread:
         if self._running is None:
-            raise ClientClosed("the client is not open")
+            raise fresh(self._closed)
         return self._running
 
     def producer(self, topic: str, **options: Any) -> Producer:
-        return Producer(self._loop, self._inner.producer(topic, **options))
+        producer = Producer(self._loop, self._inner.producer(topic, **options))
+        self._producers.add(producer)
+        return producer
 
     def consumer(self, topics: str | Sequence[str] | None = None, *, subscription: str, **options: Any) -> Consumer:
         return Consumer(self._loop, self._inner.consumer(topics, subscription=subscription, **options))
@@ -393,17 +365,28 @@ class Client:
         except BaseException:
             self._stop()
             raise
+        _open.add(self)
         return self
 
     def close(self) -> None:
-        if self._running is not None:
-            try:
-                self._running.wait(self._inner.close())
-            finally:
-                self._stop()
+        self._close(None)
+
+    def _close(self, error: BaseException | None) -> None:
+        """The end of a block that ended with this error."""
+        if self._running is None:
+            return
+        try:
+            with _beside(error):
+                for producer in list(self._producers):
+                    producer.drain_after(error)
+                self._running.wait(self._inner.__aexit__(None, error, None))
+        finally:
+            self._stop()
 
     def _stop(self) -> None:
         running, self._running = self._running, None
+        self._closed = ClientClosed("the client is closed")
+        _open.discard(self)
         if running is not None:
             running.stop()
 
@@ -413,7 +396,18 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(error)
+
+
+_open: WeakSet[Client] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without closing still sends what it has; what it cannot send is logged."""
+    for client in list(_open):
+        with suppress(Exception):
+            client._close(SystemExit())
 
 
 def connect(address: str, **options: Any) -> Client:
@@ -421,4 +415,4 @@ def connect(address: str, **options: Any) -> Client:
     return Client(address, **options)
 
 
-__all__ = ["Client", "Consumer", "Pending", "Producer", "Reader", "connect"]
+__all__ = ["Client", "Consumer", "LoopThread", "Pending", "Producer", "Reader", "connect"]

@@ -1,0 +1,62 @@
+"""Failures of sends that nobody awaited: counted, logged, told to `on_error`, and raised once by `flush` or `close`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from pydanube.base.errors import DanubeError
+from pydanube.client.outgoing import OnError, fresh
+
+if TYPE_CHECKING:
+    from pydanube.client.client import Client
+
+KEPT_MAX = 100  # errors until `flush` or `close` raises the first of them; all messages are counted
+log = logging.getLogger(__name__)
+
+
+class Failed(Protocol):
+    @property
+    def count(self) -> int:
+        """Of its messages."""
+        ...
+
+    @property
+    def watched(self) -> bool:
+        """Somebody awaits it after all."""
+        ...
+
+
+class Failures:
+    """Of one producer."""
+
+    def __init__(self, client: Client, topic: str, on_error: OnError | None) -> None:
+        self._client = client
+        self._topic = topic
+        self._on_error = on_error
+        self._kept: list[tuple[Failed, DanubeError]] = []
+        self._count = 0
+        self._unlogged = 0
+
+    def add(self, failed: Failed, error: DanubeError) -> None:
+        self._count += failed.count
+        if len(self._kept) < KEPT_MAX:
+            self._kept.append((failed, error))
+        if not self._unlogged:
+            self._client.loop.call_soon(self._log, error)  # once for all that fail together
+        self._unlogged += failed.count
+        if self._on_error is not None:
+            self._client.call_back(self._on_error, error, failed.count)
+
+    def _log(self, error: DanubeError) -> None:
+        count, self._unlogged = self._unlogged, 0
+        log.warning("%d messages to %s that nobody awaited were not published: %s", count, self._topic, error)
+
+    def raise_first(self) -> None:
+        """Forgets all of them."""
+        failed = [error for each, error in self._kept if not each.watched]
+        count, self._kept, self._count = self._count, [], 0
+        if failed:
+            error = fresh(failed[0])
+            error.add_note(f"{count} messages that nobody waited for were not published")
+            raise error
