@@ -197,13 +197,41 @@ def test_a_lock_needs_no_room_on_a_full_disk(run: Run, tmp_path: Path, monkeypat
     other.close()
 
 
-def test_locking_makes_the_directory(run: Run, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_missing_until_it_is_made(run: Run, tmp_path: Path) -> None:
     disk = PosixDisk(tmp_path / "data" / "journal")
-    with pytest.raises(FileMissing):
-        run(listed(disk))
+    for ask in (listed(disk), held(disk, "me")):
+        with pytest.raises(FileMissing):
+            run(ask)
+    assert not (tmp_path / "data").exists()
+    run(made(disk))
     run(held(disk, "me"))
     assert run(listed(disk)) == []
     disk.close()
+
+
+def test_a_directory_is_synced_in_every_one_above_it_whoever_made_them(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    honest = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        honest(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = tmp_path.resolve() / "data" / "journal"
+    path.mkdir(parents=True)  # by a process that ended before it synced anything
+    disk = PosixDisk(path)
+    run(made(disk))
+    assert synced[:2] == [str(path.parent), str(tmp_path.resolve())]
+    assert os.path.ismount(synced[-1]) or not os.access(os.path.dirname(synced[-1]), os.R_OK)
+    disk.close()
+
+
+async def made(disk: PosixDisk) -> None:
+    await disk.make()
+    await disk.sync_parent()
 
 
 def test_folders_are_not_files(run: Run, disk: PosixDisk, tmp_path: Path) -> None:

@@ -10,14 +10,11 @@ from typing import Any
 from pydanube.base.limits import KIB
 from pydanube.broker.directory import Directory
 from pydanube.broker.service import Service
-from pydanube.broker.standalone import LocalNodes
 from pydanube.sim.clock import SimClock
 from pydanube.sim.disk import SimDisk
 from pydanube.sim.loop import SimLoop
 from pydanube.sim.randomness import SimRandomness
-from pydanube.storage.catalog import MetadataCatalog
-from pydanube.storage.metadata_file import LocalMetadata
-from pydanube.storage.node import DiskNode
+from pydanube.storage.local import open_local
 from pydanube.storage.settings import NodeSettings
 
 Work = Callable[[Service], Coroutine[Any, Any, None]]
@@ -35,13 +32,11 @@ class ServiceWorld:
 
     async def start(self) -> Service:
         for_metadata, for_node = self.disks
-        metadata = await LocalMetadata.open(for_metadata, self.randomness)
-        node = await DiskNode.open([for_node], NodeSettings(file_bytes=256 * KIB, retry_seconds=0.05), self.randomness)
-        catalog = MetadataCatalog(metadata)
-        await node.meet_catalog(catalog.known(), catalog.next_ledger)
-        directory = Directory(metadata)
+        settings = NodeSettings(file_bytes=256 * KIB, retry_seconds=0.05)
+        storage = await open_local(for_metadata, for_node, settings, self.randomness)
+        directory = Directory(storage.metadata)
         await directory.prepare()
-        return Service(directory, catalog, LocalNodes(node), self.clock, self.randomness)
+        return Service(directory, storage.catalog, storage.nodes, self.clock, self.randomness)
 
     def run(self, *works: Work) -> None:
         """One after the other in one life, which ends with a loss of power."""

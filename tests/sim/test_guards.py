@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import DanubeError, NodeBusy
 from pydanube.base.limits import OFFSET_MAX
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.dispatch.key_shared import KeyShared
@@ -21,10 +21,11 @@ from pydanube.ledger.table import Ledger
 from pydanube.ledger.topic_state import TopicState
 from pydanube.ports.disk import Disk
 from pydanube.sim.run import Outcome, run_seed
-from pydanube.storage import recovery, writer
+from pydanube.storage import local, node_file, recovery, writer
 from pydanube.storage.journal import ActiveFile, Journal, Pending
 from pydanube.storage.keeper import Keeper
 from pydanube.storage.managed import ManagedLedger
+from pydanube.storage.patience import Answers
 from pydanube.wire.batch import Batch
 
 SEEDS = 200
@@ -84,6 +85,41 @@ def test_taking_silence_for_absence_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(recovery, "counts_as_absence", always)
     monkeypatch.setattr(recovery, "fenced_enough", any_will_do)
     first_violation("partition", first=1170)  # rare: one seed in some hundreds loses what was acknowledged
+
+
+def test_a_busy_node_that_ends_a_ledger_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(self: writer.LedgerWriter) -> None:
+        self._fail(NodeBusy("too many bytes wait for the journal"))
+
+    monkeypatch.setattr(writer.LedgerWriter, "_wait_out", give_up)
+    first_violation("busy", "I8")
+
+
+def test_a_recovery_that_waits_for_everybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def all_of_them(self: Answers[object], enough: object) -> None:
+        while await self.one_more():
+            pass
+
+    monkeypatch.setattr(Answers, "until", all_of_them)
+    first_violation("silent", "I8")
+
+
+def test_a_directory_that_is_made_and_not_synced_in_the_one_above_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hasty(disk: Disk, owner: str, *, locked: bool) -> None:
+        await disk.make()
+        if not locked:
+            await disk.lock(owner)
+
+    monkeypatch.setattr(node_file, "settle_directory", hasty)
+    first_violation("power")
+
+
+def test_a_start_that_does_not_look_for_what_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def anything(*_: object) -> None:
+        return
+
+    monkeypatch.setattr(local, "_refuse_if_missing", anything)
+    first_violation("mounts")
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------

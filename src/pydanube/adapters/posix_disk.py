@@ -87,6 +87,16 @@ class PosixDisk:
             thread.start()
         self._lock: int | None = None
 
+    @property
+    def name(self) -> str:
+        return self._path
+
+    def make(self) -> Future[None]:
+        return self.submit("make", "the directory", _make, self._path)
+
+    def sync_parent(self) -> Future[None]:
+        return self.submit("sync", "the directory above", _sync_parents, self._path)
+
     def lock(self, owner: str) -> Future[None]:
         return self.submit("lock", LOCK_NAME, self._take_lock, owner)
 
@@ -187,9 +197,6 @@ class PosixDisk:
         return os.path.join(self._path, name)
 
     def _take_lock(self, owner: str) -> None:
-        if not os.path.isdir(self._path):
-            os.makedirs(self._path, exist_ok=True)
-            _sync_directory(os.path.dirname(os.path.abspath(self._path)))
         descriptor = os.open(self._at(LOCK_NAME), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,6 +304,21 @@ def _sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _make(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+
+
+def _sync_parents(path: str) -> None:
+    """Up to where the file system is mounted: an earlier process may have made any of them and ended before that."""
+    above = os.path.realpath(path)
+    while not os.path.ismount(above):
+        above = os.path.dirname(above)
+        try:
+            _sync_directory(above)
+        except PermissionError:  # not ours to read, so not made by us
+            return
 
 
 def _free_bytes(path: str) -> int:

@@ -20,7 +20,6 @@ from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.addresses import HostPort
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import ConfigInvalid, DanubeError, DirectoryInUse
-from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
 from pydanube.broker.claim import Claim
 from pydanube.broker.directory import Directory
@@ -30,9 +29,8 @@ from pydanube.broker.tiering import Space
 from pydanube.ledger.tiering import TierSettings
 from pydanube.ports.clock import Clock
 from pydanube.ports.segments import Segments
-from pydanube.ports.storage import StorageNode
-from pydanube.storage.catalog import MetadataCatalog
 from pydanube.storage.cold import ColdReader, ColdTier
+from pydanube.storage.local import open_local
 from pydanube.storage.metadata_file import LocalMetadata
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
@@ -71,19 +69,6 @@ class StandaloneSettings:
     segments: Callable[[ObjectsPlace], Segments] | None = None  # a test's, in this process
 
 
-class LocalNodes:
-    """The one storage node there is."""
-
-    def __init__(self, node: DiskNode) -> None:
-        self._node = node
-
-    def get(self, identity: NodeIdentity) -> StorageNode:
-        return self._node
-
-    def choose(self, count: int) -> list[NodeIdentity]:
-        return [self._node.identity]
-
-
 class Broker:
     """Everything below the faces, opened and closed in order."""
 
@@ -100,13 +85,11 @@ class Broker:
         settings = self.settings
         clock, randomness = self.clock, SystemRandomness()
         try:
-            self._metadata = await LocalMetadata.open(self._disk("metadata"), randomness)
-            self._node = await DiskNode.open([self._disk("node")], settings.node, randomness)
-            catalog = MetadataCatalog(self._metadata)
-            await self._node.meet_catalog(catalog.known(), catalog.next_ledger)
+            storage = await open_local(self._disk("metadata"), self._disk("node"), settings.node, randomness)
+            self._metadata, self._node = storage.metadata, storage.node
             directory = Directory(self._metadata)
             await directory.prepare()
-            tier, claim = await self._open_tier(catalog.uses_objects(), directory, randomness)
+            tier, claim = await self._open_tier(storage.catalog.uses_objects(), directory, randomness)
         except BaseException as error:
             for disk in self._disks:
                 disk.close()
@@ -120,7 +103,7 @@ class Broker:
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
         self.service = Service(
-            directory, catalog, LocalNodes(self._node), clock, randomness, cache=cache,
+            directory, storage.catalog, storage.nodes, clock, randomness, cache=cache,
             auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
         )  # fmt: skip
 
@@ -157,9 +140,7 @@ class Broker:
         return self._node.commits
 
     def _disk(self, name: str) -> PosixDisk:
-        path = self.settings.data_dir / name
-        os.makedirs(path, exist_ok=True)
-        disk = self.settings.disk(path)
+        disk = self.settings.disk(self.settings.data_dir / name)
         self._disks.append(disk)
         return disk
 

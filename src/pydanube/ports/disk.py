@@ -36,6 +36,20 @@ class DiskFile(Protocol):
 
 
 class Disk(Protocol):
+    @property
+    def name(self) -> str:
+        """Of the directory, for people."""
+        ...
+
+    def make(self) -> Future[None]:
+        """Makes the directory, and those above it, unless it is there. Whatever else is asked of one that is not there
+        is `FileMissing`. A crash may take it away again, with all that is in it, until `sync_parent` is complete."""
+        ...
+
+    def sync_parent(self) -> Future[None]:
+        """The directory is durable under its name, whoever made it, and so are those above it."""
+        ...
+
     def lock(self, owner: str) -> Future[None]:
         """Takes the directory for this process until it ends, or raises `DirectoryInUse`."""
         ...

@@ -15,14 +15,14 @@ from random import Random
 from typing import Any
 
 from pydanube.adapters.file_names import check_file_name
-from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFailed
+from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFailed, FileMissing
 from pydanube.ports.disk import DiskFile
 from pydanube.sim.disk_faults import DiskFaults, Fault, Slowness
 from pydanube.sim.loop import PROCESS, Process, SimLoop
 from pydanube.sim.platter import SECTOR_BYTES, Inode, Keep, Platter
 from pydanube.sim.process import SimHandle
 
-CHANGING = frozenset({"write", "sync", "create", "rename", "remove", "sync_directory"})
+CHANGING = frozenset({"write", "sync", "create", "rename", "remove", "sync_directory", "make", "sync_parent"})
 
 
 class _Operation:
@@ -89,9 +89,18 @@ class SimDisk:
     """One directory. `boundaries` counts the steps that change it; `cut_at = n` stops it when n of them are done."""
 
     def __init__(
-        self, loop: SimLoop, random: Random, name: str, *, capacity: int | None = None, sector: int = SECTOR_BYTES
+        self,
+        loop: SimLoop,
+        random: Random,
+        name: str,
+        *,
+        capacity: int | None = None,
+        sector: int = SECTOR_BYTES,
+        there: bool = True,
     ) -> None:
-        self.name = name
+        self._name = name
+        self._there = there  # whether somebody has made the directory
+        self._durable = there  # and synced the one above it
         self.operations: Counter[str] = Counter()  # by kind, done or failed
         self.boundaries = 0
         self.on_boundary: Callable[[int], None] | None = None  # called before each step with its number, from 0
@@ -109,10 +118,27 @@ class SimDisk:
 
     # -- the port --------------------------------------------------------------------------------------------------
 
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def make(self) -> Future[None]:
+        def make() -> None:
+            self._there = True
+
+        return self._submit("make", "", make)
+
+    def sync_parent(self) -> Future[None]:
+        def sync() -> None:
+            self._durable = self._there
+
+        return self._submit("sync_parent", "", sync)
+
     def lock(self, owner: str) -> Future[None]:
         process = PROCESS.get()
 
         def take() -> None:
+            self._check_there()
             if self._holder is not None and (self._holder[0] is None or self._holder[0].alive):
                 raise DirectoryInUse(f"{self.name} is in use by {self._holder[1]}")
             self._holder = (process, f"{owner} ({process!r})" if process else owner)
@@ -127,14 +153,23 @@ class SimDisk:
 
     def create(self, name: str, *, reserve: int = 0) -> Future[DiskFile]:
         check_file_name(name)
-        return self._submit("create", name, lambda: SimFile(self, name, self._platter.create(name, reserve)), reserve)
+
+        def create() -> SimFile:
+            self._check_there()
+            return SimFile(self, name, self._platter.create(name, reserve))
+
+        return self._submit("create", name, create, reserve)
 
     def open(self, name: str) -> Future[DiskFile]:
         check_file_name(name)
         return self._submit("open", name, lambda: SimFile(self, name, self._platter.find(name)))
 
     def list(self) -> Future[list[str]]:
-        return self._submit("list", "", lambda: sorted(self._platter.names))
+        def names() -> list[str]:
+            self._check_there()
+            return sorted(self._platter.names)
+
+        return self._submit("list", "", names)
 
     def rename(self, old: str, new: str) -> Future[None]:
         check_file_name(old)
@@ -151,6 +186,10 @@ class SimDisk:
 
     def free_bytes(self) -> Future[int]:
         return self._submit("free_bytes", "", self._platter.free_bytes)
+
+    def _check_there(self) -> None:
+        if not self._there:
+            raise FileMissing(f"{self.name}: no such directory")
 
     def _write(self, name: str, inode: Inode, position: int, data: bytes, sync: bool) -> Future[None]:
         platter, random = self._platter, self._random
@@ -290,7 +329,7 @@ class SimDisk:
 
         `keep(write, sector)` decides for one sector of one unsynced write, both counted from 0, oldest first and those
         under way last (`unsynced` lists them); `keep_directory` is how many unsynced changes of the directory survive.
-        Without them the seed decides.
+        Without them the seed decides, and so it does of a directory that nobody has synced in the one above.
         """
         draw = self._random.random
         for operation in list(self._in_flight):
@@ -306,6 +345,10 @@ class SimDisk:
             self._platter.power_cut(self._seeded_keep(), keep_directory, lambda: draw() < 0.5)
         else:
             self._platter.power_cut(keep, keep_directory, lambda: False)
+        if self._there and not self._durable and draw() < 0.5:
+            self._there = False
+            self._platter = Platter(self._platter.sector, self._platter.capacity)
+        self._durable = self._there
         self.frozen = False
         self._holder = None
         self._loop.trace("disk.power_cut", self.name, sorted(self._platter.names))

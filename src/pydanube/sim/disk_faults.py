@@ -16,6 +16,7 @@ DELAYS: dict[str, tuple[float, float]] = {
     "rename": (20e-6, 1e-3),
     "remove": (20e-6, 1e-3),
     "sync_directory": (100e-6, 10e-3),
+    "sync_parent": (100e-6, 10e-3),
 }
 OTHER_DELAY = (5e-6, 50e-6)
 

@@ -31,6 +31,7 @@ FAULTS = {
     "wipe": "R1: a storage node loses its disk and comes back as a new one",
     "damage": "D6: bits flip on one storage node",
     "silent": "N1: one storage node hears nobody from then on, until everything heals",
+    "unmounted": "R2: a broker is started with one of its directories missing, or another one in its place",
     "catalogue": "the catalogue answers late or not at all",
     "objects_fail": "N6: requests to object storage fail",
     "objects_unsure": "N6: they are done, and the answers are lost",
@@ -41,7 +42,7 @@ FAULTS = {
     "objects_damaged": "N6: an object changes or is cut off, until it is restored in the end",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
-NARROW = ("silent",)  # only in the profiles that are about them
+NARROW = ("silent", "unmounted")  # only in the profiles that are about them
 # Which faults a profile draws from. `mixed` draws a subset of all per seed, and nothing for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
     "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # objects: where there is such storage
@@ -63,6 +64,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "poison": ("kill", "power"),
     "producers": ("kill", "power", "isolate", "lossy", "late", "rival", "write_error", "sync_error"),
     "tier": ("kill", "power", "rival", "pause", "isolate", "catalogue", *OBJECTS),
+    "mounts": ("unmounted", "unmounted", "kill", "power"),
     "sinks": ("kill", "kill", "power", "power", "write_error", "sync_error", "name_error", "full", "slow"),
 }
 # What happens to topics besides faults, in the profiles that are about them: L1, L2, L4, P3 of the matrix.
@@ -122,6 +124,11 @@ class Plan:
     traits: tuple[str, ...] = ()  # of the topics
     pending_bytes: int | None = None  # what a journal lets wait; else as usual
 
+    @property
+    def whole_broker(self) -> bool:
+        """One process with metadata and all, whose jobs write exactly once."""
+        return self.profile in ("sinks", "mounts")
+
     def only(self, faults: tuple[int, ...] | None = None, messages: int | None = None) -> Plan:
         """The same world with some of its faults, or fewer messages."""
         kept = self.faults if faults is None else tuple(self.faults[place] for place in faults)
@@ -172,7 +179,7 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         return replace(plan, streams=max(2, plan.streams), pending_bytes=BUSY_BYTES, durabilities=2 * plan.durabilities)
     if profile == "silent":
         return _of_long_silence(plan, draw)
-    if profile == "sinks":
+    if plan.whole_broker:
         return _of_one_broker(plan, draw)
     return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan
 

@@ -49,7 +49,7 @@ def run_job(job: tuple[int, str]) -> Outcome:
 def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], None] | None = None) -> Outcome:
     """The same plan always gives the same outcome. `prepare` may arrange more trouble before anything starts."""
     loop = SimLoop(plan.seed, budget=2_000_000, record=record)
-    world = SinkWorld(loop, plan) if plan.profile == "sinks" else World(loop, plan)
+    world = SinkWorld(loop, plan) if plan.whole_broker else World(loop, plan)
     trouble = SinkTroublemaker(world) if isinstance(world, SinkWorld) else Troublemaker(world)
     quiet = logging.getLogger("pydanube")
     level, collecting = quiet.level, gc.isenabled()

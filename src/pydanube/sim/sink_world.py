@@ -17,7 +17,6 @@ from pydanube.broker.directory import Directory
 from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.room import Room
 from pydanube.broker.service import Service
-from pydanube.broker.standalone import LocalNodes
 from pydanube.ledger.sinks import Once, SinkKey
 from pydanube.sim.disk import SimDisk
 from pydanube.sim.faults import Troublemaker
@@ -27,9 +26,7 @@ from pydanube.sim.sink_clients import Clients, ProducerMemory
 from pydanube.sim.sink_history import SinkHistory, WriterMemory
 from pydanube.sim.sink_jobs import Jobs
 from pydanube.sim.world import Machine, World
-from pydanube.storage.catalog import MetadataCatalog
-from pydanube.storage.metadata_file import LocalMetadata
-from pydanube.storage.node import DiskNode
+from pydanube.storage.local import open_local
 from pydanube.storage.settings import NodeSettings
 from pydanube.storage.tail import TailCache
 
@@ -115,16 +112,14 @@ class SinkWorld(World):
     async def _open_service(self, machine: Machine, randomness: SimRandomness) -> Service:
         """As `danube standalone` does it."""
         for_metadata, for_node = machine.disks
-        metadata = await LocalMetadata.open(for_metadata, randomness, log_bytes=METADATA_LOG_BYTES)
-        node = await DiskNode.open([for_node], self.settings(), randomness)
-        catalog = MetadataCatalog(metadata)
-        await node.meet_catalog(catalog.known(), catalog.next_ledger)
-        directory = Directory(metadata)
+        storage = await open_local(for_metadata, for_node, self.settings(), randomness, log_bytes=METADATA_LOG_BYTES)
+        node = storage.node
+        directory = Directory(storage.metadata)
         await directory.prepare()
         room = Room(self.plan.file_bytes, node.room, node.make_room)
         await room.start()
         cache = TailCache(self.loop.fork_random(f"cache/{machine.lives}").choice((2_000, 20_000, 1_000_000)))
-        service = Service(directory, catalog, LocalNodes(node), machine.clock, randomness, cache=cache, room=room)
+        service = Service(directory, storage.catalog, storage.nodes, machine.clock, randomness, cache=cache, room=room)
         service.sinks.staged_bytes_max = STAGED_BYTES_MAX
         service.sinks.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
         return service
@@ -143,15 +138,20 @@ class SinkWorld(World):
 
     def _disks(self, name: str) -> list[SimDisk]:
         return [
-            SimDisk(self.loop, self.loop.fork_random(f"{name}/{use}"), f"{name}/{use}") for use in ("metadata", "node")
+            SimDisk(self.loop, self.loop.fork_random(f"{name}/{use}"), f"{name}/{use}", there=False)
+            for use in ("metadata", "node")
         ]
 
 
+@dataclass(slots=True)
 class SinkTroublemaker(Troublemaker):
     """Most crashes wait for a commit and strike in the middle of it; so do errors of the disk with the metadata."""
 
+    away: list[SimDisk] = field(default_factory=list)  # the broker's own, while it has another in place of one of them
+    older: dict[str, tuple[int, bytes]] = field(default_factory=dict)  # what the node's had when it was last away
+
     def happen(self, fault: Fault) -> None:
-        world, strike = self.world, partial(super().happen, fault)
+        world, strike = self.world, partial(Troublemaker.happen, self, fault)
         assert isinstance(world, SinkWorld)
         if fault.kind in ("kill", "power") and fault.target % 4:
             world.armed.append(strike)
@@ -165,4 +165,37 @@ class SinkTroublemaker(Troublemaker):
         if not self.world.healed:
             self.done.append(fault.kind)
             self.world.brokers[0].disks[0].fail_next(fault.kind.removesuffix("_error"))
-            self.later(0.2 * fault.amount, super().happen, replace(fault, kind="kill"))
+            self.later(0.2 * fault.amount, partial(Troublemaker.happen, self), replace(fault, kind="kill"))
+
+    def _unmounted(self, fault: Fault) -> None:
+        """The broker must see that a directory is not the one it had, and leave everything as it is."""
+        world = self.world
+        assert isinstance(world, SinkWorld)
+        machine = world.broker
+        if self.away or world.service is None:
+            return
+        world.kill(machine)
+        self.away = list(machine.disks)
+        place, kind = fault.target // 2 % 2, fault.target % 3
+        older, self.older = self.older, machine.disks[1].image()
+        if kind == 2 and older:
+            place = 1
+        name = f"{machine.disks[place].name} instead"
+        strange = SimDisk(world.loop, world.loop.fork_random(f"{name}/{machine.lives}"), name, there=kind > 0)
+        if kind == 2 and older:
+            strange.load(older)
+        machine.disks = [strange if place == 0 else self.away[0], strange if place == 1 else self.away[1]]
+        self.later(0.1, world.restart, machine)
+        self.later(0.5 + fault.seconds, self._mount)
+
+    def _mount(self) -> None:
+        if self.away:
+            machine = self.world.brokers[0]
+            if not machine.down:
+                self.world.kill(machine)
+            machine.disks, self.away = self.away, []
+            self.world.restart(machine)
+
+    def heal(self) -> None:
+        self._mount()
+        Troublemaker.heal(self)

@@ -228,5 +228,6 @@ class World:
     def _disks(self, name: str) -> list[SimDisk]:
         count = self.plan.data_directories + self.plan.journal_apart
         return [
-            SimDisk(self.loop, self.loop.fork_random(f"{name}/{place}"), f"{name}/{place}") for place in range(count)
+            SimDisk(self.loop, self.loop.fork_random(f"{name}/{place}"), f"{name}/{place}", there=False)
+            for place in range(count)
         ]

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from asyncio import Future, Task, TimerHandle
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -42,11 +43,20 @@ from pydanube.ports.disk import Disk, DiskFile
 from pydanube.ports.randomness import Randomness
 from pydanube.storage.files import generations, try_remove
 from pydanube.storage.metadata_store import LocalStore
-from pydanube.storage.node_file import JOURNAL, Belongings, NodeFile, read_node_file
+from pydanube.storage.node_file import (
+    JOURNAL,
+    Belongings,
+    NodeFile,
+    lock_if_there,
+    names_in,
+    read_node_file,
+    settle_directory,
+)
 
 log = logging.getLogger(__name__)
 FAILURES_TOLD_SECONDS = 5.0  # between two lines about a disk that stays as it is
 NEW_CLUSTER = b""
+OWNER = "metadata store"  # of the lock
 
 
 def log_name(generation: int) -> str:
@@ -71,6 +81,13 @@ class _Active:
 class _Waiting:
     transaction: Transaction
     durable: Future[None]
+
+
+Approval = Callable[["LocalMetadata"], Awaitable[None]]
+
+
+async def _approved(_: LocalMetadata) -> None:
+    """Whatever it holds."""
 
 
 class LocalMetadata(LocalStore):
@@ -107,13 +124,17 @@ class LocalMetadata(LocalStore):
         *,
         log_bytes: int = METADATA_LOG_BYTES,
         mark_idle_seconds: float = MARK_IDLE_SECONDS,
+        approve: Approval | None = None,
     ) -> LocalMetadata:
-        """Takes the directory, or makes it; `MetadataDamaged` or `NodeDirectoryInvalid` if it cannot be trusted."""
-        await disk.lock("metadata store")
+        """Takes the directory, or makes it; `MetadataDamaged` or `NodeDirectoryInvalid` if it cannot be trusted.
+
+        `approve` sees what it holds before anything is made or written, and raises if the start should not go on.
+        """
+        locked = await lock_if_there(disk, OWNER)
         try:
             node = await read_node_file(disk) or NodeFile(NodeIdentity(randomness.bytes(16).hex()))
             store = cls(disk, Belongings(disk, node), randomness, log_bytes, mark_idle_seconds)
-            await store._start()
+            await store._start(approve or _approved, locked=locked)
         except BaseException:
             await disk.unlock()
             raise
@@ -155,9 +176,9 @@ class LocalMetadata(LocalStore):
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
-    async def _start(self) -> None:
+    async def _start(self, approve: Approval, *, locked: bool) -> None:
         listed = self._belongings.node.files
-        names = [name for name in await self._disk.list() if name.startswith("metadata-")]
+        names = [name for name in await names_in(self._disk) if name.startswith("metadata-")]
         there = generations(names, "metadata")
         missing = [log_name(generation) for generation in listed if generation not in there]
         if missing:
@@ -168,10 +189,20 @@ class LocalMetadata(LocalStore):
         for generation in unlisted:
             if live is None or generation > live:
                 await self._refuse_if_used(generation)
-        if live is None:
-            await self._renew(0)
-        else:
-            await self._take_over(live)
+        found = None if live is None else await self._read(live)
+        try:
+            if found is not None:
+                self._load(found[1])
+            await approve(self)
+            await settle_directory(self._disk, OWNER, locked=locked)
+            if found is None:
+                await self._renew(0)
+            else:
+                await self._take_over(*found)
+        except BaseException:
+            if found is not None:
+                found[0].close()
+            raise
         for generation in unlisted:
             await try_remove(self._disk, log_name(generation))
         for name in names:
@@ -204,20 +235,17 @@ class LocalMetadata(LocalStore):
             raise
         return handle, content
 
-    async def _take_over(self, generation: int) -> None:
-        """Replays the file and goes on in it."""
-        handle, found = await self._read(generation)
-        try:
-            await self._belongings.boot(1)
-            await self._settle(handle, found)
-        except BaseException:
-            handle.close()
-            raise
-        self._active = _Active(found.header, handle, found.end, found.covered)
+    def _load(self, found: LogContent) -> None:
         self._cluster, self._place = found.header.cluster, found.place
         self._state.load(found.header.start.revision, found.rows)
         for revision, changes in found.records:
             self._state.replay(revision, changes)
+
+    async def _take_over(self, handle: DiskFile, found: LogContent) -> None:
+        """Goes on in the file that was replayed."""
+        await self._belongings.boot(1)
+        await self._settle(handle, found)
+        self._active = _Active(found.header, handle, found.end, found.covered)
 
     async def _settle(self, handle: DiskFile, found: LogContent) -> None:
         """What was torn is zeros again, and what may never have been synced is written again."""

@@ -76,14 +76,18 @@ class DiskNode:
         randomness: Randomness,
         *,
         journal: Disk | None = None,
+        identity: NodeIdentity | None = None,
     ) -> DiskNode:
-        """Starts a node on its data directories; the journal is in the first unless it has a disk of its own."""
+        """Starts a node on its data directories; the journal is in the first unless it has a disk of its own.
+
+        With `identity` it is that node which is started or made, and no other.
+        """
         if not directories:
             raise NodeDirectoryInvalid("a storage node needs at least one data directory")
         journal = journal or directories[0]
         locked: list[Disk] = []
         try:
-            belongings, data = await identify(journal, directories, randomness, locked)
+            belongings, data = await identify(journal, directories, randomness, locked, identity)
             recovered = await recover(journal, data, belongings, settings, randomness)
         except BaseException:
             for disk in locked:

@@ -25,6 +25,7 @@ from pydanube.storage.files import StoredFile, file_name, generations, read_head
 
 log = logging.getLogger(__name__)
 NODE_FILE = "node"
+OWNER = "storage node"  # of the lock
 JOURNAL = 0xFFFFFFFF  # in place of a data directory's number: the file is in the journal's own directory
 _MAGIC = b"DND3"
 _HEAD = struct.Struct("<4sI16sIIQQQII")  # magic, crc, then `NodeFile`, with the number of files at the end
@@ -83,12 +84,12 @@ def decode_node_file(data: bytes) -> NodeFile | None:
 
 
 async def read_node_file(disk: Disk) -> NodeFile | None:
-    """None if the directory is new; a damaged file is refused, for everything in it depends on whose it is."""
+    """None if the directory is new or not there; a damaged file is refused, for everything depends on whose it is."""
     try:
         handle = await disk.open(NODE_FILE)
     except FileMissing:
-        if generations(await disk.list()):
-            raise NodeDirectoryInvalid("the directory has journal files but no `node` file") from None
+        if generations(await names_in(disk)):
+            raise NodeDirectoryInvalid(f"{disk.name} has journal files but no `node` file") from None
         return None
     try:
         data = await handle.read(0, 2 * _BYTES_MAX)
@@ -96,8 +97,34 @@ async def read_node_file(disk: Disk) -> NodeFile | None:
         handle.close()
     found = decode_node_file(data)
     if found is None:
-        raise NodeDirectoryInvalid("the `node` file is damaged")
+        raise NodeDirectoryInvalid(f"the `node` file in {disk.name} is damaged")
     return found
+
+
+async def names_in(disk: Disk) -> list[str]:
+    """Of its files; none if the directory is not there."""
+    try:
+        return await disk.list()
+    except FileMissing:
+        return []
+
+
+async def lock_if_there(disk: Disk, owner: str) -> bool:
+    """Takes the directory; false if there is none. Nothing is made before it is known that nothing is missing."""
+    try:
+        await disk.lock(owner)
+    except FileMissing:
+        return False
+    return True
+
+
+async def settle_directory(disk: Disk, owner: str, *, locked: bool) -> None:
+    """The directory is there, durable under its name, and ours. At each start: the one that made it may have ended
+    before it was durable, and what is acknowledged in it would go with it."""
+    await disk.make()
+    await disk.sync_parent()
+    if not locked:
+        await disk.lock(owner)
 
 
 async def write_node_file(disk: Disk, node: NodeFile) -> NodeFile:
@@ -202,41 +229,33 @@ class Belongings:
 
 
 async def identify(
-    journal: Disk, directories: Sequence[Disk], randomness: Randomness, locked: list[Disk]
+    journal: Disk,
+    directories: Sequence[Disk],
+    randomness: Randomness,
+    locked: list[Disk],
+    expected: NodeIdentity | None = None,
 ) -> tuple[Belongings, dict[int, Disk]]:
     """Whose directories these are, one boot more on the count; data directories by number, failed ones left out.
 
-    Takes them for this process first; `locked` are those it got, also if it fails. Nothing is written before all of
-    them were found to belong together, and the journal's own directory comes first.
+    Takes them for this process first; `locked` are those it got, also if it fails. Nothing is written or made before
+    all of them were found to belong together, and the journal's own directory comes first. A node that is made here
+    gets the identity that is `expected`; any other one is refused.
     """
-    await journal.lock("storage node")
-    locked.append(journal)
-    found = await read_node_file(journal) or NodeFile(NodeIdentity(randomness.bytes(16).hex()))
+    if await lock_if_there(journal, OWNER):
+        locked.append(journal)
+    there = await read_node_file(journal)
+    found = there or NodeFile(expected or NodeIdentity(randomness.bytes(16).hex()))
+    if expected not in (None, found.identity):
+        raise NodeDirectoryInvalid(f"{journal.name} belongs to storage node {found.identity}, not to {expected}")
     if found.slot != 0:
         raise NodeDirectoryInvalid(f"the journal is not here: this is data directory {found.slot} of {found.identity}")
-    data: dict[int, Disk] = {}
-    new: list[Disk] = []
-    for disk in directories:
-        if disk is journal:
-            data[0] = disk
-            continue
-        try:
-            await disk.lock("storage node")
-            locked.append(disk)
-            theirs = await read_node_file(disk)
-        except (DiskFailed, DiskFull, FileMissing) as error:
-            log.error("a data directory is left out; ledgers with entries on it cannot be read whole: %s", error)
-            await _let_go(disk, locked)
-            continue
-        if theirs is None or await _uncounted(disk, theirs, found):
-            new.append(disk)
-            continue
-        if theirs.identity != found.identity or theirs.slot in data:
-            raise NodeDirectoryInvalid(f"a data directory belongs to node {theirs.identity}, slot {theirs.slot}")
-        data[theirs.slot] = disk
+    data, new = await _sort_out(journal, directories, found, there is None, locked)
     if found.slots + len(new) > DATA_DIRECTORIES_MAX:
         raise NodeDirectoryInvalid(f"a node numbers at most {DATA_DIRECTORIES_MAX} data directories in its life")
     await _refuse_if_older(found, journal, data)
+    await settle_directory(journal, OWNER, locked=journal in locked)
+    if journal not in locked:
+        locked.append(journal)
     for name in await journal.list():
         if name.endswith(".tmp"):
             await try_remove(journal, name)  # room for the next two steps, if the disk is full
@@ -244,6 +263,9 @@ async def identify(
     await belongings.boot(found.slots)
     for slot, disk in enumerate(new, found.slots):
         try:
+            await settle_directory(disk, OWNER, locked=disk in locked)
+            if disk not in locked:
+                locked.append(disk)
             await write_node_file(disk, NodeFile(found.identity, slot, boots=belongings.node.boots))
             data[slot] = disk
         except (DiskFailed, DiskFull) as error:
@@ -253,6 +275,40 @@ async def identify(
         raise NodeDirectoryInvalid("no data directory can be used")
     await belongings.count(max(data) + 1)  # not before: one that cannot be written must not cost a number each time
     return belongings, data
+
+
+async def _sort_out(
+    journal: Disk, directories: Sequence[Disk], found: NodeFile, fresh: bool, locked: list[Disk]
+) -> tuple[dict[int, Disk], list[Disk]]:
+    """Data directories by number, and those that have none yet. One that is not there is new only if the node is."""
+    data: dict[int, Disk] = {}
+    new: list[Disk] = []
+    for disk in directories:
+        if disk is journal:
+            data[0] = disk
+            continue
+        try:
+            if await lock_if_there(disk, OWNER):
+                locked.append(disk)
+            elif not fresh:
+                raise FileMissing(f"{disk.name} is not there")
+            theirs = await read_node_file(disk)
+        except (DiskFailed, DiskFull, FileMissing) as error:
+            log.error("a data directory is left out; ledgers with entries on it cannot be read whole: %s", error)
+            await _let_go(disk, locked)
+            continue
+        if theirs is not None and fresh:
+            raise NodeDirectoryInvalid(
+                f"{disk.name} belongs to node {theirs.identity}, and {journal.name}, where its journal should be, is "
+                "missing or empty"
+            )
+        if theirs is None or await _uncounted(disk, theirs, found):
+            new.append(disk)
+            continue
+        if theirs.identity != found.identity or theirs.slot in data:
+            raise NodeDirectoryInvalid(f"{disk.name} belongs to node {theirs.identity}, slot {theirs.slot}")
+        data[theirs.slot] = disk
+    return data, new
 
 
 async def _let_go(disk: Disk, locked: list[Disk]) -> None:
@@ -277,7 +333,7 @@ async def _refuse_if_older(node: NodeFile, journal: Disk, data: Mapping[int, Dis
     """An old `node` file does not know what must be there. Looked for before another start is counted in it."""
     places = [(journal, "journal"), *((disk, "kept") for disk in data.values())]
     for disk, kind in places:
-        for generation in generations(await disk.list(), kind):
+        for generation in generations(await names_in(disk), kind):
             name = file_name(generation, kept=kind == "kept")
             file = StoredFile(disk, generation, 0, name, kept=kind == "kept")
             try:

@@ -1,0 +1,170 @@
+"""The storage of a broker that has its own: a metadata store, and the one storage node that it names.
+
+The metadata holds the node's identity from before the node was made, and the number of its last start. A start that
+finds another node, none, or an older copy of it is refused before anything is made or written: what such a node lacks
+proves nothing, and what was acknowledged would be forgotten for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from asyncio import Future
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydanube.base.errors import DiskFull, MetadataDamaged, NodeDirectoryInvalid, NodeReplaced
+from pydanube.base.ids import NodeIdentity
+from pydanube.base.limits import METADATA_LOG_BYTES
+from pydanube.ports.disk import Disk
+from pydanube.ports.metadata import MetadataStore
+from pydanube.ports.randomness import Randomness
+from pydanube.ports.storage import StorageNode
+from pydanube.storage.catalog import MetadataCatalog
+from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.storage.node import DiskNode
+from pydanube.storage.node_file import read_node_file
+from pydanube.storage.settings import NodeSettings
+
+log = logging.getLogger(__name__)
+STORAGE_NODE = "storage-node"  # the key
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What the metadata knows of its storage node."""
+
+    identity: NodeIdentity
+    boots: int  # of its last start; 0 before the first
+    version: int = 0  # of the key
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStorage:
+    metadata: LocalMetadata
+    node: DiskNode
+    catalog: MetadataCatalog
+    nodes: LocalNodes
+
+
+async def open_local(
+    for_metadata: Disk,
+    for_node: Disk,
+    settings: NodeSettings,
+    randomness: Randomness,
+    *,
+    log_bytes: int = METADATA_LOG_BYTES,
+) -> LocalStorage:
+    """Both, or neither: what was opened is closed again if the rest fails."""
+
+    async def approve(metadata: LocalMetadata) -> None:
+        await _refuse_if_missing(registration(metadata), for_metadata, for_node)
+
+    metadata = await LocalMetadata.open(for_metadata, randomness, log_bytes=log_bytes, approve=approve)
+    try:
+        known = registration(metadata)
+        if known is None:  # durable before the node is made, so that a node is never there without it
+            known = await _register(metadata, Registration(NodeIdentity(randomness.bytes(16).hex()), 0))
+        node = await DiskNode.open([for_node], settings, randomness, identity=known.identity)
+    except BaseException:
+        await metadata.close()
+        raise
+    try:
+        try:
+            await _register(metadata, Registration(node.identity, node.boots, known.version))
+        except DiskFull as error:  # an older number refuses less, and wrongly refuses nothing
+            log.warning("this start of the storage node is not in the metadata: %s", error)
+        catalog = MetadataCatalog(metadata)
+        await node.meet_catalog(catalog.known(), catalog.next_ledger)
+    except BaseException:
+        await node.close()
+        await metadata.close()
+        raise
+    return LocalStorage(metadata, node, catalog, LocalNodes(node))
+
+
+async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for_node: Disk) -> None:
+    found = await read_node_file(for_node)
+    if known is None:
+        if found is not None:
+            raise MetadataDamaged(
+                f"{for_metadata.name} is missing or empty, and {for_node.name} has storage node {found.identity}; "
+                "mount or restore the metadata"
+            )
+        return
+    if found is None:
+        if known.boots:
+            raise NodeDirectoryInvalid(
+                f"{for_node.name} is missing or empty, and should have storage node {known.identity}; "
+                "mount or restore it"
+            )
+        return  # the first start ended before it made the node
+    if found.identity != known.identity:
+        raise NodeDirectoryInvalid(
+            f"{for_node.name} has storage node {found.identity}, and the metadata in {for_metadata.name} belongs to "
+            f"{known.identity}"
+        )
+    if found.boots < known.boots:
+        raise NodeDirectoryInvalid(
+            f"{for_node.name} is an old copy: it was last started {found.boots} times, and the metadata knows of "
+            f"{known.boots}; restore the newest"
+        )
+
+
+# -- what the metadata knows of the node -------------------------------------------------------------------------------
+
+
+def registration(metadata: MetadataStore) -> Registration | None:
+    entry = metadata.get(STORAGE_NODE)
+    if entry is None:
+        return None
+    try:
+        fields = json.loads(entry.value)
+        return Registration(NodeIdentity(str(fields["identity"])), int(fields["boots"]), entry.version)
+    except (ValueError, TypeError, KeyError) as error:
+        raise MetadataDamaged(f"{STORAGE_NODE!r} holds {entry.value[:100]!r}: {error!r}") from None
+
+
+async def _register(metadata: MetadataStore, known: Registration) -> Registration:
+    """If nobody else has meanwhile."""
+    value = json.dumps({"identity": known.identity, "boots": known.boots}, separators=(",", ":")).encode()
+    version = await metadata.transact([(STORAGE_NODE, known.version)], [(STORAGE_NODE, value)])
+    return Registration(known.identity, known.boots, version)
+
+
+# -- the nodes of a broker with one ------------------------------------------------------------------------------------
+
+
+class LocalNodes:
+    """The one storage node there is. A ledger on any other is on one that was replaced."""
+
+    def __init__(self, node: DiskNode) -> None:
+        self._node = node
+
+    def get(self, identity: NodeIdentity) -> StorageNode:
+        if identity == self._node.identity:
+            return self._node
+        return ReplacedNode(identity, self._node.identity)
+
+    def choose(self, count: int) -> list[NodeIdentity]:
+        return [self._node.identity]
+
+
+class ReplacedNode:
+    """Stands where a node was that is not there any more: it knows nothing, and what it lacks proves nothing."""
+
+    in_order = False
+
+    def __init__(self, identity: NodeIdentity, here: NodeIdentity) -> None:
+        self.identity = identity
+        self._here = here
+
+    def __getattr__(self, operation: str) -> Callable[..., Future[Any]]:
+        def refuse(*_: object) -> Future[Any]:
+            answer: Future[Any] = asyncio.get_running_loop().create_future()
+            answer.set_exception(NodeReplaced(f"storage node {self._here} is here, not {self.identity}"))
+            return answer
+
+        return refuse
