@@ -79,7 +79,7 @@ def test_users_of_a_topic_that_another_broker_took_may_try_again(tmp_path: Path,
         stream = opened.record.stream(None)
         around = service._around
         record, version = await around.catalog.load(stream)
-        await around.catalog.store(stream, record.taken_over("another"), version)
+        await around.catalog.store(stream, record.taken_over("another"), version, record)
         client.send(Publish(1, 5, build([b"x"], publish_time=1).to_bytes()))
         assert isinstance(await client.receive(), Published)
         await asyncio.gather(opened.topic.truncate(), return_exceptions=True)  # type: ignore[union-attr]

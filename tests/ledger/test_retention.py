@@ -17,12 +17,13 @@ FOREVER = RetentionPolicy()
 
 # Three ledgers of 100 messages and 1,000 bytes, the last appends at 10, 20 and 30 seconds.
 LEDGERS = [LedgerInfo(100 * at, 100 * at + 99, 1_000, (10 + 10 * at) * SECOND) for at in range(3)]
+TOTAL = 3_000
 
 
 def trimmed(
     policy: RetentionPolicy | None, deletable: int | None, now: int = 1_000, *, trusted: bool = True, **more: int
 ) -> int:
-    return trim_before(LEDGERS, policy, deletable, now * SECOND, clock_trusted=trusted, **more)
+    return trim_before(LEDGERS, policy, deletable, now * SECOND, total_bytes=TOTAL, clock_trusted=trusted, **more)
 
 
 def test_by_default_a_topic_without_subscriptions_keeps_everything() -> None:
@@ -72,8 +73,8 @@ def test_nothing_goes_that_a_restart_reads_again() -> None:
 
 
 def test_a_topic_without_sealed_ledgers_has_nothing_to_trim() -> None:
-    assert trim_before([], RetentionPolicy(bytes=0), None, 0, clock_trusted=True) == 0
-    assert trim_before(LEDGERS[1:], None, 0, 0, clock_trusted=True) == 100
+    assert trim_before([], RetentionPolicy(bytes=0), None, 0, total_bytes=0, clock_trusted=True) == 0
+    assert trim_before(LEDGERS[1:], None, 0, 0, total_bytes=TOTAL, clock_trusted=True) == 100
 
 
 limits = st.none() | st.integers(0, 60)
@@ -84,10 +85,14 @@ def test_only_whole_ledgers_go_and_the_oldest_first(
     seconds: int | None, kilobytes: int | None, floor: int | None, needed: int | None, now: int
 ) -> None:
     policy = RetentionPolicy(seconds, None if kilobytes is None else kilobytes * 100)
-    before = trim_before(LEDGERS, policy, floor, now * SECOND, clock_trusted=True, needed_from=needed)
+    before = trim_before(
+        LEDGERS, policy, floor, now * SECOND, total_bytes=TOTAL, clock_trusted=True, needed_from=needed
+    )
     assert before in (0, 100, 200, 300)
     assert before <= min(400 if limit is None else limit for limit in (floor, needed)) or before == 0
-    later = trim_before(LEDGERS, policy, floor, (now + 1) * SECOND, clock_trusted=True, needed_from=needed)
+    later = trim_before(
+        LEDGERS, policy, floor, (now + 1) * SECOND, total_bytes=TOTAL, clock_trusted=True, needed_from=needed
+    )
     assert later >= before
 
 

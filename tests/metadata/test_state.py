@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pydanube.base.errors import MetadataConflict, MetadataFull
-from pydanube.base.limits import METADATA_KEYS_MAX
+from pydanube.base.limits import METADATA_KEYS_MAX, METADATA_LONGER_BYTES
 from pydanube.metadata import state as state_module
 from pydanube.metadata.records import NO_SESSION, Entry, Transaction
 from pydanube.metadata.state import MetadataState
@@ -150,3 +150,42 @@ def test_a_scan_begins_behind_a_key_and_ends_at_its_limit(prefix: str, after: st
     expected = [name for name in every if not after or name > after][:limit]
     assert [key for key, _ in state.scan(prefix, after=after, limit=limit)] == expected
     assert state.count(prefix) == len(every)
+
+
+def test_what_makes_the_store_smaller_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = MetadataState()
+    state.expect(state.decide((), [("a", bytes(300)), ("b", bytes(300)), ("c", b"")]))
+    monkeypatch.setattr(state_module, "METADATA_KEYS_MAX", 3)
+    monkeypatch.setattr(state_module, "METADATA_BYTES_MAX", 500)
+    monkeypatch.setattr(state_module, "METADATA_RESERVE_BYTES", 100)
+    monkeypatch.setattr(state_module, "METADATA_RESERVE_KEYS", 0)
+    for smaller in (
+        [("a", bytes(299))],  # a value that replaces a larger one
+        [("a", None), ("z", bytes(299))],  # under another name
+        [("a", bytes(600)), ("b", None)],  # one grows, more goes; the total does not
+        [("c", bytes(METADATA_LONGER_BYTES))],  # as long as a few numbers
+    ):
+        state.decide((), smaller)
+    for larger in ([("a", bytes(301 + METADATA_LONGER_BYTES))], [("d", b"")], [("d", b""), ("a", None), ("e", b"")]):
+        for reserve in (False, True):
+            with pytest.raises(MetadataFull):
+                state.decide((), larger, reserve=reserve)
+    state.expect(state.decide((), [("b", None)]))
+    state.decide((), [("b", bytes(100))])
+    with pytest.raises(MetadataFull):
+        state.decide((), [("b", bytes(250))])
+    state.decide((), [("b", bytes(250))], reserve=True)
+
+
+def test_what_is_decided_and_not_durable_counts_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "METADATA_BYTES_MAX", 500)
+    state = MetadataState()
+    decided = []
+    for _ in range(20):  # the same key again and again is one key
+        decided.append(state.decide((), [("a", bytes(400))]))
+        state.expect(decided[-1])
+    for transaction in decided:
+        state.replay(transaction.revision, transaction.changes)
+        state.decide((), [("b", bytes(90))])
+        with pytest.raises(MetadataFull):
+            state.decide((), [("b", bytes(110))])

@@ -83,8 +83,8 @@ def test_an_owner_that_writes_the_record_whoever_owns_it_is_found(monkeypatch: p
 
     async def stubborn(self: Stream, record: StreamRecord) -> None:
         if record != self._record:
-            _, version = await self._load()
-            self._version = await self._catalog.store(self.name, record, version)
+            current, version = await self._load()
+            self._version = await self._catalog.store(self.name, record, version, current)
             self._record = record
 
     monkeypatch.setattr(Stream, "_decide", stubborn)

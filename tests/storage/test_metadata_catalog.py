@@ -14,7 +14,7 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import CatalogConflict, MetadataDamaged
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGER_ID_BLOCK
-from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
+from pydanube.ledger.catalog import Copies, LedgerRecord, Ledgers, Phase, StreamRecord, new_ledger
 from pydanube.ports.catalog import Catalog
 from pydanube.storage.catalog import LEDGER_IDS, STREAMS, MetadataCatalog, decode_stream, encode_stream
 from pydanube.storage.metadata_store import MemoryMetadata
@@ -42,7 +42,7 @@ streams = st.builds(
     st.text(max_size=9),
     numbers,
     numbers,
-    st.lists(ledgers, max_size=3).map(tuple),
+    st.lists(ledgers, max_size=3).map(Ledgers.of),
     numbers,
 )
 
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_record_are_refused(value: bytes | str) -> None:
 
 
 def test_a_field_of_another_type_is_refused() -> None:
-    record = StreamRecord(ledgers=(new_ledger(LedgerId(1), Epoch(1), 0, (), Copies(), Durability.FSYNC),))
+    record = StreamRecord(ledgers=Ledgers.of([new_ledger(LedgerId(1), Epoch(1), 0, (), Copies(), Durability.FSYNC)]))
     good = json.loads(encode_stream(record))
     for fields in (good, good["ledgers"][0]):
         for name, value in list(fields.items()):
@@ -83,14 +83,14 @@ def test_of_two_that_store_one_wins() -> None:
         catalog: Catalog = MetadataCatalog(MemoryMetadata())
         assert await catalog.load("s") == (StreamRecord(), 0)
         record = StreamRecord().taken_over("me")
-        version = await catalog.store("s", record, 0)
+        version = await catalog.store("s", record, 0, StreamRecord())
         assert await catalog.load("s") == (record, version)
         with pytest.raises(CatalogConflict):
-            await catalog.store("s", record, 0)
-        newer = await catalog.store("s", record.taken_over("you"), version)
+            await catalog.store("s", record, 0, StreamRecord())
+        newer = await catalog.store("s", record.taken_over("you"), version, record)
         assert newer > version
         with pytest.raises(CatalogConflict):
-            await catalog.store("s", record, version)
+            await catalog.store("s", record, version, record)
 
     asyncio.run(scenario())
 
@@ -136,7 +136,8 @@ def test_known_are_the_ledgers_of_all_streams() -> None:
         assert catalog.known() == frozenset()
         for number in (1, 2, 5):
             ledger = new_ledger(LedgerId(number), Epoch(1), 0, (), Copies(), Durability.FSYNC)
-            await catalog.store(f"s{number}", replace(StreamRecord(), ledgers=(ledger,)), 0)
+            record = replace(StreamRecord(), ledgers=Ledgers.of([ledger]))
+            await catalog.store(f"s{number}", record, 0, StreamRecord())
         assert catalog.known() == {1, 2, 5}
         await store.transact((), [(STREAMS + "s1", b"junk")])
         with pytest.raises(MetadataDamaged):

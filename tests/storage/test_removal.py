@@ -8,6 +8,7 @@ import pytest
 
 from pydanube.base.errors import CatalogConflict, DanubeError, NodeUnreachable, OwnershipLost
 from pydanube.base.ids import LedgerId
+from pydanube.ledger.catalog import StreamRecord
 from pydanube.storage.catalog import MetadataCatalog
 from pydanube.storage.metadata_store import MemoryMetadata
 from pydanube.storage.removal import remove_stream
@@ -115,14 +116,14 @@ def test_a_version_of_a_removed_record_never_fits_a_new_one() -> None:
         store = MemoryMetadata()
         for catalog in (MetadataCatalog(store), scene.catalog):
             record, _ = await catalog.load("x")
-            old = await catalog.store("x", record, 0)
+            old = await catalog.store("x", record, 0, StreamRecord())
             await catalog.delete("x", old)
             assert await catalog.load("x") == (record, 0)
             with pytest.raises(CatalogConflict):
                 await catalog.delete("x", old)
-            new = await catalog.store("x", record, 0)
+            new = await catalog.store("x", record, 0, StreamRecord())
             with pytest.raises(CatalogConflict):
-                await catalog.store("x", record, old)
+                await catalog.store("x", record, old, record)
             assert (await catalog.load("x"))[1] == new
             assert await catalog.streams() == ["x"]
 
@@ -146,7 +147,7 @@ def test_a_truncated_stream_begins_where_it_was_told_and_stays_so() -> None:
         await again.truncate(3)
         assert (again.first, again.bytes) == (3, 0)
         await again.close()
-        assert [record.ledgers for record, _ in [await scene.catalog.load("t")]] == [()]
+        assert [tuple(record.ledgers) for record, _ in [await scene.catalog.load("t")]] == [()]
 
     Scene().play(story)
 

@@ -16,6 +16,7 @@ from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.standalone import Broker
 from pydanube.ledger import cold
 from pydanube.ledger.segments import segment_key
+from pydanube.tier import direct
 from pydanube.wire.batch import build
 from tier.broker_world import (
     AT_ONCE,
@@ -76,6 +77,47 @@ async def test_small_ledgers_go_together_and_a_large_one_alone(tmp_path: Path) -
         await tiering_of(broker).upload(topic)
         assert topic.ledger.stream.record.cold.end == 440
         assert numbers(await read_all(topic)) == list(range(440))
+
+
+@in_loop
+async def test_a_plan_that_no_segment_can_hold_becomes_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that was recorded when ledgers were thought to be smaller than they are."""
+    objects = WorldObjects()
+    async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
+        topic = await topic_of(broker)
+        await publish(topic, 0, 100)
+        await seal(topic)
+        monkeypatch.setattr(direct, "SEGMENT_BATCHES_BYTES_MAX", 5_000)
+        await work(broker, topic)
+        record = topic.ledger.stream.record
+        assert record.cold.end == record.cold.local_from == 100
+        assert len(record.cold.segments) > 2
+        assert all(segment.bytes <= 5_000 for segment in record.cold.segments)
+        assert not tiering_of(broker).troubles.of(topic.ledger.stream.name)
+        await work(broker, topic)
+        keys = {segment_key(topic.ledger.stream.name, each.plan) for each in record.cold.segments}
+        assert {key for key in objects.objects if key.endswith(".parquet")} == keys, "nothing is left of the plan"
+        assert numbers(await read_all(topic)) == list(range(100))
+    async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:
+        assert numbers(await read_all(await topic_of(broker))) == list(range(100))
+
+
+@in_loop
+async def test_a_batch_that_no_segment_can_hold_stays_where_it_is_and_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, WorldObjects(), LOCAL_NOTHING) as broker:
+        topic = await topic_of(broker)
+        await publish(topic, 0, 20)
+        await publish(topic, 20, 10, size=2_000)
+        await seal(topic)
+        monkeypatch.setattr(direct, "SEGMENT_BATCHES_BYTES_MAX", 5_000)
+        await work(broker, topic)
+        assert topic.ledger.stream.record.cold.end == 20, "what lies before it is uploaded"
+        assert tiering_of(broker).troubles.of(topic.ledger.stream.name)
+        assert numbers(await read_all(topic)) == list(range(30))
 
 
 @in_loop

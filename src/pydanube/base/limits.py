@@ -161,6 +161,9 @@ METADATA_VALUE_BYTES_MAX = 1 * MIB
 METADATA_TRANSACTION_BYTES_MAX = 8 * MIB  # one transaction fits one frame between brokers
 METADATA_KEYS_MAX = 1 << 20  # all of them are in memory, and sorted
 METADATA_BYTES_MAX = 256 * MIB  # of keys and values together; a start reads and a snapshot writes all of it
+METADATA_RESERVE_BYTES = 16 * MIB  # beyond, for the ledgers of streams that exist: only then can topics be trimmed
+METADATA_RESERVE_KEYS = METADATA_KEYS_MAX // 16  # the same
+METADATA_LONGER_BYTES = 64  # by which a value may always grow: what deletes something writes numbers, too
 METADATA_WAITING_BYTES_MAX = 32 * MIB  # transactions on their way to the log; beyond it MetadataBusy
 METADATA_GROUP_TRANSACTIONS_MAX = 512  # of one write; applying them is one turn of the loop, a few milliseconds
 METADATA_LOG_BYTES = 4 * MIB  # of log before a new file with a snapshot; a start replays little more than this
@@ -169,6 +172,9 @@ WATCHES_MAX = 1024  # of one store; each change is held against all of them
 WATCH_CHANGES_MAX = 16_384  # waiting for one watcher; beyond it WatchLagged
 SESSIONS_MAX = 65_536  # of one store; each has a timer
 SESSION_SECONDS_MAX = 24 * 3600.0
+LEDGERS_LISTED_MAX = 128  # in a stream's record, about 26 KiB; beyond it the older half moves into a key of its own
+LEDGERS_SWEPT_MAX = 1024  # forgotten by one change of a stream's record: its pages fit one transaction
+LEDGERS_DELETED_AT_ONCE = 32  # of one stream, on their way to the nodes; fewer than the groups a journal lets wait
 LEDGER_ID_BLOCK = 64  # ids taken at a time, so that a new ledger costs one write of metadata and not two
 
 # -- configuration, TLS and keepalive --------------------------------------------------------------------------------
@@ -247,6 +253,7 @@ NOTE_BYTES_MAX = 16 * KIB  # of what a face keeps with the metadata under one na
 
 # -- cold tier -------------------------------------------------------------------------------------------------------
 SMALL_OBJECT_BYTES_MAX = 16 * MIB  # lists of segments and marks, read as a whole
+SEGMENT_BATCHES_BYTES_MAX = 272 * MIB  # batches of one segment: a ledger of the largest size and one batch
 SEGMENTS_LISTED_MAX = 128  # in a stream's record; beyond it the older half moves into an index object
 COLD_INDEXES_KEPT = 64  # index objects in memory, of 64 segments each: about 2 MB
 

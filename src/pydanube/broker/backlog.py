@@ -66,13 +66,13 @@ class Backlog:
         slowest = self._slowest()
         self._room = bytes_max
         if slowest is not None:
-            self._room -= bytes_from(extents_of(self._ledger.stream), slowest)
+            self._room -= bytes_from(extents_of(self._ledger.stream, slowest), slowest)
 
     def _make_room(self, quota: BacklogQuota, bytes_max: int) -> None:
         if not quota.drop_oldest:
             raise BacklogFull(f"{self._topic}: {bytes_max - self._room} bytes are not acknowledged by all")
         keep = bytes_max - max(1, bytes_max // DROP_PART)
-        self._drop_below(offset_leaving(extents_of(self._ledger.stream), keep))
+        self._drop_below(offset_leaving(extents_of(self._ledger.stream, self._slowest() or 0), keep))
         self._look(bytes_max)
 
     def _drop_below(self, offset: int) -> None:
@@ -121,10 +121,11 @@ class Backlog:
             self._old = slowest
 
 
-def extents_of(stream: Stream) -> list[Extent]:
-    """Of what is sealed, and of what is not yet as if it were one ledger."""
-    found = [Extent(ledger.first, ledger.last, ledger.bytes) for ledger in stream.sealed]
-    first = found[-1].last + 1 if found else stream.first
+def extents_of(stream: Stream, start: int) -> list[Extent]:
+    """Of what is sealed and reaches to `start` or beyond, and of what is not yet as if it were one ledger."""
+    record = stream.record
+    found = [Extent(ledger.first, ledger.last, ledger.bytes) for ledger in record.stretches(start)]
+    first = found[-1].last + 1 if found else max(record.end + 1, record.first)
     if stream.next_offset > first:
-        found.append(Extent(first, stream.next_offset - 1, max(0, stream.bytes - sum(each.bytes for each in found))))
+        found.append(Extent(first, stream.next_offset - 1, stream.open_bytes))
     return found

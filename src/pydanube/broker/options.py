@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid
+from pydanube.base.limits import LEDGERS_LISTED_MAX
 from pydanube.broker.quotas import BacklogQuota
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ledger.catalog import Copies
@@ -33,6 +34,7 @@ class TopicOptions:
     table: str | None = None  # what its segments are a table of: "delta"
     ledger_bytes: int = 256 * 1024 * 1024
     ledger_seconds: float = 4 * 3600.0
+    ledgers_listed: int = LEDGERS_LISTED_MAX  # in a stream's record, the others in pages
 
     def __post_init__(self) -> None:
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:

@@ -172,7 +172,7 @@ class Service:
                     continue
                 stream, _ = await self._around.catalog.load(record.stream(place.partition))
                 if stream.unsealed is None:
-                    usage.set(str(place), sum(each.bytes for each in stream.stretches))
+                    usage.set(str(place), stream.bytes)
                     continue
                 try:
                     await self.open(ANONYMOUS, str(place))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
-from pydanube.base.errors import DanubeError, ObjectsFailed, OwnershipLost, SegmentMissing
-from pydanube.base.limits import MIB
+from pydanube.base.errors import BatchTooLarge, DanubeError, ObjectsFailed, OwnershipLost, SegmentMissing
+from pydanube.base.limits import MIB, SEGMENT_BATCHES_BYTES_MAX
 from pydanube.broker.tables import Tables
 from pydanube.broker.topic import Topic
 from pydanube.broker.trouble import Troubles
@@ -27,6 +28,7 @@ from pydanube.ledger.tiering import SECOND, local_segments, next_segment, outliv
 from pydanube.ports.clock import Clock
 from pydanube.storage.cold import ColdTier
 from pydanube.storage.stream import Stream
+from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 PLACE = "object storage"  # as a place of trouble, beside streams
@@ -238,17 +240,27 @@ class Tiering:
         if planned.last < record.kept_from:
             await _change(stream, lambda cold: cold.given_up(stream.name))
             return True
-        segment = await self._write(stream, planned)
+        planned_bytes = sum(each.bytes for each in record.stretches(planned.first) if each.first <= planned.last)
+        halved = _Halved(stream.read_planned(planned), min(planned_bytes, SEGMENT_BATCHES_BYTES_MAX) // 2)
+        try:
+            segment = await self._write(stream, planned, halved.batches())
+        except BatchTooLarge:
+            if halved.cut is None or halved.cut >= planned.last:
+                raise
+            cut, span = halved.cut, f"{planned.first} to {planned.last}"
+            log.warning("%s: offsets %s do not fit one object, and become several", stream.name, span)
+            await stream.decide(lambda found: found.replanned(found.owner, stream.name, cut))
+            return True
         await stream.decide(lambda found: found.published(found.owner, segment))
         self.uploaded += 1
         self.uploaded_bytes += segment.size
         return True
 
-    async def _write(self, stream: Stream, plan: SegmentPlan) -> Segment:
+    async def _write(self, stream: Stream, plan: SegmentPlan, batches: AsyncIterator[Batch]) -> Segment:
         key = segment_key(stream.name, plan)
         async with self._turns:
             await self.check_place()
-            segment = await self.tier.segments.write(key, plan, stream.name, stream.read_planned(plan))
+            segment = await self.tier.segments.write(key, plan, stream.name, batches)
             await self.check_place()
             return segment
 
@@ -299,7 +311,7 @@ class Tiering:
         except SegmentMissing as error:
             log.error("%s: written again from the local copy: %s", stream.name, error)
             await _check_rows(stream, segment)
-            written = await self._write(stream, segment.plan)
+            written = await self._write(stream, segment.plan, stream.read_planned(segment.plan))
             if written.digest != segment.digest:
                 raise
             await _change(stream, lambda cold: cold.replaced(segment, written))
@@ -346,9 +358,10 @@ class Tiering:
         if record.kept_from > head.last:
             return True
         rest = LedgerInfo(head.last + 1, first.last, first.bytes - head.bytes, first.newest)
-        stretches = [head, rest, *record.stretches[1:]]
+        stretches = chain((head, rest), record.stretches(first.last + 1))
         policy, unneeded, now = topic.options.retention, topic.state.deletable_before(), self._clock.wall()
-        return trim_before(stretches, policy, unneeded, now, clock_trusted=True) > head.last
+        total = record.bytes
+        return trim_before(stretches, policy, unneeded, now, total_bytes=total, clock_trusted=True) > head.last
 
     async def _fold(self, topic: Topic) -> None:
         """The record stays small: older lists of segments become objects themselves."""
@@ -361,6 +374,23 @@ class Tiering:
         await self.tier.segments.create(index_key(stream.name, index), data)
         await self.check_place()
         await _change(stream, lambda cold: cold.folded(entries, index))
+
+
+class _Halved:
+    """Batches of a planned segment, and where about half of them end, if they should be too many for one."""
+
+    def __init__(self, batches: AsyncIterator[Batch], half_bytes: int) -> None:
+        self._batches = batches
+        self._half_bytes = half_bytes
+        self.cut: int | None = None  # the last offset of the first half
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        total = 0
+        async for batch in self._batches:
+            total += batch.size
+            if self.cut is None or total <= self._half_bytes:
+                self.cut = batch.last_offset
+            yield batch
 
 
 async def _check_rows(stream: Stream, segment: Segment) -> None:

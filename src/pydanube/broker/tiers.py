@@ -122,8 +122,8 @@ class Tiers:
         start = max(start, record.kept_from)
         async for part in self._below(stream, record.cold.entries, start):
             yield part
-        for ledger in record.ledgers:
-            if ledger.phase is Phase.SEALED and ledger.last >= max(ledger.first, record.cold.end, start):
+        for ledger in record.ledgers.reaching(max(record.cold.end, start)):
+            if ledger.phase is Phase.SEALED and not ledger.empty:
                 yield Part(f"ledger-{ledger.id}", LOCAL, ledger.first, ledger.last, ledger.bytes, 0, ledger.newest)
 
     async def _below(self, stream: Stream, entries: Sequence[Entry], start: int) -> AsyncIterator[Part]:

@@ -140,9 +140,11 @@ class Topic:
     async def _take(self, name: str, *, lazy: bool) -> Stream:
         around, options, tier = self._around, self.options, None if lazy else self._around.tier
         size, age = tier_bounds(tier, options.ledger_bytes, options.ledger_seconds)
-        settings = StreamSettings(options.copies, options.durability, size, age)
+        listed = options.ledgers_listed
+        settings = StreamSettings(options.copies, options.durability, size, age, ledgers_listed=listed)
         if lazy:  # the state: whatever the messages are worth, what consumers were promised is kept
-            settings = StreamSettings(options.copies, ledger_seconds=options.ledger_seconds, lazy=True)
+            age = options.ledger_seconds
+            settings = StreamSettings(options.copies, ledger_seconds=age, lazy=True, ledgers_listed=listed)
         cold = None if tier is None else tier.reader
         return await Stream.take(name, around.catalog, around.nodes, around.clock, around.randomness, settings, cold)
 
@@ -507,9 +509,9 @@ class Topic:
     def roll_unneeded(self, bytes_min: int) -> None:
         """Where space is short: most of the open ledger may be done with, and only sealed ones can go."""
         needed, stream = self.state.deletable_before(), self.ledger.stream
-        *_, open_ledger = [Extent(0, 0, 0), *extents_of(stream)]
-        if needed is None or open_ledger.bytes < bytes_min:
+        if needed is None or stream.open_bytes < bytes_min:
             return
+        *_, open_ledger = [Extent(0, 0, 0), *extents_of(stream, stream.record.end + 1)]
         if bytes_from([open_ledger], needed) <= open_ledger.bytes // 2:
             stream.roll()
 
@@ -529,8 +531,9 @@ class Topic:
 
     async def trim(self, now: int, *, clock_trusted: bool) -> None:
         async with self._starting:
-            before, sealed = self.trim_end(now, clock_trusted=clock_trusted), self.ledger.stream.sealed
-            if sealed and sealed[0].last < before:
+            before = self.trim_end(now, clock_trusted=clock_trusted)
+            oldest = next(self.ledger.stream.record.stretches(), None)
+            if oldest is not None and oldest.last < before:
                 await self.ledger.stream.trim(before)
 
     def restarts_without(self, last: int) -> bool:

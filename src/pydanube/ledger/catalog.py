@@ -6,49 +6,19 @@ records does it by compare-and-set, so two would-be owners cannot both succeed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
+from pydanube.base.limits import LEDGERS_LISTED_MAX
 from pydanube.ledger.cold import Cold
+from pydanube.ledger.ledgers import Copies, LedgerRecord, Ledgers, Phase
 from pydanube.ledger.retention import LedgerInfo
 from pydanube.ledger.segments import Segment, SegmentPlan
 
-
-class Phase(Enum):
-    OPEN = "open"
-    RECOVERING = "recovering"
-    SEALED = "sealed"
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """How many copies: an entry goes to `write` of `replicas` nodes and is acknowledged when `ack` have it."""
-
-    replicas: int = 1
-    write: int = 1
-    ack: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.ack <= self.write <= self.replicas:
-            raise ValueError(f"needs 1 <= ack_quorum <= write_quorum <= replicas, not {self}")
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRecord:
-    id: LedgerId
-    epoch: Epoch  # the owner that made it, or that recovers it
-    phase: Phase
-    first: int
-    last: int  # the decided end once sealed
-    nodes: tuple[NodeIdentity, ...]  # these very identities: a wiped node is another one
-    copies: Copies
-    durability: Durability
-    bytes: int = 0  # once sealed: about how many of one copy
-    newest: int = 0  # once sealed: append time of its last entry
+__all__ = ["Copies", "LedgerRecord", "Ledgers", "Phase", "StreamRecord", "new_ledger"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +29,14 @@ class StreamRecord:
     token: str = ""  # of the owner itself, to know its own change again when the answer to it was lost
     next_offset: int = 0  # no ledger opened from now on starts below
     newest: int = 0  # append time of the last entry of the sealed ledgers: later ones are not older
-    ledgers: tuple[LedgerRecord, ...] = ()
+    ledgers: Ledgers = field(default_factory=Ledgers)
     kept_from: int = 0  # what lies below is not there any more, whether or not its ledger holds more
     cold: Cold = field(default_factory=Cold)  # what lies in object storage, and maybe in ledgers too
 
     @property
     def unsealed(self) -> LedgerRecord | None:
-        return self.ledgers[-1] if self.ledgers and self.ledgers[-1].phase is not Phase.SEALED else None
+        listed = self.ledgers.listed
+        return listed[-1] if listed and listed[-1].phase is not Phase.SEALED else None
 
     @property
     def end(self) -> int:
@@ -73,11 +44,10 @@ class StreamRecord:
 
         It never falls: `kept_from` outlives ledgers that are deleted in whatever order their nodes answer.
         """
-        sealed = [
-            ledger.last for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last >= ledger.first
-        ]
-        if sealed or self.cold.entries:
-            return max([*sealed[-1:], self.cold.end - 1, self.kept_from - 1])
+        sealed = (ledger.last for ledger in reversed(self.ledgers) if ledger.phase is Phase.SEALED and not ledger.empty)
+        last = next(sealed, None)
+        if last is not None or self.cold.entries:
+            return max(NO_OFFSET if last is None else last, self.cold.end - 1, self.kept_from - 1)
         return self.next_offset - 1
 
     def taken_over(self, token: str) -> StreamRecord:
@@ -87,12 +57,12 @@ class StreamRecord:
         if epoch != self.owner:
             raise OwnershipLost(f"epoch {self.owner} owns the stream, not {epoch}")
 
-    def opened(self, epoch: Epoch, ledger: LedgerRecord) -> StreamRecord:
+    def opened(self, epoch: Epoch, ledger: LedgerRecord, listed_max: int = LEDGERS_LISTED_MAX) -> StreamRecord:
         self.check_owner(epoch)
         assert self.unsealed is None
         assert ledger.first >= self.next_offset
         assert ledger.epoch == epoch
-        return replace(self, ledgers=(*self.ledgers, ledger))
+        return replace(self, ledgers=self.ledgers.added(ledger, listed_max))
 
     def recovering(self, epoch: Epoch) -> StreamRecord:
         self.check_owner(epoch)
@@ -119,15 +89,25 @@ class StreamRecord:
     def trimmed(self, epoch: Epoch, before: int) -> StreamRecord:
         """The sealed ledgers and the segments that end below `before` are dead from now on."""
         self.check_owner(epoch)
-        ends = [ledger.last + 1 for ledger in self.ledgers if ledger.phase is Phase.SEALED and ledger.last < before]
-        ends += [entry.last + 1 for entry in self.cold.entries if entry.last < before]
-        return replace(self, kept_from=max([self.kept_from, *ends]))
+        ends = [entry.last + 1 for entry in self.cold.entries if entry.last < before]
+        return replace(self, kept_from=max([self.kept_from, self.ledgers.end_before(before), *ends]))
 
     def swept(self, epoch: Epoch, deleted: Collection[LedgerId]) -> StreamRecord:
         """Without those dead ledgers, for no node has them any more."""
         self.check_owner(epoch)
-        assert all(self.is_dead(ledger) for ledger in self.ledgers if ledger.id in deleted)
-        return replace(self, ledgers=tuple(ledger for ledger in self.ledgers if ledger.id not in deleted))
+        swept = self.without(deleted)
+        assert (swept.first, swept.bytes, swept.unsealed) == (self.first, self.bytes, self.unsealed)
+        return swept
+
+    def without(self, deleted: Collection[LedgerId]) -> StreamRecord:
+        """Without those ledgers, for whoever removes the whole stream."""
+        return replace(self, ledgers=self.ledgers.without(deleted))
+
+    @property
+    def dead(self) -> Iterator[LedgerRecord]:
+        """What no node needs any more and some may still have, oldest first."""
+        found = self.ledgers.starting_before(max(self.kept_from, self.cold.local_from))
+        return (ledger for ledger in found if self.is_dead(ledger))
 
     def is_dead(self, ledger: LedgerRecord) -> bool:
         """No node needs it any more. It is listed until no node has it: else nobody would know.
@@ -147,24 +127,35 @@ class StreamRecord:
     @property
     def first(self) -> int:
         """The first offset that is still there, or will be."""
-        starts = [ledger.first for ledger in self.ledgers if not self.is_dead(ledger)][:1]
-        starts += [entry.first for entry in self.cold.entries[:1]]
-        return max(self.kept_from, min(starts, default=self.next_offset))
+        needed = self.ledgers.reaching(max(self.kept_from, self.cold.local_from))
+        starts = [entry.first for entry in self.cold.entries[:1]]
+        starts.append(next((ledger.first for ledger in needed if not self.is_dead(ledger)), self.next_offset))
+        return max(self.kept_from, min(starts))
+
+    def stretches(self, start: int = 0) -> Iterator[LedgerInfo]:
+        """All that is sealed and still there, in segments or in ledgers, each part once, oldest first.
+
+        Only those that end at `start` or behind it.
+        """
+        start = max(start, self.kept_from)
+        for each in self.cold.entries:
+            if each.last >= start:
+                yield LedgerInfo(each.first, each.last, each.bytes, each.newest)
+        for ledger in self.ledgers.reaching(max(start, self.cold.end, self.cold.local_from)):
+            if ledger.phase is Phase.SEALED and not ledger.empty:
+                yield LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest)
 
     @property
-    def stretches(self) -> list[LedgerInfo]:
-        """All that is sealed and still there, in segments or in ledgers, each part once, oldest first."""
-        cold, start = self.cold.entries, max(self.cold.end, self.cold.local_from)
-        found = [LedgerInfo(each.first, each.last, each.bytes, each.newest) for each in cold]
-        for ledger in self.ledgers:
-            if ledger.phase is Phase.SEALED and ledger.last >= max(ledger.first, start):
-                found.append(LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest))
-        return [each for each in found if each.last >= self.kept_from]
+    def bytes(self) -> int:
+        """Of all stretches; much sooner known than by going through them."""
+        kept, cold = self.kept_from, self.cold
+        stored = sum([each.bytes for each in cold.entries if each.last >= kept])
+        return stored + self.ledgers.bytes_reaching(max(kept, cold.end, cold.local_from))
 
     def ledger_at(self, offset: int) -> LedgerRecord:
         """The ledger that holds `offset`, or the next one if it fell into a gap that was never used."""
-        for ledger in self.ledgers:
-            if not self.is_dead(ledger) and (ledger.phase is not Phase.SEALED or offset <= ledger.last):
+        for ledger in self.ledgers.reaching(offset):
+            if not self.is_dead(ledger):
                 return ledger
         raise EntryMissing(f"the stream has nothing at or after offset {offset}")
 
@@ -174,22 +165,25 @@ class StreamRecord:
         """What no segment has yet, up to `last`, is to become one. The plan holds for whoever owns the stream next."""
         self.check_owner(epoch)
         assert self.cold.planned is None
-        waiting = [ledger for ledger in self.waiting if ledger.last <= last]
-        assert waiting
-        assert waiting[-1].last == last
-        first = max(waiting[0].first, self.cold.end, self.kept_from)
+        first = next((ledger.first for ledger in self.waiting if ledger.last <= last), None)
+        assert first is not None
+        assert self.ledgers.end_before(last + 1) == last + 1
+        first = max(first, self.cold.end, self.kept_from)
         return self.with_cold(epoch, replace(self.cold, planned=SegmentPlan(first, last, epoch)))
 
+    def replanned(self, epoch: Epoch, stream: str, last: int) -> StreamRecord:
+        """The plan was for more than a segment may have: it ends at `last` now, which is the end of a batch."""
+        plan = self.cold.planned
+        assert plan is not None
+        assert plan.first <= last < plan.last
+        return self.with_cold(epoch, replace(self.cold.given_up(stream), planned=SegmentPlan(plan.first, last, epoch)))
+
     @property
-    def waiting(self) -> tuple[LedgerRecord, ...]:
-        """The sealed ledgers that no segment has yet, nor is being made of."""
+    def waiting(self) -> Iterator[LedgerRecord]:
+        """The sealed ledgers that no segment has yet, nor is being made of, oldest first."""
         plan = self.cold.planned
         end = max(self.cold.end, self.kept_from, 0 if plan is None else plan.last + 1)
-        return tuple(
-            ledger
-            for ledger in self.ledgers
-            if ledger.phase is Phase.SEALED and ledger.first <= ledger.last and ledger.last >= end
-        )
+        return (ledger for ledger in self.ledgers.reaching(end) if ledger.phase is Phase.SEALED and not ledger.empty)
 
     def published(self, epoch: Epoch, segment: Segment) -> StreamRecord:
         """Its object is there, and was read: readers may find it."""
@@ -200,7 +194,7 @@ class StreamRecord:
         return replace(self, cold=cold)
 
     def _with_last(self, ledger: LedgerRecord) -> StreamRecord:
-        return replace(self, ledgers=(*self.ledgers[:-1], ledger))
+        return replace(self, ledgers=self.ledgers.with_last(ledger))
 
 
 def new_ledger(

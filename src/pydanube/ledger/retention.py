@@ -39,18 +39,20 @@ class LedgerInfo(NamedTuple):
 
 
 def trim_before(
-    ledgers: Sequence[LedgerInfo],
+    ledgers: Iterable[LedgerInfo],
     policy: RetentionPolicy | None,
     deletable_before: int | None,
     now: int,
     *,
+    total_bytes: int,
     clock_trusted: bool,
     needed_from: int | None = None,
 ) -> int:
     """The first offset to keep: all ledgers, given oldest first, that end below it may be deleted.
 
-    `deletable_before` is where the slowest durable cursor stands, None without subscriptions. `needed_from` is the
-    first offset that a restart reads again, whoever has acked it. `policy` is None where nobody set one; then (§19)
+    Of `ledgers`, which have `total_bytes`, no more are looked at than may go, and one. `deletable_before` is where the
+    slowest durable cursor stands, None without subscriptions. `needed_from` is the first offset that a restart reads
+    again, whoever has acked it. `policy` is None where nobody set one; then (§19)
 
     - without subscriptions everything is kept: a topic nobody subscribed to yet is not a topic nobody wants;
     - with subscriptions what all have acked goes at once.
@@ -59,17 +61,16 @@ def trim_before(
     older than `seconds` or when the sealed ledgers together have more than `bytes`, whichever comes first. So an
     explicit `RetentionPolicy()` keeps everything for ever. Age is not looked at while the clock is not trusted.
     """
-    kept_from = ledgers[0].first if ledgers else 0
-    if policy is None and deletable_before is None:
-        return kept_from
     bound = min(OFFSET_MAX + 1 if limit is None else limit for limit in (deletable_before, needed_from))
-    total = sum(ledger.bytes for ledger in ledgers)
+    nothing_goes = policy is None and deletable_before is None
+    kept_from = None
     for ledger in ledgers:
-        if ledger.last >= bound or not _outlived(ledger, policy, total, now, clock_trusted):
+        kept_from = ledger.first if kept_from is None else kept_from
+        if nothing_goes or ledger.last >= bound or not _outlived(ledger, policy, total_bytes, now, clock_trusted):
             break
-        total -= ledger.bytes
+        total_bytes -= ledger.bytes
         kept_from = ledger.last + 1
-    return kept_from
+    return kept_from or 0
 
 
 def _outlived(ledger: LedgerInfo, policy: RetentionPolicy | None, total: int, now: int, clock_trusted: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pydanube.base.errors import ConfigInvalid
-from pydanube.base.limits import MIB
+from pydanube.base.limits import MIB, SEGMENT_BATCHES_BYTES_MAX
 from pydanube.ledger.catalog import Phase, StreamRecord
 from pydanube.ledger.segments import Segment
 
@@ -40,17 +40,21 @@ class TierSettings:
 
 
 def next_segment(record: StreamRecord, settings: TierSettings, now: int, *, at_once: bool = False) -> int | None:
-    """Where the next segment is to end, if it is time for one: enough of it waits, or the oldest has waited enough."""
-    total, last = 0, None
+    """Where the next segment is to end, if it is time for one: enough of it waits, or the oldest has waited enough.
+
+    It has no more than a segment may have, unless one ledger alone does.
+    """
+    total, last, old = 0, None, at_once
     for ledger in record.waiting:
+        if last is None:
+            old = old or ledger.newest + settings.ledger_seconds * SECOND <= now
+        elif total + ledger.bytes > SEGMENT_BATCHES_BYTES_MAX:
+            return last
         total += ledger.bytes
         last = ledger.last
         if total >= settings.segment_bytes:
             return last
-    if last is None:
-        return None
-    old = record.waiting[0].newest + settings.ledger_seconds * SECOND <= now
-    return last if old or at_once else None
+    return last if old else None
 
 
 def local_segments(record: StreamRecord) -> list[Segment]:
@@ -60,8 +64,7 @@ def local_segments(record: StreamRecord) -> list[Segment]:
 
 def local_bytes(record: StreamRecord) -> int:
     """Of the sealed ledgers that storage nodes keep."""
-    ledgers = (ledger for ledger in record.ledgers if not record.is_dead(ledger))
-    return sum(ledger.bytes for ledger in ledgers if ledger.phase is Phase.SEALED)
+    return record.ledgers.bytes_reaching(max(record.kept_from, record.cold.local_from))
 
 
 def outlived(record: StreamRecord, settings: TierSettings, now: int) -> list[Segment]:
@@ -83,8 +86,6 @@ def outlived(record: StreamRecord, settings: TierSettings, now: int) -> list[Seg
 def lag_seconds(record: StreamRecord, now: int) -> float:
     """How long the oldest sealed ledger waits for its segment to be published."""
     plan = record.cold.planned
-    oldest = min((ledger.newest for ledger in record.waiting), default=now)
-    if plan is not None:
-        planned = [ledger.newest for ledger in record.ledgers if plan.first <= ledger.last <= plan.last]
-        oldest = min([oldest, *planned])
+    ledgers = record.waiting if plan is None else record.ledgers.reaching(plan.first)
+    oldest = next((ledger.newest for ledger in ledgers if ledger.phase is Phase.SEALED and not ledger.empty), now)
     return max(0.0, (now - oldest) / SECOND)

@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pydanube.base.errors import MetadataConflict, MetadataFull
-from pydanube.base.limits import METADATA_BYTES_MAX, METADATA_KEYS_MAX
+from pydanube.base.limits import (
+    METADATA_BYTES_MAX,
+    METADATA_KEYS_MAX,
+    METADATA_LONGER_BYTES,
+    METADATA_RESERVE_BYTES,
+    METADATA_RESERVE_KEYS,
+)
 from pydanube.metadata.records import (
     NO_SESSION,
     Change,
@@ -32,6 +38,14 @@ class Changed(NamedTuple):
     entry: Entry | None
 
 
+class _Coming(NamedTuple):
+    """A decided change of a key that is not durable yet."""
+
+    revision: int
+    version: int  # that the key will have
+    size: int  # of key and value; 0 if it will be gone
+
+
 class MetadataState:
     """The newest durable state, and above it the versions that keys will have."""
 
@@ -43,8 +57,8 @@ class MetadataState:
         self._session_of: dict[str, int] = {}
         self._bound: dict[int, dict[str, None]] = {}  # keys by session
         self._decided = 0  # revision of the last transaction decided
-        self._coming: dict[str, tuple[int, int]] = {}  # revision and version of the last decided change of a key
-        self._coming_bytes = 0  # at most, and as `_coming` only since it was empty last
+        self._coming: dict[str, _Coming] = {}  # the last decided change of a key
+        self._coming_bytes = self._coming_keys = 0  # that all of them add; below zero if they take away
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -87,8 +101,18 @@ class MetadataState:
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
-    def decide(self, checks: Sequence[Check], changes: Sequence[ChangeAsked], session: int = NO_SESSION) -> Transaction:
-        """The transaction to log, if every key has its version after all that was decided before."""
+    def decide(
+        self,
+        checks: Sequence[Check],
+        changes: Sequence[ChangeAsked],
+        session: int = NO_SESSION,
+        *,
+        reserve: bool = False,
+    ) -> Transaction:
+        """The transaction to log, if every key has its version after all that was decided before.
+
+        What makes the store smaller, or makes no more of it than longer numbers, is never refused for want of room.
+        """
         check_transaction(checks, changes)
         for key, version in checks:
             current = self._version(key)
@@ -96,30 +120,49 @@ class MetadataState:
                 raise MetadataConflict(f"{key!r} has version {current}, not {version}")
         wanted = tuple(Change(key, value, NO_SESSION if value is None else session) for key, value in changes)
         payload = encode_changes(wanted)
-        grows = any(change.value is not None for change in wanted)
-        if grows and self.bytes + self._coming_bytes + len(payload) > METADATA_BYTES_MAX:
-            raise MetadataFull(f"{self.bytes} bytes of metadata; {METADATA_BYTES_MAX} at most")
-        if grows and len(self._keys) + len(self._coming) + len(wanted) > METADATA_KEYS_MAX:
-            raise MetadataFull(f"{len(self._keys)} keys of metadata; {METADATA_KEYS_MAX} at most")
+        self._check_room(wanted, reserve)
         return Transaction(self._decided + 1, wanted, payload)
+
+    def _check_room(self, changes: Sequence[Change], reserve: bool) -> None:
+        more_bytes, more_keys = self._growth(changes)
+        longer = METADATA_LONGER_BYTES * len(changes) if more_keys <= 0 else 0
+        total = self.bytes + self._coming_bytes
+        if more_bytes > longer and total + more_bytes > METADATA_BYTES_MAX + reserve * METADATA_RESERVE_BYTES:
+            raise MetadataFull(f"{total} bytes of metadata; {METADATA_BYTES_MAX} at most")
+        total = len(self._keys) + self._coming_keys
+        if more_keys > 0 and total + more_keys > METADATA_KEYS_MAX + reserve * METADATA_RESERVE_KEYS:
+            raise MetadataFull(f"{total} keys of metadata; {METADATA_KEYS_MAX} at most")
+
+    def _growth(self, changes: Sequence[Change]) -> tuple[int, int]:
+        """By how many bytes and keys there will be more, after all that was decided before."""
+        more_bytes = more_keys = 0
+        for key, value, _ in changes:
+            coming, entry = self._coming.get(key), self._entries.get(key)
+            before = coming.size if coming is not None else _size(key, None if entry is None else entry.value)
+            after = _size(key, value)
+            more_bytes += after - before
+            more_keys += bool(after) - bool(before)
+        return more_bytes, more_keys
 
     def expect(self, transaction: Transaction) -> None:
         """It is on its way to the log: later decisions build on it."""
+        more_bytes, more_keys = self._growth(transaction.changes)
+        self._coming_bytes += more_bytes
+        self._coming_keys += more_keys
         revision = self._decided = transaction.revision
         for key, value, _ in transaction.changes:
-            self._coming[key] = (revision, 0 if value is None else revision)
-        self._coming_bytes += len(transaction.payload)
+            self._coming[key] = _Coming(revision, 0 if value is None else revision, _size(key, value))
 
     def forget_expected(self) -> None:
         """The log failed: nothing that was decided and not replayed happened."""
         self._coming.clear()
-        self._coming_bytes = 0
+        self._coming_bytes = self._coming_keys = 0
         self._decided = self.revision
 
     def _version(self, key: str) -> int:
         coming = self._coming.get(key)
         if coming is not None:
-            return coming[1]
+            return coming.version
         entry = self._entries.get(key)
         return 0 if entry is None else entry.version
 
@@ -128,6 +171,7 @@ class MetadataState:
     def replay(self, revision: int, changes: Sequence[Change]) -> list[Changed]:
         """The transaction is durable; returns what it changed."""
         changed = []
+        bytes_before, keys_before = self.bytes, len(self._keys)
         for key, value, session in changes:
             if value is not None:
                 entry = Entry(value, revision)
@@ -136,12 +180,14 @@ class MetadataState:
             elif self._drop(key):
                 changed.append(Changed(revision, key, None))
             coming = self._coming.get(key)
-            if coming is not None and coming[0] == revision:
+            if coming is not None and coming.revision == revision:
                 del self._coming[key]
         self.revision = revision
+        self._coming_bytes -= self.bytes - bytes_before
+        self._coming_keys -= len(self._keys) - keys_before
         if revision >= self._decided:
             self._decided = revision
-            self._coming_bytes = 0
+            self._coming_bytes = self._coming_keys = 0
         return changed
 
     def load(self, revision: int, rows: Sequence[tuple[str, Entry, int]]) -> None:
@@ -188,3 +234,8 @@ class MetadataState:
         del keys[key]
         if not keys:
             del self._bound[session]
+
+
+def _size(key: str, value: bytes | None) -> int:
+    """What a key counts; 0 if it is not there."""
+    return 0 if value is None else len(key.encode()) + len(value)

@@ -13,10 +13,11 @@ class Catalog(Protocol):
         """The record and its version; an empty record of version 0 if the stream is new."""
         ...
 
-    async def store(self, stream: str, record: StreamRecord, version: int) -> int:
-        """Replaces the record if it still has `version`, durably, and returns the new version.
+    async def store(self, stream: str, record: StreamRecord, version: int, before: StreamRecord) -> int:
+        """Replaces `before`, if it is still there with `version`, durably, and returns the new version.
 
-        Raises `CatalogConflict` if it does not. After any other error it may or may not have happened.
+        Raises `CatalogConflict` if it is not. After `MetadataFull` or `MetadataInvalid` nothing happened, and trying
+        again does not help; after any other error it may or may not have happened.
         """
         ...
 

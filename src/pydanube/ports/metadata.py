@@ -41,10 +41,16 @@ class MetadataStore(Protocol):
         ...
 
     async def transact(
-        self, checks: Sequence[Check], changes: Sequence[ChangeAsked], *, session: int = NO_SESSION
+        self,
+        checks: Sequence[Check],
+        changes: Sequence[ChangeAsked],
+        *,
+        session: int = NO_SESSION,
+        reserve: bool = False,
     ) -> int:
         """If every key still has its version (0: absent), makes all changes durably (None deletes) and returns the new
-        revision, which is also the version of every key written. Keys written with a session go when it ends.
+        revision, which is also the version of every key written. Keys written with a session go when it ends. `reserve`
+        is for what is needed to make room: it may use the last of it, and what makes the store smaller always may.
 
         Raises `MetadataConflict` if a key does not, and nothing happened. After `MetadataInvalid`, `MetadataFull`,
         `MetadataBusy`, `MetadataClosed` or `SessionExpired` nothing happened either; after any other error it may or

@@ -1,4 +1,7 @@
-"""A catalogue that never loses a record, but may answer late, or not at all after having done what was asked."""
+"""A catalogue that never loses a record, but may answer late, or not at all after having done what was asked.
+
+Records are kept by the product's own catalogue, as bytes under its keys, and compared with what they should be.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from pydanube.base.errors import CatalogConflict, NodeUnreachable
+from pydanube.base.errors import NodeUnreachable
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.ledger.catalog import StreamRecord
+from pydanube.storage.catalog import MetadataCatalog
+from pydanube.storage.metadata_store import MemoryMetadata
 
 
 class SimCatalog:
@@ -16,30 +21,32 @@ class SimCatalog:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._records: dict[str, tuple[StreamRecord, int]] = {}
-        self._versions = 0  # given so far: none comes twice, also where a record was deleted and made again
+        self._stored = MetadataCatalog(MemoryMetadata())
+        self._records: dict[str, StreamRecord] = {}  # what is stored, as it was given
         self._ledgers = 0
         self.unreliable = 0.0  # the chance that an answer is lost
         self.watch: Callable[[str, StreamRecord, StreamRecord], None] | None = None  # sees each change as it happens
 
     async def load(self, stream: str) -> tuple[StreamRecord, int]:
         await self._travel()
-        return self._records.get(stream, (StreamRecord(), 0))
+        found = await self._stored.load(stream)
+        assert found[0] == self._record(stream), "a record comes back as another one"
+        return found
 
-    async def store(self, stream: str, record: StreamRecord, version: int) -> int:
+    async def store(self, stream: str, record: StreamRecord, version: int, before: StreamRecord) -> int:
         await self._travel()
-        self._check(stream, version)
-        self._versions += 1
-        stored = self._versions
+        current = self._record(stream)
+        stored = await self._stored.store(stream, record, version, before)
+        assert before == current, "the version is that of another record"
         if self.watch is not None:
-            self.watch(stream, self._records.get(stream, (StreamRecord(), 0))[0], record)
-        self._records[stream] = (record, stored)
+            self.watch(stream, current, record)
+        self._records[stream] = record
         await self._travel()
         return stored
 
     async def delete(self, stream: str, version: int) -> None:
         await self._travel()
-        self._check(stream, version)
+        await self._stored.delete(stream, version)
         self._records.pop(stream, None)
         await self._travel()
 
@@ -47,10 +54,8 @@ class SimCatalog:
         await self._travel()
         return list(self._records)
 
-    def _check(self, stream: str, version: int) -> None:
-        _, current = self._records.get(stream, (StreamRecord(), 0))
-        if current != version:
-            raise CatalogConflict(f"{stream} has version {current}, not {version}")
+    def _record(self, stream: str) -> StreamRecord:
+        return self._records.get(stream, StreamRecord())
 
     async def next_ledger_id(self) -> LedgerId:
         await self._travel()
@@ -63,10 +68,10 @@ class SimCatalog:
 
     def owner(self, stream: str) -> Epoch:
         """The truth, for whoever watches the world."""
-        return self._records.get(stream, (StreamRecord(), 0))[0].owner
+        return self._record(stream).owner
 
     def known(self) -> frozenset[LedgerId]:
-        return frozenset(ledger.id for record, _ in self._records.values() for ledger in record.ledgers)
+        return frozenset(ledger.id for record in self._records.values() for ledger in record.ledgers)
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._random.uniform(0.0002, 0.003))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 READ_BYTES = 20_000
 TAKE_SECONDS = 3.0  # with one node silent; a call that nobody answers takes a second
 PUBLISHERS = 3  # of each stream
+LEDGERS_LISTED = 4  # in a stream's record, so that pages of ledgers come soon
 SEND_SIZES = (1, 1, 1, 4)  # batches sent before the first of them is waited for
 BATCHES_PER_SEND = sum(SEND_SIZES) / len(SEND_SIZES)
 
@@ -69,6 +70,7 @@ class Broker:
             copies=plan.copies,
             durability=self._world.history.streams[name].durability,
             ledger_bytes=plan.ledger_bytes,
+            ledgers_listed=LEDGERS_LISTED,
         )
         began, lives = self._world.loop.time(), self._world.storage_lives()
         stream = await Stream.take(name, self._world.catalog, self._nodes, self._clock, self._randomness, settings)

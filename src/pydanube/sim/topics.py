@@ -29,6 +29,7 @@ from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.storage import StorageNodes
 from pydanube.sim.clock import EPOCH_SECONDS, SimClock
 from pydanube.sim.consumers import ConsumerClient, seek_now_and_then
+from pydanube.sim.publishing import LEDGERS_LISTED
 from pydanube.sim.randomness import SimRandomness
 from pydanube.sim.tiering import KEEPS, cold_tier, read_through, tiering_of, truncate_now_and_then
 from pydanube.sim.topic_history import SubscriptionHistory, TopicHistory
@@ -96,6 +97,7 @@ def memory_for(world: World, name: str, durability: Durability) -> TopicMemory:
         ttl_seconds=ttl,
         ledger_bytes=plan.ledger_bytes,
         ledger_seconds=draw.choice((0.5, 60.0)),
+        ledgers_listed=LEDGERS_LISTED,
     )
     producers = [ProducerMemory(f"p{number}") for number in range(draw.choice((1, 2)))]
     memory = TopicMemory(history, options, policy, producers, consumers=draw.choice((1, 2, 3)))

@@ -1,25 +1,30 @@
-"""The catalogue of streams on the metadata store: one key per stream, and one for the numbers of ledgers.
+"""The catalogue of streams on the metadata store: a key per stream and per page of ledgers, and one for their numbers.
 
-Owns how a `StreamRecord` looks in metadata; decides nothing about it. Numbers of ledgers are taken in blocks, so that a
-new ledger costs one write; what is left of a block when the process ends is never used.
+Owns how a `StreamRecord` looks in metadata; decides nothing about it. A page is written and deleted only together with
+its stream's key, so the version of that one guards all of them. Numbers of ledgers are taken in blocks, so that a new
+ledger costs one write; what is left of a block when the process ends is never used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import CatalogConflict, MetadataConflict, MetadataDamaged
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGER_ID_BLOCK
-from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord
+from pydanube.ledger.catalog import StreamRecord
 from pydanube.ledger.cold import Cold, Doomed, entry_fields, entry_of
+from pydanube.ledger.ledgers import Copies, LedgerPage, LedgerRecord, Ledgers, Phase
 from pydanube.ledger.segments import SegmentPlan
 from pydanube.ports.metadata import MetadataStore
 
 STREAMS = "stream/"
+PAGES = "ledgers/"  # of streams that have many
+PAGES_A_TURN = 4  # decoded in one turn of the loop, a few milliseconds
 LEDGER_IDS = "ledger-ids"
 _FIRST_LEDGER = 1
 
@@ -34,19 +39,29 @@ class MetadataCatalog:
 
     async def load(self, stream: str) -> tuple[StreamRecord, int]:
         entry = self._store.get(STREAMS + stream)
-        return (StreamRecord(), 0) if entry is None else (decode_stream(stream, entry.value), entry.version)
+        if entry is None:
+            return StreamRecord(), 0
+        found = self._pages(stream)  # at once: later they may be those of another version
+        pages = []
+        for at, (key, value) in enumerate(found):
+            if at and not at % PAGES_A_TURN:
+                await asyncio.sleep(0)
+            pages.append(decode_page(key, value))
+        return decode_stream(stream, entry.value, pages), entry.version
 
-    async def store(self, stream: str, record: StreamRecord, version: int) -> int:
+    async def store(self, stream: str, record: StreamRecord, version: int, before: StreamRecord) -> int:
         key = STREAMS + stream
+        changes = [(key, encode_stream(record)), *_page_changes(stream, before.ledgers, record.ledgers)]
         try:
-            return await self._store.transact([(key, version)], [(key, encode_stream(record))])
+            return await self._store.transact([(key, version)], changes, reserve=True)
         except MetadataConflict as error:
             raise CatalogConflict(str(error)) from error
 
     async def delete(self, stream: str, version: int) -> None:
         key = STREAMS + stream
+        pages = [(page, None) for page, _ in self._pages(stream)]
         try:
-            await self._store.transact([(key, version)], [(key, None)])
+            await self._store.transact([(key, version)], [(key, None), *pages])
         except MetadataConflict as error:
             raise CatalogConflict(str(error)) from error
 
@@ -67,15 +82,20 @@ class MetadataCatalog:
 
     def known(self) -> frozenset[LedgerId]:
         """Every ledger of every stream."""
-        return frozenset(
-            ledger.id
-            for key, entry in self._store.scan(STREAMS)
-            for ledger in decode_stream(key.removeprefix(STREAMS), entry.value).ledgers
-        )
+        streams = [(key.removeprefix(STREAMS), entry.value) for key, entry in self._store.scan(STREAMS)]
+        listed = (ledger.id for name, value in streams for ledger in self._record(name, value).ledgers)
+        return frozenset(listed)
 
     def uses_objects(self) -> bool:
         """Whether any stream has something in object storage."""
-        return any(decode_stream(key, entry.value).cold.entries for key, entry in self._store.scan(STREAMS))
+        found = ((key.removeprefix(STREAMS), entry.value) for key, entry in self._store.scan(STREAMS))
+        return any(self._record(name, value).cold.entries for name, value in found)
+
+    def _record(self, stream: str, value: bytes) -> StreamRecord:
+        return decode_stream(stream, value, [decode_page(*page) for page in self._pages(stream)])
+
+    def _pages(self, stream: str) -> list[tuple[str, bytes]]:
+        return [(key, entry.value) for key, entry in self._store.scan(_page_prefix(stream))]
 
     def _reserved(self) -> tuple[int, int]:
         """The first number that nobody has taken, and the version of the key that says so."""
@@ -99,21 +119,51 @@ class MetadataCatalog:
             self._next, self._block_end = first, end
 
 
+def _page_prefix(stream: str) -> str:
+    return f"{PAGES}{stream}@"
+
+
+def _page_changes(stream: str, before: Ledgers, after: Ledgers) -> Iterator[tuple[str, bytes | None]]:
+    """What makes the stored pages of `before` those of `after`."""
+    if before.pages is after.pages:
+        return
+    old = {page.number: page for page in before.pages}
+    for page in after.pages:
+        if old.pop(page.number, None) != page:
+            yield _page_key(stream, page.number), encode_page(page)
+    for number in old:
+        yield _page_key(stream, number), None
+
+
+def _page_key(stream: str, number: int) -> str:
+    return f"{_page_prefix(stream)}{number:012d}"  # sorted as the pages are
+
+
 # -- records as JSON ---------------------------------------------------------------------------------------------------
 
 
 def encode_stream(record: StreamRecord) -> bytes:
+    """All but its pages."""
+    ledgers = record.ledgers
     fields: dict[str, Any] = {
         "owner": record.owner,
         "token": record.token,
         "next_offset": record.next_offset,
         "newest": record.newest,
         "kept_from": record.kept_from,
-        "ledgers": [_ledger_fields(ledger) for ledger in record.ledgers],
+        "ledgers": [_ledger_fields(ledger) for ledger in ledgers.listed],
     }
+    if ledgers.paged:
+        fields["paged"] = ledgers.paged
+        fields["pages"] = len(ledgers.pages)
     if record.cold != Cold():
         fields["cold"] = _cold_fields(record.cold)
     return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def encode_page(page: LedgerPage) -> bytes:
+    ledgers = [_ledger_fields(ledger) for ledger in page.ledgers]
+    return json.dumps({"number": page.number, "ledgers": ledgers}, separators=(",", ":")).encode()
 
 
 def _ledger_fields(ledger: LedgerRecord) -> dict[str, Any]:
@@ -132,16 +182,32 @@ def _ledger_fields(ledger: LedgerRecord) -> dict[str, Any]:
     }
 
 
-def decode_stream(stream: str, value: bytes) -> StreamRecord:
+def decode_page(key: str, value: bytes) -> LedgerPage:
+    """Only what `encode_page` makes; anything else is `MetadataDamaged`."""
+    try:
+        fields = _Fields(json.loads(value))
+        ledgers = tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers"))
+        if not ledgers or any(ledger.phase is not Phase.SEALED for ledger in ledgers):
+            raise ValueError("a page has sealed ledgers only")
+        return LedgerPage(fields.number("number"), ledgers)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise MetadataDamaged(f"{key!r}, a list of ledgers, cannot be read: {error!r}") from None
+
+
+def decode_stream(stream: str, value: bytes, pages: Sequence[LedgerPage] = ()) -> StreamRecord:
     """Only what `encode_stream` makes or once made; anything else is `MetadataDamaged`."""
     try:
         fields = _Fields(json.loads(value))
+        if len(pages) != fields.number("pages", older=0):
+            raise ValueError(f"it has {len(pages)} lists of ledgers")
+        listed = tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers"))
+        empties = sum(page.empties for page in pages)
         return StreamRecord(
             Epoch(fields.number("owner")),
             fields.text("token"),
             fields.number("next_offset"),
             fields.number("newest"),
-            tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers")),
+            Ledgers(tuple(pages), listed, fields.number("paged", older=0), empties),
             fields.number("kept_from", older=0),
             _cold(fields.group("cold")),
         )

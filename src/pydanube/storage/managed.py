@@ -126,8 +126,15 @@ class ManagedLedger:
         needed_from: int | None,
     ) -> int:
         """The first offset to keep, by the policy and by what subscriptions still need."""
+        record = self.stream.record
         before = trim_before(
-            self.stream.sealed, policy, deletable_before, now, clock_trusted=clock_trusted, needed_from=needed_from
+            record.stretches(),
+            policy,
+            deletable_before,
+            now,
+            total_bytes=record.bytes,
+            clock_trusted=clock_trusted,
+            needed_from=needed_from,
         )
         return before if self.hidden_from is None else min(before, self.hidden_from)
 

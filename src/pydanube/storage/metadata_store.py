@@ -112,13 +112,18 @@ class LocalStore(ABC):
         return self._state.count(prefix)
 
     async def transact(
-        self, checks: Sequence[Check], changes: Sequence[ChangeAsked], *, session: int = NO_SESSION
+        self,
+        checks: Sequence[Check],
+        changes: Sequence[ChangeAsked],
+        *,
+        session: int = NO_SESSION,
+        reserve: bool = False,
     ) -> int:
         if self._closed:
             raise MetadataClosed("the metadata store is closed")
         if session != NO_SESSION and session not in self._sessions:
             raise SessionExpired(f"session {session}")
-        transaction = self._state.decide(checks, changes, session)
+        transaction = self._state.decide(checks, changes, session, reserve=reserve)
         await self._log(transaction)
         return transaction.revision
 

@@ -7,8 +7,11 @@ does all of it again. Only for streams that nobody will open any more.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from itertools import islice
 
 from pydanube.base.errors import CatalogConflict, DanubeError, SegmentMissing
+from pydanube.base.limits import LEDGERS_DELETED_AT_ONCE, LEDGERS_SWEPT_MAX
 from pydanube.ledger.catalog import LedgerRecord
 from pydanube.ledger.cold import Cold, Entry, SegmentIndex, index_key
 from pydanube.ledger.segments import Segment, folder_of, segment_key
@@ -31,14 +34,25 @@ async def remove_stream(
             return
         taken = record.taken_over(randomness.bytes(8).hex())  # an owner that still writes opens no more ledgers
         try:
-            version = await catalog.store(name, taken, version)
-            for ledger in record.ledgers:
-                await _delete(ledger, nodes)
+            version = await catalog.store(name, taken, version, record)
+            while taken.ledgers.pages:  # a stream with very many goes in several steps
+                some = [ledger.id for ledger in await _delete_some(taken.ledgers, nodes)]
+                before, taken = taken, taken.without(some)
+                version = await catalog.store(name, taken, version, before)
+            await _delete_some(taken.ledgers, nodes)
             if record.cold != Cold():
                 await _delete_objects(name, record.cold, cold or ColdReader(None))
             return await catalog.delete(name, version)
         except CatalogConflict:
             continue  # an owner's last decision, or somebody else who removes it
+
+
+async def _delete_some(ledgers: Iterable[LedgerRecord], nodes: StorageNodes) -> list[LedgerRecord]:
+    """The first of them, and returns them."""
+    some = list(islice(ledgers, LEDGERS_SWEPT_MAX))
+    for at in range(0, len(some), LEDGERS_DELETED_AT_ONCE):
+        await asyncio.gather(*(_delete(ledger, nodes) for ledger in some[at : at + LEDGERS_DELETED_AT_ONCE]))
+    return some
 
 
 async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> None:

@@ -13,6 +13,7 @@ from asyncio import Future, Task
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
@@ -20,13 +21,20 @@ from pydanube.base.errors import (
     DanubeError,
     EntryMissing,
     MetadataBusy,
+    MetadataFull,
+    MetadataInvalid,
     NodeClosed,
     OffsetNotConfirmed,
     OwnershipLost,
     SegmentMissing,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
-from pydanube.base.limits import READ_AHEAD_BYTES
+from pydanube.base.limits import (
+    LEDGERS_DELETED_AT_ONCE,
+    LEDGERS_LISTED_MAX,
+    LEDGERS_SWEPT_MAX,
+    READ_AHEAD_BYTES,
+)
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
 from pydanube.ledger.retention import LedgerInfo
 from pydanube.ledger.segments import SegmentPlan
@@ -42,6 +50,7 @@ from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 RETRY_TIMES_MAX = 10  # the longest pause between attempts, in first pauses
+REFUSED = (MetadataFull, MetadataInvalid)  # a limit was met: nothing happened, and to ask again at once does not help
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class StreamSettings:
     ledger_seconds: float = 4 * 3600.0  # and when it is older than this, if `roll_if_old` is called now and then
     lazy: bool = False  # the first ledger of an owner is made for the first append, not before
     retry_seconds: float = 0.2
+    ledgers_listed: int = LEDGERS_LISTED_MAX  # in the record; the simulator sets few, so that pages come soon
 
 
 class Stream:
@@ -85,6 +95,9 @@ class Stream:
         self._confirmed = NO_OFFSET
         self._why_not: DanubeError = NodeClosed("the stream is not open yet")
         self._opening: Task[None] | None = None
+        self._refused: Future[None] = (
+            asyncio.get_running_loop().create_future()
+        )  # done once a limit kept it from opening
         self._append_time = 0
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
@@ -102,19 +115,27 @@ class Stream:
         settings: StreamSettings,
         cold: ColdReader | None = None,
     ) -> Stream:
-        """Becomes the owner, whoever was it before; returns when the stream can be appended to."""
+        """Becomes the owner, whoever was it before; returns when the stream can be appended to.
+
+        If a limit of the metadata keeps it from that, it can still be read and trimmed: appends say why not.
+        """
         stream = cls(name, catalog, nodes, clock, randomness.bytes(8).hex(), settings, cold)
         stream._record, stream._version = await catalog.load(name)
         await stream._store(stream._record.taken_over(stream._token))
         try:
-            await asyncio.shield(stream._start(stream._open()))
+            opening = stream._start(stream._open())
+            await asyncio.wait([opening, stream._refused], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             stream._closed = True  # nobody will have it, so nobody must open it
             await stream._give_up_opening()
             raise
-        if stream._writer is None and not stream._idle:
-            raise stream._why_not
-        return stream
+        if opening.done():
+            opening.result()
+        if stream.open or (not opening.done() and stream._record.unsealed is None):
+            return stream
+        stream._closed = True
+        await stream._give_up_opening()
+        raise stream._why_not
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -210,7 +231,7 @@ class Stream:
     @property
     def sealed(self) -> tuple[LedgerInfo, ...]:
         """What will not change any more, oldest first."""
-        return tuple(self._record.stretches)
+        return tuple(self._record.stretches())
 
     @property
     def first(self) -> int:
@@ -220,7 +241,7 @@ class Stream:
     @property
     def bytes(self) -> int:
         """About how many one copy of it has."""
-        return sum(ledger.bytes for ledger in self.sealed) + self.open_bytes
+        return self._record.bytes + self.open_bytes
 
     @property
     def open_bytes(self) -> int:
@@ -259,7 +280,9 @@ class Stream:
 
     async def read_planned(self, plan: SegmentPlan) -> AsyncIterator[Batch]:
         """What a planned segment is to hold, from the nodes, whatever readers may see of it by now."""
-        for ledger in self._record.ledgers:
+        for ledger in self._record.ledgers.reaching(plan.first):
+            if ledger.first > plan.last:
+                return
             offset = max(plan.first, ledger.first)
             while offset <= min(plan.last, ledger.last):
                 try:
@@ -283,13 +306,13 @@ class Stream:
     async def trim(self, before: int) -> int:
         """Deletes the sealed ledgers that end below `before`; says how many no node has any more.
 
-        First it is durable that they are dead, then they are deleted, and last they are forgotten: after a crash in
-        between, the next owner goes on.
+        Where there are very many, the rest goes in the background. First it is durable that they are dead, then they
+        are deleted, and last they are forgotten: after a crash in between, the next owner goes on.
         """
         async with self._changing:
             await self._decide(self._record.trimmed(self.epoch, before))
         swept = await self._sweep()
-        self._sweep_later(self._retry_seconds_max)
+        self._sweep_later(0.0 if swept == LEDGERS_SWEPT_MAX else self._retry_seconds_max)
         return swept
 
     async def truncate(self, before: int) -> None:
@@ -318,12 +341,17 @@ class Stream:
             raise
 
     @property
-    def _dead(self) -> list[LedgerRecord]:
-        return [ledger for ledger in self._record.ledgers if self._record.is_dead(ledger)]
+    def _litters(self) -> bool:
+        """Whether nodes may still have something that nobody needs."""
+        return next(self._record.dead, None) is not None
 
     async def _sweep(self) -> int:
-        """Deletes what is dead from its nodes, then from the record; how many there were."""
-        deleted = [ledger.id for ledger in self._dead if await self._delete(ledger)]
+        """Deletes what is dead from its nodes, then from the record, but not too much at once; how many there were."""
+        dead, deleted = list(islice(self._record.dead, LEDGERS_SWEPT_MAX)), []
+        for at in range(0, len(dead), LEDGERS_DELETED_AT_ONCE):
+            some = dead[at : at + LEDGERS_DELETED_AT_ONCE]
+            gone = await asyncio.gather(*(self._delete(ledger) for ledger in some))
+            deleted += [ledger.id for ledger, is_gone in zip(some, gone, strict=True) if is_gone]
         if deleted:
             async with self._changing:
                 await self._decide(self._record.swept(self.epoch, deleted))
@@ -331,15 +359,16 @@ class Stream:
 
     def _sweep_later(self, seconds: float) -> None:
         """What a node could not delete is tried again, for as long as this owner lives."""
-        if self._dead and not self._closed and (self._sweeping is None or self._sweeping.done()):
+        if self._litters and not self._closed and (self._sweeping is None or self._sweeping.done()):
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep_again(seconds))
 
     async def _sweep_again(self, seconds: float) -> None:
-        while self._dead and not self.lost:
+        while self._litters and not self.lost:
             await asyncio.sleep(seconds)
+            swept = 0
             with suppress(DanubeError):
-                await self._sweep()
-            seconds = self._retry_seconds_max
+                swept = await self._sweep()
+            seconds = 0.0 if swept == LEDGERS_SWEPT_MAX else self._retry_seconds_max
 
     @property
     def _retry_seconds_max(self) -> float:
@@ -383,6 +412,8 @@ class Stream:
                 return
             except DanubeError as error:
                 self._why_not = error
+                if isinstance(error, REFUSED) and not self._refused.done():
+                    self._refused.set_result(None)
                 log.warning("%s cannot be appended to yet: %s", self.name, error)
                 await asyncio.sleep(pause)  # longer each time: an attempt costs a full disk some of its last room
                 pause = min(2 * pause, self._retry_seconds_max)
@@ -429,7 +460,7 @@ class Stream:
         nodes = tuple(self._nodes.choose(copies.replicas))
         ledger_id = await self._next_ledger_id()
         ledger = new_ledger(ledger_id, self.epoch, self._record.next_offset, nodes, copies, durability)
-        await self._store(self._record.opened(self.epoch, ledger))
+        await self._store(self._record.opened(self.epoch, ledger, self._settings.ledgers_listed))
         self._begun = self._clock.monotonic()
         await writer.begin(ledger)
 
@@ -547,12 +578,17 @@ class Stream:
     # -- the catalogue -----------------------------------------------------------------------------------------------
 
     async def _store(self, record: StreamRecord) -> None:
-        """Stores a decision for certain, or raises `OwnershipLost`: an answer that never came is asked for again."""
+        """Stores a decision for certain, or raises `OwnershipLost`: an answer that never came is asked for again.
+
+        What the metadata has no room for is not: that error says all.
+        """
         while True:
             try:
-                self._version = await self._catalog.store(self.name, record, self._version)
+                self._version = await self._catalog.store(self.name, record, self._version, self._record)
                 self._record = record
                 return
+            except REFUSED:
+                raise
             except CatalogConflict:
                 current, version = await self._load()
                 if current.token != self._token and (record.token == self._token or current.owner >= record.owner):

@@ -19,7 +19,7 @@ from pydanube.base.errors import (
     SegmentDamaged,
     SegmentMissing,
 )
-from pydanube.base.limits import SMALL_OBJECT_BYTES_MAX
+from pydanube.base.limits import SEGMENT_BATCHES_BYTES_MAX, SMALL_OBJECT_BYTES_MAX
 from pydanube.ledger.segments import Segment, SegmentPlan
 from pydanube.ledger.tables import Folded, TableListing
 from pydanube.ports.objects import Objects
@@ -28,7 +28,6 @@ from pydanube.tier.limits import (
     GATHERED_BYTES,
     GATHERED_ROWS,
     OBJECT_BYTES_MAX,
-    SEGMENT_BATCHES_BYTES_MAX,
     TAIL_BYTES,
 )
 from pydanube.tier.reading import SegmentReader

@@ -9,7 +9,6 @@ GROUP_ROWS = 100_000  # of a row group: what a reader takes at once, and what on
 GROUP_BYTES = 32 * MIB  # of keys, payloads and attributes in a row group; one row may be more
 TAIL_BYTES = 64 * KIB  # read first: holds the footer of a segment of the usual size
 FOOTER_BYTES_MAX = 16 * MIB  # 4,000 row groups
-SEGMENT_BATCHES_BYTES_MAX = 272 * MIB  # batches of one segment: a ledger of the largest size and one batch
 OBJECT_BYTES_MAX = 500 * MIB  # of a segment; object storage is read in one call of so much at most
 
 # -- the work --------------------------------------------------------------------------------------------------------
