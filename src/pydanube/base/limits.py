@@ -69,6 +69,11 @@ PRODUCERS_FORGOTTEN_MAX = 256  # at once: forgetting is rare work, and what is r
 CLOCK_JUMP_SECONDS = 60  # wall against monotonic clock; a slewed clock stays far below it
 CLOCK_DISTRUST_SECONDS = 3600  # of monotonic time without deletion by time: enough for an operator to look
 
+CLOCK_HELD_SECONDS = (
+    60  # a jump ahead that is put right sooner is in no message; after it nobody can tell it from the truth
+)
+TIME_CORRECTIONS_MAX = 16  # kept in a stream's record; each took an hour to be sure of
+
 # -- dispatch --------------------------------------------------------------------------------------------------------
 CONSUMERS_MAX = 1_000  # of one subscription; 100,000 points on a Key-Shared ring
 PERMITS_MAX = 1_000_000  # of one consumer; more would only hide a client that never looks at what it gets

@@ -113,7 +113,9 @@ class Backlog:
             return
         oldest = wall - quota.seconds * SECOND
         batches = await self._ledger.read(max(slowest, self._ledger.first), 1)
-        if batches[0].append_time >= oldest or self.quota is not quota:
+        found = batches[0]
+        appended = self._ledger.stream.record.aging_time(found.base_offset, found.append_time, wall)
+        if appended >= oldest or self.quota is not quota:
             return
         if quota.drop_oldest:
             self._drop_below(await self._ledger.find_time(oldest))

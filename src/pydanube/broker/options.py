@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid
-from pydanube.base.limits import LEDGERS_LISTED_MAX
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, LEDGERS_LISTED_MAX
 from pydanube.broker.quotas import BacklogQuota
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ledger.catalog import Copies
@@ -34,6 +34,7 @@ class TopicOptions:
     table: str | None = None  # what its segments are a table of: "delta"
     ledger_bytes: int = 256 * 1024 * 1024
     ledger_seconds: float = 4 * 3600.0
+    clock_distrust_seconds: float = CLOCK_DISTRUST_SECONDS  # without deletion by time, after the clock jumped
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in a stream's record, the others in pages
 
     def __post_init__(self) -> None:

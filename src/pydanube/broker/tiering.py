@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
 from pydanube.base.errors import BatchTooLarge, DanubeError, ObjectsFailed, OwnershipLost, SegmentMissing
-from pydanube.base.limits import MIB, SEGMENT_BATCHES_BYTES_MAX
+from pydanube.base.limits import MIB, OFFSET_MAX
 from pydanube.broker.tables import Tables
 from pydanube.broker.topic import Topic
 from pydanube.broker.trouble import Troubles
@@ -37,6 +38,7 @@ TURN_SECONDS = 1.0
 CLAIM_SECONDS = 10.0  # that somebody who asks right after a start waits to know whose the place is
 UPLOADS_AT_ONCE = 2  # each holds a segment in the memory of the process that writes it
 TOPICS_A_SLICE = 200  # looked at before others have their turn
+ENDS_KEPT = 4096  # ends of batches of a segment that is being written
 ROLLED_BYTES_MIN = MIB  # of an open ledger that is sealed to make room
 
 
@@ -240,16 +242,16 @@ class Tiering:
         if planned.last < record.kept_from:
             await _change(stream, lambda cold: cold.given_up(stream.name))
             return True
-        planned_bytes = sum(each.bytes for each in record.stretches(planned.first) if each.first <= planned.last)
-        halved = _Halved(stream.read_planned(planned), min(planned_bytes, SEGMENT_BATCHES_BYTES_MAX) // 2)
+        measured = _Measured(stream.read_planned(planned))
         try:
-            segment = await self._write(stream, planned, halved.batches())
+            segment = await self._write(stream, planned, measured.batches())
         except BatchTooLarge:
-            if halved.cut is None or halved.cut >= planned.last:
+            half = measured.half
+            if half >= planned.last:
                 raise
-            cut, span = halved.cut, f"{planned.first} to {planned.last}"
+            span = f"{planned.first} to {planned.last}"
             log.warning("%s: offsets %s do not fit one object, and become several", stream.name, span)
-            await stream.decide(lambda found: found.replanned(found.owner, stream.name, cut))
+            await stream.decide(lambda found: found.replanned(found.owner, stream.name, half))
             return True
         await stream.decide(lambda found: found.published(found.owner, segment))
         self.uploaded += 1
@@ -376,21 +378,27 @@ class Tiering:
         await _change(stream, lambda cold: cold.folded(entries, index))
 
 
-class _Halved:
-    """Batches of a planned segment, and where about half of them end, if they should be too many for one."""
+class _Measured:
+    """Batches of a planned segment as they are taken, to know where half of them end if they are too many for one."""
 
-    def __init__(self, batches: AsyncIterator[Batch], half_bytes: int) -> None:
+    def __init__(self, batches: AsyncIterator[Batch]) -> None:
         self._batches = batches
-        self._half_bytes = half_bytes
-        self.cut: int | None = None  # the last offset of the first half
+        self._ends: list[tuple[int, int]] = []  # bytes up to the end of a batch, and its last offset
 
     async def batches(self) -> AsyncIterator[Batch]:
         total = 0
         async for batch in self._batches:
             total += batch.size
-            if self.cut is None or total <= self._half_bytes:
-                self.cut = batch.last_offset
+            self._ends.append((total, batch.last_offset))
+            if len(self._ends) > ENDS_KEPT:
+                del self._ends[::2]  # half as fine does as well
             yield batch
+
+    @property
+    def half(self) -> int:
+        """The last offset of about the first half of what was taken."""
+        at = bisect_left(self._ends, (self._ends[-1][0] // 2, OFFSET_MAX)) if self._ends else 0
+        return self._ends[max(at - 1, 0)][1] if self._ends else OFFSET_MAX
 
 
 async def _check_rows(stream: Stream, segment: Segment) -> None:

@@ -28,16 +28,24 @@ class Upkeep:
     def __init__(self, topic: Topic, clock: Clock) -> None:
         self._topic = topic
         self._clock = clock
-        self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * SECOND))
+        distrust = topic.options.clock_distrust_seconds
+        self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * SECOND), distrust)
+        self._began = False
         self._idle = Idle()
 
     async def tick(self) -> None:
         topic, clock = self._topic, self._clock
         wall, monotonic = clock.wall(), int(clock.monotonic() * SECOND)
         jump = self._guard.observe(wall, monotonic)
+        if not self._began and topic.ledger.stream.ahead(wall):
+            log.warning("%s: the clock is behind the newest message; nothing is deleted by time for now", topic.name)
+            self._guard.distrust(monotonic)
+        self._began = True
         if jump is not None:
             log.warning("%s: the clock jumped by %.0f s; nothing is deleted by time for now", topic.name, jump / 1e6)
         trusted = self._guard.trusted(monotonic)
+        if trusted:
+            topic.ledger.stream.correct_times(wall)
         for host in topic.subscriptions.values():
             host.tick()
         self._roll(wall, trusted)
@@ -84,15 +92,17 @@ class Upkeep:
                 return
             if batches[0].base_offset > offset:
                 host.pass_gap(offset, batches[0].base_offset - 1)
-            old = expired(map(_times_of, batches), ttl_seconds, now)
+            times = [self._times_of(batch, now) for batch in batches]
+            old = expired(times, ttl_seconds, now)
             for at in range(0, len(old), ACK_RANGES_MAX):
                 host.ack(cursor.generation, old[at : at + ACK_RANGES_MAX], Cause.EXPIRED)
             offset = batches[-1].last_offset + 1
-            if batches[-1].append_time >= now - ttl_seconds * SECOND:
+            if times[-1].append_time >= now - ttl_seconds * SECOND:
                 return
         host.expiry_from = offset
 
-
-def _times_of(batch: Batch) -> BatchTimes:
-    delivery_times = batch.delivery_times() if batch.has_delivery_times else None
-    return BatchTimes(batch.base_offset, batch.last_offset, batch.append_time, delivery_times)
+    def _times_of(self, batch: Batch, now: int) -> BatchTimes:
+        delivery_times = batch.delivery_times() if batch.has_delivery_times else None
+        record = self._topic.ledger.stream.record
+        appended = record.aging_time(batch.base_offset, batch.append_time, now)
+        return BatchTimes(batch.base_offset, batch.last_offset, appended, delivery_times)

@@ -17,6 +17,7 @@ from pydanube.ledger.cold import Cold
 from pydanube.ledger.ledgers import Copies, LedgerRecord, Ledgers, Phase
 from pydanube.ledger.retention import LedgerInfo
 from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.ledger.times import Correction, Corrections, corrected, latest_time, time_for_deletion
 
 __all__ = ["Copies", "LedgerRecord", "Ledgers", "Phase", "StreamRecord", "new_ledger"]
 
@@ -32,6 +33,7 @@ class StreamRecord:
     ledgers: Ledgers = field(default_factory=Ledgers)
     kept_from: int = 0  # what lies below is not there any more, whether or not its ledger holds more
     cold: Cold = field(default_factory=Cold)  # what lies in object storage, and maybe in ledgers too
+    corrections: Corrections = ()  # of append times that were ahead
 
     @property
     def unsealed(self) -> LedgerRecord | None:
@@ -85,6 +87,22 @@ class StreamRecord:
             replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch, bytes=bytes, newest=newest)
         )
         return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
+
+    def time_corrected(self, epoch: Epoch, offset: int, time: int) -> StreamRecord:
+        """All that is appended so far was appended by `time`; what follows, from `offset` on, goes on from there."""
+        self.check_owner(epoch)
+        assert offset >= self.next_offset
+        assert time < self.newest
+        found = corrected(self.corrections, Correction(offset, time), self.kept_from)
+        return replace(self, corrections=found, newest=time)
+
+    def latest_time(self, offset: int, stamp: int) -> int:
+        """When the message at `offset` was appended at the latest; in the order of offsets these never fall."""
+        return latest_time(self.corrections, offset, stamp) if self.corrections else stamp
+
+    def aging_time(self, offset: int, stamp: int, now: int) -> int:
+        """When the message at `offset` was appended, for deleting it by age."""
+        return time_for_deletion(self.corrections, offset, stamp, now) if self.corrections else stamp
 
     def trimmed(self, epoch: Epoch, before: int) -> StreamRecord:
         """The sealed ledgers and the segments that end below `before` are dead from now on."""
@@ -140,10 +158,10 @@ class StreamRecord:
         start = max(start, self.kept_from)
         for each in self.cold.entries:
             if each.last >= start:
-                yield LedgerInfo(each.first, each.last, each.bytes, each.newest)
+                yield LedgerInfo(each.first, each.last, each.bytes, each.newest, self.corrections)
         for ledger in self.ledgers.reaching(max(start, self.cold.end, self.cold.local_from)):
             if ledger.phase is Phase.SEALED and not ledger.empty:
-                yield LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest)
+                yield LedgerInfo(ledger.first, ledger.last, ledger.bytes, ledger.newest, self.corrections)
 
     @property
     def bytes(self) -> int:

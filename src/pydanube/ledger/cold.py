@@ -204,7 +204,7 @@ def make_index(entries: Sequence[Entry], unfolds: int = 0) -> tuple[SegmentIndex
         sum(entry.size for entry in entries),
         min(entry.oldest for entry in entries),
         max(entry.newest for entry in entries),
-        *((first.last, first.bytes, first.newest) if isinstance(first, Segment) else first.head[1:]),
+        *((first.last, first.bytes, first.newest) if isinstance(first, Segment) else first.head[1:4]),
         hashlib.sha256(data).hexdigest(),
     )
     return index, data

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pydanube.base.errors import ArgumentInvalid
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS, OFFSET_MAX
 from pydanube.ledger.ackset import extend_ranges
+from pydanube.ledger.times import Corrections, time_for_deletion
 
 _SECOND = 1_000_000  # times are in microseconds
 
@@ -36,6 +37,11 @@ class LedgerInfo(NamedTuple):
     last: int
     bytes: int
     newest_append_time: int
+    corrections: Corrections = ()  # of the stream it is of
+
+    def aging_time(self, now: int) -> int:
+        """When its last message was appended, for deleting it by age."""
+        return time_for_deletion(self.corrections, self.last, self.newest_append_time, now)
 
 
 def trim_before(
@@ -78,7 +84,7 @@ def _outlived(ledger: LedgerInfo, policy: RetentionPolicy | None, total: int, no
         return True
     if policy.bytes is not None and total > policy.bytes:
         return True
-    aged = policy.seconds is not None and ledger.newest_append_time + policy.seconds * _SECOND < now
+    aged = policy.seconds is not None and ledger.aging_time(now) + policy.seconds * _SECOND < now
     return aged and clock_trusted
 
 
@@ -117,8 +123,9 @@ class ClockGuard:
     several smaller jumps add up.
     """
 
-    def __init__(self, wall: int, monotonic: int) -> None:
+    def __init__(self, wall: int, monotonic: int, distrust_seconds: float = CLOCK_DISTRUST_SECONDS) -> None:
         self._set(wall, monotonic)
+        self._distrust = int(distrust_seconds * _SECOND)
         self._distrusted_until: int | None = None
 
     def observe(self, wall: int, monotonic: int) -> int | None:
@@ -126,11 +133,15 @@ class ClockGuard:
         jump = (wall - self._wall) - (monotonic - self._monotonic)
         jumped = abs(jump) > CLOCK_JUMP_SECONDS * _SECOND
         trusted = self.trusted(monotonic)
-        if jumped or monotonic - self._monotonic >= CLOCK_DISTRUST_SECONDS * _SECOND:
+        if jumped or monotonic - self._monotonic >= self._distrust:
             self._set(wall, monotonic)
         if jumped:
-            self._distrusted_until = monotonic + CLOCK_DISTRUST_SECONDS * _SECOND
+            self.distrust(monotonic)
         return jump if jumped and trusted else None
+
+    def distrust(self, monotonic: int) -> None:
+        """From now on, for a while."""
+        self._distrusted_until = monotonic + self._distrust
 
     def trusted(self, monotonic: int) -> bool:
         return self._distrusted_until is None or monotonic >= self._distrusted_until

@@ -47,7 +47,8 @@ def next_segment(record: StreamRecord, settings: TierSettings, now: int, *, at_o
     total, last, old = 0, None, at_once
     for ledger in record.waiting:
         if last is None:
-            old = old or ledger.newest + settings.ledger_seconds * SECOND <= now
+            time = record.aging_time(ledger.last, ledger.newest, now)
+            old = old or time + settings.ledger_seconds * SECOND <= now
         elif total + ledger.bytes > SEGMENT_BATCHES_BYTES_MAX:
             return last
         total += ledger.bytes
@@ -74,7 +75,8 @@ def outlived(record: StreamRecord, settings: TierSettings, now: int) -> list[Seg
     found: list[Segment] = []
     total = local_bytes(record)
     for segment in local_segments(record):
-        aged = settings.local_seconds is not None and segment.newest + settings.local_seconds * SECOND <= now
+        time = record.aging_time(segment.last, segment.newest, now)
+        aged = settings.local_seconds is not None and time + settings.local_seconds * SECOND <= now
         crowded = settings.local_bytes is not None and total > settings.local_bytes
         if not (aged or crowded):
             break

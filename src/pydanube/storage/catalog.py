@@ -20,6 +20,7 @@ from pydanube.ledger.catalog import StreamRecord
 from pydanube.ledger.cold import Cold, Doomed, entry_fields, entry_of
 from pydanube.ledger.ledgers import Copies, LedgerPage, LedgerRecord, Ledgers, Phase
 from pydanube.ledger.segments import SegmentPlan
+from pydanube.ledger.times import Correction
 from pydanube.ports.metadata import MetadataStore
 
 STREAMS = "stream/"
@@ -156,6 +157,8 @@ def encode_stream(record: StreamRecord) -> bytes:
     if ledgers.paged:
         fields["paged"] = ledgers.paged
         fields["pages"] = len(ledgers.pages)
+    if record.corrections:
+        fields["corrections"] = [list(each) for each in record.corrections]
     if record.cold != Cold():
         fields["cold"] = _cold_fields(record.cold)
     return json.dumps(fields, separators=(",", ":")).encode()
@@ -210,9 +213,17 @@ def decode_stream(stream: str, value: bytes, pages: Sequence[LedgerPage] = ()) -
             Ledgers(tuple(pages), listed, fields.number("paged", older=0), empties),
             fields.number("kept_from", older=0),
             _cold(fields.group("cold")),
+            tuple(_correction(found) for found in fields.items("corrections", older=[])),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MetadataDamaged(f"the record of stream {stream!r} cannot be read: {error!r}") from None
+
+
+def _correction(found: list[Any]) -> Correction:
+    offset, time = found
+    if not (type(offset) is int and type(time) is int):
+        raise TypeError(f"a correction is {found!r}")
+    return Correction(offset, time)
 
 
 def _ledger(fields: _Fields) -> LedgerRecord:

@@ -104,7 +104,7 @@ class ManagedLedger:
         while low < high:
             middle = (low + high) // 2
             batch = (await self.read(middle, 1))[0]
-            if batch.append_time >= time:
+            if self.stream.record.latest_time(batch.base_offset, batch.append_time) >= time:
                 high = min(middle, batch.base_offset)
             else:
                 low = batch.last_offset + 1

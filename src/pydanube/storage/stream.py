@@ -38,6 +38,7 @@ from pydanube.base.limits import (
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
 from pydanube.ledger.retention import LedgerInfo
 from pydanube.ledger.segments import SegmentPlan
+from pydanube.ledger.times import JUMP, SECOND, AppendTimes
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
@@ -98,7 +99,8 @@ class Stream:
         self._refused: Future[None] = (
             asyncio.get_running_loop().create_future()
         )  # done once a limit kept it from opening
-        self._append_time = 0
+        self._times = AppendTimes(clock.wall(), self._monotonic)
+        self._correction: int | None = None  # the time that is right, while the stream rolls for it
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
         self._copies = CopyReader(name, nodes, self._end)
@@ -160,8 +162,7 @@ class Stream:
         writer = self._writer or self._wake_up()
         if writer is None:
             raise self._why_not  # not open, lost or closed
-        self._append_time = max(self._append_time, self._clock.wall())  # non-decreasing, whatever the clock does
-        appended = writer.append(batch, self._append_time)
+        appended = writer.append(batch, self._times.next(self._clock.wall(), self._monotonic))
         full = writer.bytes >= self._settings.ledger_bytes
         if full and self._finishing is None and writer is self._writer:  # it may have failed at once
             self._roll(writer)
@@ -195,6 +196,23 @@ class Stream:
         writer = self._writer
         if writer is not None and self._finishing is None and writer.next_offset > writer.first:
             self._roll(writer)
+
+    @property
+    def _monotonic(self) -> int:
+        return int(self._clock.monotonic() * SECOND)
+
+    def ahead(self, now: int) -> bool:
+        """Whether its append times are ahead of the clock, by more than a clock that is kept right differs."""
+        return self._times.last > now + JUMP
+
+    def correct_times(self, now: int) -> None:
+        """They are, and the clock is right: what follows goes to a new ledger, with right times."""
+        writer = self._writer
+        if writer is None or self._finishing is not None or not writer.begun or not self.ahead(now):
+            return
+        log.warning("%s: append times were %d s ahead of the clock", self.name, (self._times.last - now) // SECOND)
+        self._correction = self._times.last = now
+        self._roll(writer)
 
     async def seal(self) -> None:
         """All that is there now is sealed, if nothing fails."""
@@ -293,8 +311,10 @@ class Stream:
                     offset = await self._copies.behind_gap(ledger, offset)
                     continue
                 for batch in batches:
+                    if batch.base_offset > plan.last:
+                        return
                     passed = max(0, offset - batch.base_offset)
-                    yield batch.slice(passed, batch.count - passed)
+                    yield batch.slice(passed, min(batch.last_offset, plan.last) - batch.base_offset + 1 - passed)
                     offset = batch.last_offset + 1
 
     def _end(self, ledger: LedgerRecord) -> int:
@@ -399,7 +419,7 @@ class Stream:
                         await self._recover()
                     self._sweep_later(0.0)  # what nobody finished, or what was found to be empty
                     self._confirmed = max(self._confirmed, self._record.end)
-                    self._append_time = max(self._append_time, self._record.newest)
+                    self._times.last = max(self._times.last, self._record.newest)
                     if self._settings.lazy:
                         self._idle = True
                         return
@@ -444,9 +464,7 @@ class Stream:
             await self._store(self._record.taken_over(self._token))  # our own ledger failed: a new epoch fences it
         await self._store(self._record.recovering(self.epoch))  # each attempt: it also shows whether we still own it
         ending = await recover_ledger(ledger, self.epoch, self._nodes)
-        newest = ending.newest or max(
-            self._append_time, self._clock.wall()
-        )  # not known: rather too late than too early
+        newest = ending.newest or max(self._times.last, self._clock.wall())  # not known: rather too late than too early
         await self._store(
             self._record.sealed(
                 self.epoch, ledger.id, ending.last, ending.next_offset, bytes=ending.bytes, newest=newest
@@ -494,6 +512,7 @@ class Stream:
     def _stop_writing(self, error: DanubeError) -> None:
         _ = self.confirmed
         self._why_not = error
+        self._correction = None
         for writer in (self._finishing, self._writer):
             if writer is not None and writer.failure is None:
                 writer.abandon(error)
@@ -518,7 +537,11 @@ class Stream:
         try:
             async with self._changing:
                 last = await full.finish()
-                await self._store(self._ended(full, last))
+                ended, correction = self._ended(full, last), self._correction
+                if correction is not None and correction < ended.newest:
+                    ended = ended.time_corrected(self.epoch, writer.first, correction)
+                await self._store(ended)
+                self._correction = None
                 await self._begin(writer)
             self._confirmed = max(self._confirmed, last)
             self._finishing = None
