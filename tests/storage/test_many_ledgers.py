@@ -187,7 +187,7 @@ def test_a_record_that_is_too_large_is_an_error_and_not_a_wait(monkeypatch: pyte
     async def story(scene: Scene) -> None:
         await scene.fill(20, {0, 19})
         stream = await scene.take(ledger_bytes=1)
-        monkeypatch.setattr(records_module, "METADATA_VALUE_BYTES_MAX", scene.sizes()[0] + 10)
+        monkeypatch.setattr(records_module, "METADATA_VALUE_BYTES_MAX", scene.sizes()[0] + 120)  # it can be sealed
         await append(stream)  # it is sealed after this, and no other can be opened
         await until(lambda: not stream.open)
         with pytest.raises(MetadataInvalid):

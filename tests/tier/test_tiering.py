@@ -80,9 +80,7 @@ async def test_small_ledgers_go_together_and_a_large_one_alone(tmp_path: Path) -
 
 
 @in_loop
-async def test_a_plan_that_no_segment_can_hold_becomes_several(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_plan_that_no_segment_can_hold_becomes_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one that was recorded when ledgers were thought to be smaller than they are."""
     objects = WorldObjects()
     async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:

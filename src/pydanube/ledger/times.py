@@ -22,20 +22,18 @@ class AppendTimes:
         self._jumped: int | None = None  # on the monotonic clock, when it was first seen ahead
 
     def next(self, wall: int, monotonic: int) -> int:
-        steady = self._wall + monotonic - self._monotonic
-        if wall - steady <= JUMP:
-            self._believe(wall, monotonic)
-        else:
-            self._jumped = monotonic if self._jumped is None else self._jumped
-            if monotonic - self._jumped >= CLOCK_HELD_SECONDS * SECOND:
-                self._believe(wall, monotonic)
-            else:
-                wall = steady
-        self.last = max(self.last, wall)
+        self.last = max(self.last, self.observe(wall, monotonic))
         return self.last
 
-    def _believe(self, wall: int, monotonic: int) -> None:
+    def observe(self, wall: int, monotonic: int) -> int:
+        """What time it is, as far as the clock is believed; to be asked now and then, also if nothing is appended."""
+        steady = self._wall + monotonic - self._monotonic
+        if wall - steady > JUMP:
+            self._jumped = monotonic if self._jumped is None else self._jumped
+            if monotonic - self._jumped < CLOCK_HELD_SECONDS * SECOND:
+                return steady
         self._wall, self._monotonic, self._jumped = wall, monotonic, None
+        return wall
 
 
 class Correction(NamedTuple):

@@ -9,6 +9,7 @@ from pydanube.sim.plan import Fault
 from pydanube.sim.world import Machine, World
 
 LATE = Link(delay_max=0.01, loss=0.02, duplication=0.1, late=0.1, late_max=8.0)
+FAR_SECONDS = 2 * 365 * 86_400  # a clock that is wrong by a year or so
 
 
 @dataclass(slots=True)
@@ -160,7 +161,7 @@ class Troublemaker:
     def _clock(self, fault: Fault) -> None:
         clock = self._any(fault).clock
         if fault.target % 3 == 0:
-            clock.jump((fault.amount - 0.5) * 7200)
+            clock.jump((fault.amount - 0.5) * (7200 if abs(fault.amount - 0.5) < 0.3 else FAR_SECONDS))
         elif fault.target % 3 == 1:
             clock.freeze()
             self.later(fault.seconds, clock.thaw)

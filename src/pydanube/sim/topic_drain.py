@@ -29,6 +29,7 @@ async def drain_topics(world: World) -> None:
         found = await read_all(world.history, topic.ledger.stream)
         world.history.trim(name, topic.ledger.first)  # what cursors and retention let go was checked as it went
         world.history.final(name, found, expected)
+        await _check_times(world, name, topic)
         _check_duplicates(world, name, [payload for _, payload, _ in found])
         for label, subscription in memory.subscriptions.items():
             cursor = topic.subscriptions[label].known.cursor
@@ -60,6 +61,16 @@ def _finished(topic: Topic, memory: TopicMemory) -> bool:
     end = topic.ledger.confirmed_end
     hosts = [topic.subscriptions.get(label) for label in memory.subscriptions]
     return all(host is not None and host.known.cursor.floor >= end for host in hosts)
+
+
+async def _check_times(world: World, name: str, topic: Topic) -> None:
+    """Whatever the clocks of its owners showed, append times never fall, once they are corrected."""
+    stream, offset, last = topic.ledger.stream, topic.ledger.first, 0
+    while offset <= stream.confirmed:
+        for batch in await stream.read(offset, 1 << 20):
+            time = stream.record.latest_time(batch.base_offset, batch.append_time)
+            world.history.check(time >= last, "I2", f"{name}: the append time falls at offset {batch.base_offset}")
+            offset, last = batch.last_offset + 1, time
 
 
 def _check_duplicates(world: World, name: str, payloads: list[bytes]) -> None:

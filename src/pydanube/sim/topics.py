@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000
 KEYS = 5
+CLOCK_DISTRUST_SECONDS = 2.0  # a run has no hour to wait until a clock is believed again
 UNKNOWABLE = (SequenceGap, SequenceOverlap, SequenceUnknown, OffsetUnknown)  # never the answer to an honest producer
 
 
@@ -98,6 +99,7 @@ def memory_for(world: World, name: str, durability: Durability) -> TopicMemory:
         ledger_bytes=plan.ledger_bytes,
         ledger_seconds=draw.choice((0.5, 60.0)),
         ledgers_listed=LEDGERS_LISTED,
+        clock_distrust_seconds=CLOCK_DISTRUST_SECONDS,
     )
     producers = [ProducerMemory(f"p{number}") for number in range(draw.choice((1, 2)))]
     memory = TopicMemory(history, options, policy, producers, consumers=draw.choice((1, 2, 3)))

@@ -6,20 +6,14 @@ does all of it again. Only for streams that nobody will open any more.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
-from itertools import islice
-
-from pydanube.base.errors import CatalogConflict, DanubeError, SegmentMissing
-from pydanube.base.limits import LEDGERS_DELETED_AT_ONCE, LEDGERS_SWEPT_MAX
-from pydanube.ledger.catalog import LedgerRecord
+from pydanube.base.errors import CatalogConflict, SegmentMissing
 from pydanube.ledger.cold import Cold, Entry, SegmentIndex, index_key
 from pydanube.ledger.segments import Segment, folder_of, segment_key
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.cold import ColdReader
-from pydanube.storage.copies import GONE
+from pydanube.storage.sweeper import delete_some
 
 TABLE_LOG = "_delta_log/"
 
@@ -35,31 +29,18 @@ async def remove_stream(
         taken = record.taken_over(randomness.bytes(8).hex())  # an owner that still writes opens no more ledgers
         try:
             version = await catalog.store(name, taken, version, record)
-            while taken.ledgers.pages:  # a stream with very many goes in several steps
-                some = [ledger.id for ledger in await _delete_some(taken.ledgers, nodes)]
-                before, taken = taken, taken.without(some)
-                version = await catalog.store(name, taken, version, before)
-            await _delete_some(taken.ledgers, nodes)
+            while taken.ledgers:
+                deleted, why = await delete_some(taken.ledgers, nodes)
+                if why is not None:
+                    raise why
+                before, taken = taken, taken.without(deleted)
+                if taken.ledgers:  # of a stream with very many, which goes in several steps
+                    version = await catalog.store(name, taken, version, before)
             if record.cold != Cold():
                 await _delete_objects(name, record.cold, cold or ColdReader(None))
             return await catalog.delete(name, version)
         except CatalogConflict:
             continue  # an owner's last decision, or somebody else who removes it
-
-
-async def _delete_some(ledgers: Iterable[LedgerRecord], nodes: StorageNodes) -> list[LedgerRecord]:
-    """The first of them, and returns them."""
-    some = list(islice(ledgers, LEDGERS_SWEPT_MAX))
-    for at in range(0, len(some), LEDGERS_DELETED_AT_ONCE):
-        await asyncio.gather(*(_delete(ledger, nodes) for ledger in some[at : at + LEDGERS_DELETED_AT_ONCE]))
-    return some
-
-
-async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> None:
-    deletions = [nodes.get(identity).delete(ledger.id) for identity in ledger.nodes]
-    for answer in await asyncio.gather(*deletions, return_exceptions=True):
-        if isinstance(answer, BaseException) and not isinstance(answer, GONE):
-            raise answer if isinstance(answer, DanubeError) else DanubeError(f"ledger {ledger.id}: {answer}")
 
 
 async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:

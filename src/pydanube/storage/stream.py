@@ -11,9 +11,7 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
@@ -30,7 +28,6 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import (
-    LEDGERS_DELETED_AT_ONCE,
     LEDGERS_LISTED_MAX,
     LEDGERS_SWEPT_MAX,
     READ_AHEAD_BYTES,
@@ -44,8 +41,9 @@ from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.cold import ColdReader
-from pydanube.storage.copies import GONE, CopyReader
+from pydanube.storage.copies import CopyReader
 from pydanube.storage.recovery import recover_ledger
+from pydanube.storage.sweeper import Sweeper
 from pydanube.storage.writer import LedgerWriter, looked_at
 from pydanube.wire.batch import Batch
 
@@ -104,7 +102,7 @@ class Stream:
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
         self._copies = CopyReader(name, nodes, self._end)
-        self._sweeping: Task[None] | None = None  # what could not be deleted from its nodes at once
+        self._sweeper = Sweeper(nodes, lambda: self._record, self._forget, self._retry_seconds_max)
 
     @classmethod
     async def take(
@@ -184,7 +182,8 @@ class Stream:
         return self._writer is not None or self._idle
 
     def roll_if_old(self) -> None:
-        """So that an idle stream's last ledger can age and go."""
+        """So that an idle stream's last ledger can age and go. It also notices a clock that jumps, if asked often."""
+        self._times.observe(self._clock.wall(), self._monotonic)
         writer = self._writer
         if writer is None or self._finishing is not None or writer.next_offset == writer.first:
             return
@@ -331,8 +330,8 @@ class Stream:
         """
         async with self._changing:
             await self._decide(self._record.trimmed(self.epoch, before))
-        swept = await self._sweep()
-        self._sweep_later(0.0 if swept == LEDGERS_SWEPT_MAX else self._retry_seconds_max)
+        swept = await self._sweeper.sweep()
+        self._sweeper.later(0.0 if swept == LEDGERS_SWEPT_MAX else None)
         return swept
 
     async def truncate(self, before: int) -> None:
@@ -347,7 +346,7 @@ class Stream:
         async with self._changing:
             await self._decide(change(self._record))
             decided = self._record
-        self._sweep_later(0.0)
+        self._sweeper.later(0.0)
         return decided
 
     async def _decide(self, record: StreamRecord) -> None:
@@ -360,46 +359,14 @@ class Stream:
             self._lose(error)
             raise
 
-    @property
-    def _litters(self) -> bool:
-        """Whether nodes may still have something that nobody needs."""
-        return next(self._record.dead, None) is not None
-
-    async def _sweep(self) -> int:
-        """Deletes what is dead from its nodes, then from the record, but not too much at once; how many there were."""
-        dead, deleted = list(islice(self._record.dead, LEDGERS_SWEPT_MAX)), []
-        for at in range(0, len(dead), LEDGERS_DELETED_AT_ONCE):
-            some = dead[at : at + LEDGERS_DELETED_AT_ONCE]
-            gone = await asyncio.gather(*(self._delete(ledger) for ledger in some))
-            deleted += [ledger.id for ledger, is_gone in zip(some, gone, strict=True) if is_gone]
-        if deleted:
-            async with self._changing:
-                await self._decide(self._record.swept(self.epoch, deleted))
-        return len(deleted)
-
-    def _sweep_later(self, seconds: float) -> None:
-        """What a node could not delete is tried again, for as long as this owner lives."""
-        if self._litters and not self._closed and (self._sweeping is None or self._sweeping.done()):
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_again(seconds))
-
-    async def _sweep_again(self, seconds: float) -> None:
-        while self._litters and not self.lost:
-            await asyncio.sleep(seconds)
-            swept = 0
-            with suppress(DanubeError):
-                swept = await self._sweep()
-            seconds = 0.0 if swept == LEDGERS_SWEPT_MAX else self._retry_seconds_max
+    async def _forget(self, deleted: list[LedgerId]) -> None:
+        """No node has these ledgers any more."""
+        async with self._changing:
+            await self._decide(self._record.swept(self.epoch, deleted))
 
     @property
     def _retry_seconds_max(self) -> float:
         return RETRY_TIMES_MAX * self._settings.retry_seconds
-
-    async def _delete(self, ledger: LedgerRecord) -> bool:
-        """Whether no node has it any more."""
-        answers = await asyncio.gather(
-            *(self._nodes.get(identity).delete(ledger.id) for identity in ledger.nodes), return_exceptions=True
-        )
-        return not any(isinstance(answer, BaseException) and not isinstance(answer, GONE) for answer in answers)
 
     def _tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
         """The end that the catalogue has decided. Nobody waits for it: a node that misses it loses nothing."""
@@ -417,7 +384,7 @@ class Stream:
                 async with self._changing:
                     if self._record.unsealed is not None:
                         await self._recover()
-                    self._sweep_later(0.0)  # what nobody finished, or what was found to be empty
+                    self._sweeper.later(0.0)  # what nobody finished, or what was found to be empty
                     self._confirmed = max(self._confirmed, self._record.end)
                     self._times.last = max(self._times.last, self._record.newest)
                     if self._settings.lazy:
@@ -564,9 +531,7 @@ class Stream:
         if self._closed:
             return
         self._closed = True
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self._sweeper.stop()
         await self._give_up_opening()
         writer = self._finishing or self._writer
         waiting = self._writer if self._finishing is not None else None
@@ -588,7 +553,7 @@ class Stream:
                 await self._store(self._ended(writer, last))
                 self._tell_nodes(writer.record, last)
                 if last < writer.first:
-                    await self._sweep()
+                    await self._sweeper.sweep()
         except DanubeError as error:
             log.warning("%s was left open, to be recovered by its next owner: %s", self.name, error)
         self._finishing = None
