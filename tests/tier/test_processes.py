@@ -415,3 +415,45 @@ def test_its_log_lines_come_out_here(tmp_path: Path, caplog: pytest.LogCaptureFi
         await until(lambda: "about to fail create" in caplog.text)
 
     run(tmp_path, work)
+
+
+def test_a_process_that_has_grown_is_replaced_when_it_has_nothing_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def whole() -> None:
+        options = {"root": str(tmp_path)}
+        opener = "tier.worker_world:open_objects"
+        segments = SegmentProcess("folder", options, "a folder", opener=opener, rest_bytes_max=1 * MIB)
+        pids: set[int] = set()
+        try:
+            for number in range(3):
+                await asyncio.gather(*(segments.create(f"orders/{number}-{part}", b"x") for part in range(6)))
+                assert sorted(await segments.list(f"orders/{number}-")) == [f"orders/{number}-{at}" for at in range(6)]
+                await until(lambda: bool(segments.processes()))
+                pids.update(segments.processes())
+        finally:
+            await segments.close()
+        assert len(pids) > 1
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(whole())
+    assert "it is replaced" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_memory_is_given_back_after_a_segment(tmp_path: Path) -> None:
+    async def work(segments: SegmentProcess) -> None:
+        payloads = [os.urandom(1000) for _ in range(1000)]
+        batches = [build(payloads, publish_time=1).stamped(at * 1000, 1, NOW) for at in range(60)]
+        await segments.create("orders/first", b"")
+        worker = await segments._up()
+        before = worker.resident_bytes
+        assert before > 10 * MIB
+        sizes = []
+        for _ in range(3):
+            key, _ = await written(segments, batches)
+            sizes.append(worker.resident_bytes - before)
+            await segments.delete(key)
+        assert max(sizes) < 100 * MIB, sizes
+
+    run(tmp_path, work)

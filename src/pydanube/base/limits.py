@@ -45,7 +45,7 @@ BUSY_PAUSE_SECONDS = 0.005  # until a busy storage node is asked again: a journa
 BUSY_PAUSE_SECONDS_MAX = 0.1  # the longest, after it was busy each time: it has room again within some groups
 CALLS_WAITING_MAX = 65_536  # requests of one process in flight to remote nodes; beyond it NodeBusy
 
-MEMORY_NODE_BYTES = 256 * MIB  # what a memory node keeps; beyond it NodeBusy
+MEMORY_NODE_BYTES = 256 * MIB  # of memory that a memory node takes for batches; beyond it NodeBusy
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 READ_BYTES_MAX = 32 * MIB  # one answer to a range read; holds at least one batch of the largest size
@@ -95,7 +95,7 @@ OWNER_CACHE_KEYS_MAX = 65_536  # keys whose consumer is remembered until the rin
 OWNER_CACHE_KEY_BYTES_MAX = 256  # longer keys are looked up each time, so that the cache stays below 32 MB
 
 # -- topics ----------------------------------------------------------------------------------------------------------
-TAIL_CACHE_BYTES = 256 * MIB  # newest batches of all topics of a broker
+TAIL_CACHE_BYTES = 256 * MIB  # of memory for the newest batches of all topics of a broker
 READ_AHEAD_BYTES = 1 * MIB  # one read of a subscription that is behind the cache
 STATE_QUEUE_RECORDS_MAX = 65_536  # state records of one topic on their way to its log; beyond it TopicBusy
 STATE_AMID_SNAPSHOT_RECORDS_MAX = 1 << 20  # written between two parts of one snapshot; a restart holds them in memory

@@ -80,7 +80,7 @@ class MemoryNode:
         def delete() -> None:
             self._apply(self._table.decide_delete(ledger))
             self._offsets.pop(ledger, None)
-            self._bytes -= sum(batch.size for batch in self._entries.pop(ledger, {}).values())
+            self._bytes -= sum(batch.memory for batch in self._entries.pop(ledger, {}).values())
 
         return self._answer(delete)
 
@@ -105,11 +105,11 @@ class MemoryNode:
             if (held.base_offset, held.crc) != (batch.base_offset, batch.crc):
                 raise EntryConflict(f"ledger {ledger} has another batch at offset {batch.base_offset}")
             return
-        if not found.takes(batch.base_offset, room=self._bytes + batch.size <= self._bytes_max):
+        if not found.takes(batch.base_offset, room=self._bytes + batch.memory <= self._bytes_max):
             raise NodeBusy(f"{self._bytes} bytes are held in memory")
         entries[batch.base_offset] = batch
         insort(offsets, batch.base_offset)
-        self._bytes += batch.size
+        self._bytes += batch.memory
         found.held = max(found.held, batch.last_offset)
         found.confirmed = max(found.confirmed, confirmed)
 

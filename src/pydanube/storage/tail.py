@@ -1,4 +1,8 @@
-"""The newest confirmed batches of all topics in memory, under one bound of bytes: live consumers never touch a disk."""
+"""The newest confirmed batches of all topics, under one bound of memory: live consumers never touch a disk.
+
+What is counted is the memory that batches take, not their bytes: of a batch with one small message that is ten times
+as much. What a reader unpacks is not kept here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ class TailCache:
 
     def __init__(self, bytes_max: int = TAIL_CACHE_BYTES) -> None:
         self.bytes_max = bytes_max
-        self.bytes = 0
+        self.bytes = 0  # of memory
         self._order: deque[tuple[Tail, int]] = deque()  # in the order they came, with their sizes
 
     def tail(self) -> Tail:
@@ -45,8 +49,8 @@ class Tail:
         if len(self._bases) > self._head and batch.base_offset != self._next:
             self.clear()
         self._bases.append(batch.base_offset)
-        self._batches.append(batch)
-        self._cache.added(self, batch.size)
+        self._batches.append(batch.without_unpacked())
+        self._cache.added(self, batch.memory)
 
     @property
     def _next(self) -> int:
@@ -61,7 +65,7 @@ class Tail:
             return None
         batch = self._batches[at]
         assert batch is not None
-        return batch if offset <= batch.last_offset else None
+        return batch.without_unpacked() if offset <= batch.last_offset else None
 
     def drop_oldest(self) -> None:
         """Asked by the cache, once for each batch that was added."""

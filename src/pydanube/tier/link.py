@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -23,6 +24,9 @@ from pydanube.tier.limits import CHUNK_BYTES, CLOSE_SECONDS, START_SECONDS, WIND
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
+
+# What is freed can be given back: one allocator for all, and few arenas for few threads.
+_MEMORY = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 
 
 class Call:
@@ -76,6 +80,26 @@ class Worker:
         self._calls: dict[int, Call] = {}
         self._numbers = 0
         self._over = Event()
+        self.retired = 0  # bytes of memory it had taken when it was told to go, if it was
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of memory; 0 if the system does not say, or it has ended."""
+        try:
+            with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * resource.getpagesize()
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def retire(self) -> None:
+        """It has nothing to do, and goes: the next one has more memory to itself."""
+        self.retired = self.resident_bytes
+        self._over.set()
+        self.link.close()
 
     @property
     def pid(self) -> int:
@@ -89,7 +113,11 @@ class Worker:
             command = [sys.executable, "-P", "-m", "pydanube.tier.worker", str(theirs.fileno()), str(os.getpid())]
             try:
                 process = subprocess.Popen(  # noqa: ASYNC220  # a millisecond; a thread's child would die with it
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env={**os.environ, **_MEMORY},
                 )
             except OSError as error:
                 ours.close()

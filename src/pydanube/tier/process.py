@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from asyncio import Future, Task
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +38,7 @@ from pydanube.tier.limits import (
     CHUNK_BYTES,
     OTHERS_AT_ONCE,
     READS_AT_ONCE,
+    REST_BYTES_MAX,
     STEADY_SECONDS,
     TABLES_AT_ONCE,
     WRITES_AT_ONCE,
@@ -58,7 +60,16 @@ def open_segments(scheme: str, options: Mapping[str, str], shown: str) -> Segmen
 class SegmentProcess:
     """`Segments` in one process."""
 
-    def __init__(self, scheme: str, options: Mapping[str, str], shown: str, *, opener: str = OPENER) -> None:
+    def __init__(
+        self,
+        scheme: str,
+        options: Mapping[str, str],
+        shown: str,
+        *,
+        opener: str = OPENER,
+        rest_bytes_max: int = REST_BYTES_MAX,
+    ) -> None:
+        self._rest_bytes_max = sys.maxsize if scheme == "memory" else rest_bytes_max  # objects would go with it
         self._hello = {"scheme": scheme, "options": dict(options), "shown": shown, "opener": opener}
         self._writes = Turns(WRITES_AT_ONCE, CALLS_WAITING_MAX)
         self._reads = Turns(READS_AT_ONCE, CALLS_WAITING_MAX)
@@ -153,6 +164,9 @@ class SegmentProcess:
             raise ObjectsFailed(f"the cold tier broke off: {error}") from None
         finally:
             worker.close(call)
+            if not worker.busy and worker.resident_bytes > self._rest_bytes_max:
+                self._lost()  # whoever comes now waits for the next one
+                worker.retire()
 
     async def _up(self) -> Worker:
         """The process, when it is ready. Raises what its last start failed with, to all who waited for it."""
@@ -179,6 +193,10 @@ class SegmentProcess:
                 else:
                     self._announce(worker)
                     await worker.serve(self._lost)
+                    if worker.retired:
+                        log.info("A process of the cold tier had grown to %d bytes; it is replaced.", worker.retired)
+                        failures = 0
+                        continue
                     log.warning("A process of the cold tier ended with %s; it is started again.", worker.code)
                 failures = 0 if loop.time() - started > STEADY_SECONDS else failures + 1
                 await asyncio.sleep(min(BACKOFF_SECONDS * 2**failures, BACKOFF_SECONDS_MAX))
@@ -189,7 +207,8 @@ class SegmentProcess:
 
     def _lost(self) -> None:
         """Whoever comes now waits for the next one."""
-        self._worker = asyncio.get_running_loop().create_future()
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_future()
 
     def _announce(self, news: Worker | DanubeError) -> None:
         """Tells all who wait; whoever comes after an error waits for the next start."""

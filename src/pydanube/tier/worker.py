@@ -50,6 +50,18 @@ _LOGS_WAITING_BYTES_MAX = 1 * MIB  # beyond it lines are dropped
 _TAKEN_BYTES = WINDOW_BYTES // 2  # of whole batches that wait; more data is asked for below it
 
 
+_HEAVY = ("write", "merge", "verify")
+
+
+def give_back_memory() -> None:
+    """Segments leave much that is free and not given back: what one process took at most, it would keep."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # of the GNU C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def open_place(scheme: str, options: dict[str, str], shown: str) -> Objects:
     from pydanube.adapters.objects_url import ObjectsPlace
     from pydanube.adapters.opendal_objects import OpendalObjects
@@ -180,6 +192,8 @@ class Server:
             self._incoming.pop(number, None)
             self._takes_batches.discard(number)
             self._tasks.pop(number, None)
+            if operation in _HEAVY:
+                give_back_memory()
 
     def _answer(self, number: int, error: DanubeError) -> None:
         self._link.send_json(Kind.ERROR, number, from_error(error))

@@ -64,6 +64,10 @@ class Message(NamedTuple):
 _MESSAGE_OF: Callable[[tuple[object, ...]], Message] = partial(tuple.__new__, Message)  # half the time of Message(…)
 
 
+_OBJECT_BYTES = 1_000  # of memory, measured: its objects and those of whoever keeps it, in a list
+_COLUMN_BYTES = 140  # more for each column that is not absent
+
+
 class Batch:
     """A stamp and a content. Never changed once made: `stamped` and `slice` make new ones."""
 
@@ -179,6 +183,21 @@ class Batch:
     @property
     def first_sequence(self) -> int:
         return self._header.first_sequence
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes of memory it takes, with what it remembers of its columns but not what it unpacks."""
+        return self.size + _OBJECT_BYTES + _COLUMN_BYTES * self.columns.bit_count()
+
+    def without_unpacked(self) -> Batch:
+        """The same batch, for who keeps the other: what is unpacked of it goes when it does."""
+        if self.codec == Codec.NONE:
+            return self
+        batch: Batch = _NEW(Batch)
+        for name in Batch.__slots__:
+            setattr(batch, name, getattr(self, name))
+        batch._packed = None
+        return batch
 
     @property
     def last_offset(self) -> int:
