@@ -199,7 +199,7 @@ class Topic:
         if last is not None:
             await self._confirmation(last)  # nobody goes on behind a message that a crash may still take back
         needed = self.state.needed_from() if new_to_all else None
-        if needed is not None and bytes_from(extents_of(self.ledger.stream), needed) > HEADERS_UNREAD_BYTES:
+        if needed is not None and bytes_from(extents_of(self.ledger.stream, needed), needed) > HEADERS_UNREAD_BYTES:
             self._log.compact_soon()  # what was published before producers had names need not be read again
         self._check_certain()  # a number that is too low would make the producer's next messages look like old ones
         return self.session(producer)._replace(epoch=session.epoch)

@@ -34,7 +34,5 @@ BACKOFF_SECONDS = 0.1  # before a process that died is started again; twice as l
 BACKOFF_SECONDS_MAX = 10.0
 STEADY_SECONDS = 30.0  # a process that lived so long starts again at once
 CLOSE_SECONDS = 0.5  # for a process to leave by itself
-REST_BYTES_MAX = (
-    384 * MIB
-)  # of memory that a process takes with nothing to do: its caches and Arrow are 250; else it is replaced
+REST_BYTES_MAX = 384 * MIB  # of memory of a process with nothing to do, caches and Arrow are 250; else it is replaced
 NICENESS = 10  # of the processes: live traffic goes first
