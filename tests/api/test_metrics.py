@@ -78,7 +78,8 @@ def test_a_scrape_says_what_came_in_went_out_and_waits(tmp_path: Path) -> None:
         assert samples["danube_backlog_seconds", here] > 0
         assert samples["danube_redeliveries_total", here] == 0
         stored, taken = samples["danube_stored_bytes", here[:1]], samples["danube_bytes_in_total", here[:1]]
-        assert stored == taken == samples["danube_tail_cache_bytes", ()] == samples["danube_bytes_out_total", here]
+        assert stored == taken == samples["danube_bytes_out_total", here]
+        assert samples["danube_tail_cache_bytes", ()] > stored, "it is memory that is counted"
         assert samples["danube_topics", ()] == 1
         assert samples["danube_connections", ()] == 2
         assert samples["danube_disk_free_bytes", ()] > 0

@@ -86,7 +86,7 @@ def test_the_bound_of_the_cache_holds_for_all_topics_together() -> None:
         for number in range(100):
             await publish(topics[number % 3 % 2], "x" * 1000)
             assert world.cache.bytes <= 20 * KIB
-            kept = sum(batch.size for topic in topics for batch in topic.ledger._tail._batches if batch is not None)
+            kept = sum(batch.memory for topic in topics for batch in topic.ledger._tail._batches if batch is not None)
             assert kept == world.cache.bytes
         assert [len(await inbox.until(count)) for inbox, count in zip(inboxes, (67, 33), strict=True)] == [67, 33]
         assert topics[0].ledger.find(topics[0].ledger.confirmed_end - 1) is not None
@@ -96,7 +96,7 @@ def test_the_bound_of_the_cache_holds_for_all_topics_together() -> None:
 
 
 def test_a_batch_larger_than_the_cache_is_not_kept() -> None:
-    cache = TailCache(1000)
+    cache = TailCache(2000)
     tail = cache.tail()
     tail.add(batch_of("x").stamped(0, 1, 1))
     tail.add(batch_of("x" * 2000).stamped(1, 1, 1))
@@ -107,7 +107,7 @@ def test_a_batch_larger_than_the_cache_is_not_kept() -> None:
 
 
 def test_a_gap_starts_the_tail_anew() -> None:
-    cache = TailCache(1000)
+    cache = TailCache(10_000)
     tail, other = cache.tail(), cache.tail()
     old, new = batch_of("a").stamped(0, 1, 1), batch_of("b").stamped(5, 1, 1)
     tail.add(old)
@@ -116,10 +116,10 @@ def test_a_gap_starts_the_tail_anew() -> None:
     assert [tail.find(offset) for offset in (0, 4, 5, 6)] == [None, None, new, None]
     for offset in range(6, 30):
         tail.add(batch_of("c").stamped(offset, 1, 1))
-        assert cache.bytes <= 1000
+        assert cache.bytes <= 10_000
     assert tail.find(29) is not None
     assert other.find(0) is None, "the oldest gives way, whoever's it is"
-    assert sum(batch.size for batch in tail._batches if batch is not None) == cache.bytes
+    assert sum(batch.memory for batch in tail._batches if batch is not None) == cache.bytes
 
 
 # -- reading fails -----------------------------------------------------------------------------------------------------

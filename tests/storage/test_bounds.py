@@ -62,7 +62,7 @@ def test_a_busy_node_refuses_appends_and_takes_them_again_in_order() -> None:
 
 
 def test_a_full_memory_node_refuses_appends_and_takes_them_again_in_order() -> None:
-    size = entry_bytes(1000)
+    size = batch_of(1, 0, size=1000).memory
 
     async def scenario() -> None:
         node = MemoryNode(SystemRandomness(), bytes_max=10 * size)
