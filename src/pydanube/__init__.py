@@ -5,6 +5,7 @@ The client is loaded when `connect` is first called, so that importing a core lo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from pydanube.base.errors import DanubeError
     from pydanube.client import Client, ClientEvent, Consumer, Message, MessageBatch, Producer, Reader, Receipt
     from pydanube.client.transport import Dialer
+    from pydanube.client.values import Duration
     from pydanube.ports.clock import Clock
     from pydanube.ports.randomness import Randomness
 
 __version__ = "0.1.0.dev0"
+DEFAULT_URL = "danube://127.0.0.1:6650"
 __all__ = [
     "Client",
     "ClientEvent",
@@ -44,25 +47,26 @@ def __getattr__(name: str) -> Any:
 
 
 def connect(
-    address: str,
+    address: str | None = None,
     *,
     ca_file: str | None = None,
     dialer: Dialer | None = None,
     on_event: Callable[[ClientEvent], None] | None = None,
-    request_timeout: float = 30.0,
+    request_timeout: Duration = 30.0,
     clock: Clock | None = None,
     randomness: Randomness | None = None,
 ) -> Client:
     """A client of the broker at `danube://host:port`, or `danubes://host:port` for TLS.
 
-    With `ca_file` a TLS broker must have a certificate of that authority.
+    Open it with `async with` or `await`. Without an address it is that of DANUBE_URL, else this machine. With `ca_file`
+    a TLS broker must have a certificate of that authority.
     """
     from pydanube.adapters.process import tell
     from pydanube.adapters.system import SystemClock, SystemRandomness
     from pydanube.client import Client
 
     client = Client(
-        address,
+        address or os.environ.get("DANUBE_URL") or DEFAULT_URL,
         ca_file=ca_file,
         dialer=dialer,
         on_event=on_event,

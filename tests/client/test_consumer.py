@@ -289,7 +289,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(tmp_path: Path) -> 
                 client.consumer(TOPIC, subscription="s", **wrong)
         with pytest.raises(ArgumentInvalid):
             client.consumer(subscription="s")
-        for pattern in ("orders*", "/*/orders", "/default/a/b"):
+        for pattern in ("a/b*", "/*/orders", "/default/a/b"):
             with pytest.raises(ArgumentInvalid):
                 await client.consumer(pattern=pattern, subscription="s").open()
 

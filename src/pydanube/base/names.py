@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pydanube.base.errors import NameInvalid, RequestInvalid
 from pydanube.base.limits import PARTITIONS_MAX, PIPELINE_NAME_CHARACTERS_MAX, TOPIC_NAME_CHARACTERS_MAX
 
+DEFAULT_NAMESPACE = "default"
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _RULE = "letters, digits, `_`, `-` and `.` only, not beginning with `-` or `.` and not ending with `.`"
 _PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)", re.ASCII)
@@ -50,6 +51,11 @@ def parse_topic(text: str) -> TopicName:
     if len(number) > 9 or int(number) >= PARTITIONS_MAX:
         raise NameInvalid(f"no topic has a partition {number[:20]}")
     return TopicName(namespace, partition[1], int(number))
+
+
+def full_name(text: str) -> str:
+    """`orders` is short for `/default/orders`, wherever a person or a program names a topic."""
+    return text if text.startswith("/") else f"/{DEFAULT_NAMESPACE}/{text}"
 
 
 def parse_whole(text: str) -> TopicName:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,6 +17,8 @@ from pydanube.base.errors import ConnectionLost, DanubeError
 from pydanube.cli.failures import say
 from pydanube.cli.settings import broker_of, place_options
 from pydanube.client import Client, ClientEvent
+
+logging.getLogger("pydanube.client").addHandler(logging.NullHandler())  # commands say it in their own words
 
 
 def run(work: Any) -> Any:

@@ -195,10 +195,7 @@ async def explain(
 ) -> None:
     """Say in one sentence why a message is not delivered, or why a consumer gets nothing."""
     if offset is None and consumer is None:
-        found = await client.admin.describe_subscription(topic, name)
-        if len(found["floors"]) > 1:
-            raise click.UsageError(f"name one partition, as in {topic}-part-0")
-        offset = found["floor"] or 0
+        offset = await client.admin.first_undone(topic, name)
     sentence = await client.admin.explain(topic, name, offset=offset, consumer=consumer)
     output.done(sentence, topic=topic, subscription=name, offset=offset, consumer=consumer, sentence=sentence)
 

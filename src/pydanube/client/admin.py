@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ObjectsFailed, ObjectsRefused, TierBusy
-from pydanube.client.consumer import Start, wire_start
+from pydanube.base.errors import ArgumentInvalid, ObjectsFailed, ObjectsRefused, TierBusy
+from pydanube.base.names import full_name
+from pydanube.client.consumer import Start, type_of, wire_start
 from pydanube.client.messages import Message
 from pydanube.client.reader import places_of
+from pydanube.client.values import plain
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
@@ -26,7 +28,10 @@ class Admin:
         self._client = client
 
     async def _ask(self, verb: str, **fields: Any) -> Reply:
-        return await self._client.ask(verb, {name: value for name, value in fields.items() if value is not None})
+        given = {name: plain(value) for name, value in fields.items() if value is not None}
+        if "topic" in given:
+            given["topic"] = full_name(given["topic"])
+        return await self._client.ask(verb, given)
 
     async def _pages(self, verb: str, what: str, name_of: Callable[[Any], str], **fields: Any) -> list[Any]:
         """All that a list has, page by page; `name_of` says what the next page comes after."""
@@ -121,7 +126,7 @@ class Admin:
     ) -> None:
         """Where it is known it stays as it is, with its options."""
         named = {"topic": topic, "subscription": subscription}
-        await self._ask("subscription.create", **named, type=type, start=wire_start(start), options=options)
+        await self._ask("subscription.create", **named, type=type_of(type), start=wire_start(start), options=options)
 
     async def subscriptions(self, topic: str) -> list[Reply]:
         """Type, floor, backlog, consumers of each, by name."""
@@ -155,9 +160,21 @@ class Admin:
     async def explain(
         self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
     ) -> str:
-        """Why a message is not delivered, or a consumer gets nothing, in one sentence."""
+        """Why a message is not delivered, or a consumer gets nothing, in one sentence.
+
+        Without an offset it is about the first message that is not done; of a partitioned topic, name one partition.
+        """
+        if offset is None and consumer is None:
+            offset = await self.first_undone(topic, subscription)
         found = await self._ask("explain", topic=topic, subscription=subscription, offset=offset, consumer=consumer)
         return str(found["sentence"])
+
+    async def first_undone(self, topic: str, subscription: str) -> int:
+        """The offset of the first message that is not done, of a topic without partitions or of one partition."""
+        known = await self.describe_subscription(topic, subscription)
+        if len(known["floors"]) > 1:
+            raise ArgumentInvalid(f"{topic} has {len(known['floors'])} partitions: name one, as in {topic}-part-0")
+        return known["floor"] or 0
 
     # -- tiers ---------------------------------------------------------------------------------------------------------
 

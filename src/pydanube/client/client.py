@@ -9,7 +9,6 @@ import asyncio
 import logging
 from asyncio import Task
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 from pydanube.base.errors import (
@@ -23,16 +22,18 @@ from pydanube.base.errors import (
     OtherLoop,
 )
 from pydanube.base.keys import KeyHash
+from pydanube.base.names import full_name
 from pydanube.client.admin import Admin
 from pydanube.client.channel import backoff
 from pydanube.client.connection import Connection
 from pydanube.client.consumer import Consumer, Start
-from pydanube.client.ending import close_after
+from pydanube.client.ending import Openable, close_after
 from pydanube.client.outgoing import fresh
 from pydanube.client.pipelines import Reported, report_pipeline
 from pydanube.client.producer import Producer
 from pydanube.client.reader import Reader, read_arrow
 from pydanube.client.transport import Dialer, SocketDialer, parse_addresses
+from pydanube.client.values import Duration, seconds_of
 from pydanube.client.waiters import Waiters
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
+_LEVELS = {"connected": logging.INFO, "connect_failed": logging.INFO, "refresh_failed": logging.INFO}
 
 
 class ClientEvent(NamedTuple):
@@ -84,7 +86,7 @@ class Closing(Protocol):
         ...
 
 
-class Client:
+class Client(Openable):
     """Made by `pydanube.connect`; used with `async with`, or `open` and `close`. Belongs to the loop it opens on."""
 
     def __init__(
@@ -96,7 +98,7 @@ class Client:
         ca_file: str | None = None,
         dialer: Dialer | None = None,
         on_event: Callable[[ClientEvent], None] | None = None,
-        request_timeout: float = 30.0,
+        request_timeout: Duration = 30.0,
     ) -> None:
         self.addresses = parse_addresses(address)
         self.clock = clock
@@ -104,7 +106,7 @@ class Client:
         self.admin = Admin(self)
         self._dialer = dialer or SocketDialer(ca_file)
         self._on_event = on_event
-        self._request_timeout = request_timeout
+        self._request_timeout = seconds_of(request_timeout)
         self._connection: Connection | None = None
         self._waiters = Waiters()  # for a connection
         self._reason: DanubeError = ConnectionLost("not connected yet")
@@ -142,6 +144,7 @@ class Client:
         return await report_pipeline(self, name, run, **facts)
 
     async def topic(self, name: str, *, create: bool = False, reliable: bool | None = None) -> TopicInfo:
+        name = full_name(name)
         fields: dict[str, Any] = {"topic": name, "create": create}
         if reliable is not None:
             fields["reliable"] = reliable
@@ -153,7 +156,7 @@ class Client:
 
     async def bounds(self, place: str) -> tuple[int, int]:
         """Of a topic without partitions, or of a partition: the first offset there is, and the next there will be."""
-        found = await self.ask("bounds", {"topic": place})
+        found = await self.ask("bounds", {"topic": full_name(place)})
         return int(found["first"]), int(found["end"])
 
     # -- the connection ------------------------------------------------------------------------------------------------
@@ -233,6 +236,7 @@ class Client:
                 attempt += 1
 
     def say(self, what: str, error: DanubeError | None = None) -> None:
+        log.log(_LEVELS.get(what, logging.WARNING), "%s%s", what.replace("_", " "), f": {error}" if error else "")
         if self._on_event is not None:
             self.call_back(self._on_event, ClientEvent(what, error))
 
@@ -323,11 +327,3 @@ class Client:
         failure = next((outcome for outcome in outcomes if outcome is not None), None)
         if failure is not None:
             raise failure
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await close_after(self, error)

@@ -13,7 +13,6 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import groupby, islice
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydanube.base.errors import (
@@ -27,11 +26,13 @@ from pydanube.base.errors import (
     TopicNotFound,
 )
 from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, OFFSET_MAX, PERMITS_MAX
+from pydanube.base.names import full_name
 from pydanube.client.acks import AckGroup
-from pydanube.client.ending import close_after
+from pydanube.client.ending import Openable
 from pydanube.client.feed import Feed
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
+from pydanube.client.values import Duration, plain, seconds_of
 from pydanube.client.waiters import Waiters
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ if TYPE_CHECKING:
 TYPES = ("exclusive", "shared", "failover", "key_shared")
 REFRESH_SECONDS = 5.0  # how often new partitions, and topics that match a pattern, are looked for
 Start = str | int | datetime | Mapping[str, int]
+
+
+def type_of(text: str) -> str:
+    """In any case, also as `KeyShared`."""
+    plain = str(text).lower().replace("-", "").replace("_", "")
+    for name in TYPES:
+        if plain == name.replace("_", ""):
+            return name
+    raise ArgumentInvalid(f"a subscription is one of {', '.join(TYPES)}, not {text!r}")
 
 
 def wire_start(start: Start) -> str | int | dict[str, int]:
@@ -55,7 +65,7 @@ def wire_start(start: Start) -> str | int | dict[str, int]:
     return start
 
 
-class Consumer:
+class Consumer(Openable):
     """Made by `Client.consumer`; used with `async with`, or `open` and `close`."""
 
     def __init__(
@@ -80,24 +90,23 @@ class Consumer:
             raise ArgumentInvalid("a consumer has topics or a pattern")
         if topics is not None and not topics:
             raise ArgumentInvalid("a consumer has at least one topic")
-        if type not in TYPES:
-            raise ArgumentInvalid(f"a subscription is {', '.join(TYPES)}, not {type!r}")
         if not 0 < prefetch <= PERMITS_MAX:
             raise ArgumentInvalid(f"prefetch is {prefetch}, not 1 to {PERMITS_MAX}")
         self.client = client
-        self.topics = [topics] if isinstance(topics, str) else list(topics or ())
-        self.pattern = pattern
+        self.topics = [full_name(each) for each in ([topics] if isinstance(topics, str) else topics or ())]
+        self.pattern = None if pattern is None else full_name(pattern)
         self.subscription = subscription
-        self.type = type
+        self.type = type_of(type)
         self.start = wire_start(start)
         self.name = name or f"consumer-{client.randomness.bytes(8).hex()}"
         self.filters = tuple(filters)
         self.reliable = reliable
         self.create = create and pattern is None
-        self.options = options
+        self.options: Mapping[str, Any] | None = plain(options)
         self.prefetch = prefetch
         self.deserializer = deserializer
         self._on_error = on_error
+        self.outer: Any = None  # the consumer without `await` that this one serves
         self._opened = False  # or being opened
         self._feeds: dict[str, Feed] = {}  # by the name of the topic or partition
         self._queue: deque[MessageBatch] = deque()
@@ -118,6 +127,9 @@ class Consumer:
             if not self._advance():
                 await self._arrival()
 
+    async def __anext__(self) -> Message:
+        return await self.receive()
+
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """Messages as they were delivered, many at a time. The cheapest way to consume."""
         while True:
@@ -127,10 +139,10 @@ class Consumer:
             else:
                 yield batch
 
-    async def receive(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
+    async def receive(self, timeout: Duration | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
         """The next message. Raises `NothingReceived` if none comes in `timeout` seconds."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
                 while True:
                     for message in self._rows:
                         return message
@@ -139,12 +151,12 @@ class Consumer:
         except TimeoutError:
             raise NothingReceived(f"no message of {self.subscription!r} in {timeout} seconds") from None
 
-    async def fetch(self, count: int, timeout: float | None = None) -> list[Message]:  # noqa: ASYNC109
+    async def fetch(self, count: int, timeout: Duration | None = None) -> list[Message]:  # noqa: ASYNC109
         """`count` messages, or those that came in `timeout` seconds, which may be none."""
         found: list[Message] = []
         self._fetching.append(found)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
                 while True:
                     found += self.arrived(count - len(found))
                     if len(found) >= count:
@@ -236,14 +248,14 @@ class Consumer:
         batch, _, last = _range_of(what)
         return cast(Feed, batch.source).ack_all(last, batch.generation)
 
-    def nack(self, what: Message | MessageBatch, delay: float = 0.0, reason: str = "") -> None:
+    def nack(self, what: Message | MessageBatch, delay: Duration = 0.0, reason: str = "") -> None:
         """It could not be done: the broker delivers it again after `delay` seconds or more.
 
         The subscription's `max_delay` limits it. Without a connection nothing need be sent, since all that is not
         acknowledged comes again with the next one, and this consumer holds back what comes before its delay is over.
         """
         batch, first, last = _range_of(what)
-        cast(Feed, batch.source).nack(first, last, batch.generation, delay, reason)
+        cast(Feed, batch.source).nack(first, last, batch.generation, seconds_of(delay), reason)
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
@@ -399,14 +411,6 @@ class Consumer:
         self._rows = iter(())
         for feed in self._feeds.values():
             feed.disown(error)
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await close_after(self, error)
 
 
 def _namespace_of(pattern: str) -> str:

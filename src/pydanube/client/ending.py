@@ -1,9 +1,11 @@
-"""The end of `async with`: closes in peace, or in a hurry where the program is being ended."""
+"""What all that is opened has in common: `await`, `async with`, and an end in peace or in a hurry."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from pydanube.base.errors import DanubeError
 
@@ -38,3 +40,38 @@ async def close_after(open_thing: Closing, error: BaseException | None) -> None:
 
 def _seconds(open_thing: Closing) -> float:
     return HURRIED_SECONDS if open_thing.connected else AWAY_SECONDS
+
+
+class Openable:
+    """Opened with `async with`, `await` or `open`. One that `await` has opened may be used with `async with` too."""
+
+    _awaited = False
+
+    @property
+    def connected(self) -> bool:
+        raise NotImplementedError
+
+    async def open(self) -> Self:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._open_now().__await__()
+
+    async def _open_now(self) -> Self:
+        await self.open()
+        self._awaited = True
+        return self
+
+    async def __aenter__(self) -> Self:
+        if self._awaited:
+            self._awaited = False
+            return self
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await close_after(self, error)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchUnreadable, DanubeError
+from pydanube.base.errors import ArgumentInvalid, BatchDamaged, BatchInvalid, BatchUnreadable, DanubeError
+from pydanube.client.values import Duration
 from pydanube.wire.arrow import to_record_batch
 from pydanube.wire.batch import Batch
 from pydanube.wire.columns import Column, Kind, kind_of
@@ -82,11 +84,53 @@ class Message(NamedTuple):
         """The producer's number for this message."""
         return self.batch.content.first_sequence + self.offset - self.batch.content.base_offset
 
+    # -- what becomes of it --------------------------------------------------------------------------------------------
+
+    def ack(self) -> Any:
+        """As `consumer.ack(message)`: `await` it, or without asyncio ask for its `result()`, to know it is durable."""
+        return self.batch.consumer.ack(self)
+
+    def nack(self, delay: Duration = 0.0, reason: str = "") -> None:
+        """As `consumer.nack(message)`."""
+        self.batch.consumer.nack(self, delay, reason)
+
+    # -- as a value ----------------------------------------------------------------------------------------------------
+
+    def __hash__(self) -> int:
+        return self.offset
+
+    def __copy__(self) -> Message:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Message:
+        return self  # nothing of it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes: all of the message, none of the batch around it, and no way to acknowledge it."""
+        return _only, (self.batch.alone(self.offset),)
+
     def __repr__(self) -> str:
         return f"<Message {self.topic} {self.offset}, {len(self.payload or b'')} bytes>"
 
 
 _MESSAGE_OF: Callable[[tuple[Any, ...]], Message] = partial(tuple.__new__, Message)  # half the time of Message(…)
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where messages came from that were brought to another process."""
+
+    topic: str
+    partition: int | None
+    deserializer: Deserializer | None
+
+
+def _only(batch: MessageBatch) -> Message:
+    return next(batch.messages())
+
+
+def _restored(origin: Origin, content: bytes, first: int, last: int, attempt: int) -> MessageBatch:
+    return MessageBatch(origin, Batch.parse(content), first, last, attempt, 0)
 
 
 class MessageBatch:
@@ -171,6 +215,24 @@ class MessageBatch:
         except (BatchInvalid, BatchDamaged) as error:
             raise self._unreadable(error) from error
         return whole.slice(self.first - self.content.base_offset, len(self))
+
+    @property
+    def consumer(self) -> Any:
+        """The consumer that received it."""
+        consumer = getattr(self.source, "consumer", None)
+        if consumer is None:
+            raise ArgumentInvalid(f"messages of {self.topic} that no consumer received here cannot be acknowledged")
+        return consumer.outer or consumer
+
+    def alone(self, offset: int) -> MessageBatch:
+        """One message, with nothing of the others."""
+        content = self.content.slice(offset - self.content.base_offset, 1)
+        return MessageBatch(self.source, content, offset, offset, self.redelivery_count, self.generation)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        origin = Origin(self.topic, self.partition, self.source.deserializer)
+        content = b"".join(self.content.parts())
+        return _restored, (origin, content, self.first, self.last, self.redelivery_count)
 
     def part(self, first: int, last: int) -> MessageBatch:
         """Some of its messages, delivered as they were."""

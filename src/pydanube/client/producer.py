@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydanube.base.errors import (
@@ -31,13 +30,23 @@ from pydanube.base.limits import (
     PRODUCER_BATCH_MESSAGES,
     PRODUCER_BUFFER_BYTES,
 )
+from pydanube.base.names import full_name
 from pydanube.client.bulk import Bulk
-from pydanube.client.ending import close_after
+from pydanube.client.ending import Openable
 from pydanube.client.failures import Failures
 from pydanube.client.lane import Lane
 from pydanube.client.line import InLine, Line
 from pydanube.client.outgoing import Handed, OnError, Outgoing, Receipt, Receipts, Sent, SentMany, fresh
-from pydanube.client.values import When, attributes_of, codec_of, key_of, microseconds_of, payload_of
+from pydanube.client.values import (
+    Duration,
+    When,
+    attributes_of,
+    codec_of,
+    key_of,
+    microseconds_of,
+    payload_of,
+    seconds_of,
+)
 from pydanube.client.waiters import Waiters
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # with its key, and the columns 
 Serializer = Callable[[Any], bytes | None]
 
 
-class Producer:
+class Producer(Openable):
     """Made by `Client.producer`; used with `async with`, or `open` and `close`."""
 
     def __init__(
@@ -63,12 +72,13 @@ class Producer:
         compression: str = "none",
         serializer: Serializer | None = None,
         on_error: OnError | None = None,
-        linger: float = 0.002,
+        linger: Duration = 0.002,
         batch_bytes: int = PRODUCER_BATCH_BYTES,
         batch_messages: int = PRODUCER_BATCH_MESSAGES,
         buffer_bytes: int = PRODUCER_BUFFER_BYTES,
-        send_timeout: float = 30.0,
+        send_timeout: Duration = 30.0,
     ) -> None:
+        topic = full_name(topic)
         self.client = client
         self.topic = topic
         self.new = name is None  # nobody has used the name before, and nobody will again
@@ -76,11 +86,11 @@ class Producer:
         self.name = name or f"producer-{client.randomness.bytes(8).hex()}"
         self.reliable = reliable
         self.create = create
-        self.send_timeout = send_timeout
+        self.send_timeout = seconds_of(send_timeout)
         self.codec = codec_of(compression)
         self._serializer = serializer
         self._failures = Failures(client, topic, on_error)
-        self._linger = linger
+        self._linger = seconds_of(linger)
         self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX // 4)
         self._last_row = min(batch_messages, BATCH_MESSAGES_MAX) - 1
         self._buffer_bytes = max(1, buffer_bytes)
@@ -502,14 +512,6 @@ class Producer:
         for lane in self._lanes:
             lane.disown(error)
         self._lanes = []
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await close_after(self, error)
 
 
 class _Nowhere:

@@ -6,16 +6,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived, NotOpened
 from pydanube.base.limits import READ_AHEAD_BYTES
+from pydanube.base.names import full_name
 from pydanube.client.channel import backoff
 from pydanube.client.consumer import Start, wire_start
-from pydanube.client.ending import close_after
+from pydanube.client.ending import Openable
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import fresh
+from pydanube.client.values import Duration, seconds_of
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -75,6 +76,7 @@ async def places_of(
     end: Start | Offsets | None = None,
 ) -> list[Place]:
     """Where `start` and `end` are in each partition, or in the one that is named."""
+    topic = full_name(topic)
     found = await client.topic(topic)
     wanted = [(number, name) for number, name in found.places() if partition is None or number == partition]
     for place in (start, end):
@@ -106,7 +108,7 @@ async def offset_of(client: Client, name: str, start: Start) -> int:
     return place
 
 
-class Reader:
+class Reader(Openable):
     """Made by `Client.reader`; used with `async with`. Goes through the partitions in turn, and skips nothing.
 
     `start` and `end` are earliest, latest, an offset, a datetime, or the `offsets` of an earlier reader. Without an
@@ -124,6 +126,7 @@ class Reader:
         partition: int | None = None,
         deserializer: Deserializer | None = None,
     ) -> None:
+        topic = full_name(topic)
         self.client = client
         self.topic = topic
         self._start = start
@@ -164,10 +167,10 @@ class Reader:
             elif not await self._fill():
                 return
 
-    async def receive(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
+    async def receive(self, timeout: Duration | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
         """The next message. Raises `NothingReceived` if none comes in `timeout` seconds, or at the reader's end."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
                 message = await self._next()
         except TimeoutError:
             raise NothingReceived(f"nothing more in {self.topic} for {timeout} seconds") from None
@@ -287,14 +290,6 @@ class Reader:
     def disown(self, error: DanubeError) -> None:
         """It belongs to another process: whoever uses it here gets this error."""
         self._closed = error
-
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await close_after(self, error)
 
 
 async def read_arrow(client: Client, topic: str, start: Start, end: Start, partition: int | None) -> pa.Table:

@@ -6,13 +6,14 @@ So it spoils no other message of its batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydanube.base.errors import ArgumentInvalid, BatchInvalid
 from pydanube.wire.batch import Codec
 
 When = int | datetime
+Duration = float | timedelta  # a number is seconds
 
 
 def codec_of(name: str) -> Codec:
@@ -50,6 +51,17 @@ def attributes_of(attributes: Mapping[Any, Any]) -> dict[str, str]:
         name.encode()  # a lone surrogate cannot be sent, and must not spoil the batch of others
         text.encode()
     return texts
+
+
+def seconds_of(duration: Duration) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def plain(value: Any, name: str = "") -> Any:
+    """Policies and options as the broker takes them: a `timedelta` in seconds if its name says so, or microseconds."""
+    if isinstance(value, timedelta):
+        return value // timedelta(seconds=1) if name.endswith("_seconds") else value // timedelta(microseconds=1)
+    return {each: plain(inner, each) for each, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 def microseconds_of(time: When) -> int:

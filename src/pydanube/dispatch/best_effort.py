@@ -37,7 +37,10 @@ class BestEffort:
         if self._roster.find(consumer) is not None:
             return
         if self.kind is SubscriptionKind.EXCLUSIVE and self._roster:
-            raise ConsumerBusy("the subscription has its consumer")
+            raise ConsumerBusy(
+                "the subscription is exclusive and has its consumer; "
+                "failover, shared and key_shared subscriptions take several"
+            )
         self._roster.check_room()
         if self.kind is SubscriptionKind.KEY_SHARED:
             self._ring.join(consumer, Filters(filters))

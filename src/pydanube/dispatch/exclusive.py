@@ -15,5 +15,8 @@ class Exclusive(Ordered):
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
         holder = self._roster.first()
         if holder is not None:
-            raise ConsumerBusy(f"consumer {holder.id} has the subscription")
+            raise ConsumerBusy(
+                f"the subscription is exclusive and consumer {holder.id} has it; "
+                "failover, shared and key_shared subscriptions take several"
+            )
         super()._admit(consumer, filters)

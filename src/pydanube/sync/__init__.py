@@ -21,6 +21,7 @@ from pydanube.base.errors import AlreadyOpened, ClientClosed, ClientForked, Danu
 from pydanube.client.ending import AWAY_SECONDS, HURRIED_SECONDS
 from pydanube.client.outgoing import fresh
 from pydanube.client.pipelines import Reported
+from pydanube.client.values import Duration
 from pydanube.sync.loop import LoopThread, Pending
 
 if TYPE_CHECKING:
@@ -196,23 +197,29 @@ class Producer(_Opened):
 class _Receiving(_Opened):
     """Messages and batches, each fetched from the loop."""
 
-    def receive(self, timeout: float | None = None) -> Message:
+    def receive(self, timeout: Duration | None = None) -> Message:
         message: Message = self._loop.wait(self._inner.receive(timeout))
         return message
 
     def batches(self) -> Iterator[MessageBatch]:
         iterator = self._inner.batches()
-        while True:
-            yield self._loop.wait(_next(iterator))
+        while (batch := self._loop.wait(_next(iterator))) is not None:
+            yield batch
+
+    def __next__(self) -> Message:
+        message: Message | None = self._loop.wait(_next(self._inner))
+        if message is None:
+            raise StopIteration
+        return message
 
     def __iter__(self) -> Iterator[Message]:
-        while True:
-            yield self.receive()
+        while (message := next(self, None)) is not None:
+            yield message
 
 
-async def _next(iterator: Any) -> MessageBatch:
-    batch: MessageBatch = await anext(iterator)
-    return batch
+async def _next(iterator: Any) -> Any:
+    """None at its end."""
+    return await anext(iterator, None)
 
 
 class Consumer(_Receiving):
@@ -223,20 +230,24 @@ class Consumer(_Receiving):
     def __init__(self, loop: LoopThread, inner: asynchronous.Consumer) -> None:
         super().__init__(loop, inner)
         self._brought: deque[Message] = deque()
+        inner.outer = self
 
-    def receive(self, timeout: float | None = None) -> Message:
+    def __next__(self) -> Message:
+        return self.receive()
+
+    def receive(self, timeout: Duration | None = None) -> Message:
         with suppress(IndexError):  # threads may share it
             return self._brought.popleft()
         first, *others = self._loop.wait(self._some(timeout))
         self._brought += others
         return first
 
-    async def _some(self, timeout: float | None) -> list[Message]:  # noqa: ASYNC109 - handed in by a program
+    async def _some(self, timeout: Duration | None) -> list[Message]:  # noqa: ASYNC109 - handed in by a program
         """The next message, and those that are there already."""
         first = await self._inner.receive(timeout)
         return [first, *self._inner.arrived(BROUGHT_MAX - 1)]
 
-    def fetch(self, count: int, timeout: float | None = None) -> list[Message]:
+    def fetch(self, count: int, timeout: Duration | None = None) -> list[Message]:
         found: list[Message] = []
         with suppress(IndexError):
             while len(found) < count:
@@ -272,10 +283,10 @@ class Consumer(_Receiving):
         self._loop.call(pending.answer, lambda: ack(what))
         return pending
 
-    def nack(self, what: Message | MessageBatch, delay: float = 0.0, reason: str = "") -> None:
+    def nack(self, what: Message | MessageBatch, delay: Duration = 0.0, reason: str = "") -> None:
         self._loop.wait(self._nack(what, delay, reason))
 
-    async def _nack(self, what: Message | MessageBatch, delay: float, reason: str) -> None:
+    async def _nack(self, what: Message | MessageBatch, delay: Duration, reason: str) -> None:
         self._inner.nack(what, delay, reason)
 
     @property
@@ -321,7 +332,7 @@ class Admin:
 class Client:
     """Made by `connect`; used with `with`, or `open` and `close`."""
 
-    def __init__(self, address: str, **options: Any) -> None:
+    def __init__(self, address: str | None = None, **options: Any) -> None:
         self._inner = pydanube.connect(address, **options)
         self._running: LoopThread | None = None
         self._closed: DanubeError = NotOpened("the client is not open yet")
@@ -410,7 +421,7 @@ def _close_all() -> None:
             client._close(SystemExit())
 
 
-def connect(address: str, **options: Any) -> Client:
+def connect(address: str | None = None, **options: Any) -> Client:
     """Options are those of `pydanube.connect`."""
     return Client(address, **options)
 

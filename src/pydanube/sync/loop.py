@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from pydanube.base.errors import ClientClosed, ClientForked, DanubeError, OtherLoop
 from pydanube.client.outgoing import fresh
+from pydanube.client.values import Duration, seconds_of
 
 Result = TypeVar("Result")
 
@@ -142,14 +143,15 @@ class Pending(Generic[Result]):
         """Why it could not even be handed over."""
         return self._handed_over.exception() if self._handed_over.done() else None
 
-    def result(self, timeout: float | None = None) -> Result:
-        """Gives up after `timeout` seconds; what was handed over is not taken back by that.
+    def result(self, timeout: Duration | None = None) -> Result:
+        """Gives up after `timeout` (seconds, or a timedelta); what was handed over is not taken back by that.
 
         Raises why it takes so long if that is known, a lost connection for one; else `TimeoutError`.
         """
         self.asked = True
         self._loop.check_waiting()
-        return self._loop.wait(_within(self._handed_over.result(timeout), timeout))
+        seconds = None if timeout is None else seconds_of(timeout)
+        return self._loop.wait(_within(self._handed_over.result(seconds), seconds))
 
 
 async def _within(what: Awaitable[Result], timeout: float | None) -> Result:  # noqa: ASYNC109 - handed in by a program

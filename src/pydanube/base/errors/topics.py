@@ -154,7 +154,7 @@ class ConsumerBusy(DanubeError):
     code = "consumer_busy"
     blame = "caller"
     retriable = True
-    help = "Close the other consumer, or subscribe as Failover or Shared."
+    help = "Close the other consumer, or use a subscription of type failover, shared or key_shared."
 
 
 class ConsumerNotFound(DanubeError):

@@ -1,0 +1,252 @@
+"""What people try first: the natural spelling works, or says at once what to write instead."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import logging
+import pickle
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import pydanube.sync
+from client.broker import TOPIC, Door, running, until, with_client, with_door
+from pydanube.base.errors import AlreadyOpened, ArgumentInvalid, ConsumerBusy, NothingReceived, NotOpened
+from pydanube.client import Client, Message
+from pydanube.testing.broker import broker_thread
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with broker_thread(tmp_path / "data") as url:
+        yield url
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+def test_everything_can_be_opened_with_await(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20), running(tmp_path) as server:
+            monkeypatch.setenv("DANUBE_URL", server.url)
+            client = await pydanube.connect()
+            producer = await client.producer(TOPIC)
+            assert (await producer.send(b"one")).offset == 0
+            consumer = await client.consumer(TOPIC, subscription="s", start="earliest")
+            assert (await anext(consumer)).payload == b"one"
+            reader = await client.reader(TOPIC)
+            assert (await anext(reader)).payload == b"one"
+            await client.close()
+            async with await pydanube.connect(server.url) as client, await client.producer(TOPIC) as producer:
+                assert (await producer.send(b"two")).offset == 1
+                with pytest.raises(AlreadyOpened):
+                    await producer
+            assert not client.connected
+
+    asyncio.run(run())
+
+
+def test_what_is_not_open_yet_says_so(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        producer = client.producer(TOPIC)
+        with pytest.raises(NotOpened, match="not open yet"):
+            await producer.send(b"x")
+        with pytest.raises(NotOpened):
+            await producer.send(b"x", key="k")
+        with pytest.raises(NotOpened):
+            await producer.send_many([b"x"])
+        with pytest.raises(NotOpened):
+            await client.consumer(TOPIC, subscription="s").receive()
+        other = pydanube.connect("danube://127.0.0.1:1")
+        with pytest.raises(NotOpened):
+            await other.producer(TOPIC).open()
+        with pytest.raises(NotOpened):
+            await other.admin.topics()
+
+    with_client(tmp_path, run)
+
+
+# -- names and types ---------------------------------------------------------------------------------------------------
+
+
+def test_a_short_name_is_a_topic_of_the_namespace_default(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic("orders", partitions=2)
+        async with client.producer("orders") as producer:
+            receipt = await producer.send(b"x")
+            assert receipt.topic == "/default/orders"
+        async with client.consumer("orders", subscription="s", start="earliest") as consumer:
+            assert (await consumer.receive(5)).topic == "/default/orders"
+        async with client.consumer(pattern="ord*", subscription="p", start="earliest") as consumer:
+            assert (await consumer.receive(5)).topic == "/default/orders"
+        async with client.reader("orders") as reader:
+            assert (await reader.receive(5)).topic == "/default/orders"
+        assert (await client.read_arrow("orders")).num_rows == 1
+        assert len(await client.admin.peek("orders")) == 1
+        assert {each["subscription"] for each in await client.admin.subscriptions("orders")} == {"s", "p"}
+        assert (await client.admin.describe_topic("orders"))["topic"] == "/default/orders"
+        assert await client.bounds("orders-part-0") is not None
+        await client.admin.delete_topic("orders")
+        assert await client.admin.topics() == []
+
+    with_client(tmp_path, run)
+
+
+def test_types_are_accepted_in_any_case(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        for text in ("Shared", "SHARED", "Key_Shared", "KeyShared", "key-shared", "Failover", "Exclusive"):
+            async with client.consumer(TOPIC, subscription=text, type=text) as consumer:
+                assert consumer.type == text.lower().replace("-", "_").replace("keyshared", "key_shared")
+        await client.admin.create_subscription(TOPIC, "made", type="KeyShared")
+        assert (await client.admin.describe_subscription(TOPIC, "made"))["type"] == "key_shared"
+        with pytest.raises(ArgumentInvalid, match="exclusive, shared, failover, key_shared"):
+            client.consumer(TOPIC, subscription="s", type="fanout")
+
+    with_client(tmp_path, run)
+
+
+def test_a_second_exclusive_consumer_learns_which_types_take_several(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        for reliable in (True, False):
+            topic = f"/default/reliable-{reliable}"
+            await client.admin.create_topic(topic, reliable=reliable)
+            async with client.consumer(topic, subscription="s"):
+                with pytest.raises(ConsumerBusy, match="failover, shared and key_shared"):
+                    await client.consumer(topic, subscription="s").open()
+
+    with_client(tmp_path, run)
+
+
+def test_explain_is_about_the_first_message_that_is_not_done(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            async with client.producer(TOPIC) as producer:
+                await producer.send_many([b"0", b"1"])
+            await (await consumer.receive(5)).ack()
+            assert await client.admin.explain(TOPIC, "s") == await client.admin.explain(TOPIC, "s", offset=1)
+        await client.admin.create_topic("grown", partitions=2)
+        await client.admin.create_subscription("grown", "s")
+        with pytest.raises(ArgumentInvalid, match="grown-part-0"):
+            await client.admin.explain("grown", "s")
+        assert await client.admin.explain("grown-part-0", "s")
+
+    with_client(tmp_path, run)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_acknowledges_itself(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            await producer.send_many([b"0", b"1"])
+        async with client.consumer(TOPIC, subscription="s", type="shared", start="earliest") as consumer:
+            await (await anext(consumer)).ack()
+            (await anext(consumer)).nack(delay=timedelta(milliseconds=1), reason="not now")
+            again = await consumer.receive(timeout=timedelta(seconds=5))
+            assert (again.offset, again.redelivery_count) == (1, 1)
+            await again.ack()
+            assert (await client.admin.describe_subscription(TOPIC, "s"))["backlog"] == 0
+        async with client.reader(TOPIC) as reader:
+            with pytest.raises(ArgumentInvalid, match="no consumer"):
+                (await anext(reader)).ack()
+
+    with_client(tmp_path, run)
+
+
+def test_messages_are_values(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC, compression="zstd") as producer:
+            for number in range(5):
+                options = {"key": f"k{number}", "attributes": {"a": str(number)}, "event_time": number}
+                producer.send(json.dumps(number), **options)
+        async with client.consumer(TOPIC, subscription="s", start="earliest", deserializer=json.loads) as consumer:
+            messages = await consumer.fetch(5, timeout=5)
+            assert len({*messages, *messages}) == 5
+            assert copy.copy(messages[0]) == copy.deepcopy(messages)[0] == messages[0]
+            for message in messages:
+                other: Message = pickle.loads(pickle.dumps(message))
+                assert other[1:] == message[1:]
+                for name in ("value", "key", "topic", "partition", "append_time", "sequence", "delivery_time"):
+                    assert getattr(other, name) == getattr(message, name), name
+                with pytest.raises(ArgumentInvalid):
+                    other.ack()
+            batch = pickle.loads(pickle.dumps(messages[0].batch))
+            assert (batch.offsets, batch.values) == (messages[0].batch.offsets, messages[0].batch.values)
+            await copy.deepcopy(messages[4]).ack()
+
+    with_client(tmp_path, run)
+
+
+def test_durations_are_seconds_or_timedeltas(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        second = timedelta(seconds=1)
+        options = {"failure": {"base_delay": timedelta(milliseconds=5)}}
+        async with (
+            client.producer(TOPIC, linger=timedelta(0), send_timeout=second) as producer,
+            client.consumer(TOPIC, subscription="s", type="shared", options=options) as consumer,
+        ):
+            assert producer.send_timeout == 1.0
+            with pytest.raises(NothingReceived):
+                await consumer.receive(timeout=timedelta(0))
+            assert await consumer.fetch(1, timeout=timedelta(0)) == []
+            described = await client.admin.describe_subscription(TOPIC, "s")
+            assert described["options"]["failure"]["base_delay"] == 5_000
+        await client.admin.alter_topic(TOPIC, policies={"ttl_seconds": second})
+        assert (await client.admin.describe_topic(TOPIC))["policies"]["ttl_seconds"] == 1
+
+    with_client(tmp_path, run, request_timeout=timedelta(seconds=10))
+
+
+# -- without asyncio ---------------------------------------------------------------------------------------------------
+
+
+def test_the_same_without_await(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DANUBE_URL", url)
+    with pydanube.sync.connect() as client:
+        with client.producer("orders") as producer:
+            assert producer.send_many(["0", b"1", "2"]).result(timedelta(seconds=5)).offsets == [0, 1, 2]
+        with client.consumer("orders", subscription="s", type="Shared", start="earliest") as consumer:
+            next(consumer).ack().result(5)
+            next(consumer).nack(delay=timedelta(0))
+            assert sorted(consumer.receive(timeout=timedelta(seconds=5)).offset for _ in range(2)) == [1, 2]
+        with client.reader("orders", end="latest") as reader:
+            assert next(reader).offset == 0
+            assert [message.offset for message in reader] == [1, 2]
+            assert next(reader, None) is None
+        with client.reader("orders", end="latest") as reader:
+            assert sum(map(len, reader.batches())) == 3
+            assert reader.offsets == {None: 3}
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+def test_the_client_logs_what_happens_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with client.producer(TOPIC, send_timeout=0.05) as producer:
+            await producer.send(b"x")
+            door.cut()
+            await until(lambda: not client.connected)
+            await until(lambda: client.connected)
+            await producer.send(b"y")
+            door.stall()
+            dropped = producer.send(b"z")
+            await until(lambda: dropped.done)
+            await asyncio.sleep(0)
+            door.flow()
+            with pytest.raises(pydanube.DanubeError):
+                await producer.flush()
+
+    with caplog.at_level(logging.INFO, logger="pydanube"):
+        with_door(tmp_path, run)
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if "client" in record.name]
+    assert [level for level, text in said if text.startswith("disconnected: ")] == ["WARNING"]
+    assert ("INFO", "connected") in said
+    assert [level for level, text in said if text.startswith("1 messages to /default/orders that nobody")] == [
+        "WARNING"
+    ]
