@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from broker.topic_world import SECOND, Inbox, TopicWorld, batch_of, connected, numbers, publish, subscribed
-from pydanube.base.errors import PolicyInvalid
+from pydanube.base.errors import NodeUnreachable, PolicyInvalid
 from pydanube.broker.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
 from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.wire.batch import Batch
 
 ALL = list(SubscriptionKind)
 SHARED = SubscriptionKind.SHARED
@@ -201,6 +203,44 @@ def test_a_message_stays_while_the_dead_letter_topic_is_down(world: TopicWorld, 
         assert len(world.dead_letters) == 1
         assert inbox.host.known.cursor.floor == 1
         assert inbox.offsets == [0, 0]
+
+    world.run(main())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ALL)
+def test_a_dead_letter_is_published_once_though_the_state_cannot_be_written(
+    world: TopicWorld, kind: SubscriptionKind, when: str
+) -> None:
+    """The state log breaks before the letter is published, or when it is; and it stays broken for long."""
+
+    async def main() -> None:
+        topic, inbox = await handed_out(world, kind, TO_THE_MORGUE, 1)
+        append, down = topic._state_stream.append, True
+
+        def refuse(batch: Batch) -> tuple[Batch, asyncio.Future[None]]:
+            if down:
+                raise NodeUnreachable("away")
+            return append(batch)
+
+        async def publish_and_break(target: str, message: Batch) -> None:
+            world.dead_letters.append((target, message))
+            topic._log._break(NodeUnreachable("away"))
+
+        topic._state_stream.append = refuse  # type: ignore[method-assign]
+        if when == "before":
+            topic._log._break(NodeUnreachable("away"))
+        else:
+            topic._around = replace(topic._around, publish=publish_and_break)
+        inbox.nack(0)
+        await inbox.until(2)
+        inbox.nack(0)
+        await asyncio.sleep(500)
+        assert (len(world.dead_letters), inbox.host.known.cursor.floor) == (int(when == "after"), 0)
+        down = False
+        await asyncio.sleep(100)
+        assert (len(world.dead_letters), inbox.host.known.cursor.floor) == (1, 1)
+        assert inbox.host.known.counts[Cause.DEAD_LETTERED] == 1
 
     world.run(main())
 

@@ -486,17 +486,18 @@ class SubscriptionHost:
     async def _give_up(self, poisoned: Poisoned) -> None:
         generation = self.known.cursor.generation
         try:
-            cause = Cause.POISON
             if poisoned.policy is PoisonPolicy.DEAD_LETTER:
+                self._log.check()  # a letter is published only where it can be recorded that it was
                 batch = await self._batch_at(poisoned.offset)
                 if batch.base_offset > poisoned.offset:
                     self._settle(generation, (poisoned.offset, poisoned.offset), Cause.UNUSED)
                     return  # it was only buffered, and is lost
                 message = batch.slice(poisoned.offset - batch.base_offset, 1)
                 await self._dead_letter(message, poisoned, self.known.name)
-                cause = Cause.DEAD_LETTERED
-            if not self._closed and generation == self.known.cursor.generation:
-                await self.ack(generation, [(poisoned.offset, poisoned.offset)], cause)
+                if not self._closed:  # once it is published only the record of it is tried again
+                    self._settle(generation, (poisoned.offset, poisoned.offset), Cause.DEAD_LETTERED)
+            elif not self._closed and generation == self.known.cursor.generation:
+                await self.ack(generation, [(poisoned.offset, poisoned.offset)], Cause.POISON)
         except Exception as error:  # whatever it is, the message stays and is tried again
             log.warning("subscription %s could not give up offset %d: %s", self.known.name, poisoned.offset, error)
             if not self._closed and generation == self.known.cursor.generation:
@@ -507,7 +508,7 @@ class SubscriptionHost:
         try:
             self.ack(generation, [done], cause)
         except DanubeError as error:
-            log.warning("subscription %s could not step over %s: %s", self.known.name, done, error)
+            log.warning("subscription %s could not record yet that %s is done: %s", self.known.name, done, error)
             self._task(self._settle_later(generation, done, cause))
 
     async def _settle_later(self, generation: int, done: Range, cause: Cause) -> None:
