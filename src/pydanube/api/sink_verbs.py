@@ -5,9 +5,9 @@ Only of the native protocol: a job stages its rows by it.
 
 from __future__ import annotations
 
-from pydanube.api.fields import number, text
+from pydanube.api.fields import flag, number, text
 from pydanube.api.verbs import Caller, Verb
-from pydanube.base.errors import RequestInvalid
+from pydanube.base.errors import RequestInvalid, SinkBlocked
 from pydanube.ledger.sinks import Once, Request, SinkKey, SinkRecord
 from pydanube.wire.objects import Object
 
@@ -40,17 +40,20 @@ async def commit(caller: Caller, fields: Object) -> Object:
 
 
 async def list_sinks(caller: Caller, fields: Object) -> Object:
-    found = caller.service.sinks.listed()[:1_000]
-    return {
-        "sinks": [
-            {"query": each.key.query, "target": each.key.target, "name": each.key.name, **_last(each)} for each in found
-        ]
-    }
+    sinks = caller.service.sinks
+    return {"sinks": [_described(each, sinks.blocked(each.key)) for each in sinks.listed()[:1_000]]}
+
+
+def _described(record: SinkRecord, blocked: SinkBlocked | None) -> Object:
+    key = record.key
+    error = None if blocked is None else str(blocked)
+    return {"query": key.query, "target": key.target, "name": key.name, **_last(record), "error": error}
 
 
 async def forget(caller: Caller, fields: Object) -> Object:
     """The writer may begin anew, or will not come again."""
-    await caller.service.sinks.forget(caller.principal, _key(fields))
+    abandon = flag(fields, "abandon", False)
+    await caller.service.sinks.forget(caller.principal, _key(fields), abandon=abandon)
     return {}
 
 

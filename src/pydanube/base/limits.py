@@ -270,6 +270,10 @@ SINK_PARTS_MAX = 5_000  # partitions of one batch: their record fits one value o
 SINK_REFS_MAX = 500_000  # stretches of staged messages in one batch
 SINK_WINDOW_BYTES = 16 * MIB  # of staged messages on their way to a partition
 SINK_SETTLE_SECONDS = 10.0  # until all that others publish to a partition is confirmed; else the writer tries again
+SINK_BLOCKED_SECONDS = 30.0  # of failing to write a decided batch, after which it is shown as blocked
+SINKS_MAX = 10_000  # writers that a broker remembers; all are compared with a new one
+SINK_KEPT_SECONDS = 90 * 24 * 3600  # how long after its last batch a writer is remembered, so that it may repeat it
+SINK_KEPT_SECONDS_MIN = 7 * 24 * 3600  # the same, where there are too many
 STAGED_SECONDS = 24 * 3600  # how long staged messages stay that nobody commits
 
 # -- pipelines ---------------------------------------------------------------------------------------------------------

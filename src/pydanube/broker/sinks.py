@@ -13,6 +13,7 @@ from asyncio import Future, Task
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,9 @@ from pydanube.base.errors import (
     MetadataInvalid,
     NotReliable,
     RequestInvalid,
+    SinkBlocked,
     SinkExpired,
+    TooManySinks,
     TopicBusy,
     TopicClosed,
     TopicExists,
@@ -34,9 +37,11 @@ from pydanube.base.errors import (
 from pydanube.base.limits import (
     RATE_DEBT_SECONDS_MAX,
     READ_AHEAD_BYTES,
+    SINK_BLOCKED_SECONDS,
     SINK_SETTLE_SECONDS,
     SINK_TEXT_BYTES_MAX,
     SINK_WINDOW_BYTES,
+    SINKS_MAX,
     STAGED_SECONDS,
 )
 from pydanube.base.names import TopicName, parse_topic
@@ -45,7 +50,18 @@ from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.topic import Topic
 from pydanube.broker.turns import Turns
 from pydanube.ledger.sink_inputs import bounded
-from pydanube.ledger.sinks import Once, Part, Ref, Request, SinkKey, SinkRecord, Verdict, judge, read_decision
+from pydanube.ledger.sinks import (
+    Once,
+    Part,
+    Ref,
+    Request,
+    SinkKey,
+    SinkRecord,
+    Verdict,
+    judge,
+    overdue,
+    read_decision,
+)
 from pydanube.ports.metadata import MetadataStore
 from pydanube.wire.batch import Batch
 
@@ -77,6 +93,9 @@ class Sinks:
         self._undone: dict[str, SinkRecord] = {}  # decided and not committed, by digest
         self._unstored: dict[str, int] = {}  # of these, what is not known to be durable; the version it replaces
         self._held: dict[str, dict[str, Topic]] = {}  # what is reserved for them, and where their rows are staged
+        self._failing: dict[str, float] = {}  # of those decided, since when they cannot be written
+        self._blocked: dict[str, SinkBlocked] = {}  # of these, those that need somebody to look at them, and why
+        self._given_up: dict[str, None] = {}  # of these, those that an operator does not want any more
         for key, entry in store.scan(PREFIX):
             record = SinkRecord.decode(entry.value)
             if not record.committed:
@@ -104,6 +123,8 @@ class Sinks:
             topic = await self._topic_of(key)
             if record is not None and _outlived(record, topic):
                 record = None
+            if record is None:
+                await self._make_room()
             others = () if record is not None else self._others(key, topic)
             verdict = judge(record, request, others, query=key.query)
             if verdict is Verdict.NEW:
@@ -111,16 +132,44 @@ class Sinks:
                 await self._finish(key.digest)
                 await _slow_down(targets)
             elif record is not None and (repeated := record.repeated(request)) != record:
+                repeated = replace(repeated, time=self._service.clock.wall())
                 await self._put(repeated, version)  # before it is answered: its next write is not the same
             return verdict
 
-    async def forget(self, principal: Principal, key: SinkKey) -> None:
-        """An operator says that the writer will not come again, or may begin anew."""
+    async def forget(self, principal: Principal, key: SinkKey, *, abandon: bool = False) -> None:
+        """An operator says that the writer will not come again, or may begin anew.
+
+        A batch that is blocked is given up if that is said too: what of it was written is seen, the rest never is.
+        """
+        if abandon and key.digest in self._blocked:
+            self._given_up[key.digest] = None  # whoever waits for it has its turn, and is told
         async with self._turns.of(key.digest):
+            if key.digest in self._given_up:
+                await self._abandon(key)
+                return
             await self._finish(key.digest)
             record, version = self._load(key)
             if record is not None:
-                await self._store.transact([(PREFIX + key.digest, version)], [(PREFIX + key.digest, None)])
+                await self._drop(record, version)
+
+    async def _abandon(self, key: SinkKey) -> None:
+        digest = key.digest
+        with suppress(SinkBlocked):
+            await self._finish(digest)  # until it notices that it is not wanted, or is done after all
+        del self._given_up[digest]
+        record, version = self._load(key)
+        if record is not None:
+            await self._drop(record, version)
+        if digest in self._undone:
+            self._release(digest)
+
+    async def _drop(self, record: SinkRecord, version: int) -> None:
+        key = PREFIX + record.key.digest
+        await self._store.transact([(key, version)], [(key, None)])
+
+    def blocked(self, key: SinkKey) -> SinkBlocked | None:
+        """Why the last batch of the writer cannot be written, if somebody has to look at it."""
+        return self._blocked.get(key.digest)
 
     def check_deletable(self, topic: TopicName) -> None:
         """What is staged there may be decided, and not yet where it belongs."""
@@ -158,7 +207,8 @@ class Sinks:
             for topic in reserved.values():
                 topic.reserve(None)
             raise
-        self._undone[key.digest] = SinkRecord(key, *request, parts=tuple(parts), topic=target)
+        now = self._service.clock.wall()
+        self._undone[key.digest] = SinkRecord(key, *request, parts=tuple(parts), topic=target, time=now)
         self._unstored[key.digest] = version
         self._held[key.digest] = reserved
         self._hold_staged(key.digest, staged)
@@ -190,6 +240,8 @@ class Sinks:
         """All of it is there, or nothing will be: what is there is seen, and everybody may publish."""
         del self._undone[digest]
         self._unstored.pop(digest, None)
+        self._failing.pop(digest, None)
+        self._blocked.pop(digest, None)
         for topic in self._held.pop(digest, {}).values():
             topic.pinned = False
             topic.reserve(None)
@@ -233,6 +285,7 @@ class Sinks:
 
     def _reserve(self, digest: str, part: Part, topic: Topic) -> None:
         topic.reserve(part.offset)
+        topic.blocked = self._blocked.get(digest)
         self._held.setdefault(digest, {})[part.place] = topic
 
     def _roll(self, digest: str) -> Task[None]:
@@ -274,10 +327,22 @@ class Sinks:
                 return staged, await self._decision(staged, request)
             except DanubeError as error:
                 log.warning("a write to %s that was decided waits: %s", record.key.target, error)
-                if isinstance(error, LOST):
-                    raise
+                self._fail(record, error, for_good=isinstance(error, LOST))
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+    def _fail(self, record: SinkRecord, error: DanubeError, *, for_good: bool = False) -> None:
+        """It is tried again for as long as that may help; after some time, everybody who is in its way is told why."""
+        digest, now = record.key.digest, asyncio.get_running_loop().time()
+        since = self._failing.setdefault(digest, now)
+        if for_good or now - since >= SINK_BLOCKED_SECONDS:
+            what = f"batch {record.batch} of query {record.key.query} to {record.key.target} is decided"
+            blocked = self._blocked[digest] = SinkBlocked(f"{what} and cannot be written: {error}")
+            for part in record.parts:
+                if part.place in self._held.get(digest, {}):
+                    self._held[digest][part.place].blocked = blocked
+            if for_good or digest in self._given_up:
+                raise blocked from error
 
     async def _conclude(self, digest: str, record: SinkRecord) -> None:
         """It is durable that all rows are there. Before that nobody publishes behind them: see `_rows_from`."""
@@ -315,6 +380,7 @@ class Sinks:
                 return log.warning("%s was deleted; %d rows that were decided for it are gone", part.place, part.rows)
             except DanubeError as error:
                 log.warning("%s: rows that were decided are not all there yet: %s", part.place, error)
+                self._fail(self._undone[digest], error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
@@ -351,8 +417,25 @@ class Sinks:
             await asyncio.sleep(TIDY_SECONDS)
             await self.tidy()
 
+    async def _make_room(self) -> None:
+        """For one more writer."""
+        if len(self.listed()) >= SINKS_MAX:
+            await self._forget_old()
+        if len(self.listed()) >= SINKS_MAX:
+            raise TooManySinks(f"{SINKS_MAX} writers are remembered, and each has written lately")
+
+    async def _forget_old(self) -> None:
+        """Writers that have not come for long: what they repeat from now on is written again."""
+        for record in overdue(self.listed(), self._service.clock.wall()):
+            async with self._turns.of(record.key.digest):
+                current, version = self._load(record.key)
+                if current == record:
+                    await self._drop(record, version)
+
     async def tidy(self) -> None:
-        """Staging topics of plain writes that never were decided: what was staged has grown old, and nobody comes."""
+        """Old records, and staging topics of writes that never were decided: what was staged has grown old."""
+        with suppress(DanubeError):
+            await self._forget_old()
         for opened in self._service.opened():
             digest = opened.name.name.removeprefix(STAGING)
             if opened.name.namespace != SYSTEM or digest == opened.name.name or not isinstance(opened.topic, Topic):
@@ -427,6 +510,8 @@ async def _settled(topic: Topic) -> int:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SINK_SETTLE_SECONDS
     while topic.reserved:
+        if topic.blocked is not None:
+            raise SinkBlocked(*topic.blocked.args)
         if loop.time() >= deadline:
             raise TopicBusy(f"{topic.name} is being written by another job")
         await asyncio.sleep(0.01)

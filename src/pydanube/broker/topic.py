@@ -18,6 +18,7 @@ from pydanube.base.errors import (
     DanubeError,
     OffsetNotConfirmed,
     PolicyInvalid,
+    SinkBlocked,
     SubscriptionKindDiffers,
     SubscriptionNotFound,
     TopicBusy,
@@ -89,6 +90,7 @@ class Topic:
         self.subscriptions: dict[str, SubscriptionHost] = {}
         self.taken = Traffic()  # published here
         self.reserved = False  # somebody writes rows that are to be seen at once, and nobody else may
+        self.blocked: SinkBlocked | None = None  # why that does not come to an end
         self.pinned = False  # somebody needs what is here, however old it grows
         self.failed = 0  # batches of them that did not become durable as they were
         self.ledger: ManagedLedger
@@ -216,6 +218,8 @@ class Topic:
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
         """Appends a batch, once: a batch that came before is answered with the offset it has (§13)."""
         self._check_certain()
+        if self.blocked is not None:
+            raise SinkBlocked(*self.blocked.args)
         if self.reserved:
             raise TopicBusy(f"{self.name} is being written by a job that commits its rows at once")
         batch.check_published()
@@ -238,6 +242,7 @@ class Topic:
         """From now on only `append_reserved` writes, and nothing from `offset` on is seen; None ends it."""
         self.reserved, self.ledger.hidden_from = offset is not None, offset
         if offset is None:
+            self.blocked = None
             self._changed(None)
 
     @property

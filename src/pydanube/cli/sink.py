@@ -13,7 +13,7 @@ from pydanube.client import Client
 
 ANY_TOPIC = "*"
 LISTED_MAX = 1_000  # more are not shown
-_COLUMNS = ("query", "target", "name", "batch", "committed", "run", "source")
+_COLUMNS = ("query", "target", "name", "batch", "committed", "run", "source", "error")
 
 
 @click.group(cls=Noun, epilog="Example: danube sink list")
@@ -27,7 +27,9 @@ def sink() -> None:
 async def list_sinks(client: Client, output: Output) -> None:
     """Writers that the broker remembers, at most 1,000, with the last batch of each.
 
-    A batch that is not committed is decided, and being written. `source` is where its input ends.
+    A batch that is not committed is decided, and being written. `source` is where its input ends. `error` says why a
+    decided batch cannot be written: its topics take nothing else until that is mended, or until it is given up with
+    `danube sink forget --abandon`.
     """
     output.rows((await client.ask("sink.list", {}))["sinks"], _COLUMNS)
 
@@ -36,10 +38,13 @@ async def list_sinks(client: Client, output: Output) -> None:
 @click.argument("query")
 @click.argument("target")
 @click.option("--name", default="", help="Its writeName, if it has one.")
+@click.option("--abandon", is_flag=True, help="Give up a batch that cannot be written. What of it was written stays.")
 @printed
 @destructive
 @connected
-async def forget(client: Client, output: Output, agreement: Agreement, query: str, target: str, name: str) -> None:
+async def forget(
+    client: Client, output: Output, agreement: Agreement, query: str, target: str, name: str, abandon: bool
+) -> None:
     """Forget a writer, as `list` shows it: it may begin anew, and what it repeats is written again.
 
     TARGET is a topic, or * for a writer whose rows name their topics.
@@ -49,5 +54,5 @@ async def forget(client: Client, output: Output, agreement: Agreement, query: st
     if len(found) < LISTED_MAX and not any(known.items() <= each.items() for each in found):
         raise RequestInvalid(f"no writer {query} of {known['target']} is known; `danube sink list` shows them")
     if agreement.given(output, f"forget what {query} has written to {known['target']}", **known):
-        await client.ask("sink.forget", known)
+        await client.ask("sink.forget", known | {"abandon": abandon})
         output.done(f"forgot what {query} has written to {known['target']}", **known)

@@ -14,7 +14,15 @@ from enum import Enum
 from typing import NamedTuple
 
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
-from pydanube.base.limits import SINK_PARTS_MAX, SINK_REFS_MAX, SINK_REPEATS_MAX, SINK_TEXT_BYTES_MAX
+from pydanube.base.limits import (
+    SINK_KEPT_SECONDS,
+    SINK_KEPT_SECONDS_MIN,
+    SINK_PARTS_MAX,
+    SINK_REFS_MAX,
+    SINK_REPEATS_MAX,
+    SINK_TEXT_BYTES_MAX,
+    SINKS_MAX,
+)
 from pydanube.ledger.sink_inputs import reads_again, same, short
 
 
@@ -91,6 +99,7 @@ class SinkRecord:
     parts: tuple[Part, ...] = ()  # until it is committed
     topic: int | None = None  # the id of its target; None if rows name theirs, or there was none yet
     repeats: tuple[Repeat, ...] = ()  # the last runs that came with this batch again
+    time: int = 0  # when it was decided, or last repeated, in microseconds; 0 if that is not known
 
     def finished(self) -> SinkRecord:
         return replace(self, committed=True, parts=())
@@ -122,6 +131,7 @@ class SinkRecord:
             "parts": self.parts,
             "topic": self.topic,
             "repeats": self.repeats,
+            "time": self.time,
         }
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -143,9 +153,18 @@ class SinkRecord:
                 ),
                 None if found.get("topic") is None else int(found["topic"]),
                 tuple(Repeat(str(run), int(decision)) for run, decision in found.get("repeats", ())),
+                int(found.get("time", 0)),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise MetadataDamaged(f"the record of a writer cannot be read: {error!r}") from None
+
+
+def overdue(records: Iterable[SinkRecord], now: int) -> list[SinkRecord]:
+    """Those that need not be remembered any more: finished long ago, or not so long where there are too many."""
+    finished = sorted((each for each in records if each.committed), key=lambda each: each.time)
+    beyond = len(finished) - SINKS_MAX
+    ages = (SINK_KEPT_SECONDS_MIN if place < beyond else SINK_KEPT_SECONDS for place in range(len(finished)))
+    return [each for each, age in zip(finished, ages, strict=True) if 0 < each.time < now - age * 1_000_000]
 
 
 def judge(

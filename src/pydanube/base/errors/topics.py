@@ -248,6 +248,25 @@ class SinkConflict(DanubeError):
     )
 
 
+class TooManySinks(DanubeError):
+    """The broker remembers as many writers that write exactly once as it can, and all have written lately."""
+
+    code = "too_many_sinks"
+    blame = "caller"
+    help = "Let queries keep their checkpoints, and `danube sink forget` writers that will not come again."
+
+
+class SinkBlocked(DanubeError):
+    """A batch that was decided cannot be written, so its topics take no other messages."""
+
+    code = "sink_blocked"
+    blame = "environment"
+    help = (
+        "See `danube sink list` for the cause and mend it: the batch is then written by itself. If its staged rows are "
+        "lost, give it up with `danube sink forget --abandon`."
+    )
+
+
 class SinkExpired(DanubeError):
     """What a writer has staged for a batch is not there any more, so the batch cannot be committed."""
 

@@ -1,0 +1,167 @@
+"""Batches that were decided and cannot be written: never silent, and an operator has a way out. And old records go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.sink_world import KEY, OTHER, TOPIC, Job, message, rows_of, seen, started
+from pydanube.base.errors import DiskFailed, SinkBlocked, SinkExpired, TooManySinks
+from pydanube.broker import sinks as module
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.sinks import Sinks, staging_topic
+from pydanube.broker.standalone import Broker
+from pydanube.broker.topic import Topic
+from pydanube.ledger import sinks as core
+from pydanube.ledger.sinks import Once, Request, SinkKey, SinkRecord, Verdict, overdue
+from tier.broker_world import in_loop, topic_of
+
+DAY = 24 * 3600 * 1_000_000
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - it does not tell, it is asked
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """While it is not empty, what was staged is lost for whoever has decided."""
+    real, why = Sinks._decided, list[str]()
+
+    async def decided(sinks: Sinks, record: SinkRecord) -> Any:
+        if why:
+            monkeypatch.setattr(Sinks, "_decision", gone)
+        return await real(sinks, record)
+
+    decision = Sinks._decision
+
+    async def gone(sinks: Sinks, staged: Topic, request: Request) -> Any:
+        if why and staged.name == staging_topic(KEY):
+            raise SinkExpired(why[0])
+        return await decision(sinks, staged, request)
+
+    monkeypatch.setattr(Sinks, "_decided", decided)
+    return why
+
+
+async def publish(broker: Broker, topic: str, text: str) -> None:
+    await (await topic_of(broker, topic)).publish(message(text)).confirmed
+
+
+@in_loop
+async def test_a_decided_batch_whose_rows_are_lost_says_so_until_it_is_given_up(
+    tmp_path: Path, lost: list[str]
+) -> None:
+    async with started(tmp_path) as broker:
+        sinks = broker.service.sinks
+        await publish(broker, TOPIC, "before")
+        lost.append("the staged rows are not there")
+        with pytest.raises(SinkBlocked, match="batch 0 of query query to /default/out is decided") as told:
+            await Job(broker).write(0, {TOPIC: rows_of("a", 4)})
+        assert not told.value.retriable
+        with pytest.raises(SinkBlocked, match="the staged rows are not there"):
+            await publish(broker, TOPIC, "refused")
+        with pytest.raises(SinkBlocked):
+            await Job(broker, key=SinkKey("another", TOPIC)).write(0, {TOPIC: rows_of("b", 4)})
+    async with started(tmp_path) as broker:
+        sinks = broker.service.sinks
+        await until(lambda: sinks.blocked(KEY) is not None)
+        with pytest.raises(SinkBlocked):
+            await publish(broker, TOPIC, "refused after a restart too")
+        with pytest.raises(SinkBlocked):
+            await sinks.forget(ANONYMOUS, KEY)
+        await sinks.forget(ANONYMOUS, KEY, abandon=True)
+        assert (sinks.blocked(KEY), sinks.listed()) == (None, [])
+        lost.clear()
+        await publish(broker, TOPIC, "after")
+        assert await Job(broker, "run-2").write(1, {TOPIC: rows_of("c", 2)}) is Verdict.NEW
+        assert await seen(broker) == ["before", "after", "c0", "c1"]
+
+
+@in_loop
+@pytest.mark.parametrize("way_out", ["mended", "abandoned"])
+async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_goes_on_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way_out: str
+) -> None:
+    monkeypatch.setattr(module, "SINK_BLOCKED_SECONDS", 0.2)
+    real, failing = module._staged_batches, True
+
+    async def unreadable(*arguments: Any) -> AsyncIterator[Any]:
+        async for batch in real(*arguments):
+            if failing:
+                raise DiskFailed("a sector cannot be read")
+            yield batch
+
+    monkeypatch.setattr(module, "_staged_batches", unreadable)
+    async with started(tmp_path) as broker:
+        sinks = broker.service.sinks
+        writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 4), OTHER: rows_of("b", 1)}))
+        await until(lambda: sinks.blocked(KEY) is not None)
+        for place in (TOPIC, OTHER):
+            with pytest.raises(SinkBlocked, match="a sector cannot be read"):
+                await publish(broker, place, "refused")
+        if way_out == "mended":
+            failing = False
+            assert await writing is Verdict.NEW
+            assert await seen(broker) == rows_of("a", 4)
+        else:
+            await sinks.forget(ANONYMOUS, KEY, abandon=True)
+            with pytest.raises(SinkBlocked):
+                await writing
+            assert await seen(broker) == []
+        assert sinks.blocked(KEY) is None
+        await publish(broker, TOPIC, "after")
+
+
+@in_loop
+async def test_a_batch_that_is_not_blocked_cannot_be_abandoned(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker:
+        await Job(broker).write(0, {TOPIC: rows_of("a", 4)})
+        await broker.service.sinks.forget(ANONYMOUS, KEY, abandon=True)
+        assert await seen(broker) == rows_of("a", 4)
+        assert broker.service.sinks.listed() == []
+
+
+# -- the end of records ------------------------------------------------------------------------------------------------
+
+
+def record(query: str, time: int, *, committed: bool = True) -> SinkRecord:
+    return SinkRecord(SinkKey(query, TOPIC), Once.STREAM, "run", 1, "", 1, committed, time=time)
+
+
+def test_a_writer_is_remembered_for_ninety_days_after_its_last_batch() -> None:
+    records = [record("old", 1), record("unfinished", 1, committed=False), record("later", 5 * DAY)]
+    assert overdue(records, 90 * DAY + 1) == []
+    assert [each.key.query for each in overdue(records, 90 * DAY + 2)] == ["old"]
+
+
+def test_where_there_are_too_many_the_oldest_go_after_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "SINKS_MAX", 2)
+    records = [record(str(day), day * DAY) for day in (3, 1, 2, 4)]
+    assert [each.key.query for each in overdue(records, 8 * DAY + 1)] == ["1"]
+    assert [each.key.query for each in overdue(records, 30 * DAY)] == ["1", "2"]
+
+
+@in_loop
+async def test_old_records_go_by_themselves_and_one_writer_too_many_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (module, core):
+        monkeypatch.setattr(place, "SINKS_MAX", 2)
+    async with started(tmp_path) as broker:
+        for number in range(2):
+            await Job(broker, key=SinkKey(f"query-{number}", TOPIC, str(number))).write(0, {TOPIC: ["x"]})
+        with pytest.raises(TooManySinks):
+            await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]})
+        assert await Job(broker, key=SinkKey("query-0", TOPIC, "0")).write(1, {TOPIC: ["z"]}) is Verdict.NEW
+        monkeypatch.setattr(core, "SINK_KEPT_SECONDS", -1)
+        assert await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]}) is Verdict.NEW
+        assert [each.key.query for each in broker.service.sinks.listed()] == ["one more"]
+        await broker.service.sinks.tidy()
+        assert broker.service.sinks.listed() == []
