@@ -180,7 +180,9 @@ def test_bodies_of_all_connections_share_one_bound(tmp_path: Path, monkeypatch: 
     with_http(tmp_path, story)
 
 
-def test_too_many_requests_at_a_time_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_requests_at_a_time_are_refused_but_probes_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "HTTP_REQUESTS_MAX", 1)
 
     async def story(server: Server, http: Http) -> None:
@@ -189,7 +191,9 @@ def test_too_many_requests_at_a_time_are_refused(tmp_path: Path, monkeypatch: py
         while not server._listener.web.serving:  # noqa: ASYNC110
             await asyncio.sleep(0)
         other = await Http.connect(server)
-        busy = await other.ask("GET", "/healthz")
+        for probe in ("/healthz", "/readyz", "/metrics"):
+            assert (await other.ask("GET", probe)).status == 200
+        busy = await other.ask("GET", "/api/v1/broker")
         assert (busy.status, busy.json["code"], busy.headers["retry-after"]) == (503, "http_busy", "1")
         await other.close()
 
@@ -354,5 +358,26 @@ def test_requests_behind_one_another_are_served_one_in_a_turn_so_that_others_com
         for _ in range(500):
             assert (await http.reply()).status == 200
         await other.close()
+
+    with_http(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("said", "answered"),
+    [
+        (b"hello\r\n", b"Danube speaks"),
+        (b"INVALID CONNECTION PREFACE\r\n\r\n", b""),
+        (b"PRI * HTTP/3.0\r\n\r\n", b""),
+        (b"BREW /pot HTTP/1.1\r\nHost: danube\r\n\r\n", b"HTTP/1.1 501"),
+    ],
+)
+def test_what_is_no_protocol_of_this_port_is_told_so_in_words_only_where_nobody_takes_them_for_frames(
+    tmp_path: Path, said: bytes, answered: bytes
+) -> None:
+    async def story(server: Server, http: Http) -> None:
+        http.writer.write(said)
+        found = await asyncio.wait_for(http.reader.read(), 10)
+        assert found.startswith(answered)
+        assert bool(found) == bool(answered)
 
     with_http(tmp_path, story)

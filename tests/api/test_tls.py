@@ -279,7 +279,7 @@ def test_one_connection_too_many_is_told_so_through_tls(tmp_path: Path, run: Run
                     await pydanube.connect(server.url, ca_file=ca_file).open()
                 context = ssl.create_default_context(cafile=authority.file)
                 reader, writer = await asyncio.open_connection(*server.address, ssl=context)
-                writer.write(b"GET /healthz HTTP/1.1\r\nHost: danube\r\n\r\n")
+                writer.write(b"GET /api/v1/broker HTTP/1.1\r\nHost: danube\r\n\r\n")
                 answer = await reader.read()
                 assert answer.startswith(b"HTTP/1.1 503")
                 assert b"too_many_connections" in answer

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hpack import Decoder
 
+from pydanube.api import turns as turns_module
 from pydanube.api.grpc import connection as module
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.connection import GrpcConnection
 from pydanube.api.grpc.messages import message_class
 from pydanube.api.grpc.reflection import ReflectionService
+from pydanube.api.turns import Turns
 from pydanube.broker.intake import Intake
 from pydanube.wire.http2.frames import PREFACE, WINDOW_BYTES, Kind
 from pydanube.wire.http2.grpc import Status, framed
@@ -30,6 +33,7 @@ class Socket:
 
     def __init__(self) -> None:
         self.written = b""
+        self.reading = True
         self.next: Future[None] = asyncio.get_running_loop().create_future()
 
     def writelines(self, parts: list[bytes]) -> None:
@@ -39,6 +43,12 @@ class Socket:
 
     def is_closing(self) -> bool:
         return False
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
 
 class Client:
@@ -70,6 +80,11 @@ class Client:
         fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"a")]
         self.say(headers(stream, [*fields, (b"content-type", b"application/grpc"), *more], end=False))
 
+    async def settled(self) -> None:
+        """Until it has had all its turns."""
+        while self.connection.lagging:  # noqa: ASYNC110 - of this loop
+            await asyncio.sleep(0)
+
     def received(self, stream: int) -> int:
         return sum(len(f.payload) for f in frames_of(self.socket.written) if (f.kind, f.stream) == (Kind.DATA, stream))
 
@@ -82,7 +97,7 @@ class Client:
 
 
 def face() -> Any:
-    return SimpleNamespace(held=0, service=SimpleNamespace(intake=Intake()), forget=lambda gone: None)
+    return SimpleNamespace(held=0, turns=Turns(), service=SimpleNamespace(intake=Intake()), forget=lambda gone: None)
 
 
 def test_questions_of_a_client_that_reads_no_answers_wait_and_it_may_send_no_more() -> None:
@@ -92,6 +107,7 @@ def test_questions_of_a_client_that_reads_no_answers_wait_and_it_may_send_no_mor
         client.begin(1, REFLECTION)
         count = WINDOW_BYTES // len(QUESTION)
         client.say(*[data(1, QUESTION * 100) for _ in range(count // 100)], data(1, QUESTION * (count % 100)))
+        await client.settled()
         assert 0 < len(client.served) < count // 10
         assert client.received(1) == WINDOW_BYTES
         assert client.granted(1) == 0
@@ -106,8 +122,10 @@ def test_questions_that_wait_are_answered_in_turn_when_the_client_reads() -> Non
         client = Client(shared)
         client.begin(1, REFLECTION)
         client.say(data(1, QUESTION * 200, end=True))
+        await client.settled()
         assert 0 < len(client.served) < 200
         client.say(window_update(1, 1 << 30))
+        await client.settled()
         assert len(client.served) == 200
         assert client.ended_with(Status.OK)
         assert shared.held == 0
@@ -199,3 +217,60 @@ def test_a_stream_of_questions_may_be_silent_between_them(monkeypatch: pytest.Mo
         assert len(client.served) == 2
 
     asyncio.run(run())
+
+
+# -- requests that are no calls ----------------------------------------------------------------------------------------
+
+
+def statuses(client: Client, stream: int) -> list[bytes]:
+    blocks = [f.payload for f in frames_of(client.socket.written) if (f.kind, f.stream) == (Kind.HEADERS, stream)]
+    return [dict(Decoder().decode(block, raw=True))[b":status"] for block in blocks]
+
+
+@pytest.mark.parametrize("method", [b"POST", b"HEAD"])
+def test_a_request_that_is_no_call_is_answered_when_it_is_whole_and_nothing_of_it_is_kept(method: bytes) -> None:
+    async def story() -> None:
+        client = Client(face())
+        fields = [(b":method", method), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"a")]
+        client.say(headers(1, fields, end=False))
+        for _ in range(40):  # more than a window
+            client.say(data(1, bytes(16_000)))
+        assert not statuses(client, 1)
+        assert client.granted(1) >= 30 * 16_000
+        client.say(data(1, b"", end=True))
+        assert statuses(client, 1) == [b"415"]
+        assert (client.received(1) > 0) == (method != b"HEAD")
+        assert not client.connection._declined
+
+    asyncio.run(story())
+
+
+def test_a_request_that_is_no_call_and_not_as_long_as_it_says_is_malformed() -> None:
+    async def story() -> None:
+        client = Client(face())
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"a")]
+        client.say(headers(1, [*fields, (b"content-length", b"1")], end=False), data(1, b"more", end=True))
+        assert not statuses(client, 1)
+        assert (Kind.RST_STREAM, 1) in {(f.kind, f.stream) for f in frames_of(client.socket.written)}
+        assert not client.connection._declined
+
+    asyncio.run(story())
+
+
+def test_messages_of_one_stream_are_served_a_few_at_a_time_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "TURN_SECONDS", 0.0)  # after every step others have their turn
+
+    async def story() -> None:
+        client = Client(face())
+        client.begin(1, REFLECTION)
+        client.say(window_update(1, 1 << 30))
+        client.say(data(1, QUESTION * 100))
+        assert len(client.served) < 100
+        assert client.connection.lagging
+        assert not client.socket.reading
+        client.say(data(1, QUESTION, end=True))
+        await client.settled()
+        assert len(client.served) == 101
+        assert client.socket.reading
+
+    asyncio.run(story())

@@ -161,3 +161,24 @@ def test_a_compressed_batch_of_the_largest_size_goes_through() -> None:
         batch = Batch.parse(build([payload], publish_time=NOW, codec=codec).to_bytes())
         assert batch.codec == codec
         assert batch.payloads() == [payload]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("payloads", [[b"x" * 1000, None, b""], [b"x" * 1000], [b"abc"] * 1000])
+def test_the_largest_payload_is_judged_by_the_offsets_alone(codec: Codec, payloads: list[bytes | None]) -> None:
+    batch = build(payloads, publish_time=NOW, codec=codec, attributes=[{"a": "b"}] * len(payloads))
+    largest = max(len(payload or b"") for payload in payloads)
+    assert batch.payloads_within(largest)
+    assert not batch.payloads_within(largest - 1)
+    assert batch._packed is None, "nothing is kept"
+
+
+def test_of_a_zstd_bomb_only_the_offsets_are_unpacked() -> None:
+    batch = build([bytes(15 * MIB)], publish_time=NOW, codec=Codec.ZSTD)
+    tracemalloc.start()
+    try:
+        assert not batch.payloads_within(1 * MIB)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 * MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from struct import pack
 
 import pytest
@@ -43,3 +44,16 @@ def test_flags_and_bitmaps_are_inverse(flags: list[bool]) -> None:
     bits = lanes.bits_of(text)
     assert [bits >> row & 1 == 1 for row in range(len(flags))] == flags
     assert lanes.flags_of(bits, len(flags)) == text
+
+
+@given(st.lists(st.integers(0, 1 << 30), min_size=1).map(sorted), st.integers(0, 1 << 24))
+def test_steps_are_within_what_the_largest_of_them_is(values: list[int], most: int) -> None:
+    largest = max((after - before for before, after in pairwise(values)), default=0)
+    assert lanes.steps_within(b"xx" + packed(values) + b"yy", 2, len(values), most) == (largest <= most)
+
+
+@pytest.mark.parametrize("at", [1, 8191, 8192, 8193, 16384, 19_999])
+def test_one_large_step_is_found_wherever_it_is(at: int) -> None:
+    values = [value + 100 * (value >= at) for value in range(20_000)]
+    assert lanes.steps_within(packed(values), 0, len(values), 101)
+    assert not lanes.steps_within(packed(values), 0, len(values), 100)

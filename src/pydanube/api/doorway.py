@@ -13,14 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from pydanube.api.http.connection import HttpConnection
-from pydanube.api.http.problem import problem
 from pydanube.api.tcp.connection import NativeConnection
 from pydanube.api.tls import TLS_FIRST, secure
 from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, TlsFailed, TooManyConnections
-from pydanube.base.limits import HELLO_SECONDS, LINGER_SECONDS, SEND_BUFFER_BYTES_MAX
+from pydanube.base.limits import HELLO_SECONDS, HTTP_LINE_BYTES_MAX, LINGER_SECONDS, SEND_BUFFER_BYTES_MAX
 from pydanube.wire.commands import Closed
 from pydanube.wire.frames import PREFACE
-from pydanube.wire.http1 import METHODS, response
+from pydanube.wire.http1 import METHODS
 from pydanube.wire.http2.frames import PREFACE as HTTP2_PREFACE
 
 if TYPE_CHECKING:
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _HTTP = tuple(f"{method} ".encode() for method in METHODS)
 _KNOWN = (PREFACE, HTTP2_PREFACE, *_HTTP)
-_METHOD = re.compile(rb"[A-Z]{1,16}")  # any: one that is not served is told so as HTTP says it
-_REQUEST = re.compile(_METHOD.pattern + b" ")
+_REQUEST = re.compile(rb"[A-Z]{1,16} [!-~]+ HTTP/1\.[01]\r\n")  # a method that is not served is told so as HTTP says it
+_WORD = re.compile(rb"[A-Z]{1,16} ")
+_BEGINNING = re.compile(rb"[A-Z]{1,16}(?: [ -~]{0,%d}\r?)?" % HTTP_LINE_BYTES_MAX)  # of one
 _SNIFFED_BYTES = max(map(len, _KNOWN))
 # A look comes once in half a keepalive.
 _ASKED_LOOKS = 2  # in silence, before the peer is asked
@@ -182,11 +182,13 @@ class Doorway(asyncio.Protocol):
         if len(first) < _SNIFFED_BYTES and not first.startswith(_KNOWN):
             return
         error = TooManyConnections(f"there are {len(self._listener.connections)}")
+        if first.startswith(_HTTP):
+            self._http = HttpConnection(self._listener.web, self._transport, refusal=error)
+            self._receive, self._first = self._http.receive, b""
+            self._http.receive(first)
+            return
         if first.startswith(PREFACE):
             self._transport.writelines(Closed.of(error).encode())
-        elif first.startswith(_HTTP):
-            status, content, content_type, headers = problem(error)
-            self._transport.write(response(status, content, content_type, headers, keep_alive=False))
         self._receive, self._first = _ignore, b""
         self._transport.close()
 
@@ -230,21 +232,22 @@ class Doorway(asyncio.Protocol):
         first = self._first = self._first + data
         if first.startswith(PREFACE) and self._listener.serves_data:
             listener = self._listener
-            self._native = NativeConnection(listener.service, self._transport, listener.welcome, listener.unfinished)
+            self._native = NativeConnection(
+                listener.service, self._transport, listener.welcome, listener.unfinished, listener.web.door.turns
+            )
             self._receive, self._first = self._native_bytes, b""
             self._native_bytes(first)
         elif first.startswith(HTTP2_PREFACE):
             self._native = self._listener.grpc.connect(self._transport, admin_only=not self._listener.serves_data)
             self._receive, self._first = self._native_bytes, b""
             self._native_bytes(first)
-        elif _REQUEST.match(first) and not HTTP2_PREFACE.startswith(first):
+        elif first.startswith(_HTTP) or _REQUEST.match(first):
             self._http = HttpConnection(self._listener.web, self._transport)
             self._receive, self._first = self._http_bytes, b""
             self._http_bytes(first)
-        elif len(first) >= _SNIFFED_BYTES or not (
-            _METHOD.fullmatch(first) or any(known.startswith(first) for known in _KNOWN)
-        ):
-            self._transport.write(b"Danube speaks its native protocol, gRPC and HTTP/1 here.\r\n")
+        elif not _BEGINNING.fullmatch(first) and not any(known.startswith(first) for known in _KNOWN):
+            if not _WORD.match(first):  # else it is another version of HTTP, which would read this as a frame
+                self._transport.write(b"Danube speaks its native protocol, gRPC and HTTP/1 here.\r\n")
             self._transport.close()
 
     def _native_bytes(self, data: bytes) -> None:
@@ -269,6 +272,10 @@ class Doorway(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         """Whoever has not said what it wants by now wants nothing."""
+        spoken = self._native or self._http
+        if spoken is not None and spoken.greeted:
+            self._greeted()  # it was behind when it said so
+            return
         self._timer = None
         self._listener.greeted(self)
         if self._http is not None:

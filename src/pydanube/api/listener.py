@@ -126,9 +126,11 @@ class Listener:
         self.greeting.pop(doorway, None)
 
     def linger(self, doorway: Doorway) -> bool:
-        """Whether one that is not admitted may stay until it was told so."""
+        """Whether one that is not admitted may stay until it was told so. Of too many, the longest there goes."""
         if len(self._lingering) >= CONNECTIONS_LINGERING_MAX:
-            return False
+            oldest = next(iter(self._lingering))
+            self.forget(oldest)
+            oldest.abort()
         if self.certificate is not None:
             if self._handshakes >= REFUSED_HANDSHAKES_MAX:
                 return False

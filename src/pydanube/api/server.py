@@ -67,7 +67,8 @@ class Server:
         self._metrics = Metrics(self._broker.service)
         self._watch = LoopWatch(asyncio.get_running_loop())
         door = Door(self._broker.service, self._broker.clock, self._describe, self._in_force, KeptPage(self._exported))
-        web, grpc = Web(make_router(), door, self._names()), GrpcEntrance(self._broker.service, self._grpc_urls)
+        web = Web(make_router(), door, self._names())
+        grpc = GrpcEntrance(self._broker.service, self._grpc_urls, door.turns)
         self._listener = self._make_listener(web, grpc)
         self._admin = self._make_listener(web, grpc, serves_data=False)
         try:
@@ -128,6 +129,10 @@ class Server:
     @property
     def url(self) -> str:
         return f"danube{'s' if self.settings.certificate else ''}://{HostPort(*self.address)}"
+
+    def load(self) -> None:
+        """What would otherwise be loaded with the first connection that needs it, while others wait."""
+        self._listener.grpc.load()
 
     def reload(self) -> None:
         """Reads a certificate that has changed; nothing else changes without a restart."""
@@ -239,6 +244,7 @@ async def serve(loaded: Loaded) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _begin_to_stop, stopped)
     address = await server.start()
+    server.load()
     _collect_seldom()
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     if config.ready_file is not None:

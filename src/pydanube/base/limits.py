@@ -134,6 +134,8 @@ UNCONFIRMED_BYTES_MIN = 64 * KIB  # what one connection may have on its way, how
 HELLO_FRAME_BYTES_MAX = 4 * KIB  # before WELCOME nobody is known, and ten thousand may be half way through a hello
 CONTROL_BYTES_MAX = 64 * KIB  # the body of a control frame; it is decoded on the loop
 FRAME_BYTES_MIN = 128 * KIB  # the least a broker may announce: a control frame, or a batch worth sending
+REQUEST_VALUES_MAX = 8_192  # of a request: a control body can be all numbers of one digit, and each takes its time
+JSON_OBJECTS_MAX = 4_096  # of a request: a thousand messages with their attributes are half of it
 JSON_DEPTH_MAX = 16  # of a control body; far from what a stack holds
 VERB_BYTES_MAX = 64
 KEEPALIVE_SECONDS_MAX = 3600  # a side that is gone is noticed within two hours at the latest
@@ -194,12 +196,23 @@ SWEEP_CONNECTIONS = 32  # looked at in one turn: ten thousand idle ones are neve
 ADDRESS_BYTES_MAX = 300  # a host of 253 and a port, with room for brackets and a zone
 CERTIFICATE_LOOK_SECONDS = 5.0  # how often the files of a certificate are looked at
 
+# -- turns of the loop -------------------------------------------------------------------------------------------------
+TURN_SECONDS = 0.002  # that a connection works off what it was sent, before others have their turn
+REQUESTS_BEGUN_PER_TURN = 4  # of all connections: most take a tenth of a millisecond, a large answer some
+FRAMES_AT_ONCE = 32  # of the native protocol, between two looks at the clock
+FRAMES_AT_ONCE_BYTES = 16 * KIB  # the same: a frame of acks that is larger takes a millisecond
+HTTP_CHUNKS_AT_ONCE = 256  # of a body, likewise
+GRPC_MESSAGES_AT_ONCE = 32  # of one stream, likewise
+
 # -- HTTP/2 ----------------------------------------------------------------------------------------------------------
 HTTP2_STREAMS_MAX = 1024  # open at once on one connection; each consumer of a client holds one
-HTTP2_HEADER_LIST_BYTES_MAX = 8 * KIB  # announced, as gRPC servers do; a request with more is reset, and nothing else
+HTTP2_HEADER_LIST_BYTES_MAX = 12 * KIB  # announced, more than most gRPC servers do; a request with more is reset
 HTTP2_HEADER_LIST_BYTES_READ = 16 * KIB  # decoded at most, in a few milliseconds; beyond it the connection ends
 HTTP2_HEADER_BLOCK_BYTES_MAX = 16 * KIB  # of one HEADERS with its CONTINUATIONs, before it is decoded
 HTTP2_CONTINUATIONS_MAX = 16  # of one header block; empty ones would otherwise go on for ever
+HTTP2_HEADER_BYTES_PER_WORK = 16  # of a block that has to be decoded: as dear as a frame, about 5 µs
+HTTP2_DATA_BYTES_PER_WORK = 256  # of a body: it may be cut into messages of five bytes
+HTTP2_WORK_AT_ONCE = 64  # frames, or as much: at most a millisecond or two between two looks at the clock
 HTTP2_HEADER_TABLE_RESIZES_MAX = 2  # at the start of one block; RFC 7541 (4.2) knows no use for more
 HTTP2_HEADER_MEMO_BLOCKS_MAX = 64  # blocks of one connection whose headers are remembered; one per method and metadata
 HTTP2_HEADER_MEMO_BLOCK_BYTES_MAX = 512  # longer blocks are decoded each time

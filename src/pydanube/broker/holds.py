@@ -207,7 +207,7 @@ class Opened:
     def check_messages(self, batch: Batch) -> None:
         """Raises if one of them is larger than the topic takes."""
         limit = self.policies.message_bytes_max
-        if limit is not None and batch.raw_bytes > limit and _largest(batch) > limit:
+        if limit is not None and not batch.payloads_within(limit):
             raise MessageTooLarge(f"{self.name} takes messages of at most {limit} bytes")
 
     def admit(self, bytes: int) -> None:
@@ -251,8 +251,3 @@ def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
         unused_subscription_seconds=policies.unused_subscription_seconds,
         table=DELTA if policies.table == DELTA else None,
     )
-
-
-def _largest(batch: Batch) -> int:
-    """Bytes of its largest payload. Only asked of batches that may hold one beyond the limit."""
-    return max(len(payload or b"") for payload in batch.payloads())

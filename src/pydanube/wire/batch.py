@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge
 from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, OFFSET_MAX
-from pydanube.wire.columns import WIDTHS, Column, Kind, Section, kind_of, packed_bytes_min
+from pydanube.wire.columns import WIDTHS, Column, Kind, Section, kind_of, packed_bytes_min, padded
 from pydanube.wire.content import content_check, seal
 from pydanube.wire.cut import Rows, cut_section
 from pydanube.wire.decode import decode_attributes, decode_bytes, decode_fixed
@@ -35,7 +35,8 @@ from pydanube.wire.header import (
     read_header,
     stamp_check,
 )
-from pydanube.wire.packing import FRAME_HEAD_BYTES_MAX, check_claims, unpack
+from pydanube.wire.lanes import rising, steps_within
+from pydanube.wire.packing import FRAME_HEAD_BYTES_MAX, check_claims, unpack, unpack_front
 
 __all__ = ["PREFIX_BYTES", "STAMP_BYTES", "Batch", "Codec", "Message", "build", "length_of"]
 
@@ -272,6 +273,19 @@ class Batch:
             return Section(self.content, start, end, self.columns, self.count, packed=True)
         raw = unpack(self.content[start:end], self.codec, self.raw_bytes)
         return Section(raw, 0, self.raw_bytes, self.columns, self.count, packed=True)
+
+    def payloads_within(self, most: int) -> bool:
+        """Whether no payload has more bytes than `most`. Unpacks as little as it can, and keeps nothing of it."""
+        kind = kind_of(self.columns, Column.PAYLOAD)
+        if self.raw_bytes <= most or not kind:
+            return True
+        at = padded((self.count + 7) // 8) if kind == Kind.NULLABLE else 0
+        start, size = HEADER_BYTES + self.plain_bytes, at + 4 * (self.count + 1)
+        packed = self.content[start : start + self.packed_bytes]
+        offsets = packed[:size] if self.codec == Codec.NONE else unpack_front(packed, self.codec, self.raw_bytes, size)
+        if len(offsets) < size or not rising(offsets, at, self.count + 1):
+            raise BatchInvalid("offsets of a column run backwards")
+        return steps_within(offsets, at, self.count + 1, most)
 
     def payloads(self) -> list[bytes | None]:
         section = self.packed_section()

@@ -18,6 +18,7 @@ from pydanube.base.limits import (
     FRAME_BYTES_MIN,
     KEEPALIVE_SECONDS_MAX,
     NAME_BYTES_MAX,
+    REQUEST_VALUES_MAX,
     VERB_BYTES_MAX,
 )
 from pydanube.wire.frames import Buffer, Frame, Kind, encode_frame, fault_of, sender_of
@@ -133,7 +134,7 @@ class Request(NamedTuple):
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _check_connection(frame)
-        fields = read_object(frame.body)
+        fields = read_object(frame.body, values_max=REQUEST_VALUES_MAX)
         verb = text_in(fields, "verb", VERB_BYTES_MAX)
         del fields["verb"]
         return cls(frame.request, verb, fields)

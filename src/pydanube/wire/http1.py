@@ -72,6 +72,7 @@ class RequestReader:
         self._continue = False
         self._step: Callable[[], bool] = self._read_head
         self._request: Request | None = None
+        self.more = False  # `next` stopped before the end of what came
 
     @property
     def held(self) -> int:
@@ -91,10 +92,16 @@ class RequestReader:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def next(self) -> Request | None:
-        """The next whole request, if it is there."""
+    def next(self, chunks: int | None = None) -> Request | None:
+        """The next whole request, if it is there. Stops after so many chunks of a body: then there is `more`."""
+        left = None if chunks is None else 2 * chunks  # each is a line and its data
+        self.more = False
         while self._request is None and self._step():
-            pass
+            if left is not None:
+                left -= 1
+                if left <= 0 and self._request is None:
+                    self.more = True
+                    return None
         request, self._request = self._request, None
         return request
 

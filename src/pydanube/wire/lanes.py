@@ -50,6 +50,19 @@ def _piece_rises(piece: bytes) -> bool:
     return ((values | _fence(lanes)) - (values << 32)) & tops == tops
 
 
+def steps_within(buffer: bytes, at: int, lanes: int, most: int) -> bool:
+    """Whether no int32 of a rising buffer is larger by more than `most` than the one before it."""
+    end = at + 4 * lanes
+    for start in range(at, end - 4, 4 * _PIECE):
+        piece = buffer[start : min(end, start + 4 * _PIECE + 4)]
+        count = len(piece) // 4 - 1
+        before, after = int.from_bytes(piece[:-4], "little"), int.from_bytes(piece[4:], "little")
+        tops = _tops(count)
+        if ((before + most * _ones(count)) | tops) - after & tops != tops:
+            return False
+    return True
+
+
 def rebased(buffer: bytes, base: int) -> bytes:
     """The int32 of a rising buffer, each less by `base`, which is at most the first of them."""
     if not base:

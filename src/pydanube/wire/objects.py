@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate, count
 from math import isfinite
+from operator import sub
 from typing import Any
 
-from pydanube.base.limits import CONTROL_BYTES_MAX, JSON_DEPTH_MAX
+from pydanube.base.limits import CONTROL_BYTES_MAX, JSON_DEPTH_MAX, JSON_OBJECTS_MAX
 
 NUMBER_MAX = (1 << 64) - 1
 NUMBER_MIN = -(1 << 63)
@@ -50,14 +52,19 @@ def _members(pairs: list[tuple[str, Any]]) -> Object:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_members, parse_int=_whole, parse_float=_fraction, parse_constant=_constant
 )
+_PLAIN_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_float=_fraction, parse_constant=_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # closed or not, in one step
-_BRACKET = re.compile(r"[\[\]{}]")
+_LONG = re.compile("[0-9]{19}")  # a number that may have more than 64 bits; looking for it is cheaper than each number
+_BRACKETS = bytes.maketrans(b"[{]}", b"\2\2\0\0")
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[{]}")
 _SURROGATE = re.compile(r"\\u[dD]")
 
 
 def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX, values_max: int | None = None) -> Object:
-    """The one object that these bytes are. With `values_max` it has about as many values at most, however small."""
+    """The one object that these bytes are. With `values_max` it has about as many values at most, however small.
+
+    Then it also has no more objects and lists than `JSON_OBJECTS_MAX`, as each is dear.
+    """
     if len(body) > bytes_max:
         raise Unfit(f"{len(body)} bytes of JSON, at most {bytes_max}")
     try:
@@ -66,9 +73,11 @@ def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX, values_max: int
         raise Unfit("the text is not UTF-8") from None
     _check_shape(text, values_max)
     try:
-        value = _DECODER.decode(text)
+        value = (_DECODER if _LONG.search(text) else _PLAIN_DECODER).decode(text)
     except json.JSONDecodeError as error:
         raise Unfit(f"no JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise Unfit(f"JSON nested more than {JSON_DEPTH_MAX} deep") from None
     if not isinstance(value, dict):
         raise Unfit("not a JSON object")
     if _SURROGATE.search(text):
@@ -91,18 +100,26 @@ def write_object(value: Object) -> bytes:
 
 def _check_shape(text: str, values_max: int | None = None) -> None:
     """What the decoder would make many small things of, or a deep stack, is refused before."""
-    if values_max is None and text.count("[") + text.count("{") <= JSON_DEPTH_MAX:
+    opened = text.count("{") + text.count("[")
+    if opened <= JSON_DEPTH_MAX and (values_max is None or text.count(",") <= values_max):
         return
     if values_max is not None and text.count('"') - text.count('\\"') > 4 * values_max:
         raise Unfit(f"JSON with more than about {values_max} values")
-    bare = _STRING.sub("", text)
-    if values_max is not None and bare.count(",") > values_max:
+    bare = _without_strings(text)
+    if values_max is not None and bare.count(b",") > values_max:
         raise Unfit(f"JSON with more than {values_max} values")
-    depth = 0
-    for bracket in _BRACKET.finditer(bare):
-        depth += 1 if bracket[0] in "[{" else -1
-        if depth > JSON_DEPTH_MAX:
-            raise Unfit(f"JSON nested more than {JSON_DEPTH_MAX} deep")
+    if values_max is not None and bare.count(b"{") + bare.count(b"[") > JSON_OBJECTS_MAX:
+        raise Unfit(f"JSON with more than {JSON_OBJECTS_MAX} objects and lists")
+    brackets = bare.translate(_BRACKETS, _NO_BRACKETS)
+    if max(map(sub, accumulate(brackets), count(1)), default=0) > JSON_DEPTH_MAX:  # opened 2, closed 0, less 1 for each
+        raise Unfit(f"JSON nested more than {JSON_DEPTH_MAX} deep")
+
+
+def _without_strings(text: str) -> bytes:
+    """What is between the strings, of text that is JSON; of other text anything: it is refused later."""
+    if "\\" in text:
+        text = text.replace("\\\\", "").replace('\\"', "")
+    return "".join(text.split('"')[::2]).encode()
 
 
 def _check_text(value: Object) -> None:

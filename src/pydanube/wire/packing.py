@@ -48,6 +48,20 @@ def unpack(packed: bytes, codec: Codec, raw_bytes: int) -> bytes:
     return raw
 
 
+def unpack_front(packed: bytes, codec: Codec, raw_bytes: int, size: int) -> bytes:
+    """The first `size` bytes of a section. No more is unpacked of zstd; lz4 knows no half."""
+    if codec == Codec.LZ4:
+        return unpack(packed, codec, raw_bytes)[:size]
+    check_claims(packed, codec, raw_bytes)
+    try:
+        front = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX).stream_reader(packed).read(size)
+    except zstandard.ZstdError as error:
+        raise BatchInvalid("a section is not one zstd frame") from error
+    if len(front) != size:
+        raise BatchInvalid("a section does not unpack to the size its header says")
+    return front
+
+
 def _unpack_lz4(packed: bytes, raw_bytes: int) -> bytes:
     try:
         raw: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)

@@ -28,12 +28,17 @@ def check_bounds(peer: Peer) -> None:
     assert sending.queued == sum(stream.queued for stream in streams)
     assert sending.queued <= HTTP2_QUEUE_BYTES_MAX + MESSAGE_BYTES_MAX
     assert receiving.reserved == sum(stream.reserved for stream in streams) <= HTTP2_RESERVED_BYTES_MAX
-    assert set(sending._ready) | set(sending._starving) | set(receiving._waiting) <= set(table.open)
+    assert set(sending._ready) | set(sending._stalled) | set(sending._starving) | set(receiving._waiting) <= set(
+        table.open
+    )
     for stream in streams:
         assert stream.queued == sum(map(len, stream.queue or ()))
         assert stream.queued <= HTTP2_STREAM_QUEUE_BYTES_MAX + MESSAGE_BYTES_MAX
         assert stream.credit >= 0 <= stream.held
         assert stream.held + stream.credit <= 65_535 + stream.reserved
-        assert not stream.queued or stream.window <= 0 or stream.number in sending._ready, "what can go has gone"
-    assert all(stream.window > 0 for stream in sending._ready.values())
+        waits = stream.number in sending._ready or stream.number in sending._stalled
+        assert bool(stream.queued) == waits, "what has data waits for one window or the other, and nothing else waits"
+        assert stream.grown <= sending._grown_max
+        assert sending.initial_window + stream.grown <= 0 or stream.number not in sending._stalled
+    assert not set(sending._ready) & set(sending._stalled)
     assert not sending._ready or sending.window <= 0 or sending.paused

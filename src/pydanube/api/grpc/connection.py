@@ -18,6 +18,7 @@ from pydanube.api.buffers import coalesced
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.crowding import is_crowded
 from pydanube.api.grpc.messages import DecodeError
+from pydanube.api.turns import Worker
 from pydanube.base.errors import (
     DanubeError,
     GrpcCallInvalid,
@@ -26,13 +27,21 @@ from pydanube.base.errors import (
     HttpTooSlow,
     RequestInvalid,
 )
-from pydanube.base.limits import GRPC_BODIES_BYTES_MAX, GRPC_BODY_SECONDS, GRPC_FIELDS_MAX, GRPC_GOODBYE_SECONDS
+from pydanube.base.limits import (
+    GRPC_BODIES_BYTES_MAX,
+    GRPC_BODY_SECONDS,
+    GRPC_FIELDS_MAX,
+    GRPC_GOODBYE_SECONDS,
+    GRPC_MESSAGES_AT_ONCE,
+    HTTP2_WORK_AT_ONCE,
+)
 from pydanube.broker.intake import Account
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
 from pydanube.wire.http2.fields import Head
 from pydanube.wire.http2.grpc import (
     NOT_GRPC,
+    NOT_GRPC_TEXT,
     PREFIX_BYTES,
     MessageReader,
     Status,
@@ -68,12 +77,13 @@ class _Incoming:
         self.timer: TimerHandle | None = None  # until when they have to be
 
 
-class GrpcConnection:
+class GrpcConnection(Worker):
     """Made when the preface has come; `receive` takes all bytes from it on."""
 
     def __init__(
         self, face: GrpcFace, methods: Mapping[bytes, Method], services: frozenset[str], transport: Transport
     ) -> None:
+        super().__init__(face.turns)
         self.face = face
         self.services = services  # at the address that it came to
         self.draining = False  # told that it shall end
@@ -94,16 +104,38 @@ class GrpcConnection:
         self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
         self._incoming: dict[int, _Incoming] = {}
         self._account = Account(face.service.intake)  # of what it publishes and is not confirmed yet
-        self._reading = False  # within `receive`, which flushes at its end
+        self._unserved: dict[int, Callable[[], None]] = {}  # by stream: messages that came and wait for a step
+        self._declined: dict[int, bool] = {}  # streams that are no calls, until they are whole; if HEAD is asked for
+        self._reading = False  # within a turn, which flushes at its end
         self._flushing = False
         self._behind: list[Callable[[], None]] = []
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        self.heard = self._reading = True
-        for event in self.core.receive(data, int(self._loop.time() * MICROSECONDS)):
+        self.heard = True
+        if self.lagging:
+            self._read(data, 0)
+        else:
+            self._reading = True
+            self._read(data, HTTP2_WORK_AT_ONCE)
+            self.work()
+
+    def _read(self, data: bytes, work: int) -> None:
+        for event in self.core.receive(data, int(self._loop.time() * MICROSECONDS), work):
             self._take(event)
+
+    def _step(self) -> bool:
+        if self.closed:
+            return False
+        self._reading = True
+        if self._unserved:  # first, as they came first
+            self._unserved.pop(next(iter(self._unserved)))()
+        elif self.core.more:
+            self._read(b"", HTTP2_WORK_AT_ONCE)
+        return bool(self._unserved) or self.core.more
+
+    def _turn_over(self) -> None:
         if self._behind:
             behind, self._behind = self._behind, []
             for work in behind:
@@ -118,7 +150,10 @@ class GrpcConnection:
             incoming = self._incoming.get(event.stream)
             if incoming is not None:
                 self._feed(incoming, event.data, event.ended)
+            elif event.stream in self._declined:
+                self._decline(event.stream, len(event.data), event.ended)
         elif type(event) is StreamReset:
+            self._declined.pop(event.stream, None)
             self._drop_body(event.stream)
             self._give_up(event.stream, left=True)
         elif type(event) is ConnectionEnded:
@@ -157,6 +192,8 @@ class GrpcConnection:
             wanted = self.woken.pop(stream, None)
             if wanted is not None:
                 wanted()
+        if self._unserved:
+            self.fall_behind()
 
     # -- the doorway's calls -------------------------------------------------------------------------------------------
 
@@ -224,7 +261,7 @@ class GrpcConnection:
     def _read_or_not(self) -> None:
         if self._transport.is_closing():
             return
-        if self.writable and not self.choked:
+        if self.writable and not self.choked and not self.lagging:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -234,7 +271,8 @@ class GrpcConnection:
     def _begin(self, event: RequestReceived) -> None:
         stream, head, data, ended = event
         if head.fields.get(b"content-type") != _GRPC and not is_call(head):
-            self.core.respond(stream, NOT_GRPC, end=True)
+            self._declined[stream] = head.method == b"HEAD"
+            self._decline(stream, len(data), ended)
             return
         method = self._methods.get(head.path)
         if method is None:
@@ -262,13 +300,13 @@ class GrpcConnection:
             incoming.messages += reader.feed(data)
             if ended:
                 reader.end()
-            if streams_in:
-                self._run_each(incoming)
-            elif len(incoming.messages) > 1:
+            may_go_on = streams_in and self._run_each(incoming)
+            if not streams_in and len(incoming.messages) > 1:
                 raise GrpcCallInvalid("the body has more than one message")
             self._set_timer(incoming, running=not streams_in or incoming.held > 0)
             if streams_in and incoming.messages:
-                self.woken[call.stream] = partial(self._feed, incoming, b"", ended)
+                waits = self._unserved if may_go_on else self.woken
+                waits[call.stream] = partial(self._feed, incoming, b"", ended)
             elif ended:
                 self._drop_body(call.stream)
                 self._end_of_body(incoming)
@@ -278,11 +316,25 @@ class GrpcConnection:
             self._drop_body(call.stream)
             self._failed(call, error)
 
-    def _run_each(self, incoming: _Incoming) -> None:
-        """As many as their answers have room; the rest waits, and its client may send no more than a window."""
+    def _decline(self, stream: int, size: int, ended: bool) -> None:
+        """A request that is no call is answered when it has come whole, as HTTP wants it; nothing of it is kept."""
+        if not ended:
+            self.core.data_consumed(stream, size)
+            return
+        only_head = self._declined.pop(stream)
+        self.core.respond(stream, NOT_GRPC, end=only_head)
+        if not only_head:
+            self.core.send_data(stream, NOT_GRPC_TEXT, end=True)
+
+    def _run_each(self, incoming: _Incoming) -> bool:
+        """A few, while their answers have room; the rest waits, and its client may send no more than a window.
+
+        False if it waits for room.
+        """
         call, messages = incoming.call, incoming.messages
-        done = 0
-        while messages and call.room():
+        done, few = 0, GRPC_MESSAGES_AT_ONCE
+        while messages and few and call.room():
+            few -= 1
             message = messages.popleft()
             done += PREFIX_BYTES + len(message)
             self._run(call, incoming.method, message)
@@ -290,6 +342,7 @@ class GrpcConnection:
             self._set_timer(incoming, running=False)
             self._hold(incoming, -done)
             self.core.data_consumed(call.stream, done)
+        return not few
 
     def _end_of_body(self, incoming: _Incoming) -> None:
         if incoming.method.streams_in:
@@ -335,12 +388,13 @@ class GrpcConnection:
         except DecodeError:
             raise GrpcCallInvalid(f"the message is no {method.request.DESCRIPTOR.full_name}") from None
         if method.waits:
-            self.spawn(call, self._reply(call, method.run(call, request)))
+            self.spawn(call, self._reply(call, method, request))
         else:
             method.run(call, request)
 
-    async def _reply(self, call: Call, answer: Awaitable[Any]) -> None:
-        call.reply((await answer).SerializeToString())
+    async def _reply(self, call: Call, method: Method, request: Any) -> None:
+        await self.turns.begin()
+        call.reply((await method.run(call, request)).SerializeToString())
 
     def spawn(self, call: Call, work: Awaitable[None]) -> None:
         """Work that a call has to wait for; a failure is its answer."""
@@ -389,6 +443,7 @@ class GrpcConnection:
 
     def _forget_stream(self, stream: int) -> None:
         self.woken.pop(stream, None)
+        self._unserved.pop(stream, None)
         self.farewells.pop(stream, None)
 
     def _give_up(self, stream: int, *, left: bool) -> None:

@@ -1,4 +1,4 @@
-"""Where HTTP/2 connections come in. Loads the gRPC face, and protobuf with it, when the first one does."""
+"""Where HTTP/2 connections come in. Loads the gRPC face, and protobuf with it, not before it is told or one comes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from asyncio import Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pydanube.api.turns import Turns
 from pydanube.broker.service import Service
 
 if TYPE_CHECKING:
@@ -16,14 +17,19 @@ if TYPE_CHECKING:
 class GrpcEntrance:
     """One for a broker, whatever it listens on. `urls` are the clients' and the operators', known once it listens."""
 
-    def __init__(self, service: Service, urls: Callable[[], tuple[str, str]]) -> None:
+    def __init__(self, service: Service, urls: Callable[[], tuple[str, str]], turns: Turns) -> None:
         self._service = service
+        self._turns = turns
         self._urls = urls
         self._face: GrpcFace | None = None
 
     def connect(self, transport: Transport, *, admin_only: bool) -> GrpcConnection:
+        return self.load().connect(transport, admin_only=admin_only)
+
+    def load(self) -> GrpcFace:
+        """Takes a tenth of a second, the first time. A process does it before it is ready, a test when it is needed."""
         if self._face is None:
             from pydanube.api.grpc.face import GrpcFace
 
-            self._face = GrpcFace(self._service, *self._urls())
-        return self._face.connect(transport, admin_only=admin_only)
+            self._face = GrpcFace(self._service, self._turns, *self._urls())
+        return self._face

@@ -17,6 +17,7 @@ from pydanube.api.grpc.messages import ServiceDescriptor, message_class, service
 from pydanube.api.grpc.producers import ProducerService
 from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.grpc.storage import StorageService
+from pydanube.api.turns import Turns
 from pydanube.base.errors import NotServed
 from pydanube.broker.service import Service
 
@@ -30,8 +31,9 @@ _ABSENT = {  # declared, so that a client that asks is told
 class GrpcFace:
     """One for a broker, made with its first HTTP/2 connection."""
 
-    def __init__(self, door: Service, url: str, admin_url: str) -> None:
+    def __init__(self, door: Service, turns: Turns, url: str, admin_url: str) -> None:
         self.service = door
+        self.turns = turns
         self.url = url  # where clients reach the broker, as they want it: with a scheme
         self.admin_url = admin_url
         self.held = 0  # bytes of requests that are being received, of all connections

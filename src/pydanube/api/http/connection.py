@@ -17,9 +17,11 @@ from pydanube.api.http.answer import Answer
 from pydanube.api.http.door import Door
 from pydanube.api.http.problem import problem
 from pydanube.api.http.router import Router
+from pydanube.api.turns import Worker
 from pydanube.base.errors import DanubeError, HttpBusy, HttpHostRefused, HttpOriginRefused, HttpTooSlow
 from pydanube.base.limits import (
     HTTP_BODIES_BYTES_MAX,
+    HTTP_CHUNKS_AT_ONCE,
     HTTP_LINGER_SECONDS,
     HTTP_PIPELINED_BYTES_MAX,
     HTTP_REQUEST_SECONDS,
@@ -45,6 +47,8 @@ class Web:
         try:
             _check_host(request, self.names)
             _check_origin(request)
+            if not self.router.is_probe(request):
+                await self.door.turns.begin()
             route, fields = self.router.find(request)
             if "topic" in fields:  # two segments of the path; what they say is the name's own to refuse
                 fields["topic"] = f"/{fields.pop('namespace')}/{fields['topic']}"
@@ -53,10 +57,12 @@ class Web:
             return problem(error)
 
 
-class HttpConnection:
-    """`receive` takes all its bytes, from the first."""
+class HttpConnection(Worker):
+    """`receive` takes all its bytes, from the first. With a `refusal` that is the answer to all but probes."""
 
-    def __init__(self, web: Web, transport: Transport) -> None:
+    def __init__(self, web: Web, transport: Transport, refusal: DanubeError | None = None) -> None:
+        super().__init__(web.door.turns)
+        self._refusal = refusal
         self.greeted = False  # it has said what it wants
         self.heard = False  # a whole request, since the doorway looked last
         self._web = web
@@ -73,7 +79,7 @@ class HttpConnection:
     @property
     def busy(self) -> bool:
         """It waits for us, so its silence means nothing."""
-        return self._serving is not None
+        return self._serving is not None or self.lagging
 
     # -- the doorway's calls -------------------------------------------------------------------------------------------
 
@@ -81,6 +87,7 @@ class HttpConnection:
         if not self._ended and not self._transport.is_closing():
             self._reader.feed(data)
             self._go_on()
+            self.greeted = self.greeted or self._reader.in_body
 
     def pause(self) -> None:
         """It does not read what it was sent: nothing more is answered or read."""
@@ -112,29 +119,36 @@ class HttpConnection:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
+        self.work()
+        if not self._ended:
+            self._read_or_not()
+
+    def _step(self) -> bool:
         """Serves the next request, if it is there and nothing else is being done."""
-        if self._serving is None and self._writable and not self._ended and not self._transport.is_closing():
-            try:
-                request = self._reader.next()
-                self._count_held()
-                if request is not None:
-                    self._serve(request)
-                else:
-                    self._set_timer(self._reader.started)
-                    self.greeted = self.greeted or self._reader.in_body
-                    if self._reader.wants_continue():
-                        self._transport.write(CONTINUE)
-            except DanubeError as error:
-                self._refuse(error)
-                return
-        self._read_or_not()
+        if self._serving is not None or not self._writable or self._ended or self._transport.is_closing():
+            return False
+        try:
+            request = self._reader.next(HTTP_CHUNKS_AT_ONCE)
+            self._count_held()
+            if request is not None:
+                self._serve(request)
+            else:
+                self._set_timer(self._reader.started)
+                if self._reader.wants_continue():
+                    self._transport.write(CONTINUE)
+        except DanubeError as error:
+            self._refuse(error)
+        return self._reader.more
 
     def _serve(self, request: Request) -> None:
         self.greeted = self.heard = True
         self._set_timer(False)
         web = self._web
-        if web.serving >= HTTP_REQUESTS_MAX:
-            raise HttpBusy(f"{HTTP_REQUESTS_MAX} requests are being served")
+        if not web.router.is_probe(request):
+            if self._refusal is not None:
+                raise self._refusal
+            if web.serving >= HTTP_REQUESTS_MAX:
+                raise HttpBusy(f"{HTTP_REQUESTS_MAX} requests are being served")
         self._served_bytes = len(request.body)
         web.held += self._served_bytes
         web.serving += 1
@@ -145,8 +159,9 @@ class HttpConnection:
         answer = await self._web.answer(request)
         if self._transport.is_closing():
             return
-        self._write(answer, keep_alive=request.keep_alive, body=request.method != "HEAD")
-        if not request.keep_alive:
+        keep_alive = request.keep_alive and self._refusal is None
+        self._write(answer, keep_alive=keep_alive, body=request.method != "HEAD")
+        if not keep_alive:
             self._transport.close()
 
     def _served(self, done: Task[None]) -> None:
@@ -189,7 +204,7 @@ class HttpConnection:
         if self._transport.is_closing():
             return
         waits = self._serving is not None and self._reader.held > HTTP_PIPELINED_BYTES_MAX
-        if self._writable and not waits:
+        if self._writable and not waits and not self.lagging:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()

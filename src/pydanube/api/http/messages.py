@@ -22,9 +22,10 @@ from pydanube.base.limits import (
 )
 from pydanube.base.names import parse_topic
 from pydanube.broker.topic import EARLIEST, LATEST
-from pydanube.wire.batch import Batch, Message, build
+from pydanube.wire.batch import Batch, Codec, Message, build
 from pydanube.wire.objects import Object
 
+MESSAGES_AT_ONCE = 200  # read or shown in one turn of the loop: some milliseconds
 _TIME_MAX = (1 << 63) - 1
 _FIELDS = ("key", "key_base64", "value", "value_base64", "attributes", "event_time", "delivery_time")
 
@@ -33,7 +34,7 @@ _FIELDS = ("key", "key_base64", "value", "value_base64", "attributes", "event_ti
 
 async def publish(door: Door, fields: Object) -> Answer:
     """Answers when all of them are as safe as the topic promises. What failed may be there in part."""
-    messages = _messages_of(fields)
+    messages = await _messages_of(fields)
     topic = text(fields, "topic")
     record = await door.service.topic(door.principal, topic, create=True)
     partitions = record.partitions if parse_topic(topic).partition is None else 0
@@ -72,7 +73,7 @@ def _ended(error: DanubeError) -> None:
     """The topic goes: the publish itself fails, or was quicker."""
 
 
-def _messages_of(fields: Object) -> list[Object]:
+async def _messages_of(fields: Object) -> list[Object]:
     if "raw" in fields:
         key = text(fields, "key", None)
         return [_message_of({"key": key} if key is not None else {}) | {"value": fields["raw"]}]
@@ -81,7 +82,11 @@ def _messages_of(fields: Object) -> list[Object]:
     messages = field(fields, "messages", list)
     if not 0 < len(messages) <= PUBLISHED_MESSAGES_MAX:
         raise RequestInvalid(f"{len(messages)} messages, not 1 to {PUBLISHED_MESSAGES_MAX}")
-    return [_message_of(each) for each in messages]
+    found: list[Object] = []
+    for first in range(0, len(messages), MESSAGES_AT_ONCE):
+        await asyncio.sleep(0)  # the others of the loop first
+        found += [_message_of(each) for each in messages[first : first + MESSAGES_AT_ONCE]]
+    return found
 
 
 def _message_of(given: Any) -> Object:
@@ -151,6 +156,7 @@ async def peek(door: Door, fields: Object) -> Answer:
     offset = _offset_of(fields.get("offset", EARLIEST), first, end)
     if wait:
         await service.wait_beyond(door.principal, topic, offset, wait)
+        await door.turns.begin()  # many may have waited for the same message
     found: list[Object] = []
     size, following = 0, offset
     while len(found) < limit and size < PEEKED_BYTES_MAX:
@@ -162,18 +168,36 @@ async def peek(door: Door, fields: Object) -> Answer:
             count = min(batch.last_offset - start + 1, limit - len(found))
             if start > batch.last_offset or count < 1:
                 continue
-            for message in batch.slice(start - batch.base_offset, count).messages():
-                found.append(_shown(message))
-                following = message.offset + 1
-                size += len(message.payload or b"") + len(message.key or b"")
-                if size >= PEEKED_BYTES_MAX:
-                    break
-            else:
-                continue
-            break
+            shown, shown_bytes = await _shown_of(door, batch, start - batch.base_offset, count, PEEKED_BYTES_MAX - size)
+            found += shown
+            following = found[-1]["offset"] + 1
+            size += shown_bytes
+            if len(found) >= limit or size >= PEEKED_BYTES_MAX:
+                break
         await asyncio.sleep(0)  # the others of the loop first
     first, end = await service.bounds(door.principal, topic)
     return answer_of(200, {"messages": found, "next": following, "first": first, "end": end})
+
+
+async def _shown_of(door: Door, batch: Batch, first: int, count: int, most: int) -> tuple[list[Object], int]:
+    """Messages of a batch as they are shown, and the bytes they have: up to the one that makes it `most`.
+
+    What is compressed is unpacked beside the loop: a few hundred bytes may become 16 MiB.
+    """
+    if batch.codec is not Codec.NONE:
+        return await door.offload.run(_show, batch, first, count, most)
+    await asyncio.sleep(0)  # many small batches are much, too
+    return _show(batch, first, count, most)
+
+
+def _show(batch: Batch, first: int, count: int, most: int) -> tuple[list[Object], int]:
+    found, size = [], 0
+    for message in batch.slice(first, count).messages():
+        found.append(_shown(message))
+        size += len(message.payload or b"") + len(message.key or b"")
+        if size >= most:
+            break
+    return found, size
 
 
 def _offset_of(place: Any, first: int, end: int) -> int:

@@ -102,9 +102,11 @@ async def _ready(door: Door, fields: Object) -> Answer:
 
 
 _OF_THE_BROKER = [
-    Route("GET", "/healthz", "healthz", "Whether the process lives", _says("ok\n"), content_type=TEXT),
-    Route("GET", "/readyz", "readyz", "Whether the broker serves", _ready, content_type=TEXT),
-    Route("GET", "/metrics", "metrics", "What it counts, for Prometheus", _metrics, content_type=PROMETHEUS),
+    Route("GET", "/healthz", "healthz", "Whether the process lives", _says("ok\n"), content_type=TEXT, probe=True),
+    Route("GET", "/readyz", "readyz", "Whether the broker serves", _ready, content_type=TEXT, probe=True),
+    Route(
+        "GET", "/metrics", "metrics", "What it counts, for Prometheus", _metrics, content_type=PROMETHEUS, probe=True
+    ),
     Route("GET", ERRORS_PATH, "errors", "Every error there is, by its code", _errors, content_type=HTML),
     Route("GET", f"{API}/broker", "broker", "Version and address of the broker", _broker),
     Route("GET", f"{API}/config", "config", "The settings in force", _config),

@@ -48,6 +48,7 @@ class Route:
     raw: bool = False  # the body may be bytes, which are the field `raw` then
     body_bytes_max: int = CONTROL_BYTES_MAX
     content_type: str = JSON
+    probe: bool = False  # it is answered however much else is being done, and costs next to nothing
 
     @property
     def segments(self) -> list[str]:
@@ -57,9 +58,13 @@ class Route:
 class Router:
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = list(routes)
+        self._probes = frozenset(route.template for route in routes if route.probe)
         self._by_length: dict[int, list[tuple[list[str], Route]]] = {}
         for route in routes:
             self._by_length.setdefault(len(route.segments), []).append((route.segments, route))
+
+    def is_probe(self, request: Request) -> bool:
+        return request.target in self._probes
 
     def find(self, request: Request) -> tuple[Route, Object]:
         """The route, and the fields of path, query and body."""

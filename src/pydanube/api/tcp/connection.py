@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Lock, Task, Transport
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from pydanube.api.buffers import coalesced
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.tcp.unfinished import Unfinished
 from pydanube.api.tcp.verbs import VERBS
+from pydanube.api.turns import Turns, Worker
 from pydanube.base.errors import (
     ChannelInvalid,
     DanubeError,
@@ -25,7 +27,7 @@ from pydanube.base.errors import (
     TopicBusy,
     VerbUnknown,
 )
-from pydanube.base.limits import CHANNELS_MAX, REQUESTS_AT_ONCE_MAX
+from pydanube.base.limits import CHANNELS_MAX, FRAMES_AT_ONCE, FRAMES_AT_ONCE_BYTES, REQUESTS_AT_ONCE_MAX
 from pydanube.broker.holds import ANONYMOUS, Principal
 from pydanube.broker.intake import Account
 from pydanube.broker.service import Service
@@ -58,10 +60,13 @@ AnyChannel = ProducerChannel | ConsumerChannel
 FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say when it has enough
 
 
-class NativeConnection:
+class NativeConnection(Worker):
     """Made when the preface has come; `receive` takes all bytes from it on."""
 
-    def __init__(self, service: Service, transport: Transport, welcome: Welcome, unfinished: Unfinished) -> None:
+    def __init__(
+        self, service: Service, transport: Transport, welcome: Welcome, unfinished: Unfinished, turns: Turns
+    ) -> None:
+        super().__init__(turns)
         self.service = service
         self.principal: Principal = ANONYMOUS
         self.channels: dict[int, AnyChannel] = {}
@@ -76,6 +81,8 @@ class NativeConnection:
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(Side.BROKER)
         self._unfinished = unfinished
+        self._frames: deque[Frame] = deque()  # that came and were not served yet
+        self._fault: ProtocolError | None = None  # behind them
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
@@ -97,35 +104,46 @@ class NativeConnection:
         try:
             frames = reader.feed(data)
         except ProtocolError as error:
-            self._serve(reader.before_fault)
-            self.refuse(error)
-            return
-        if frames:
+            frames, self._fault = reader.before_fault, error
+        if frames or self._fault is not None:
             self.heard = True
-            self._serve(frames)
-        if had or reader.held:
+            self._frames += frames
+            self.work()
+        if self._fault is None and (had or reader.held):
             self._hold(begun=not had or bool(frames))
 
     def _hold(self, *, begun: bool) -> None:
         """Of what it publishes where it has no producer nothing is kept, not even until it has come."""
         reader = self._reader
-        if begun and (found := reader.unfinished) is not None and found[0] == Kind.PUBLISH:
+        if begun and not self.lagging and (found := reader.unfinished) is not None and found[0] == Kind.PUBLISH:
             _, channel, request = found
             if channel not in self._opening and not isinstance(self.channels.get(channel), ProducerChannel):
                 reader.skip()
                 self._fail(channel, request, ChannelInvalid(f"channel {channel} is no producer"))
         self._unfinished.hold(self, reader.held, begun=begun)
 
-    def _serve(self, frames: list[Frame]) -> None:
-        for frame in frames:
+    def _step(self) -> bool:
+        """Serves a few frames."""
+        frames, size = self._frames, 0
+        for _ in range(min(len(frames), FRAMES_AT_ONCE)):
             if self._closed:
-                return
+                break
+            frame = frames.popleft()
             try:
                 command = decode(frame)
                 _HANDLERS[type(command)](self, command)
             except ProtocolError as error:
-                self.refuse(error)
-                return
+                self._fault = error
+                frames.clear()
+                break
+            size += len(frame.body)
+            if size > FRAMES_AT_ONCE_BYTES:
+                break
+        if self._closed:
+            frames.clear()
+        elif self._fault is not None and not frames:
+            self.refuse(self._fault)
+        return bool(frames)
 
     def send(self, buffers: list[Buffer]) -> None:
         """With everything else of this turn in one write, unless that is much."""
@@ -192,7 +210,7 @@ class NativeConnection:
         """Who takes no answers is not read from: they would pile up. Nor is who publishes faster than is written."""
         if self._transport.is_closing():
             return
-        if self.writable and not self.choked:
+        if self.writable and not self.choked and not self.lagging:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -205,6 +223,7 @@ class NativeConnection:
         for channel in self.channels.values():
             channel.lost()
         self.channels.clear()
+        self._frames.clear()
         self._out.clear()
         self._forget_frame()
 
@@ -322,6 +341,7 @@ class NativeConnection:
 
     async def _answer(self, verb: Callable[..., object], request: Request) -> None:
         try:
+            await self.turns.begin()
             answer = await verb(self, request.fields, request.request)  # type: ignore[misc]
         except Exception as error:
             self._fail(0, request.request, error)

@@ -41,16 +41,24 @@ class ServerConnection:
         """Nothing is open and nothing new will be: write the output and close."""
         return not self._reader.accepting and not self._table.open
 
+    @property
+    def more(self) -> bool:
+        """Something of what came is still to be looked at: `receive` nothing more, with more work."""
+        return self._reader.more and not self.ended
+
     # -- from the socket and to it ----------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now: int) -> list[Event]:
-        """What the client's bytes mean; `now` is in microseconds. After `ConnectionEnded` nothing means anything."""
+    def receive(self, data: bytes, now: int, work: int = NUMBER_MAX) -> list[Event]:
+        """What the client's bytes mean; `now` is in microseconds. After `ConnectionEnded` nothing means anything.
+
+        Stops after about as many frames as `work` says, fewer if they are dear: then there is `more`.
+        """
         if self.ended:
             return []
         reader = self._reader
         events = reader.events = []
         try:
-            reader.read(data, now)
+            reader.read(data, now, work)
         except Http2ConnectionError as error:
             self.ended = True
             self._table.clear()

@@ -56,7 +56,10 @@ STATUS_OF: dict[type[DanubeError], Status] = {  # of the errors that this module
 _HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 HEAD = block_of(_HEAD)
 OK = block_of([(b"grpc-status", b"0")])
-NOT_GRPC = block_of([(b":status", b"415"), (b"content-length", b"0")])  # for requests that `is_call` denies
+NOT_GRPC_TEXT = b"HTTP/2 is for gRPC here. Use HTTP/1.1 for everything else.\n"
+NOT_GRPC = block_of(  # for requests that `is_call` denies
+    [(b":status", b"415"), (b"content-type", b"text/plain"), (b"content-length", b"%d" % len(NOT_GRPC_TEXT))]
+)
 
 
 def is_call(head: Head) -> bool:

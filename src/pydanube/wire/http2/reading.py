@@ -12,7 +12,9 @@ from functools import partial
 from pydanube.base.errors import Http2ConnectionError, Http2StreamError
 from pydanube.base.limits import (
     HTTP2_CONTINUATIONS_MAX,
+    HTTP2_DATA_BYTES_PER_WORK,
     HTTP2_HEADER_BLOCK_BYTES_MAX,
+    HTTP2_HEADER_BYTES_PER_WORK,
     HTTP2_IDLE_FRAMES_MAX,
     HTTP2_IDLE_FRAMES_PER_SECOND,
     HTTP2_RESETS_MAX,
@@ -58,11 +60,14 @@ class FrameReader:
 
     def __init__(self, table: StreamTable) -> None:
         self.last = 0  # the client's highest stream
+        self.more = False  # `read` stopped before the end of what came
         self.accepting = True  # new streams; until the client has read that we drain
         self.events: list[Event] = []
         self._table = table
         self._preface = PREFACE  # what is still to come of it
-        self._rest = b""  # a frame that has not come whole
+        self._rest = b""  # what came and was not read: a frame that is not whole, or what there was no work left for
+        self._at = 0  # where in it the next frame begins
+        self._work = 0  # that may still be done before `read` stops
         self._settled = False  # the client's first SETTINGS came
         self._skipped = False  # the client left out numbers of streams
         self._block = b""  # a header block that has not come whole
@@ -76,15 +81,25 @@ class FrameReader:
         self._frames = 0  # of DATA that we had sent when the last PING came
         self._now = 0
 
-    def read(self, data: bytes, now: int) -> None:
-        """Adds to `events` what the bytes mean."""
+    def read(self, data: bytes, now: int, work: int) -> None:
+        """Adds to `events` what the bytes mean, and stops when so much work is done: one for a frame, more for some."""
         self._now = now
+        self._work = work
         if self._preface:
             data = self._after_preface(data)
+        at = self._at
         if self._rest:
-            data = self._rest + data
-        at, size = 0, len(data)
+            if data:
+                data, at = self._rest[at:] + data, 0
+            else:
+                data = self._rest
+        size = len(data)
+        self.more = False
         while size - at >= HEADER_BYTES:
+            if self._work <= 0:
+                self.more = True
+                break
+            self._work -= 1
             word, flags, number = HEADER.unpack_from(data, at)
             stop = at + HEADER_BYTES + (word >> 8)
             if word >> 8 > FRAME_BYTES:
@@ -99,7 +114,10 @@ class FrameReader:
             else:
                 self._count_idle()  # RFC 9113 (5.5): unknown kinds are ignored
             at = stop
-        self._rest = data[at:]
+        if self.more:
+            self._rest, self._at = data, at
+        else:
+            self._rest, self._at = data[at:], 0
 
     def _after_preface(self, data: bytes) -> bytes:
         size = min(len(data), len(self._preface))
@@ -142,6 +160,7 @@ class FrameReader:
 
     def _on_block(self, flags: int, number: int, block: bytes) -> None:
         """A whole header block: a new request, or the trailers of one."""
+        self._work -= len(block) // HTTP2_HEADER_BYTES_PER_WORK
         if number <= self.last or not number & 1:
             self._on_trailers(flags, number, block)
             return
@@ -160,7 +179,7 @@ class FrameReader:
         elif ended and head.length > 0:
             self._reset(number, ErrorCode.PROTOCOL_ERROR)
         else:
-            table.open[number] = Stream(number, table.sending.initial_window, head.length, not ended)
+            table.open[number] = Stream(number, head.length, not ended)
             self.events.append(_REQUEST((number, head, b"", ended)))
 
     def _on_trailers(self, flags: int, number: int, block: bytes) -> None:
@@ -186,6 +205,7 @@ class FrameReader:
 
     def _on_data(self, flags: int, number: int, payload: bytes) -> None:
         size = len(payload)
+        self._work -= size // HTTP2_DATA_BYTES_PER_WORK
         table = self._table
         table.receiving.took(size)
         stream = table.open.get(number)
@@ -266,16 +286,14 @@ class FrameReader:
             self._set_window(window)
 
     def _set_window(self, window: int) -> None:
-        """RFC 9113 (6.9.2): a new initial window moves that of every open stream, even below zero."""
+        """RFC 9113 (6.9.2): a new initial window moves that of every open stream."""
         _check_window(window)
-        sending = self._table.sending
-        grown = window - sending.initial_window
-        sending.initial_window = window
-        for stream in list(self._table.open.values()):
-            stream.window += grown
-            _check_window(stream.window)
-            if sending.moved(stream):
-                self._table.finish(stream)
+        self._work -= self._table.sending.stalled
+        ended = self._table.sending.set_initial_window(window, self._table.open.values())
+        if ended is None:
+            raise _window_too_large()
+        for stream in ended:
+            self._table.finish(stream)
 
     def _on_window_update(self, flags: int, number: int, payload: bytes) -> None:
         _check_size(payload, 4)
@@ -292,12 +310,11 @@ class FrameReader:
         if stream is None:
             self._check_not_idle(number, "WINDOW_UPDATE")
             return
-        stream.window += size
         if not size:
             self._reset(number, ErrorCode.PROTOCOL_ERROR)
-        elif stream.window > NUMBER_MAX:
+        elif sending.initial_window + stream.grown + size > NUMBER_MAX:
             self._reset(number, ErrorCode.FLOW_CONTROL_ERROR)
-        elif sending.moved(stream):
+        elif sending.grow(stream, size):
             self._table.finish(stream)
 
     def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
@@ -363,7 +380,11 @@ def _check_size(payload: bytes, size: int) -> None:
 
 def _check_window(size: int) -> None:
     if size > NUMBER_MAX:
-        raise Http2ConnectionError("a window of 2 GiB and more", ErrorCode.FLOW_CONTROL_ERROR)
+        raise _window_too_large()
+
+
+def _window_too_large() -> Http2ConnectionError:
+    return Http2ConnectionError("a window of 2 GiB and more", ErrorCode.FLOW_CONTROL_ERROR)
 
 
 # By kind; functions of the class and not of an object, so that no connection refers to itself.

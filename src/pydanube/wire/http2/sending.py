@@ -7,9 +7,10 @@ stream and per connection; the host asks for `room` before it sends. Never sends
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from pydanube.base.limits import HTTP2_QUEUE_BYTES_MAX, HTTP2_STREAM_QUEUE_BYTES_MAX
-from pydanube.wire.http2.frames import END_HEADERS, END_STREAM, FRAME_BYTES, HEADER, WINDOW_BYTES
+from pydanube.wire.http2.frames import END_HEADERS, END_STREAM, FRAME_BYTES, HEADER, NUMBER_MAX, WINDOW_BYTES
 from pydanube.wire.http2.stream import Stream
 
 _HEADERS = 1
@@ -20,7 +21,9 @@ class Sending:
     """The outgoing half of one connection. Calls that end a stream say so; its owner then closes it."""
 
     __slots__ = (
+        "_grown_max",
         "_ready",
+        "_stalled",
         "_starving",
         "frames",
         "initial_window",
@@ -36,12 +39,14 @@ class Sending:
         self.output: list[bytes] = []
         self.frames = 0  # of DATA, sent so far
         self.window = WINDOW_BYTES  # of the connection
-        self.initial_window = WINDOW_BYTES  # of a new stream
+        self.initial_window = WINDOW_BYTES  # of every stream: what each may send is this and what it has `grown`
         self.paused = False  # the socket takes no more; data waits as if there were no window
         self.resize = False  # the next header block must say that our table fits the client's smaller one
         self.queued = 0  # bytes waiting in all streams
         self.woken: list[int] = []  # streams that were told of no room, and have some again
-        self._ready: dict[int, Stream] = {}  # with data and a window of their own, waiting for the connection's
+        self._ready: dict[int, Stream] = {}  # with data, waiting for the connection's window
+        self._stalled: dict[int, Stream] = {}  # with data, waiting for a window of their own
+        self._grown_max = 0  # no stream has grown more
         self._starving: dict[int, None] = {}  # streams that found the connection's queues full
 
     # -- what the host sends ----------------------------------------------------------------------------------------
@@ -57,9 +62,10 @@ class Sending:
     def data(self, stream: Stream, data: bytes, end: bool) -> bool:
         """Sends what the windows allow and queues the rest. True if the stream ended with it."""
         size = len(data)
-        allowed = size <= stream.window and size <= self.window and size <= FRAME_BYTES and not self.paused
+        own = self.initial_window + stream.grown
+        allowed = size <= own and size <= self.window and size <= FRAME_BYTES and not self.paused
         if not stream.queued and (allowed or not size):  # an empty frame needs no window
-            stream.window -= size
+            stream.grown -= size
             self.window -= size
             self.frames += 1
             self.output.append(HEADER.pack(size << 8, end, stream.number) + data)
@@ -84,7 +90,8 @@ class Sending:
     def answer(self, stream: Stream, head: bytes, data: bytes, trailers: bytes) -> bool:
         """A whole answer: one buffer when the windows allow it, as they nearly always do."""
         size = len(data)
-        if size > stream.window or size > self.window or size > FRAME_BYTES or self.paused or self.resize:
+        own = self.initial_window + stream.grown
+        if size > own or size > self.window or size > FRAME_BYTES or self.paused or self.resize:
             self.headers(stream, head, False)
             self.data(stream, data, False)
             return self.trailers(stream, trailers)
@@ -115,19 +122,43 @@ class Sending:
 
     # -- what the client allows -------------------------------------------------------------------------------------
 
-    def moved(self, stream: Stream) -> bool:
-        """The stream's window has changed. True if the stream ended with what went out."""
+    @property
+    def stalled(self) -> int:
+        """Streams whose data waits for a window of their own."""
+        return len(self._stalled)
+
+    def grow(self, stream: Stream, size: int) -> bool:
+        """The client allows a stream more. True if the stream ended with what went out."""
+        stream.grown += size
+        if stream.grown > self._grown_max:
+            self._grown_max = stream.grown
         return bool(stream.queued) and self._push(stream)
+
+    def set_initial_window(self, window: int, streams: Iterable[Stream]) -> list[Stream] | None:
+        """Moves the window of every stream at once, even below zero. The streams that ended; None if one is too large.
+
+        Looks only at those that wait for it, unless one may be too large.
+        """
+        grew = window > self.initial_window
+        self.initial_window = window
+        if window + self._grown_max > NUMBER_MAX:
+            self._grown_max = max((stream.grown for stream in streams), default=0)
+            if window + self._grown_max > NUMBER_MAX:
+                return None
+        if not grew:
+            return []
+        return [stream for stream in list(self._stalled.values()) if self._push(stream)]
 
     def flush(self) -> list[Stream]:
         """Sends what waits for the connection, in turns. The streams that ended with it."""
         ended = []
         while self._ready and self.window > 0 and not self.paused:
             stream = self._ready.pop(next(iter(self._ready)))
-            self._frame(stream)
+            if self.initial_window + stream.grown > 0:
+                self._frame(stream)
             if stream.queued:
-                if stream.window > 0:
-                    self._ready[stream.number] = stream
+                waits = self._ready if self.initial_window + stream.grown > 0 else self._stalled
+                waits[stream.number] = stream
             elif self._end(stream):
                 ended.append(stream)
         return ended
@@ -135,27 +166,32 @@ class Sending:
     def drop(self, stream: Stream) -> None:
         """Forgets what waits of a stream that is gone."""
         self._ready.pop(stream.number, None)
+        self._stalled.pop(stream.number, None)
         self._starving.pop(stream.number, None)
         if stream.queued:
             self._gone(stream.queued)
             stream.queued = 0
 
     def _push(self, stream: Stream) -> bool:
+        number = stream.number
         while stream.queued:
-            if stream.window <= 0:
-                self._ready.pop(stream.number, None)
+            if self.initial_window + stream.grown <= 0:
+                self._ready.pop(number, None)
+                self._stalled[number] = stream
                 return False
             if self.window <= 0 or self.paused:
-                self._ready[stream.number] = stream
+                self._stalled.pop(number, None)
+                self._ready[number] = stream
                 return False
             self._frame(stream)
-        self._ready.pop(stream.number, None)
+        self._ready.pop(number, None)
+        self._stalled.pop(number, None)
         return self._end(stream)
 
     def _frame(self, stream: Stream) -> None:
         """One DATA frame of what waits: several small pieces together, or a part of a large one."""
         assert stream.queue is not None
-        room = size = min(stream.window, self.window, FRAME_BYTES, stream.queued)
+        room = size = min(self.initial_window + stream.grown, self.window, FRAME_BYTES, stream.queued)
         parts: list[bytes | memoryview] = []
         while room:
             piece = stream.queue.popleft()
@@ -165,7 +201,7 @@ class Sending:
                 piece = view[:room]
             parts.append(piece)
             room -= len(piece)
-        stream.window -= size
+        stream.grown -= size
         self.window -= size
         self.frames += 1
         stream.queued -= size

@@ -14,6 +14,7 @@ class Stream:
         "credit",
         "ending",
         "expected",
+        "grown",
         "held",
         "number",
         "queue",
@@ -21,10 +22,9 @@ class Stream:
         "receiving",
         "reserved",
         "starving",
-        "window",
     )
 
-    def __init__(self, number: int, window: int, expected: int, receiving: bool) -> None:
+    def __init__(self, number: int, expected: int, receiving: bool) -> None:
         self.number = number
         # what comes
         self.receiving = receiving  # the client has not ended its side
@@ -33,7 +33,7 @@ class Stream:
         self.held = 0  # bytes that came and that the host has not given back
         self.reserved = 0  # bytes that it was given beyond the window it started with
         # what goes
-        self.window = window  # bytes that we may send now; negative when the client took some back
+        self.grown = 0  # its window beyond the initial one: what the client allowed since, less what was sent
         self.queue: deque[bytes | memoryview] | None = None  # made by the first bytes that have to wait
         self.queued = 0  # bytes in the queue
         self.ending: bytes | None = None  # the block of trailers that ends it behind the queue; empty for none
