@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pydanube.adapters.objects_url import ObjectsPlace, delta_options, is_secret, parse_objects_url
+from pydanube.adapters.objects_url import ObjectsPlace, delta_options, parse_objects_url
 from pydanube.base.errors import ConfigInvalid
+from pydanube.base.redaction import is_secret
 
 AWS = {"AWS_ACCESS_KEY_ID": "planted-id", "AWS_SECRET_ACCESS_KEY": "planted-secret", "AWS_REGION": "eu-west-1"}
 

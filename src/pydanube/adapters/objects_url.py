@@ -14,6 +14,7 @@ from functools import cache
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from pydanube.base.errors import ConfigInvalid
+from pydanube.base.redaction import is_file_name, is_secret
 
 URL_CHARACTERS_MAX = 2_048
 OPTIONS_MAX = 64
@@ -25,10 +26,6 @@ _NEVER_GIVEN = frozenset({"root", "atomic_write_dir", "scheme", *_HOST_OPTIONS})
 _ENDPOINTS = {"redis": "redis", "rediss": "rediss", "memcached": "tcp", "ftp": "ftp", "http": "http"}  # others: https
 _WHERE = ("endpoint", "region", "account_name")
 _WHO = ("username", "user", "profile")
-_SECRET = re.compile(
-    r"secret|password|token|credential|connection_string|delegation|access_key|application_key|(^|_)key$"
-)
-_FILE_NAME = re.compile(r"_(path|file)$")  # where a secret is, not what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +40,6 @@ class ObjectsPlace:
     def secrets(self) -> list[str]:
         """What must never be in a text."""
         return [text for name, text in self.options.items() if text and is_secret(name)]
-
-
-def is_secret(option: str) -> bool:
-    return bool(_SECRET.search(option)) and not _FILE_NAME.search(option)
 
 
 def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping[str, str]) -> ObjectsPlace:
@@ -82,7 +75,7 @@ def _whereabouts(found: Mapping[str, str], host: Mapping[str, str]) -> dict[str,
 
 def _of_nobody(given: Mapping[str, str]) -> dict[str, str]:
     """Without what is about one machine or one user."""
-    return {name: text for name, text in given.items() if name not in _WHO and not _FILE_NAME.search(name)}
+    return {name: text for name, text in given.items() if name not in _WHO and not is_file_name(name)}
 
 
 def delta_options(place: ObjectsPlace) -> tuple[str, dict[str, str]] | None:

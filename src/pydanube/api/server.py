@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydanube import __version__
 from pydanube.adapters.objects_url import parse_objects_url
+from pydanube.adapters.replacing import replacing
 from pydanube.api.grpc.entrance import GrpcEntrance
 from pydanube.api.http.connection import Web
 from pydanube.api.http.door import Door
@@ -25,6 +26,7 @@ from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
 from pydanube.base.limits import FILES_RESERVED
+from pydanube.base.redaction import redacted_options
 from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, Objects, load, settings
 from pydanube.broker.metrics import LoopWatch, Metrics, Page
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
@@ -175,7 +177,7 @@ class Server:
         tier = TierSettings() if objects is None else objects.tier
         return {
             "url": None if objects is None else objects.place.shown,
-            "options": {} if self.loaded is None else dict(self.loaded.config.storage.objects.options),
+            "options": {} if self.loaded is None else redacted_options(self.loaded.config.storage.objects.options),
             "segment_bytes": tier.segment_bytes,
             "lag_seconds": tier.lag_seconds,
             "local_seconds": tier.local_seconds,
@@ -228,11 +230,10 @@ def _not_bound(setting: str, address: HostPort, error: OSError) -> ConfigInvalid
 
 def write_ready_file(path: Path, address: tuple[str, int], admin_address: tuple[str, int] | None = None) -> None:
     """Atomically, once it serves."""
-    temporary = path.with_name(path.name + ".tmp")
     admin = None if admin_address is None else str(HostPort(*admin_address))
     ready = {"listen": str(HostPort(*address)), "admin_listen": admin, "pid": os.getpid()}
-    temporary.write_text(json.dumps(ready) + "\n")
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write(json.dumps(ready).encode() + b"\n")
 
 
 async def serve(loaded: Loaded) -> None:

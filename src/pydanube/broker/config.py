@@ -30,6 +30,7 @@ from pydanube.base.limits import (
     MIB,
     TAIL_CACHE_BYTES,
 )
+from pydanube.base.redaction import redacted, redacted_options
 from pydanube.ledger.tiering import TierSettings
 
 PREFIX = "DANUBE_"
@@ -46,6 +47,7 @@ class Kind(NamedTuple):
 
     expects: str
     parse: Callable[[str], Any]  # raises ValueError
+    show: Callable[[Any], Any] | None = None  # where a value may hold a secret: without it
 
 
 def _path(text: str) -> Path:
@@ -109,8 +111,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 PATH = Kind("a path", _path)
-URL = Kind("a URL", _text)
-PAIRS = Kind("a mapping of texts, name=value,name=value", _pairs)
+URL = Kind("a URL", _text, redacted)
+PAIRS = Kind("a mapping of texts, name=value,name=value", _pairs, redacted_options)
 SWITCH = Kind("true or false", _switch)
 LISTEN = Kind("host:port, port 0 for a free one", lambda text: _address(text, port_min=0))
 LOG_LEVEL = _one_of("debug", "info", "warning", "error")
@@ -238,6 +240,10 @@ class Setting(NamedTuple):
     def variable(self) -> str:
         return PREFIX + self.key.upper().replace(".", "__")
 
+    def shown(self, value: Any) -> Any:
+        """As anybody may see it."""
+        return value if self.kind.show is None or value is None else self.kind.show(value)
+
     @property
     def flag(self) -> str:
         return "--" + re.sub(r"[._]", "-", self.key)
@@ -290,8 +296,8 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         try:
             values[key] = kind.parse(text)
         except (ValueError, KeyError):
-            shown = repr(text[:_SHOWN_CHARACTERS])
-            raise ConfigInvalid(f"{key} ({origin}) must be {kind.expects}, not {shown}") from None
+            wrong = f", not {text[:_SHOWN_CHARACTERS]!r}" if kind.show is None else ""  # it may hold a secret
+            raise ConfigInvalid(f"{key} ({origin}) must be {kind.expects}{wrong}") from None
     config = _build(values)
     _check(config)
     default = Origin("default")
@@ -319,14 +325,22 @@ def _of_file(path: Path) -> Iterator[tuple[str, tuple[str, Origin]]]:
     try:
         found = _Loader(data.decode()).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigInvalid(f"the {origin} is no configuration: {reason[: _SHOWN_CHARACTERS * 3]}") from None
+        raise ConfigInvalid(f"the {origin} is no configuration: {_reason(error)}") from None
     seen: dict[str, tuple[str, Origin]] = {}
     for key, text in _flattened("" if found is None else found, "", origin):
         if key in seen:
             raise ConfigInvalid(f"{key} comes twice in the {origin}")
         seen[key] = (text, origin)
     yield from seen.items()
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong and in which line, without the line itself: it may hold a secret."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem or error.context} in line {error.problem_mark.line + 1}"
+    if isinstance(error, yaml.YAMLError) and not isinstance(error, yaml.reader.ReaderError):
+        return str(error)[: _SHOWN_CHARACTERS * 3]
+    return "it is not UTF-8 text" if not isinstance(error, RecursionError) else "it is nested too deep"
 
 
 class _Loader(yaml.BaseLoader):

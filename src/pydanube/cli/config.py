@@ -60,7 +60,17 @@ def _rows(found: Settings) -> Iterator[dict[str, Any]]:
     origins = found.pop("origins")
     values = dict(_leaves(found))
     for key in [*(key for key in settings() if key in values), *(key for key in values if key not in settings())]:
-        yield {"setting": key, "value": values[key], **origins.get(key, {"source": None, "name": None})}
+        yield {"setting": key, "value": _shown(key, values[key]), **origins.get(key, {"source": None, "name": None})}
+
+
+def _shown(key: str, value: Any) -> Any:
+    """Without secrets; an option of object storage has a key of its own."""
+    if key in settings():
+        return settings()[key].shown(value)
+    section, _, name = key.rpartition(".")
+    if section in settings() and isinstance(value, str):
+        return settings()[section].shown({name: value})[name]
+    return value
 
 
 def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

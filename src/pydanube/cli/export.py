@@ -7,13 +7,14 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import IO, Any, Protocol
 
 import click
 
+from pydanube.adapters.replacing import replacing
 from pydanube.cli import values
 from pydanube.cli.failures import Failure
 from pydanube.cli.messages import described, json_line, to_json
@@ -124,18 +125,10 @@ def _target(file: str) -> Iterator[IO[bytes]]:
         with Path(file).open("wb") as target:
             yield target
         return
-    path = Path(file).resolve()  # a link stays one
-    temporary = path.with_name(f"{path.name}.part")
-    try:
-        with temporary.open("wb") as target:
-            yield target
-            target.flush()
-            os.fsync(target.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    with replacing(Path(file).resolve()) as target:  # a link stays one
+        yield target
+        target.flush()
+        os.fsync(target.fileno())
 
 
 class JsonLines:

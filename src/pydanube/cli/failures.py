@@ -25,6 +25,7 @@ from pydanube.base.errors import (
     TlsFailed,
     TopicNotFound,
 )
+from pydanube.base.redaction import redacted
 
 
 class Exit(IntEnum):
@@ -83,8 +84,8 @@ def exit_code_of(error: DanubeError) -> Exit:
 
 
 def say(sentence: str, help: str = "") -> None:
-    """One line on stderr. What a broker or a file says must not steer a terminal."""
-    text = f"{sentence} ({help})" if help else sentence
+    """One line on stderr, without secrets. What a broker or a file says must not steer a terminal."""
+    text = redacted(f"{sentence} ({help})" if help else sentence)
     click.echo(f"danube: {printable(text)}", err=True)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from pydanube.api.server import Loaded, load, serve, settings
+from pydanube.base.redaction import redacted
 from pydanube.cli.running import run
 
 SHORT = {"storage.objects.url": ("--objects",)}
@@ -51,9 +52,18 @@ def standalone(config: Path | None, **flags: Any) -> None:
     _serve(loaded(config, flags))
 
 
+class _Formatter(logging.Formatter):
+    """Whatever others put into an error or a log line, secrets do not get out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
 def _serve(found: Loaded) -> None:
     level = found.config.log_level.upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     run(serve(found))
     logging.shutdown()
     os._exit(0)  # all is closed; to free what ten thousand topics were, one by one, would take seconds

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import yaml
 
-from pydanube.adapters.objects_url import is_secret
 from pydanube.base.errors import FlowInvalid
+from pydanube.base.redaction import is_secret
 
 FILE_BYTES_MAX = 256 * 1024  # of a declaration
 TEXT_CHARACTERS_MAX = 128 * 1024  # of one value: SQL and schemas are long

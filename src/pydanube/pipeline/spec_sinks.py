@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydanube.adapters.objects_url import is_secret
 from pydanube.base.errors import FlowInvalid
 from pydanube.base.limits import PARTITIONS_MAX
+from pydanube.base.redaction import is_secret
 from pydanube.pipeline.spec_fields import (
     Section,
     absolute,

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pydanube.adapters.objects_url import is_secret
 from pydanube.base.errors import DanubeError, FlowInvalid
 from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
+from pydanube.base.redaction import is_secret
 from pydanube.pipeline.spec_fields import Section, absolute, check_no_secrets, parse_size, shown
 from pydanube.spark.decode import decoder_of
 from pydanube.spark.decode_options import ValueOptions

@@ -14,10 +14,10 @@ from difflib import get_close_matches
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from pydanube.adapters.objects_url import is_secret
 from pydanube.base.errors import DanubeError, NameInvalid, OptionInvalid
 from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
 from pydanube.base.names import check_namespace, parse_whole
+from pydanube.base.redaction import is_secret
 from pydanube.client.transport import parse_addresses
 from pydanube.spark.decode_options import VALUE_NAMES, ValueOptions, value_options
 from pydanube.spark.offsets import Wishes, parse_wishes

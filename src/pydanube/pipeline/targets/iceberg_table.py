@@ -35,7 +35,6 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.utils.config import Config
 
-from pydanube.adapters.objects_url import is_secret
 from pydanube.base.errors import (
     DanubeError,
     OptionInvalid,
@@ -44,6 +43,7 @@ from pydanube.base.errors import (
     TargetFailed,
     TargetRefused,
 )
+from pydanube.base.redaction import is_secret
 from pydanube.pipeline.targets.folder import LocalFolder, Troubles
 from pydanube.pipeline.targets.iceberg_types import check_partition, missing_columns, new_table
 from pydanube.pipeline.targets.identity import iceberg_identity, sqlite_file

@@ -1,0 +1,46 @@
+"""What is a secret by its name, and texts without secrets. Errors, logs and settings are shown to anybody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+HIDDEN = "***"
+_SECRET = re.compile(
+    r"secret|password|token|credential|connection_string|delegation|access_key|application_key|(^|_)key$"
+)
+_FILE_NAME = re.compile(r"_(path|file)$")  # where a secret is, not what it is
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s'\"]*)")
+_ASSIGNED = re.compile(
+    r"([\w.-]*(?:secret|password|token|credential|connection_string|access_key|application_key)[\w.-]*)(['\"]?\s*[=:]\s*)"
+    r"(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)'\"]+)",
+    re.IGNORECASE,
+)
+
+
+def is_secret(option: str) -> bool:
+    return bool(_SECRET.search(option)) and not _FILE_NAME.search(option)
+
+
+def redacted(text: str) -> str:
+    """A text without the user and the options of URLs, and without the values of what is named like a secret."""
+    return _ASSIGNED.sub(_without_value, _URL.sub(_without_user, text))
+
+
+def redacted_options(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: HIDDEN if is_secret(name.lower()) else redacted(text) for name, text in options.items()}
+
+
+def _without_user(found: re.Match[str]) -> str:
+    rest, query, _ = found[2].partition("?")
+    _, user, place = rest.rpartition("@")
+    return found[1] + (f"{HIDDEN}@" if user else "") + place + (f"?{HIDDEN}" if query else "")
+
+
+def _without_value(found: re.Match[str]) -> str:
+    return found[0] if is_file_name(found[1]) else f"{found[1]}{found[2]}{HIDDEN}"
+
+
+def is_file_name(option: str) -> bool:
+    """Names where something is: a path is not a secret, what is there may be."""
+    return bool(_FILE_NAME.search(option.lower()))
