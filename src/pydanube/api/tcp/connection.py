@@ -104,7 +104,7 @@ class NativeConnection(Worker):
         try:
             frames = reader.feed(data)
         except ProtocolError as error:
-            frames, self._fault = reader.before_fault, error
+            frames, self._fault = reader.before_fault, type(error)(*error.args)  # a raised one knows its frames
         if frames or self._fault is not None:
             self.heard = True
             self._frames += frames
@@ -123,8 +123,10 @@ class NativeConnection(Worker):
         self._unfinished.hold(self, reader.held, begun=begun)
 
     def _step(self) -> bool:
-        """Serves a few frames."""
+        """Serves a few frames, while their answers are taken."""
         frames, size = self._frames, 0
+        if not self.writable:
+            return False
         for _ in range(min(len(frames), FRAMES_AT_ONCE)):
             if self._closed:
                 break
@@ -133,7 +135,7 @@ class NativeConnection(Worker):
                 command = decode(frame)
                 _HANDLERS[type(command)](self, command)
             except ProtocolError as error:
-                self._fault = error
+                self._fault = type(error)(*error.args)
                 frames.clear()
                 break
             size += len(frame.body)
@@ -201,6 +203,7 @@ class NativeConnection(Worker):
         if self._room is not None:
             self._room.set_result(None)
             self._room = None
+        self.work()
         self._read_or_not()
         for channel in self.channels.values():
             if isinstance(channel, ConsumerChannel):
