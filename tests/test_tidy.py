@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "spark": frozenset({"base", "client", "sync", "wire", "adapters", "tier"}),  # both: segments, in executors
     "pipeline": frozenset({"base", "client", "sync", "wire", "adapters", "spark"}),
     "connect": frozenset({"base", "client"}),
-    "cli": frozenset({"base", "client", "api", "spark", "pipeline"}),  # `standalone` is the broker
+    "cli": frozenset({"base", "adapters", "client", "api", "spark", "pipeline"}),  # `standalone` is the broker
     "sim": EVERYTHING | {"testing"},
     "testing": EVERYTHING | {"sim"},
 }
