@@ -199,11 +199,7 @@ def test_a_consumer_of_a_topic_that_is_not_reliable_does_not_make_its_subscripti
     with_client(tmp_path, run)
 
 
-def test_looking_for_new_partitions_does_not_make_a_deleted_topic_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pydanube.client.consumer.REFRESH_SECONDS", 0.0)
-
+def test_looking_for_new_partitions_does_not_make_a_deleted_topic_again(tmp_path: Path) -> None:
     async def run(client: Client) -> None:
         await client.admin.create_topic(WIDE, partitions=2)
         async with client.consumer(WIDE, subscription="s") as consumer:

@@ -139,11 +139,7 @@ def test_requests_given_up_without_a_connection_leave_nothing_behind(tmp_path: P
     with_door(tmp_path, run, request_timeout=0.001)
 
 
-def test_a_consumer_can_be_closed_at_any_moment_of_joining_new_partitions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pydanube.client.consumer.REFRESH_SECONDS", 0)
-
+def test_a_consumer_can_be_closed_at_any_moment_of_joining_new_partitions(tmp_path: Path) -> None:
     async def run(client: Client) -> None:
         for turns in range(0, 120, 8):
             topic = f"/default/grows-{turns}"

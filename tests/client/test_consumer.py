@@ -232,9 +232,7 @@ def test_all_partitions_are_consumed(tmp_path: Path) -> None:
     with_client(tmp_path, run)
 
 
-def test_new_partitions_and_topics_that_match_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.client.consumer.REFRESH_SECONDS", 0.02)
-
+def test_new_partitions_and_topics_that_match_are_joined(tmp_path: Path) -> None:
     async def run(client: Client) -> None:
         await client.admin.create_topic("/default/orders-eu", partitions=1)
         await client.admin.create_topic("/default/returns")

@@ -16,8 +16,7 @@ KEYS = ("a", "b", "c", "d", "e", "f")
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.client.producer.REFRESH_SECONDS", 0.01)
-    monkeypatch.setattr("pydanube.client.consumer.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("pydanube.client.topic_watch.RETRY_SECONDS", 0.01)
 
 
 async def grown(producer: Producer, partitions: int) -> None:

@@ -56,6 +56,7 @@ from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.tiering import Space, Tiering
 from pydanube.broker.tiers import Tiers
 from pydanube.broker.topic import LATEST, Receipt, Surroundings, Topic
+from pydanube.broker.topic_changes import TopicChanges
 from pydanube.ledger.dedup import Renewal
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.catalog import Catalog
@@ -109,6 +110,7 @@ class Service:
         self.sinks = Sinks(self, directory.store)
         self.spreading = Spreading(self, directory.store)
         self.admin = Admin(self)
+        self.topic_changes = TopicChanges(directory.store)
         self.notes = directory.notes
         self.pending = PendingOptions(directory.notes)
         self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
@@ -578,6 +580,7 @@ class Service:
         await asyncio.gather(*counting, *opening, return_exceptions=True)
         await self.sinks.close()
         await self.spreading.close()
+        await self.topic_changes.close()
         await self.leftovers.close()
         await self.tiers.close()
         if self.tiering is not None:

@@ -32,6 +32,7 @@ from pydanube.client.outgoing import fresh
 from pydanube.client.pipelines import Reported, report_pipeline
 from pydanube.client.producer import Producer
 from pydanube.client.reader import Reader, read_arrow
+from pydanube.client.topic_watch import TopicWatches
 from pydanube.client.transport import Dialer, SocketDialer, parse_addresses
 from pydanube.client.values import Duration, seconds_of
 from pydanube.client.waiters import Waiters
@@ -106,7 +107,8 @@ class Client(Openable):
         self.admin = Admin(self)
         self._dialer = dialer or SocketDialer(ca_file)
         self._on_event = on_event
-        self._request_timeout = seconds_of(request_timeout)
+        self.request_timeout = seconds_of(request_timeout)
+        self.topic_watches = TopicWatches(self)
         self._connection: Connection | None = None
         self._waiters = Waiters()  # for a connection
         self._reason: DanubeError = ConnectionLost("not connected yet")
@@ -152,7 +154,9 @@ class Client(Openable):
         whole, reliable = str(found["topic"]), bool(found["reliable"])
         if name != whole:
             return TopicInfo(name, 0, reliable, int(name.removeprefix(f"{whole}-part-")))
-        return TopicInfo(name, int(found["partitions"]), reliable, key_hash=KeyHash(found["key_hash"]))
+        return TopicInfo(
+            name, int(found["partitions"]), reliable, key_hash=KeyHash(found.get("key_hash", KeyHash.CRC32C.value))
+        )
 
     async def bounds(self, place: str) -> tuple[int, int]:
         """Of a topic without partitions, or of a partition: the first offset there is, and the next there will be."""
@@ -192,12 +196,12 @@ class Client(Openable):
     async def within(self, verb: str, work: Coroutine[Any, Any, Result]) -> Result:
         """What the work gives, if it gives it in the time that requests have."""
         try:
-            async with asyncio.timeout(self._request_timeout):
+            async with asyncio.timeout(self.request_timeout):
                 return await work
         except TimeoutError:
             if self._connection is None:
                 raise self.unreachable() from None
-            raise NotAnswered(f"no answer to {verb} in {self._request_timeout:g} seconds") from None
+            raise NotAnswered(f"no answer to {verb} in {self.request_timeout:g} seconds") from None
 
     async def _connect(self) -> None:
         """Tries every address once."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -26,12 +27,13 @@ from pydanube.base.errors import (
     TopicNotFound,
 )
 from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, OFFSET_MAX, PERMITS_MAX
-from pydanube.base.names import full_name
+from pydanube.base.names import full_name, parse_topic
 from pydanube.client.acks import AckGroup
 from pydanube.client.ending import Openable
 from pydanube.client.feed import Feed
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
+from pydanube.client.topic_watch import Names, follow
 from pydanube.client.values import Duration, plain, seconds_of
 from pydanube.client.waiters import Waiters
 
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 TYPES = ("exclusive", "shared", "failover", "key_shared")
-REFRESH_SECONDS = 5.0  # how often new partitions, and topics that match a pattern, are looked for
 Start = str | int | datetime | Mapping[str, int]
 
 
@@ -339,7 +340,7 @@ class Consumer(Openable):
             raise AlreadyOpened(f"the consumer of {self.subscription!r} was opened before")
         self._opened = True
         try:
-            await self._join(self.start, create=self.create)
+            await self._join(None, self.start, create=self.create)
         except BaseException:
             feeds, self._feeds, self._opened = self._feeds, {}, False
             self._queue.clear()
@@ -352,14 +353,15 @@ class Consumer(Openable):
             self._refresher = self.client.loop.create_task(self._refresh())
         return self
 
-    async def _join(self, start: Any, *, create: bool) -> None:
-        """Opens a feed for every partition that has none yet."""
-        names = list(self.topics)
-        if self.pattern is not None:
-            known = await self.client.admin.topics(_namespace_of(self.pattern))
-            names = [name for name in known if fnmatchcase(name, self.pattern)]
-        for name in names:
-            found = await self.client.topic(name, create=create, reliable=self.reliable)
+    async def _join(self, changed: Names, start: Any, *, create: bool) -> None:
+        """Opens a feed for every partition that has none yet, of the topics that have changed or of all."""
+        for name in await self._wanted(changed):
+            try:
+                found = await self.client.topic(name, create=create, reliable=self.reliable)
+            except TopicNotFound:
+                if self.pattern is None:
+                    raise
+                continue  # deleted meanwhile
             for partition, place in found.places():
                 if place not in self._feeds:
                     feed = self._feeds[place] = Feed(self, name, partition, place, start)
@@ -369,13 +371,18 @@ class Consumer(Openable):
                         del self._feeds[place]
                         raise
 
+    async def _wanted(self, changed: Names) -> list[str]:
+        if self.pattern is None:
+            return [name for name in self.topics if changed is None or str(parse_topic(name).whole) in changed]
+        if changed is None:
+            changed = await self.client.admin.topics(_namespace_of(self.pattern))
+        return [name for name in sorted(changed) if fnmatchcase(name, self.pattern)]
+
     async def _refresh(self) -> None:
-        while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            try:
-                await self._join("earliest", create=False)
-            except DanubeError as error:
-                self.client.say("refresh_failed", error)  # looked for again
+        namespaces = {parse_topic(name).namespace for name in self.topics}
+        if self.pattern is not None:
+            namespaces.add(_namespace_of(self.pattern))
+        await follow(self.client, namespaces, partial(self._join, start="earliest", create=False))
 
     async def close(self) -> None:
         """Sends the acks that wait, then leaves: what was not acknowledged goes to other consumers."""

@@ -6,7 +6,6 @@ bytes and makes one small object. Everything else happens per batch.
 
 from __future__ import annotations
 
-import asyncio
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -30,13 +29,14 @@ from pydanube.base.limits import (
     PRODUCER_BATCH_MESSAGES,
     PRODUCER_BUFFER_BYTES,
 )
-from pydanube.base.names import full_name
+from pydanube.base.names import full_name, parse_topic
 from pydanube.client.bulk import Bulk
 from pydanube.client.ending import Openable
 from pydanube.client.failures import Failures
 from pydanube.client.lane import Lane
 from pydanube.client.line import InLine, Line
 from pydanube.client.outgoing import Handed, OnError, Outgoing, Receipt, Receipts, Sent, SentMany, fresh
+from pydanube.client.topic_watch import Names, follow
 from pydanube.client.values import (
     Duration,
     When,
@@ -52,7 +52,6 @@ from pydanube.client.waiters import Waiters
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
-REFRESH_SECONDS = 5.0  # how often new partitions are looked for
 MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # with its key, and the columns around it, it fits a batch
 Serializer = Callable[[Any], bytes | None]
 
@@ -447,12 +446,18 @@ class Producer(Openable):
         return self
 
     async def _refresh(self) -> None:
-        while self._closed is None:
-            await asyncio.sleep(REFRESH_SECONDS)
+        topic = parse_topic(self.topic)
+
+        async def look(changed: Names) -> None:
+            if changed is not None and str(topic) not in changed:
+                return
             try:
                 await self._grow()
-            except DanubeError as error:
-                self.client.say("refresh_failed", error)  # looked for again
+            finally:
+                if self._closed is not None and self._refresher is not None:
+                    self._refresher.cancel()  # it was closed meanwhile, which waits for nothing that is being opened
+
+        await follow(self.client, [topic.namespace], look)
 
     def _stop_looking(self) -> None:
         if self._refresher is not None and not self._opening:

@@ -13,7 +13,7 @@ from pydanube.api.storage_verbs import VERBS as PLAIN_VERBS
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.verbs import Verb as PlainVerb
 from pydanube.base.errors import ChannelInvalid, RequestInvalid
-from pydanube.base.limits import READ_AHEAD_BYTES
+from pydanube.base.limits import READ_AHEAD_BYTES, TOPIC_WATCH_SECONDS_MAX
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.ledger.dedup import Renewal
 from pydanube.wire.commands import encode_batches
@@ -164,6 +164,16 @@ async def resume(connection: NativeConnection, fields: Object, request: int) -> 
     assert channel.hold is not None
     connection.service.resume(channel.hold)
     return {}
+
+
+@verb("topic.watch")
+async def watch_topics(connection: NativeConnection, fields: Object, request: int) -> Object:
+    """Topics of a namespace that changed after a revision, as soon as there are some; without one, what it is now."""
+    namespace, seconds = text(fields, "namespace"), number(fields, "milliseconds", 0) / 1_000
+    await connection.service.namespace_policies(connection.principal, namespace)  # which must exist
+    seconds = max(0.0, min(seconds, TOPIC_WATCH_SECONDS_MAX))
+    found = await connection.service.topic_changes.after(namespace, number(fields, "revision", None), seconds)
+    return {"revision": found.revision, "topics": found.topics, "missed": found.missed}
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+"""A client hears of new topics and partitions from the broker: nothing is polled, and no restart leaves a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydanube
+from client.broker import Door, until, with_client, with_door
+from pydanube.client import Client
+from pydanube.testing.broker import broker
+
+PATTERN = "/default/orders-*"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Verbs that clients ask, in their order."""
+    verbs: list[str] = []
+    ask = Client.ask
+
+    async def noted(self: Client, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        verbs.append(verb)
+        return await ask(self, verb, fields)
+
+    monkeypatch.setattr(Client, "ask", noted)
+    return verbs
+
+
+def topics_of(consumer: Any) -> list[str]:
+    return sorted(topic for topic, _ in consumer.partitions)
+
+
+def test_a_new_topic_costs_one_question_about_it_and_others_cost_none(tmp_path: Path, asked: list[str]) -> None:
+    async def run(client: Client) -> None:
+        async with (
+            client.consumer(pattern=PATTERN, subscription="a") as first,
+            client.consumer(pattern=PATTERN, subscription="b") as second,
+        ):
+            await until(lambda: asked.count("topic.watch") == 2)  # the first said where we are, the second waits
+            await until(lambda: asked.count("topic.list") == 4)  # each has looked twice: when it opened, and then
+            asked.clear()
+            for number in range(20):
+                await client.admin.create_topic(f"/default/other-{number}")
+            await client.admin.create_topic("/default/orders-1")
+            await until(lambda: topics_of(first) == topics_of(second) == ["/default/orders-1"])
+            assert asked.count("topic.list") == 0
+            assert asked.count("topic") == 2
+            assert client.topic_watches._tasks.keys() == {"default"}, "both wait with one request"
+        assert client.topic_watches._tasks == {}
+
+    with_client(tmp_path, run)
+
+
+def test_what_changed_while_the_connection_was_lost_is_heard_of_after_it(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with (
+            client.consumer(pattern=PATTERN, subscription="s") as consumer,
+            pydanube.connect(door.server.url) as other,
+        ):
+            for number in range(5):
+                await until(lambda: client.connected)
+                door.cut()
+                await other.admin.create_topic(f"/default/orders-{number}")
+            await until(lambda: topics_of(consumer) == [f"/default/orders-{number}" for number in range(5)])
+
+    with_door(tmp_path, run)
+
+
+def test_what_changes_around_a_restart_of_the_broker_is_heard_of(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker(tmp_path) as danube, pydanube.connect(danube.url) as client:
+            await client.admin.create_topic("/default/wide", partitions=1)
+            async with (
+                client.consumer(pattern=PATTERN, subscription="s") as consumer,
+                client.producer("/default/wide") as producer,
+            ):
+                async with pydanube.connect(danube.url) as other:
+                    await other.admin.create_topic("/default/orders-1")
+                    await danube.crash()
+                    await other.admin.create_topic("/default/orders-2")
+                    await other.admin.alter_topic("/default/wide", partitions=2)
+                await until(lambda: topics_of(consumer) == ["/default/orders-1", "/default/orders-2"])
+                await until(lambda: len(producer.next_sequences) == 2)
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_made_again_is_joined_again(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.consumer(pattern=PATTERN, subscription="s") as consumer:
+            for _ in range(3):
+                await client.admin.create_topic("/default/orders-1")
+                await until(lambda: topics_of(consumer) == ["/default/orders-1"])
+                await client.admin.delete_topic("/default/orders-1")
+                await until(lambda: not consumer.partitions)
+
+    with_client(tmp_path, run)
