@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -50,6 +50,9 @@ class Basket:
 
     def reset(self, generation: int) -> None:
         raise AssertionError("there are no seeks")
+
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
+        raise AssertionError
 
     def closed(self, error: DanubeError) -> None:
         self.ended = error

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydanube.base.errors import DanubeError, TopicClosed
 from pydanube.base.ids import ConsumerId, NodeIdentity
 from pydanube.base.limits import KIB
-from pydanube.broker.delivery import Delivery
+from pydanube.broker.delivery import Delivery, Timing
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Surroundings, Topic
@@ -52,6 +52,7 @@ class Inbox:
         self.deliveries: list[Delivery] = []
         self.generation = host.known.cursor.generation
         self.resets = 0
+        self.recalled: list[int] = []
         self.ended: DanubeError | None = None
         self._more = asyncio.Event()
 
@@ -63,6 +64,10 @@ class Inbox:
     def reset(self, generation: int) -> None:
         self.generation = generation
         self.resets += 1
+
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
+        assert generation == self.generation
+        self.recalled += [offset for first, last in ranges for offset in range(first, last + 1)]
 
     def closed(self, error: DanubeError) -> None:
         self.ended = error
@@ -202,10 +207,16 @@ async def subscribed(
 
 
 def connected(
-    topic: Topic, host: SubscriptionHost, name: str = "c", *, permits: int = 1000, filters: Sequence[bytes] = ()
+    topic: Topic,
+    host: SubscriptionHost,
+    name: str = "c",
+    *,
+    permits: int = 1000,
+    filters: Sequence[bytes] = (),
+    timing: Timing = Timing.DELIVERED,
 ) -> Inbox:
     inbox = Inbox(host)
-    consumer = topic.connect(host, name, inbox, filters)
+    consumer = topic.connect(host, name, inbox, filters, timing)
     inbox.id = consumer.id
     host.grant(consumer.id, permits)
     return inbox

@@ -306,7 +306,7 @@ def test_a_consumer_that_takes_nothing_holds_no_more_than_its_prefetch(tmp_path:
         async with client.producer(TOPIC) as producer:
             await producer.send_many([bytes(100)] * 1000)
         async with reading(client, type="shared", prefetch=16) as consumer:
-            await until(lambda: sum(map(len, consumer._queue)) == 16)
+            await until(lambda: sum(map(len, consumer.inbox._queue)) == 16)
             [known] = await client.admin.subscriptions(TOPIC)
             assert known["in_flight"] == 16
             assert len(await consumer.fetch(1000, timeout=5)) == 1000

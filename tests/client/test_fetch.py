@@ -16,7 +16,7 @@ from pydanube.client import Client, Consumer
 async def given_up(consumer: Consumer, count: int) -> None:
     """A fetch of more than there is, cancelled once it has collected so many."""
     fetching = asyncio.ensure_future(consumer.fetch(1000))
-    await until(lambda: len(consumer._fetching) == 1 and len(consumer._fetching[0]) == count)
+    await until(lambda: len(consumer.inbox._fetching) == 1 and len(consumer.inbox._fetching[0]) == count)
     fetching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await fetching
@@ -55,7 +55,7 @@ def test_another_who_waits_gets_what_is_given_back(tmp_path: Path) -> None:
             fetching = asyncio.ensure_future(consumer.fetch(1000))
             await asyncio.sleep(0)
             await producer.send(b"one")
-            await until(lambda: bool(consumer._fetching[0]))
+            await until(lambda: bool(consumer.inbox._fetching[0]))
             waiting = asyncio.ensure_future(anext(consumer.batches()))  # type: ignore[arg-type]
             await asyncio.sleep(0)
             fetching.cancel()
@@ -91,7 +91,7 @@ def test_what_was_collected_before_the_end_is_handed_out_before_it_is_said(tmp_p
         ):
             await producer.send(b"one")
             fetching = asyncio.ensure_future(consumer.fetch(2))
-            await until(lambda: bool(consumer._fetching and consumer._fetching[0]))
+            await until(lambda: bool(consumer.inbox._fetching and consumer.inbox._fetching[0]))
             await client.admin.delete_subscription(TOPIC, "s")
             assert [message.payload for message in await fetching] == [b"one"]
             with pytest.raises(SubscriptionNotFound):

@@ -23,10 +23,12 @@ from pydanube.wire.commands import (
     Pong,
     Publish,
     Published,
+    Recall,
     Receipt,
     Reply,
     Request,
     Reset,
+    Taken,
     Welcome,
 )
 from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
@@ -47,6 +49,7 @@ BY_CLIENT: dict[str, Command] = {
     "cumulative ack": Ack(2, 0, 1, [(0, 1001)], cumulative=True),
     "nack": Nack(2, 5, 1, [(1000, 1000), (1002, 1003)], 2_000_000, "später"),
     "nack without a word": Nack(2, 0, 0, [(5, 5)]),
+    "taken": Taken(2, 1, [(1000, 1001), (1005, 1005)]),
     "ping of the client": Ping(9),
 }
 BY_BROKER: dict[str, Command] = {
@@ -59,6 +62,7 @@ BY_BROKER: dict[str, Command] = {
     "deliver again a part": Deliver(2, 1, 1001, 1001, 7, VIEW),
     "acked": Acked(2, 3),
     "reset": Reset(2, 2),
+    "recall": Recall(2, 1, [(1001, 1001), (1005, 1009)]),
     "ping of the broker": Ping(),
     "pong": Pong(9),
     "closed": Closed.of(TopicBusy("moved"), 2),

@@ -17,6 +17,7 @@ from pydanube.base.limits import (
     OFFSET_MAX,
     PERMITS_MAX,
     POLICY_MICROSECONDS_MAX,
+    TAKEN_MESSAGES_MAX,
 )
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import (
@@ -221,6 +222,15 @@ BAD_BODIES: list[tuple[Kind, bytes, str]] = [
     (Kind.NACK, pack("<qqI", 0, 0, 1) + RANGE + b"x" * 1001, "a reason of 1001 bytes"),
     (Kind.NACK, pack("<qqI", 0, 0, 1) + RANGE + b"\xff", "not UTF-8"),
     (Kind.RESET, pack("<q", -1), "no generation is -1"),
+    (Kind.TAKEN, bytes(11), "a body of 11 bytes"),
+    (Kind.TAKEN, pack("<qI", -1, 1) + RANGE, "no generation is -1"),
+    (Kind.TAKEN, pack("<qI", 0, 0), "0 ranges"),
+    (Kind.TAKEN, pack("<qI", 0, 2) + RANGE, "2 ranges do not fit 16 bytes"),
+    (Kind.TAKEN, pack("<qIqq", 0, 1, 6, 5), "no range goes from 6 to 5"),
+    (Kind.TAKEN, pack("<qIqq", 0, 1, 0, TAKEN_MESSAGES_MAX), "messages, at most"),
+    (Kind.TAKEN, pack("<qIqqqq", 0, 2, 0, TAKEN_MESSAGES_MAX - 1, 0, 0), "messages, at most"),
+    (Kind.RECALL, pack("<qI", -1, 1) + RANGE, "no generation is -1"),
+    (Kind.RECALL, pack("<qIqq", 0, 1, 6, 5), "no range goes from 6 to 5"),
     (Kind.DELIVER, pack("<qqqI", -1, 1000, 1001, 0) + VIEW, "no generation is -1"),
     (Kind.DELIVER, pack("<qqqI", 0, 999, 1001, 0) + VIEW, "offsets 999 to 1001 do not lie"),
     (Kind.DELIVER, pack("<qqqI", 0, 1000, 1002, 0) + VIEW, "offsets 1000 to 1002 do not lie"),
@@ -409,6 +419,6 @@ def test_newer_sides_may_say_more() -> None:
 
 
 def test_a_frame_of_no_kind_is_refused() -> None:
-    for kind in (0, 18, -1, 1 << 40):
+    for kind in (0, 20, -1, 1 << 40):
         with pytest.raises(ProtocolError, match="no frame has kind"):
             decode(Frame(kind, 0, 0, b""))

@@ -215,8 +215,19 @@ def _listed(stats: SubscriptionStats) -> Object:
         "in_flight": stats.in_flight,
         "consumers": stats.consumers,
         "paused": stats.paused,
+        "blocked": _blocked(stats),
         "unreadable": stats.unreadable,
     }
+
+
+def _blocked(stats: SubscriptionStats) -> str | None:
+    """In words, for people; `blocked_at` has the offsets."""
+    found = [(number, offset) for number, offset in enumerate(stats.blocked) if offset is not None]
+    if not found:
+        return None
+    (partition, offset), more = found[0], len(found) - 1
+    where = f"at offset {offset}" if len(stats.blocked) == 1 else f"at offset {offset} of partition {partition}"
+    return where + (f", and in {more} more" if more else "")
 
 
 def _in_full(stats: SubscriptionStats) -> Object:
@@ -224,6 +235,7 @@ def _in_full(stats: SubscriptionStats) -> Object:
         **_listed(stats),
         "floors": stats.floors,
         "ends": stats.ends,
+        "blocked_at": stats.blocked,
         "counts": stats.counts,
         "options": stats.options.to_json(),
     }
@@ -282,6 +294,13 @@ async def delete_subscription(caller: Caller, fields: Object) -> Object:
     admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
     await admin.unsubscribe(caller.principal, *named, dry_run=_dry_run(fields))
     return {}
+
+
+@verb("subscription.blocked")
+async def blocked_subscriptions(caller: Caller, fields: Object) -> Object:
+    found = await caller.service.admin.blocked(caller.principal)
+    rows = [{"topic": topic, "subscription": name, "offset": offset} for topic, name, offset in found]
+    return {"blocked": rows}
 
 
 @verb("dlq.redrive")

@@ -44,6 +44,11 @@ class Ranges:
         """The lowest offset; there must be one."""
         return self._firsts[0]
 
+    @property
+    def last(self) -> int:
+        """The highest offset; there must be one."""
+        return self._lasts[-1]
+
     def add(self, first: int, last: int) -> None:
         firsts, lasts = self._firsts, self._lasts
         if not lasts or first > lasts[-1] + 1:

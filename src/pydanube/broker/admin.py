@@ -7,13 +7,15 @@ repeated.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
-from pydanube.base.limits import AGE_READS_MAX
-from pydanube.base.names import parse_topic, parse_whole
+from pydanube.base.limits import AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
+from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.ages import Ages
 from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
@@ -27,6 +29,7 @@ from pydanube.broker.tables import TABLE_STEPS, Table
 from pydanube.broker.tiers import Usage, total
 from pydanube.broker.topic import LATEST, Topic
 from pydanube.dispatch.explain import Cause as Why
+from pydanube.dispatch.explain import Explanation
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ class SubscriptionStats:
     consumers: int
     paused: bool  # in some partition
     counts: dict[str, int]  # messages done or passed over, by cause
+    blocked: list[int | None]  # where a message whose retries are exhausted stops others: all, or those of its key
     unreadable: str | None = None  # why what comes next cannot be read, in some partition
     backlog_seconds: float | None = (
         None  # age of the oldest message that is not done; None if not known in all partitions
@@ -180,6 +184,19 @@ class Admin:
         places = await self._places(principal, topic)
         return await _aged(_stats(subscription, places), places, self._ages())
 
+    async def blocked(self, principal: Principal) -> list[tuple[str, str, int]]:
+        """Topic, subscription and offset wherever a message that failed too often stops others; the first of them."""
+        found: list[tuple[str, str, int]] = []
+        for number, opened in enumerate(self._service.opened(), 1):
+            for name, host in list(opened.topic.subscriptions.items()):
+                if isinstance(host, SubscriptionHost) and (at := host.engine.blocked_at) is not None:
+                    found.append((str(opened.name), name, at))
+            if len(found) >= BLOCKED_LISTED_MAX:
+                break
+            if not number % METRIC_SLICE:
+                await asyncio.sleep(0)  # the others of the loop first
+        return found[:BLOCKED_LISTED_MAX]
+
     def _ages(self) -> Ages:
         return Ages(self._service.surroundings.clock.wall(), AGE_READS_MAX)
 
@@ -266,6 +283,14 @@ class Admin:
         return found
 
 
+def sentence_of(found: Explanation, topic: TopicName, subscription: str) -> str:
+    """For people. Poison goes away only if somebody says so: how."""
+    if found.cause is not Why.POISON_BLOCKS or found.offset is None:
+        return found.sentence
+    command = f"danube subscription skip {topic} {quote(subscription)} --before {found.offset + 1}"
+    return f"{found.sentence} Give it up with `{command}`, or change failure.poison."
+
+
 def _only(found: Sequence[Found], what: str) -> Found:
     if len(found) != 1:
         raise RequestInvalid(f"{what} needs one of the {len(found)} partitions: name it, as in orders-part-0")
@@ -306,6 +331,7 @@ def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
         sum(len(host.consumers) for host in there),
         any(host.engine.paused for host in kept if host is not None),
         {cause.name.lower(): sum(each.counts[cause] for each in known) for cause in Cause},
+        [None if host is None else host.engine.blocked_at for host in kept],
         next((found for host in kept if host is not None and (found := _unreadable(host)) is not None), None),
     )
 

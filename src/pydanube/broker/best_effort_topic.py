@@ -23,7 +23,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
-from pydanube.broker.delivery import Consumer, ConsumerSink, Delivery, keys_of
+from pydanube.broker.delivery import Consumer, ConsumerSink, Delivery, Timing, keys_of
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.rates import SECOND, Rate, rate_of
 from pydanube.broker.topic import LATEST, Receipt
@@ -220,12 +220,17 @@ class BestEffortTopic:
         host.close(SubscriptionNotFound(f"subscription {name!r} of {self.name} was deleted"))
 
     def connect(
-        self, host: BestEffortSubscription, name: str, sink: ConsumerSink, filters: Sequence[bytes] = ()
+        self,
+        host: BestEffortSubscription,
+        name: str,
+        sink: ConsumerSink,
+        filters: Sequence[bytes] = (),
+        timing: Timing = Timing.DELIVERED,
     ) -> Consumer:
-        """A consumer of the subscription; it misses everything before it grants permits."""
+        """A consumer of the subscription; it misses everything before it grants permits. Nothing here times out."""
         self._check_open()
         self._consumers += 1
-        consumer = Consumer(ConsumerId(self._consumers), name, sink)
+        consumer = Consumer(ConsumerId(self._consumers), name, sink, timing)
         host.join(consumer, filters)
         return consumer
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.ids import ConsumerId
+from pydanube.broker.options import SubscriptionOptions
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
@@ -64,9 +67,21 @@ class ConsumerSink(Protocol):
         """A seek: what was delivered before and is not acknowledged is void."""
         ...
 
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """These were delivered and are the consumer's no more: what its program has not taken is not to be."""
+        ...
+
     def closed(self, error: DanubeError) -> None:
         """The subscription has ended, and why; nothing comes any more."""
         ...
+
+
+class Timing(Enum):
+    """When the ack timeout of a message begins, by what its consumer can say."""
+
+    DELIVERED = "delivered"  # it says nothing
+    TAKEN = "taken"  # it says what its program has taken; until then it holds a message for as long as it is there
+    CHOSEN = "chosen"  # it queues messages and says nothing: as delivered, if somebody chose a timeout, else never
 
 
 @dataclass(slots=True)
@@ -74,3 +89,8 @@ class Consumer:
     id: ConsumerId
     name: str
     sink: ConsumerSink
+    timing: Timing = Timing.DELIVERED
+
+    def is_timed(self, options: SubscriptionOptions) -> bool:
+        """Whether the ack timeout of a message begins when it is delivered."""
+        return self.timing is Timing.DELIVERED or (self.timing is Timing.CHOSEN and options.timeout_chosen)

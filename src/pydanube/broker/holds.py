@@ -35,6 +35,7 @@ from pydanube.broker.sessions import Session
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Receipt, Topic
 from pydanube.ledger.retention import RetentionPolicy
+from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.clock import Clock
 from pydanube.wire.batch import Batch
 
@@ -185,6 +186,16 @@ class Opened:
         limit, known = self.policies.subscriptions_max, self.topic.subscriptions
         if limit is not None and name not in known and len(known) >= limit:
             raise SubscriptionLimitReached(f"{self.name} has {len(known)} subscriptions, at most {limit}")
+
+    def options_for(
+        self, subscription: str, kind: SubscriptionKind, options: SubscriptionOptions | None
+    ) -> SubscriptionOptions | None:
+        """What a new subscription is made with, if it is asked for with these."""
+        if options is not None:
+            self.check_dead_letters(options)
+        if not isinstance(self.topic, Topic):
+            return options
+        return (options or SubscriptionOptions()).resolved(kind, self.name, subscription)
 
     def check_dead_letters(self, options: SubscriptionOptions) -> None:
         target = options.failure.dead_letter_topic

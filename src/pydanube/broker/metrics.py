@@ -58,6 +58,9 @@ FAMILIES: dict[str, Family] = {
     "danube_backlog_seconds": Family("gauge", "Age of the oldest message that is not acknowledged.", _SUBSCRIPTION),
     "danube_consumers": Family("gauge", "Consumers that are connected.", _SUBSCRIPTION),
     "danube_unacked_messages": Family("gauge", "Messages handed out and not acknowledged.", _SUBSCRIPTION),
+    "danube_blocked": Family(
+        "gauge", "1 where a message that failed too often stops all that follow, or those of its key.", _SUBSCRIPTION
+    ),
     "danube_local_bytes": Family("gauge", "Bytes of the topic on the local disk.", _TOPIC),
     "danube_object_bytes": Family("gauge", "Bytes of the topic's objects in object storage.", _TOPIC),
     "danube_segments": Family("gauge", "Segments of the topic in object storage.", _TOPIC),
@@ -179,13 +182,14 @@ class _Sums:
             place = (topic, name)
         else:
             place = (topic, OTHER)
-        acked = again = dead = backlog = unacked = 0
+        acked = again = dead = backlog = unacked = blocked = 0
         drops = {}
         if isinstance(host, SubscriptionHost):
             counts, cursor = host.known.counts, host.known.cursor
             acked, again, dead = counts[Cause.ACKED], host.redelivered, counts[Cause.DEAD_LETTERED]
             backlog = max(0, end - cursor.floor - cursor.above.count)
             unacked = host.engine.in_flight
+            blocked = int(host.engine.blocked_at is not None)
             drops = {cause.name.lower(): counts[cause] for cause in _DROPS}
         else:
             drops = {"missed": host.dropped}
@@ -193,7 +197,7 @@ class _Sums:
         _add(
             self.subscriptions,
             place,
-            [given.messages, given.bytes, acked, again, dead, backlog, len(host.consumers), unacked],
+            [given.messages, given.bytes, acked, again, dead, backlog, len(host.consumers), unacked, blocked],
         )
         self._add_drops(place, drops)
         return place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
@@ -10,12 +11,17 @@ from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, LEDGERS_LISTED_MAX
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, LEDGERS_LISTED_MAX, TOPIC_NAME_CHARACTERS_MAX
+from pydanube.base.names import TopicName
 from pydanube.broker.quotas import BacklogQuota
-from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
+from pydanube.dispatch.policy import ACK_TIMEOUT_DEFAULT, DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.ledger.catalog import Copies
 from pydanube.ledger.retention import RetentionPolicy
+from pydanube.ledger.state_records import SubscriptionKind
 
+DEAD_LETTERS = "-dlq"  # behind the names of the topic and the subscription
+_NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
+OPTIONS = ("failure", "dispatch", "idle_seconds")
 Section = TypeVar("Section", FailurePolicy, DispatchSettings)
 
 
@@ -49,33 +55,52 @@ class SubscriptionOptions:
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
     idle_seconds: int | None = None  # without a consumer for so long, it is deleted; None is never
+    timeout_chosen: bool = field(default=False, compare=False)  # somebody named failure.ack_timeout
+    poison_chosen: bool = field(default=False, compare=False)  # the same of failure.poison
 
     def __post_init__(self) -> None:
         if self.idle_seconds is not None and not (type(self.idle_seconds) is int and self.idle_seconds > 0):
             raise PolicyInvalid(f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}")
 
     def encode(self) -> bytes:
-        chosen = {name: value for name, value in asdict(self).items() if value is not None}
-        return json.dumps(chosen, default=_plain, separators=(",", ":")).encode()
+        stored = self.to_json()
+        if not self.timeout_chosen and self.failure.ack_timeout == ACK_TIMEOUT_DEFAULT:
+            del stored["failure"]["ack_timeout"]
+        return json.dumps(stored, separators=(",", ":")).encode()
 
     def to_json(self) -> dict[str, Any]:
-        """As `from_json` takes them."""
-        plain: dict[str, Any] = json.loads(self.encode())
+        """All that hold, as `from_json` takes them."""
+        held = {name: value for name, value in asdict(self).items() if name in OPTIONS and value is not None}
+        plain: dict[str, Any] = json.loads(json.dumps(held, default=_plain))
         return plain
 
     def changed(self, found: Mapping[str, Any]) -> SubscriptionOptions:
         """With these values instead of its own; what is not named stays."""
-        known = [each.name for each in fields(self)]
-        unknown = [name for name in found if name not in known]
+        unknown = [name for name in found if name not in OPTIONS]
         if unknown:
             raise PolicyInvalid(
                 f"a subscription has the options failure, dispatch and idle_seconds, not {unknown[0][:100]!r}"
             )
+        failure = found.get("failure", {})
+        if isinstance(failure, Mapping) and failure.get("poison", "dead_letter") != "dead_letter":
+            failure = {"dead_letter_topic": None, **failure}  # nobody would use it
+        changed = _changed(self.failure, "failure", failure)
         return SubscriptionOptions(
-            _changed(self.failure, "failure", found.get("failure", {})),
+            changed,
             _changed(self.dispatch, "dispatch", found.get("dispatch", {})),
             found.get("idle_seconds", self.idle_seconds),
+            self.timeout_chosen or "ack_timeout" in failure,
+            self.poison_chosen or "poison" in failure,
         )
+
+    def resolved(self, kind: SubscriptionKind, topic: TopicName, name: str) -> SubscriptionOptions:
+        """As a new subscription of a reliable topic has them: where order does not matter, poison stops nothing."""
+        if kind is not SubscriptionKind.SHARED or self.poison_chosen:
+            return self
+        letters = replace(
+            self.failure, poison=PoisonPolicy.DEAD_LETTER, dead_letter_topic=dead_letter_topic(topic, name)
+        )
+        return replace(self, failure=letters, poison_chosen=True)
 
     @classmethod
     def decode(cls, data: bytes) -> SubscriptionOptions:
@@ -90,6 +115,12 @@ class SubscriptionOptions:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> SubscriptionOptions:
         return cls().changed(found)
+
+
+def dead_letter_topic(topic: TopicName, subscription: str) -> str:
+    """Where poison goes that nobody chose a place for. It is made when the first message goes there."""
+    whole = f"{topic.whole}-{_NOT_OF_NAMES.sub('_', subscription)}"
+    return whole[: TOPIC_NAME_CHARACTERS_MAX - len(DEAD_LETTERS)] + DEAD_LETTERS
 
 
 def _plain(value: object) -> object:

@@ -64,9 +64,7 @@ class Outbox:
         dropped: dict[ConsumerId, int] = {}
         if not recalled or not self._waiting:
             return dropped
-        gone: dict[ConsumerId, Ranges] = {}
-        for consumer, first, last in sorted(recalled):
-            gone.setdefault(consumer, Ranges()).add(first, last)
+        gone = by_consumer(recalled)
         left: deque[Deliver] = deque()
         for deliver in self._waiting:
             ranges = gone.get(deliver.consumer)
@@ -80,6 +78,13 @@ class Outbox:
                 left.append(deliver if at == deliver.first else deliver._replace(first=at))
         self._waiting = left
         return dropped
+
+
+def by_consumer(recalled: Recalled) -> dict[ConsumerId, Ranges]:
+    found: dict[ConsumerId, Ranges] = {}
+    for consumer, first, last in sorted(recalled):
+        found.setdefault(consumer, Ranges()).add(first, last)
+    return found
 
 
 class Nack(NamedTuple):

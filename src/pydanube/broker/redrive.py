@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 SUBSCRIPTION = "danube-redrive"
 _OPTIONS = SubscriptionOptions(
-    FailurePolicy(ack_timeout=None, max_redelivery_count=REDELIVERIES_MAX), DispatchSettings(unacked_max=UNACKED_MAX)
+    FailurePolicy(ack_timeout=None, max_redelivery_count=REDELIVERIES_MAX),
+    DispatchSettings(unacked_max=UNACKED_MAX),
+    poison_chosen=True,
 )
 _NAMED = {"topic": ORIGIN, "subscription": SUBSCRIBER}
 

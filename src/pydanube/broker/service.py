@@ -26,9 +26,9 @@ from pydanube.base.errors import (
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic, parse_whole
-from pydanube.broker.admin import Admin
+from pydanube.broker.admin import Admin, sentence_of
 from pydanube.broker.best_effort_topic import BestEffortTopic
-from pydanube.broker.delivery import ConsumerSink
+from pydanube.broker.delivery import ConsumerSink, Timing
 from pydanube.broker.directory import Directory, TopicRecord
 from pydanube.broker.holds import (
     ANONYMOUS,
@@ -397,6 +397,7 @@ class Service:
         reliable: bool | None = None,
         resume: str | None = None,
         options: SubscriptionOptions | None = None,
+        timing: Timing = Timing.DELIVERED,
     ) -> ConsumerHold:
         """With `resume`, the mark of a hold that it had, only the very same subscription will do."""
         opened = await self.open(principal, topic, create=create and resume is None, reliable=reliable)
@@ -407,7 +408,7 @@ class Service:
             raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription has its name now")
         opened.check_consumers()  # others may have been quicker
         opened.check_subscription(host)
-        consumer = opened.topic.connect(host, name, sink, filters)  # type: ignore[arg-type]
+        consumer = opened.topic.connect(host, name, sink, filters, timing)  # type: ignore[arg-type]
         self._numbers += 1
         hold = opened.consumers[self._numbers] = ConsumerHold(self._numbers, opened, host, consumer)
         return hold
@@ -423,9 +424,7 @@ class Service:
         create: bool = True,
     ) -> AnySubscription:
         """The subscription of that name; where it is new, and may be made, with these options."""
-        topic = opened.topic
-        if options is not None:
-            opened.check_dead_letters(options)
+        topic, options = opened.topic, opened.options_for(subscription, kind, options)
         offset = await self.place(opened, start)
         async with opened.subscribing:
             opened.check_subscriptions(subscription)
@@ -480,9 +479,9 @@ class Service:
         if host is None:
             raise SubscriptionNotFound(f"subscription {subscription!r}")
         if offset is not None:
-            return host.explain(offset).sentence
+            return sentence_of(host.explain(offset), opened.name, subscription)
         if consumer is not None:
-            return host.explain_consumer(ConsumerId(consumer)).sentence
+            return sentence_of(host.explain_consumer(ConsumerId(consumer)), opened.name, subscription)
         raise RequestInvalid("explain an offset or a consumer")
 
     # -- reading -------------------------------------------------------------------------------------------------------

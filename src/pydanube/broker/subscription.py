@@ -9,7 +9,6 @@ import asyncio
 import logging
 from asyncio import Future, TimerHandle
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from operator import attrgetter
@@ -21,8 +20,9 @@ from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import DELIVERIES_AT_ONCE, NACKS_AT_ONCE, UNACKED_MAX
 from pydanube.broker.delivery import Consumer, Delivery, columns_of
 from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.outbox import Nack, Nacks, Outbox
+from pydanube.broker.outbox import Nack, Nacks, Outbox, Recalled, by_consumer
 from pydanube.broker.rates import Throttle, rate_of
+from pydanube.broker.read_ahead import RETRY_SECONDS, ReadAhead
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run, Skipped
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
 CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 PUMP_BATCHES = 32  # in one turn of the loop
-AHEAD_BATCHES_MIN = 2  # of those read from disk: with fewer left, the next are read
-RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
 _base_offset = attrgetter("base_offset")
 DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # message, why, subscription; done when it is durable
 
@@ -71,7 +69,7 @@ class SubscriptionHost:
         self._dead_letter = dead_letter
         self._loop = asyncio.get_running_loop()
         self._next = known.cursor.floor  # the next offset to read
-        self._ahead: deque[Batch] = deque()  # read from disk and not offered yet
+        self._ahead = ReadAhead(known.name, ledger, self._task, self.wake)
         self._outbox = Outbox()  # waits for a read of its batch, or for the next turn of the loop
         self._handed = 0  # deliveries, in this turn
         self._nacks = Nacks(self._apply_nack, at_once=NACKS_AT_ONCE, waiting_max=UNACKED_MAX)
@@ -80,11 +78,9 @@ class SubscriptionHost:
         self._timer: TimerHandle | None = None
         self._due: int | None = None  # when it rings
         self._tasks: dict[Future[None], None] = {}
-        self._reading = False
         self._fetching = False
         self._clock_ahead = clock.wall() - self.now  # of the monotonic clock, as far as the engine knows
         self._held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
-        self._unread: DanubeError | None = None  # why what comes next cannot be read
         self._throttle: Throttle | None = None
         self._pausing: dict[ConsumerId, bool] = {}  # those of its consumers that paused it
         self._closed = False
@@ -97,7 +93,8 @@ class SubscriptionHost:
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None:
         self._check_there()
-        self.engine.join(consumer.id, self.now, filters=filters)
+        timed = consumer.is_timed(SubscriptionOptions.decode(self.known.options))
+        self.engine.join(consumer.id, self.now, filters=filters, timed=timed)
         self.consumers[consumer.id] = consumer
         self.wake()
 
@@ -108,6 +105,9 @@ class SubscriptionHost:
     def alter(self, options: SubscriptionOptions) -> None:
         """Other rules for failures and dispatch, from now on."""
         self.engine.alter(options.failure, options.dispatch, self.now)
+        for consumer in self.consumers.values():
+            if consumer.is_timed(options):
+                self.engine.set_timed(consumer.id, self.now)
         self._drop_recalled()
         self.wake()
 
@@ -194,6 +194,13 @@ class SubscriptionHost:
             for first, last in nack.ranges:
                 self.engine.nack(nack.consumer, first, last, self._nacks.time, nack.delay, nack.reason)
 
+    def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
+        """The consumer's program works on these from now on, so that their ack timeout begins."""
+        if generation == self.known.cursor.generation:
+            for first, last in ranges:
+                self.engine.taken(consumer, first, last, self.now)
+            self.wake()
+
     def seek(self, offset: int) -> Future[None]:
         """Everything from `offset` on is delivered again; durable before the answer (§14)."""
         self._check_there()
@@ -229,12 +236,12 @@ class SubscriptionHost:
 
     def _start_again(self) -> None:
         self.engine.reset(self.now)
+        self.engine.take_recalled()  # whoever had these hears of the seek
         self._next = self.known.cursor.floor
         self._ahead.clear()
         self._nacks.clear()
         for deliver in self._outbox.take_all():  # nobody got these, so nobody would ask for others in their place
             self.engine.grant(deliver.consumer, deliver.last - deliver.first + 1, self.now)
-        self._unread = None
 
     def skip_to(self, floor: int, cause: Cause) -> Future[None] | None:
         """Messages below `floor` are given up: too old, or in the way."""
@@ -276,7 +283,7 @@ class SubscriptionHost:
         if not self._rests(now):
             self._decide(now)
         for _ in range(PUMP_BATCHES):
-            batch = self._take_next() if not self._rests(now) and self._may_feed() else None
+            batch = self._ahead.take(self._next) if not self._rests(now) and self._may_feed() else None
             if batch is None:
                 break
             self._offer(batch, now)
@@ -299,42 +306,6 @@ class SubscriptionHost:
             self._next = self._ledger.first
         return self._next < min(self._ledger.confirmed_end, self.known.cursor.ceiling)
 
-    def _take_next(self) -> Batch | None:
-        """The batch with the next offset from memory; if it is not there, a read is under way."""
-        while self._ahead:
-            ahead = self._ahead.popleft()
-            if len(self._ahead) <= AHEAD_BATCHES_MIN:
-                self._read_ahead((self._ahead[-1] if self._ahead else ahead).last_offset + 1)
-            if ahead.last_offset >= self._next:
-                return ahead
-        batch = self._ledger.find(self._next)
-        if batch is None:
-            self._read_ahead(self._next)
-        return batch
-
-    def _read_ahead(self, offset: int) -> None:
-        """Unless it is in memory, or a read is under way."""
-        if not self._reading and offset < self._ledger.confirmed_end and self._ledger.find(offset) is None:
-            self._reading = True
-            self._task(self._read(offset))
-
-    async def _read(self, offset: int) -> None:
-        generation = self.known.cursor.generation
-        try:
-            batches = await self._ledger.read(offset)
-        except DanubeError as error:
-            if self._unread is None:
-                log.warning("subscription %s cannot read offset %d yet: %s", self.known.name, offset, error)
-            self._unread = error
-            await asyncio.sleep(RETRY_SECONDS)
-            batches = []
-        else:
-            self._unread = None
-        self._reading = False
-        if generation == self.known.cursor.generation:
-            self._ahead.extend(batches)
-        self.wake()
-
     def _offer(self, batch: Batch, now: int) -> None:
         first = max(self._next, batch.base_offset)
         if batch.base_offset > self._next:
@@ -343,7 +314,7 @@ class SubscriptionHost:
         if self._throttle is not None:
             last = min(last, first + self._throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
             if last < batch.last_offset:
-                self._ahead.appendleft(batch)  # the rest of it comes when it may
+                self._ahead.put_back(batch)
         self._next = last + 1
         self._recent = [batch]
         keys, due = columns_of(batch, self.known.kind, self._clock_ahead)
@@ -365,8 +336,16 @@ class SubscriptionHost:
         self._carry_out(effects)
 
     def _drop_recalled(self) -> None:
-        for consumer, dropped in self._outbox.drop(self.engine.take_recalled()).items():
-            self.engine.grant(consumer, dropped, self.now)  # nobody got these
+        if recalled := self.engine.take_recalled():
+            for consumer, dropped in self._outbox.drop(recalled).items():
+                self.engine.grant(consumer, dropped, self.now)  # nobody got these
+            self._tell_recalled(recalled)
+
+    def _tell_recalled(self, recalled: Recalled) -> None:
+        """What waits in a client's queue and is to be delivered again must not be taken from there any more."""
+        for consumer, ranges in by_consumer(recalled).items():
+            if consumer in self.consumers:
+                self.consumers[consumer].sink.recall(self.known.cursor.generation, list(ranges))
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -440,13 +419,10 @@ class SubscriptionHost:
             try:
                 batch = await self._batch_at(deliver.first)
             except DanubeError as error:
-                if self._unread is None:
-                    log.warning("subscription %s cannot read offset %d yet: %s", self.known.name, deliver.first, error)
-                self._unread = error
                 self._give_back()
-                await asyncio.sleep(RETRY_SECONDS)
+                await self._ahead.fail(deliver.first, error)
                 continue
-            self._unread = None
+            self._ahead.error = None
             if self._waited_long():
                 self._give_back()
             elif self._outbox.head is deliver and generation == self.known.cursor.generation:
@@ -464,7 +440,7 @@ class SubscriptionHost:
         self._drop_recalled()
         for deliver in self._outbox.take_all():
             self.engine.undelivered(deliver.consumer, deliver.first, deliver.last, self.now)
-        self.engine.take_recalled()
+        self._tell_recalled(self.engine.take_recalled())
         self.wake()
 
     def _hand_over(self, deliver: Deliver, batch: Batch) -> None:
@@ -591,8 +567,8 @@ class SubscriptionHost:
         """What keeps everything that comes next from being read or handed out, if anything does."""
         if self._held:
             return Explanation(Why.SEEK_PENDING)
-        if self._unread is not None and (self._reading or self._fetching):
-            return Explanation(Why.UNREADABLE, what=str(self._unread))
+        if self._ahead.error is not None and (self._ahead.reading or self._fetching):
+            return Explanation(Why.UNREADABLE, what=str(self._ahead.error))
         if self._throttle is not None and self.now < self._throttle.until:
             return Explanation(Why.RATE_LIMITED, until=self._throttle.until)
         return None

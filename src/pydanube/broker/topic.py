@@ -29,7 +29,7 @@ from pydanube.base.ids import ConsumerId, Epoch
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES, HEADERS_UNREAD_BYTES, REPEATS_WAITING_MAX
 from pydanube.broker.backlog import Backlog, extents_of
 from pydanube.broker.dead_letter import dead_letter_of
-from pydanube.broker.delivery import Consumer, ConsumerSink
+from pydanube.broker.delivery import Consumer, ConsumerSink, Timing
 from pydanube.broker.engines import engine_for
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.quotas import Extent, bytes_from
@@ -470,11 +470,18 @@ class Topic:
             raise SubscriptionNotFound(f"{self.name} has no subscription {name!r}")
         return found
 
-    def connect(self, host: SubscriptionHost, name: str, sink: ConsumerSink, filters: Sequence[bytes] = ()) -> Consumer:
+    def connect(
+        self,
+        host: SubscriptionHost,
+        name: str,
+        sink: ConsumerSink,
+        filters: Sequence[bytes] = (),
+        timing: Timing = Timing.DELIVERED,
+    ) -> Consumer:
         """A consumer of the subscription; it gets nothing before it grants permits."""
         self._check_open()
         self._consumers += 1
-        consumer = Consumer(ConsumerId(self._consumers), name, sink)
+        consumer = Consumer(ConsumerId(self._consumers), name, sink, timing)
         host.join(consumer, filters)
         return consumer
 

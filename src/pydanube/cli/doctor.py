@@ -157,7 +157,7 @@ async def _broker(ctx: click.Context) -> list[Finding]:
             began = time.perf_counter()
             await client.admin.namespaces()
             took = time.perf_counter() - began
-            objects = await _objects(client)
+            objects = [*await _subscriptions(client), *await _objects(client)]
     except DanubeError as error:
         if _is_taken(broker.url):
             return [Finding("broker", FAIL, f"{where}: {error}", error.help)]
@@ -171,6 +171,23 @@ async def _broker(ctx: click.Context) -> list[Finding]:
         advice = "Use the same version for both."
         found.append(Finding("broker version", WARN, f"{welcome.broker}, and this is {__version__}", advice))
     return [*found, *objects]
+
+
+async def _subscriptions(client: Client) -> list[Finding]:
+    """Those that go no further by themselves."""
+    try:
+        blocked = await client.admin.blocked_subscriptions()
+    except VerbUnknown:  # an older broker
+        return []
+    return [
+        Finding(
+            "subscription",
+            WARN,
+            f"{each['subscription']} of {each['topic']} is blocked at offset {each['offset']}",
+            f"See `danube subscription explain {each['topic']} {each['subscription']} --offset {each['offset']}`.",
+        )
+        for each in blocked
+    ]
 
 
 async def _objects(client: Client) -> list[Finding]:

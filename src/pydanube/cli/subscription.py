@@ -96,8 +96,12 @@ def _warn(found: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> None:
 async def list_subscriptions(client: Client, output: Output, topic: str) -> None:
     """All subscriptions of a topic, by name."""
     found = await client.admin.subscriptions(topic)
-    stuck = any(each.get("unreadable") for each in found)
-    output.rows(found, (*COLUMNS, "unreadable") if stuck else COLUMNS)
+    output.rows(found, (*COLUMNS, *_stuck(found)))
+
+
+def _stuck(rows: list[dict[str, Any]]) -> list[str]:
+    """Columns that are only there if something is wrong."""
+    return [name for name in ("blocked", "unreadable") if any(each.get(name) for each in rows)]
 
 
 @subscription.command("describe", epilog="Example: danube subscription describe orders billing")
@@ -218,11 +222,12 @@ async def lag(
     """
     columns = ("topic", "subscription", "backlog", "backlog_seconds", "in_flight", "consumers")
     if not watch:
-        output.rows(await _lags(client, topic, namespace), columns)
+        rows = await _lags(client, topic, namespace)
+        output.rows(rows, (*columns, *_stuck(rows)))
         return
     before: dict[tuple[str, str], int] = {}
     try:
-        with output.live((*columns, "acked_per_second")) as show:
+        with output.live((*columns, "acked_per_second", "blocked")) as show:
             async for rows, elapsed in looks(client, lambda: _lags(client, topic, namespace), every, rounds):
                 for each in rows:
                     last = before.get((each["topic"], each["subscription"]))

@@ -157,6 +157,11 @@ class Admin:
         """Its consumers are told, and do not make it again."""
         await self._ask("subscription.delete", topic=topic, subscription=subscription)
 
+    async def blocked_subscriptions(self) -> list[Reply]:
+        """Topic, subscription and offset wherever a message that failed too often stops others, up to fifty."""
+        found: list[Reply] = (await self._ask("subscription.blocked"))["blocked"]
+        return found
+
     async def explain(
         self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
     ) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError
 from pydanube.client.connection import Connection
 from pydanube.client.outgoing import fresh
-from pydanube.wire.commands import Acked, Deliver, Published, Reply
+from pydanube.wire.commands import Acked, Deliver, Published, Recall, Reply
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
@@ -199,3 +199,5 @@ class ReopeningChannel:
     def delivered(self, delivery: Deliver) -> None: ...
 
     def reset(self, generation: int) -> None: ...
+
+    def recalled(self, recall: Recall) -> None: ...

@@ -25,6 +25,7 @@ from pydanube.wire.commands import (
     Ping,
     Pong,
     Published,
+    Recall,
     Reply,
     Request,
     Reset,
@@ -50,6 +51,8 @@ class Channel(Protocol):
     def delivered(self, delivery: Deliver) -> None: ...
 
     def reset(self, generation: int) -> None: ...
+
+    def recalled(self, recall: Recall) -> None: ...
 
     def ended(self, error: DanubeError) -> None:
         """The broker closed the channel."""
@@ -177,6 +180,9 @@ class Connection:
             case Reset():
                 if (channel := self._channels.get(command.channel)) is not None:
                     channel.reset(command.generation)
+            case Recall():
+                if (channel := self._channels.get(command.channel)) is not None:
+                    channel.recalled(command)
             case Closed():
                 self._closed(command)
             case Ping():

@@ -1,19 +1,17 @@
 """A consumer: messages of one or more topics in the order they came, by message or by batch, and their acks.
 
-What waits here is bounded by the permits its feeds have granted. Nothing is decoded before the program asks for it.
+A consumer has at most `prefetch` messages of a partition that are not acknowledged: what waits here, and what its
+program has in hand.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import groupby, islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydanube.base.errors import (
@@ -31,6 +29,7 @@ from pydanube.base.names import full_name, parse_topic
 from pydanube.client.acks import AckGroup
 from pydanube.client.ending import Openable
 from pydanube.client.feed import Feed
+from pydanube.client.inbox import Inbox
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
 from pydanube.client.topic_watch import Names, follow
@@ -110,11 +109,8 @@ class Consumer(Openable):
         self.outer: Any = None  # the consumer without `await` that this one serves
         self._opened = False  # or being opened
         self._feeds: dict[str, Feed] = {}  # by the name of the topic or partition
-        self._queue: deque[MessageBatch] = deque()
-        self._fetching: list[list[Message]] = []  # collected by those who still wait for more
-        self._returned: deque[MessageBatch] = deque()  # by those who gave up; before the queue
-        self._current: MessageBatch | None = None  # being handed out message by message
-        self._rows: Iterator[Message] = iter(())
+        self.inbox = Inbox(self._refuse)
+        self.short: dict[Feed, None] = {}  # with little room left for what the broker may send
         self._arrivals = Waiters()
         self._closed: DanubeError | None = NotOpened(f"the consumer of {subscription!r} is not open yet")
         self._refresher: Task[None] | None = None
@@ -123,9 +119,10 @@ class Consumer(Openable):
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
-            for message in self._rows:  # lives on when this iteration is left
+            rows = self.inbox.rows
+            for message in rows:  # lives on when this iteration is left
                 yield message
-            if not self._advance():
+            if rows is self.inbox.rows and not self.inbox.advance():  # else another task is at the next batch
                 await self._arrival()
 
     async def __anext__(self) -> Message:
@@ -134,7 +131,7 @@ class Consumer(Openable):
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """Messages as they were delivered, many at a time. The cheapest way to consume."""
         while True:
-            batch = self._take_batch()
+            batch = self.inbox.take_batch()
             if batch is None:
                 await self._arrival()
             else:
@@ -145,24 +142,23 @@ class Consumer(Openable):
         try:
             async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
                 while True:
-                    for message in self._rows:
+                    for message in self.inbox.rows:
                         return message
-                    if not self._advance():
+                    if not self.inbox.advance():
                         await self._arrival()
         except TimeoutError:
-            raise NothingReceived(f"no message of {self.subscription!r} in {timeout} seconds") from None
+            raise NothingReceived(self._nothing(timeout)) from None
 
     async def fetch(self, count: int, timeout: Duration | None = None) -> list[Message]:  # noqa: ASYNC109
         """`count` messages, or those that came in `timeout` seconds, which may be none."""
-        found: list[Message] = []
-        self._fetching.append(found)
+        found = self.inbox.begin()
         try:
             async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
                 while True:
                     found += self.arrived(count - len(found))
                     if len(found) >= count:
                         return found
-                    await self._arrival()
+                    await self._arrival(count - len(found))
         except TimeoutError:
             return found
         except DanubeError:  # nothing more will come: whoever asks again hears of it
@@ -170,64 +166,42 @@ class Consumer(Openable):
                 return found
             raise
         except BaseException:
-            self._give_back(found)
+            self.inbox.give_back(found)
+            self._arrivals.wake()
             raise
         finally:
-            self._fetching = [each for each in self._fetching if each is not found]
-
-    def _give_back(self, messages: list[Message]) -> None:
-        """Nobody has seen them: they go to whoever asks next."""
-        parts = [list(part) for _, part in groupby(messages, key=attrgetter("batch"))]
-        self._returned.extendleft(part[0].batch.part(part[0].offset, part[-1].offset) for part in reversed(parts))
-        self._arrivals.wake()
+            self.inbox.end(found)
 
     def arrived(self, count: int) -> list[Message]:
         """At most `count` messages that are here already; does not wait."""
-        found: list[Message] = []
-        while len(found) < count:
-            found += islice(self._rows, count - len(found))
-            if len(found) < count and not self._advance():
-                break
-        return found
-
-    def _take(self) -> MessageBatch | None:
-        if self._returned:
-            return self._returned.popleft()  # its permits were used when it was taken first
-        if not self._queue:
-            return None
-        batch = self._queue.popleft()
-        cast(Feed, batch.source).used(len(batch))
-        return batch
-
-    def _advance(self) -> bool:
-        """The next batch that can be read is handed out message by message."""
-        while (batch := self._take()) is not None:
-            self._current = batch
-            try:
-                self._rows = batch.messages()
-            except BatchUnreadable as error:
-                self._refuse(batch, error)
-            else:
-                return True
-        self._current = None
-        return False
+        return self.inbox.arrived(count)
 
     def _refuse(self, batch: MessageBatch, error: BatchUnreadable) -> None:
         """Nobody can do it: what becomes of it is the subscription's failure policy."""
         self.nack(batch, reason=str(error))
         self._say("unreadable", error, len(batch))
 
-    def _take_batch(self) -> MessageBatch | None:
-        """The next batch, or what is left of the one that was begun."""
-        for message in self._rows:
-            self._rows = iter(())
-            return message.batch.part(message.offset, message.batch.last)
-        return self._take()
-
-    async def _arrival(self) -> None:
+    async def _arrival(self, wanted: int = 0) -> None:
+        """Waits for more. If so many are `wanted` at once, it is for more than fits the prefetch, if need be."""
         if self._closed is not None:
             raise fresh(self._closed)
+        for feed in list(self.short):
+            feed.hurry()
+            if wanted:
+                feed.lend(min(wanted, PERMITS_MAX))
         await self._arrivals.wait(self.client.loop)
+
+    @property
+    def hungry(self) -> bool:
+        """Nothing waits here, and somebody waits for more."""
+        return bool(self._arrivals)
+
+    def _nothing(self, timeout: Duration | None) -> str:
+        text = f"no message of {self.subscription!r} in {timeout} seconds"
+        full = [feed for feed in self._feeds.values() if feed.unacked >= self.prefetch]
+        if full:
+            text += f"; {full[0].place} sends no more than {self.prefetch} (prefetch) that are not acknowledged"
+        return text
 
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
@@ -297,21 +271,9 @@ class Consumer(Openable):
     # -- for its feeds -------------------------------------------------------------------------------------------------
 
     def put(self, batch: MessageBatch) -> None:
-        self._queue.append(batch)
+        self.inbox.put(batch)
         if self._arrivals:
             self._arrivals.wake()
-
-    def void(self, feed: Feed) -> int:
-        """Forgets what this feed delivered and nobody took; returns how many of its permits that frees."""
-        if self._current is not None and self._current.source is feed:
-            deque(self._rows, maxlen=0)  # whoever iterates over it finds its end
-        for found in self._fetching:
-            found[:] = [message for message in found if message.batch.source is not feed]
-        self._returned = deque(batch for batch in self._returned if batch.source is not feed)
-        dropped = sum(len(batch) for batch in self._queue if batch.source is feed)
-        if dropped:
-            self._queue = deque(batch for batch in self._queue if batch.source is not feed)
-        return dropped
 
     def ack_failed(self, error: DanubeError, count: int) -> None:
         """Of messages whose acks nobody awaits."""
@@ -343,7 +305,7 @@ class Consumer(Openable):
             await self._join(None, self.start, create=self.create)
         except BaseException:
             feeds, self._feeds, self._opened = self._feeds, {}, False
-            self._queue.clear()
+            self.inbox.clear()
             for feed in feeds.values():
                 feed.close_at_once()
             raise
@@ -397,9 +359,7 @@ class Consumer(Openable):
         finally:
             for feed in self._feeds.values():  # also when the closing was given up: whoever waits for them is told
                 feed.abandon()
-            self._queue.clear()
-            self._returned.clear()
-            self._rows = iter(())
+            self.inbox.clear()
             self._arrivals.wake()
 
     @property
@@ -413,9 +373,7 @@ class Consumer(Openable):
     def disown(self, error: DanubeError) -> None:
         """It belongs to another process: whoever uses it here gets this error."""
         self._closed = error
-        self._queue.clear()
-        self._returned.clear()
-        self._rows = iter(())
+        self.inbox.clear()
         for feed in self._feeds.values():
             feed.disown(error)
 

@@ -1,5 +1,8 @@
 """A consumer's channel to one partition: permits out, deliveries in, acknowledgements out.
 
+Room is given back when a message is acknowledged, refused or recalled, so that at most `prefetch` are here or in the
+program's hands. The broker is told what the program has taken, for its ack timeout begins then.
+
 A connection that breaks voids what was not handed to the program yet: the broker delivers it again. Acks that were not
 answered are sent again if no seek came between; nacks need not be, since all that is not acknowledged comes again, but
 their delays are kept to.
@@ -7,24 +10,33 @@ their delays are kept to.
 
 from __future__ import annotations
 
-from asyncio import Future
-from collections.abc import Mapping
+from asyncio import Future, Handle
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import ArgumentInvalid, ClientClosed, ClientForked, DanubeError, NotAnswered
-from pydanube.base.limits import CLIENT_ACK_RANGES, CLIENT_ACKS_KEPT_GROUPS_MAX, POLICY_MICROSECONDS_MAX
+from pydanube.base.limits import (
+    ACK_RANGES_MAX,
+    CLIENT_ACK_RANGES,
+    CLIENT_ACKS_KEPT_GROUPS_MAX,
+    POLICY_MICROSECONDS_MAX,
+    TAKEN_MESSAGES_MAX,
+)
+from pydanube.base.ranges import Ranges
 from pydanube.client.acks import AckGroup, Nacked, Postponed
 from pydanube.client.channel import ReopeningChannel
 from pydanube.client.messages import Deserializer, MessageBatch
 from pydanube.client.outgoing import fresh
 from pydanube.client.waiters import Waiters
 from pydanube.wire.batch import Batch
-from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Nack, Reply
+from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Nack, Recall, Reply, Taken
 
 if TYPE_CHECKING:
     from pydanube.client.consumer import Consumer
 
 ACK_DELAY_SECONDS = 0.002  # acks that nobody awaits wait this long for company
+TELL_SECONDS_MIN, TELL_SECONDS_MAX = 0.01, 1.0  # between two notices of what the program has taken
+TELL_STEPS = 32  # in one ack timeout
 NEVER = -1
 
 
@@ -40,7 +52,14 @@ class Feed(ReopeningChannel):
         self.place = place  # the topic's name, or the partition's
         self.generation = NEVER
         self._start = start
-        self._owed = 0  # permits used by messages that the program has taken, not granted again yet
+        self._reliable = True
+        self._held = Ranges()  # delivered on this channel, and not done: here, or with the program
+        self._lost = Ranges()  # with the program when a channel broke: they may come again, and be done meanwhile
+        self._taken: list[tuple[int, int]] = []  # from the queue, and the broker was not told yet
+        self._telling: Handle | None = None
+        self._tell_seconds = TELL_SECONDS_MAX
+        self._lent = 0  # permits beyond the prefetch
+        self._owed = 0  # permits that were used by messages that are done, not granted again yet
         self._group = AckGroup(self)
         self._scheduled = False
         self._flying: dict[int, AckGroup] = {}  # in the order they were sent
@@ -61,6 +80,7 @@ class Feed(ReopeningChannel):
             "name": consumer.name,
             "filters": list(consumer.filters),
             "create": consumer.create,
+            "says_taken": True,
         }
         if consumer.reliable is not None:
             fields["reliable"] = consumer.reliable
@@ -70,6 +90,9 @@ class Feed(ReopeningChannel):
 
     def opened(self, reply: Mapping[str, Any]) -> None:
         assert self.connection is not None
+        self._reliable = bool(reply["reliable"])
+        timeout = reply.get("ack_timeout") or 0
+        self._tell_seconds = min(max(timeout / 1_000_000 / TELL_STEPS, TELL_SECONDS_MIN), TELL_SECONDS_MAX)
         generation = max(int(reply["generation"]), self.generation)
         kept, self._kept = self._kept, []
         same = generation == self.generation
@@ -81,7 +104,7 @@ class Feed(ReopeningChannel):
             else:
                 group.finish()
         self.flush_acks()
-        self._owed = 0
+        self._owed = self._lent = 0
         self.connection.write(Grant(self.number, self.consumer.prefetch).encode())
         self._openings.wake()
 
@@ -89,7 +112,12 @@ class Feed(ReopeningChannel):
         self._kept += self._flying.values()
         self._flying.clear()
         self._postponed.connection_broke(self.client.clock.monotonic())
-        self.consumer.void(self)
+        self._void()
+        if self._held.count + self._lost.count > self.consumer.prefetch:
+            self._lost.clear()
+        for first, last in self._held:
+            self._lost.add(first, last)
+        self._held = Ranges()
         if self._leaving:
             self.finish_acks(error)
 
@@ -108,6 +136,7 @@ class Feed(ReopeningChannel):
     async def close(self) -> None:
         self._leaving = True
         self.flush_acks()
+        self._stop_telling()
         reason = self.reason if self.connection is None else None
         try:
             await self.client.within("ack", self._answers())
@@ -156,10 +185,16 @@ class Feed(ReopeningChannel):
     def delivered(self, delivery: Deliver) -> None:
         _, generation, first, last, attempt, data = delivery
         if generation != self.generation:
-            self.used(last - first + 1)
+            self._free(last - first + 1)
             return
         self._attempts = 0
         content = Batch.parse(data)
+        if self._reliable:
+            if self._held and first <= self._held.last:
+                self._take_back([(first, last)])  # a copy that came before is not to be handed out too
+            self._held.add(first, last)
+            if self._is_short():
+                self.consumer.short[self] = None
         for nacked in self._postponed.take(first, last, self.client.clock.monotonic()):
             if first < nacked.first:
                 self.consumer.put(MessageBatch(self, content, first, nacked.first - 1, attempt, generation))
@@ -168,25 +203,119 @@ class Feed(ReopeningChannel):
         if first <= last:
             self.consumer.put(MessageBatch(self, content, first, last, attempt, generation))
 
+    def recalled(self, recall: Recall) -> None:
+        if recall.generation == self.generation:
+            self._take_back(recall.ranges)
+
+    def _take_back(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """These come again. What of them waits here is dropped; what the program has in hand it may finish."""
+        gone = Ranges(found for first, last in ranges for found in self._held.cut(first, last))
+        if gone:
+            self.consumer.inbox.drop(self, gone)
+            self._free(gone.count)
+
     def reset(self, generation: int) -> None:
         if generation > self.generation:
             self._new_generation(generation)
-            self.used(self.consumer.void(self))
+            count = self._held.count
+            self._void()
+            self._held.clear()
+            self._free(count)
+
+    def _void(self) -> None:
+        """What waits here will not be handed out; `_held` keeps what the program has."""
+        inbox = self.consumer.inbox
+        gone = Ranges([*inbox.queued(self), *inbox.held_back(self)])
+        inbox.drop(self, gone)
+        for first, last in gone:
+            self._held.cut(first, last)
+        self._taken.clear()
+        self._stop_telling()
 
     def _new_generation(self, generation: int) -> None:
         """Acks of the older one do nothing, and are answered so."""
         self.generation = generation
         self._postponed.clear()
+        self._lost.clear()
         group, self._group = self._group, AckGroup(self)
         group.finish()
 
-    def used(self, count: int) -> None:
-        """So many delivered messages wait no more in the client."""
-        self._owed += count
-        if self._owed * 4 >= self.consumer.prefetch and self.connection is not None:
-            self.flush_acks()  # so that a full window of unacknowledged messages does not wait for the delay
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def unacked(self) -> int:
+        return self._held.count
+
+    def took(self, batch: MessageBatch) -> None:
+        """It left the queue, to be handed out at once or message by message."""
+        if not self._reliable:
+            self._free(len(batch))  # nobody acknowledges it
+            return
+        self._taken.append((batch.first, batch.last))
+        if self._telling is None:
+            self._telling = self.loop.call_soon(self._tell)
+        if self._is_short():
+            self.flush_acks()  # so that a full window does not wait for the delay
+
+    def hurry(self) -> None:
+        """The program waits for more and there is little room: what it has acknowledged gives room at once."""
+        self.flush_acks()
+        if self._owed:
+            self._grant()
+        if not self._is_short():
+            self.consumer.short.pop(self, None)
+
+    def lend(self, count: int) -> None:
+        """The program asked for so many at once: beyond its prefetch if need be, until it acknowledges some."""
+        if self._held.count >= self.consumer.prefetch + self._lent and self.connection is not None:
+            self._lent += count
+            self.connection.write(Grant(self.number, count).encode())
+
+    def _is_short(self) -> bool:
+        return (self._held.count + self._owed) * 2 >= self.consumer.prefetch
+
+    def _done(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """The program has acknowledged or refused these."""
+        count = 0
+        for first, last in ranges:
+            for start, end in self._held.cut(first, last):
+                count += end - start + 1
+            if self._lost and (gone := self._lost.cut(first, last)):
+                self.consumer.inbox.drop(self, Ranges(gone))
+        if count:
+            self._free(count)
+
+    def _free(self, count: int) -> None:
+        """There is room for so many more, unless it was lent before."""
+        back = min(count, self._lent)
+        self._lent -= back
+        self._owed += count - back
+        if self._owed * 4 >= self.consumer.prefetch or (self._owed and self.consumer.hungry):
+            self._grant()
+
+    def _grant(self) -> None:
+        if self.connection is not None:
             self.connection.write(Grant(self.number, self._owed).encode())
             self._owed = 0
+
+    def _tell(self) -> None:
+        """The ack timeout of what the program has in hand begins: at once after a pause, else every now and then."""
+        self._telling = None
+        if self.connection is None:
+            return
+        self.flush_acks()
+        taken, held_back = Ranges(self._taken), self.consumer.inbox.held_back(self)
+        self._taken = [found for first, last in held_back for found in taken.cut(first, last)]
+        told = [found for first, last in taken for found in self._held.within(first, last)]
+        for ranges in _frames(told):
+            self.connection.write(Taken(self.number, self.generation, ranges).encode())
+        if told or self._taken:
+            self._telling = self.loop.call_later(self._tell_seconds, self._tell)
+
+    def _stop_telling(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
 
     # -- acknowledgements ----------------------------------------------------------------------------------------------
 
@@ -256,6 +385,7 @@ class Feed(ReopeningChannel):
         request = connection.next_request()
         self._flying[request] = group
         connection.write(Ack(self.number, request, self.generation, ranges, group.cumulative).encode())
+        self._done([(0, ranges[0][1])] if group.cumulative else ranges)
 
     def acked(self, answer: Acked) -> None:
         group = self._flying.pop(answer.request, None)
@@ -282,6 +412,7 @@ class Feed(ReopeningChannel):
         if self.connection is not None:
             microseconds = round(delay * 1_000_000)
             self.connection.write(Nack(self.number, 0, generation, [(first, last)], microseconds, reason).encode())
+            self._done([(first, last)])
         if delay:
             nacked = Nacked(first, last, self.client.clock.monotonic() + delay, reason)
             self._postponed.add(nacked, told=self.connection is not None)
@@ -292,4 +423,21 @@ class Feed(ReopeningChannel):
         left = max(0, round((until - self.client.clock.monotonic()) * 1_000_000))
         assert self.connection is not None
         self.connection.write(Nack(self.number, 0, self.generation, [(first, last)], left, reason).encode())
-        self.used(last - first + 1)
+        self._done([(first, last)])
+
+
+def _frames(ranges: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """As much at a time as one frame may name."""
+    some: list[tuple[int, int]] = []
+    room = TAKEN_MESSAGES_MAX
+    for first, last in ranges:
+        while first <= last:
+            end = min(last, first + room - 1)
+            some.append((first, end))
+            room -= end - first + 1
+            first = end + 1
+            if not room or len(some) == ACK_RANGES_MAX:
+                yield some
+                some, room = [], TAKEN_MESSAGES_MAX
+    if some:
+        yield some

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -181,14 +181,14 @@ class MessageBatch:
     def keys(self) -> list[bytes | None]:
         return self._rows(self.content.keys())
 
-    def messages(self) -> Iterator[Message]:
-        """Raises `BatchUnreadable` here, not while it is iterated."""
+    def messages(self, offsets: Iterable[int] | None = None) -> Iterator[Message]:
+        """Raises `BatchUnreadable` here, not while it is iterated. `offsets` are its own, as an iterator to watch."""
         try:
-            return self._messages()
+            return self._messages(self.offsets if offsets is None else offsets)
         except (BatchInvalid, BatchDamaged) as error:
             raise self._unreadable(error) from error
 
-    def _messages(self) -> Iterator[Message]:
+    def _messages(self, offsets: Iterable[int]) -> Iterator[Message]:
         content = self.content
         columns = content.columns
         keys: Any = repeat(None)
@@ -204,7 +204,7 @@ class MessageBatch:
         if kind_of(columns, Column.EVENT_TIME) != Kind.ABSENT:
             event_times = self._rows(content.event_times())
         rows = zip(
-            repeat(self), self.offsets, self.payloads, keys, attributes, publish_times, event_times, strict=False
+            repeat(self), offsets, self.payloads, keys, attributes, publish_times, event_times, strict=False
         )  # the repeats have no end
         return map(_MESSAGE_OF, rows)
 

@@ -38,10 +38,22 @@ class Engine(ABC, Generic[M]):
 
     # -- consumers
 
-    def join(self, consumer: ConsumerId, now: int, *, filters: Sequence[bytes] = ()) -> None:
-        """Connects a consumer, without permits. Joining twice changes nothing."""
+    def join(self, consumer: ConsumerId, now: int, *, filters: Sequence[bytes] = (), timed: bool = True) -> None:
+        """Connects a consumer, without permits. Joining twice changes nothing.
+
+        `timed`: an ack timeout runs from when a message is delivered, else from when it is `taken`.
+        """
         if self._roster.find(consumer) is None:
             self._admit(consumer, filters)
+            self._roster.get(consumer).timed = timed
+
+    def set_timed(self, consumer: ConsumerId, now: int) -> None:
+        """From now on it is `timed`, also for what it has in flight."""
+        member = self._roster.get(consumer)
+        if not member.timed:
+            member.timed = True
+            for first, last in self.held(consumer):
+                self.taken(consumer, first, last, now)
 
     @abstractmethod
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None: ...
@@ -113,6 +125,10 @@ class Engine(ABC, Generic[M]):
         """These failed. Only what is in flight with that consumer counts."""
 
     @abstractmethod
+    def taken(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
+        """Its program works on these: from now on they have an ack timeout. Only what it has in flight counts."""
+
+    @abstractmethod
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         """It could not be handed out: it is decided again, its permits come back, and nothing has failed."""
 
@@ -125,6 +141,11 @@ class Engine(ABC, Generic[M]):
         """A seek: all messages are forgotten, with their failures. Consumers and permits stay."""
 
     # -- what is known
+
+    @property
+    def blocked_at(self) -> int | None:
+        """The first message whose retries are exhausted, if it stops others: all, or those of its key."""
+        return self._poison.first() if self.policy.poison is PoisonPolicy.BLOCK else None
 
     @abstractmethod
     def held(self, consumer: ConsumerId) -> list[tuple[int, int]]:
@@ -155,10 +176,18 @@ class Engine(ABC, Generic[M]):
         if self.paused:
             return Explanation(Cause.PAUSED)
         if not self._roster.permits:
+            if self.in_flight:
+                return Explanation(Cause.ALL_FULL, count=self.in_flight)
             return Explanation(Cause.ALL_WITHOUT_PERMITS, count=len(self._roster))
         if room <= 0:
             return Explanation(Cause.UNACKED_LIMIT, count=self.settings.unacked_max)
         return None
+
+    def _explain_no_permits(self, consumer: ConsumerId) -> Explanation:
+        held = sum(last - first + 1 for first, last in self.held(consumer))
+        if held:
+            return Explanation(Cause.FULL, consumer=consumer, count=held)
+        return Explanation(Cause.NO_PERMITS, consumer=consumer)
 
     def _explain_poison(self, offset: int) -> Explanation:
         """Of a message whose own retries are exhausted."""

@@ -33,6 +33,8 @@ class Cause(Enum):
     UNACKED_LIMIT = "The subscription has {count} unacknowledged messages, as many as it may have."
     NO_PERMITS = "Consumer {consumer} has not asked for more messages."
     ALL_WITHOUT_PERMITS = "Not one of the {count} connected consumers has asked for more messages."
+    FULL = "Consumer {consumer} has room for no more: it has not acknowledged {count} messages."
+    ALL_FULL = "No connected consumer has room for more: {count} messages were delivered and not acknowledged."
     POISON_BLOCKS = "Message {offset} has failed too often and stops what comes after it."
     LOOKAHEAD_FULL = "{count} messages wait behind others of their keys, as many as may; the oldest has the key {key}."
     DELAYS_FULL = "{count} messages wait for their delivery times, as many as may."

@@ -168,6 +168,27 @@ class KeyShared(Engine[KeyMember]):
             self._keep_for_holder(state, now)
             self._line_up(state)
 
+    def taken(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
+        member = self._roster.find(consumer)
+        offsets = [
+            offset
+            for offset in known(self._place, first, last)
+            if (state := self._place[offset]).holder is member and offset in state.flight
+        ]
+        if member is not None and offsets:
+            self._start_timeout(member, offsets, now)
+
+    def _start_timeout(self, holder: KeyMember, offsets: list[int], now: int) -> None:
+        """Messages in flight with a consumer count as taken now."""
+        timed = self._leases.open(now, holder.id, offsets)
+        for offset in offsets:
+            state = self._place[offset]
+            lease, state.flight[offset] = state.flight[offset], timed
+            state.overdue.discard(offset)
+            lease.left -= 1
+            if not lease.left:
+                self._leases.close(lease)
+
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         member = self._roster.find(consumer)
         if member is None:
@@ -268,7 +289,7 @@ class KeyShared(Engine[KeyMember]):
         """Up to `budget` messages from the keys in the member's line; a key that has more goes to the end of it."""
         given: list[int] = []
         failures: dict[int, Failure] = {}
-        lease = self._leases.open(now, member.id, given)
+        lease = self._leases.open(now, member.id, given, timed=member.timed)
         line = member.line
         while line and len(given) < budget:
             state = line.popitem(last=False)[1]
@@ -315,6 +336,7 @@ class KeyShared(Engine[KeyMember]):
                     state.overdue.add(offset)
                     self._overdue[state.number] = state
                     self._unline(state)
+                    self._time_rest(state, now)
             self._leases.close(lease)
         if self._overdue:
             self._take_back(now)
@@ -335,6 +357,12 @@ class KeyShared(Engine[KeyMember]):
         if timeout is not None:
             self._owed[state.number] = state
             self._owed_times.set(state.number, now + timeout)
+
+    def _time_rest(self, state: KeyState, now: int) -> None:
+        """One of a key's messages is overdue: those that wait in the consumer's queue must not keep the key forever."""
+        rest = [offset for offset, lease in state.flight.items() if not self._leases.is_timed(lease)]
+        if rest and state.holder is not None:
+            self._start_timeout(state.holder, rest, now)
 
     def _take_back(self, now: int) -> None:
         """A key leaves a consumer that does not acknowledge when all it has of it is overdue; until then it waits."""
@@ -428,13 +456,13 @@ class KeyShared(Engine[KeyMember]):
         if state.flight and (state.overdue or (member is not owner and offset > state.owed)):
             return Explanation(Cause.KEY_HELD, key=key, consumer=member.id)
         if not member.permits:
-            return Explanation(Cause.NO_PERMITS, consumer=member.id)
+            return self._explain_no_permits(member.id)
         return self._explain_standstill(self.settings.unacked_max - self._in_flight) or Explanation(Cause.READY)
 
     def explain_consumer(self, consumer: ConsumerId, now: int) -> Explanation:
         member = self._roster.get(consumer)
         if not self.paused and not member.permits:
-            return Explanation(Cause.NO_PERMITS, consumer=consumer)
+            return self._explain_no_permits(consumer)
         held_up, later = self._explain_reading(), self._rest_times.next_time()
         if held_up is None and later is not None:
             return Explanation(Cause.NOT_DUE, consumer=consumer, until=later)

@@ -18,7 +18,7 @@ from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.dispatch.redelivery import CRASHED, LEASE_STEPS, TIMED_OUT, Failure, earliest
 from pydanube.dispatch.roster import Member
 
-NONE_FAILED = -1
+NONE_FAILED = NONE_TIMED = -1
 
 
 class _Term:
@@ -40,6 +40,7 @@ class Ordered(Engine[Member]):
         self._queue = Ranges()  # not in flight: new, or rewound
         self._flight = Ranges()  # all with the active consumer
         self._terms: deque[_Term] = deque()  # ascending by offset and by deadline
+        self._timed_last = NONE_TIMED  # what is in flight up to here has an ack timeout, by the terms
         self._failures: dict[int, Failure] = {}  # by offset, of those that failed
         self._failed_last = NONE_FAILED  # no offset above it has failed
 
@@ -60,9 +61,8 @@ class Ordered(Engine[Member]):
     def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
         super().alter(policy, settings, now)
         self._terms.clear()
-        if self._flight:
-            *_, (_, last) = self._flight
-            self._lease(last, now)
+        if self._flight and self._flight.first <= self._timed_last:
+            self._lease(self._timed_last, now)
 
     # -- messages
 
@@ -92,7 +92,8 @@ class Ordered(Engine[Member]):
             attempt, last = self._alike(first, min(last, first + budget - 1))
             queue.cut(first, last)
             flight.add(first, last)
-            self._lease(last, now)
+            if active.timed:
+                self._lease(last, now)
             budget -= last - first + 1
             self._roster.spend(active, last - first + 1)
             effects.append(Deliver(active.id, first, last, attempt))
@@ -115,6 +116,11 @@ class Ordered(Engine[Member]):
         if active is not None and active.id == consumer:
             self._fail(first, last, reason, now, delay)
 
+    def taken(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
+        active = self._roster.first()
+        if active is not None and active.id == consumer and (found := self._flight.within(first, last)):
+            self._lease(found[-1][1], now)
+
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         active = self._roster.first()
         if active is not None and active.id == consumer:
@@ -127,6 +133,7 @@ class Ordered(Engine[Member]):
         self._queue.clear()
         self._flight.clear()
         self._terms.clear()
+        self._timed_last = NONE_TIMED
         self._failures.clear()
         self._poison.clear()
         self._failed_last = NONE_FAILED
@@ -166,6 +173,7 @@ class Ordered(Engine[Member]):
             self._queue.add(start, end)
             if active is not None:
                 self._recalled.append((active.id, start, end))
+        self._timed_last = min(self._timed_last, first - 1)
         while len(self._terms) > 1 and self._terms[-2].last >= first - 1:
             self._terms.pop()
         if self._terms:
@@ -205,6 +213,7 @@ class Ordered(Engine[Member]):
 
     def _lease(self, last: int, now: int) -> None:
         timeout = self.policy.ack_timeout
+        last = self._timed_last = max(last, self._timed_last)  # taken in order: whatever is below was, too
         if timeout is None:
             return
         if self._terms and now <= self._terms[-1].until:
@@ -261,7 +270,7 @@ class Ordered(Engine[Member]):
         if time is not None:
             return Explanation(Cause.REDELIVERY, until=time)
         if not active.permits:
-            return Explanation(Cause.NO_PERMITS, consumer=active.id)
+            return self._explain_no_permits(active.id)
         if self._flight.count >= self.settings.unacked_max:
             return Explanation(Cause.UNACKED_LIMIT, count=self.settings.unacked_max)
         return None

@@ -18,6 +18,7 @@ from pydanube.base.limits import (
 )
 
 SECOND = 1_000_000  # microseconds
+ACK_TIMEOUT_DEFAULT = 30 * SECOND
 _DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would only make large numbers to cap
 
 
@@ -48,7 +49,7 @@ class FailurePolicy:
     """Times are microseconds. A message is delivered at most `max_redelivery_count + 1` times."""
 
     max_redelivery_count: int = 5
-    ack_timeout: int | None = 30 * SECOND  # None: never
+    ack_timeout: int | None = ACK_TIMEOUT_DEFAULT  # None: never
     base_delay: int = SECOND
     max_delay: int = 60 * SECOND
     backoff: Backoff = Backoff.EXPONENTIAL

@@ -58,19 +58,28 @@ class Leases:
     def __init__(self, timeout: int | None) -> None:
         self._timeout = timeout
         self._terms: deque[Term] = deque()
+        self._untimed = Term(None, None)  # for as long as their consumers are there
         self._number = 0
 
     def __iter__(self) -> Iterator[Lease]:
-        return (lease for term in self._terms for lease in list(term.leases.values()))
+        return (lease for term in (self._untimed, *self._terms) for lease in list(term.leases.values()))
 
-    def open(self, now: int, consumer: ConsumerId, offsets: Sequence[int], attempt: int = 0) -> Lease:
-        terms = self._terms
-        if not terms or ((until := terms[-1].until) is not None and now > until):
-            terms.append(_term(now, self._timeout))
+    def open(
+        self, now: int, consumer: ConsumerId, offsets: Sequence[int], attempt: int = 0, *, timed: bool = True
+    ) -> Lease:
+        """One that is not timed never runs out."""
+        terms, term = self._terms, self._untimed
+        if timed:
+            if not terms or ((until := terms[-1].until) is not None and now > until):
+                terms.append(_term(now, self._timeout))
+            term = terms[-1]
         self._number += 1
-        lease = Lease(self._number, terms[-1], consumer, offsets, attempt)
-        terms[-1].leases[self._number] = lease
+        lease = Lease(self._number, term, consumer, offsets, attempt)
+        term.leases[self._number] = lease
         return lease
+
+    def is_timed(self, lease: Lease) -> bool:
+        return lease.term is not self._untimed
 
     def alter(self, timeout: int | None, now: int) -> None:
         """All that is open runs out this long after now; what is opened from now on, by the new timeout too."""
@@ -97,6 +106,7 @@ class Leases:
 
     def clear(self) -> None:
         self._terms.clear()
+        self._untimed.leases.clear()
 
     def _drop_empty(self) -> None:
         while self._terms and not self._terms[0].leases:
@@ -126,7 +136,8 @@ class Poison:
         return len(self.messages)
 
     def first(self) -> int | None:
-        return next(iter(self.messages), None)
+        """The lowest, so that all who ask are told the same."""
+        return min(self.messages, default=None)
 
     def exhausted(self, failures: int) -> bool:
         return failures > self._policy.max_redelivery_count

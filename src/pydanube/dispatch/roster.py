@@ -13,11 +13,12 @@ from pydanube.base.limits import CONSUMERS_MAX, PERMITS_MAX
 class Member:
     """A connected consumer. Change permits through the roster, which keeps their sum."""
 
-    __slots__ = ("id", "permits")
+    __slots__ = ("id", "permits", "timed")
 
     def __init__(self, consumer: ConsumerId) -> None:
         self.id = consumer
         self.permits = 0
+        self.timed = True  # what it is given has an ack timeout from then on, not only once its program takes it
 
 
 M = TypeVar("M", bound=Member)

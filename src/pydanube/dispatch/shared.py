@@ -110,7 +110,7 @@ class Shared(Engine[Member]):
                     last = first + share - 1
                 share -= last - first + 1
                 offsets = range(first, last + 1)
-                lease = self._leases.open(now, member.id, offsets, attempt)
+                lease = self._leases.open(now, member.id, offsets, attempt, timed=member.timed)
                 self._flight.update(dict.fromkeys(offsets, lease))
                 effects.append(Deliver(member.id, first, last, attempt))
         return effects
@@ -146,15 +146,27 @@ class Shared(Engine[Member]):
         self._poison.acked(first, last)
 
     def nack(self, consumer: ConsumerId, first: int, last: int, now: int, delay: int = 0, reason: str = "") -> None:
+        for lease, offsets in self._leased(consumer, first, last):
+            attempt = lease.attempt + 1
+            self._fail(self._unlease(lease, offsets), attempt, reason, now, now + self.policy.delay(attempt, delay))
+
+    def taken(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
+        for lease, offsets in self._leased(consumer, first, last):
+            timed = self._leases.open(now, consumer, offsets, lease.attempt)
+            self._flight.update(dict.fromkeys(offsets, timed))
+            lease.left -= len(offsets)
+            if not lease.left:
+                self._leases.close(lease)
+
+    def _leased(self, consumer: ConsumerId, first: int, last: int) -> list[tuple[Lease, list[int]]]:
+        """What of first..last is in flight with the consumer, by lease."""
         flight = self._flight
-        failed: dict[int, tuple[Lease, list[int]]] = {}
+        found: dict[int, tuple[Lease, list[int]]] = {}
         for offset in known(flight, first, last):
             lease = flight[offset]
             if lease.consumer == consumer:
-                failed.setdefault(lease.number, (lease, []))[1].append(offset)
-        for lease, offsets in failed.values():
-            attempt = lease.attempt + 1
-            self._fail(self._unlease(lease, offsets), attempt, reason, now, now + self.policy.delay(attempt, delay))
+                found.setdefault(lease.number, (lease, []))[1].append(offset)
+        return list(found.values())
 
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         if self._roster.find(consumer) is None:
@@ -298,7 +310,7 @@ class Shared(Engine[Member]):
     def explain_consumer(self, consumer: ConsumerId, now: int) -> Explanation:
         member = self._roster.get(consumer)
         if not self.paused and not member.permits:
-            return Explanation(Cause.NO_PERMITS, consumer=consumer)
+            return self._explain_no_permits(consumer)
         if len(self._delayed) >= self.settings.delayed_max:
             return Explanation(Cause.DELAYS_FULL, count=len(self._delayed))
         held_up = self._explain_new()

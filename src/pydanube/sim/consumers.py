@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import ConsumerBusy, DanubeError
@@ -58,6 +59,8 @@ class ConsumerClient:
             era.floor = self._host.known.cursor.floor
         if self._random.random() < 0.7:  # else it works on with what it has, which must do no harm
             self._queue.clear()
+
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None: ...
 
     def closed(self, error: DanubeError) -> None:
         """Whoever closed the topic ends this consumer too."""

@@ -229,7 +229,7 @@ class Consumer(_Receiving):
 
     def __init__(self, loop: LoopThread, inner: asynchronous.Consumer) -> None:
         super().__init__(loop, inner)
-        self._brought: deque[Message] = deque()
+        self._brought = inner.inbox.aside  # fetched from the loop, and not with the program yet
         inner.outer = self
 
     def __next__(self) -> Message:
@@ -238,14 +238,14 @@ class Consumer(_Receiving):
     def receive(self, timeout: Duration | None = None) -> Message:
         with suppress(IndexError):  # threads may share it
             return self._brought.popleft()
-        first, *others = self._loop.wait(self._some(timeout))
-        self._brought += others
-        return first
+        message: Message = self._loop.wait(self._bring(timeout))
+        return message
 
-    async def _some(self, timeout: Duration | None) -> list[Message]:  # noqa: ASYNC109 - handed in by a program
-        """The next message, and those that are there already."""
+    async def _bring(self, timeout: Duration | None) -> Message:  # noqa: ASYNC109 - handed in by a program
+        """The next message; those that are there already wait aside for the next calls."""
         first = await self._inner.receive(timeout)
-        return [first, *self._inner.arrived(BROUGHT_MAX - 1)]
+        self._brought += self._inner.arrived(BROUGHT_MAX - 1)
+        return first
 
     def fetch(self, count: int, timeout: Duration | None = None) -> list[Message]:
         found: list[Message] = []

@@ -22,8 +22,10 @@ from pydanube.wire.data_commands import (
     Publish,
     Published,
     Range,
+    Recall,
     Receipt,
     Reset,
+    Taken,
     encode_batches,
     encode_deliver,
     encode_publish,
@@ -49,10 +51,12 @@ __all__ = [
     "Publish",
     "Published",
     "Range",
+    "Recall",
     "Receipt",
     "Reply",
     "Request",
     "Reset",
+    "Taken",
     "Welcome",
     "decode",
     "encode_batches",
@@ -61,7 +65,7 @@ __all__ = [
 ]
 
 Control: TypeAlias = Hello | Welcome | Request | Reply | Error | Closed | Ping | Pong
-Data: TypeAlias = Publish | Published | Deliver | Grant | Ack | Acked | Nack | Reset | Batches
+Data: TypeAlias = Publish | Published | Deliver | Grant | Ack | Acked | Nack | Taken | Recall | Reset | Batches
 Command: TypeAlias = Control | Data
 
 _READERS: dict[int, Callable[[Frame], Command]] = {
@@ -82,6 +86,8 @@ _READERS: dict[int, Callable[[Frame], Command]] = {
     Kind.PONG: Pong.read,
     Kind.CLOSED: Closed.read,
     Kind.BATCHES: Batches.read,
+    Kind.TAKEN: Taken.read,
+    Kind.RECALL: Recall.read,
 }
 
 

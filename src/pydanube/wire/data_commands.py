@@ -13,7 +13,14 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 from pydanube.base.errors import ProtocolError
-from pydanube.base.limits import ACK_RANGES_MAX, OFFSET_MAX, PERMITS_MAX, POLICY_MICROSECONDS_MAX, REASON_BYTES_MAX
+from pydanube.base.limits import (
+    ACK_RANGES_MAX,
+    OFFSET_MAX,
+    PERMITS_MAX,
+    POLICY_MICROSECONDS_MAX,
+    REASON_BYTES_MAX,
+    TAKEN_MESSAGES_MAX,
+)
 from pydanube.wire.frames import Buffer, Frame, Kind, encode_frame
 from pydanube.wire.header import PREFIX_BYTES, STAMP_BYTES
 from pydanube.wire.objects import Unfit
@@ -30,6 +37,7 @@ _ACK = Struct("<qII")  # the byte of flags and the three zero bytes behind it ar
 _ACK_ONE = Struct("<qIIqq")
 _ACK_ONE_FRAME = Struct("<IIIQqIIqq")
 _NACK = Struct("<qqI")
+_TAKEN = Struct("<qI")
 _RANGE = Struct("<qq")
 _RESET = Struct("<q")
 _RESET_FRAME = Struct("<IIIQq")
@@ -271,6 +279,40 @@ class Nack(NamedTuple):
         return cls(channel, request, generation, ranges, delay, reason)
 
 
+class Taken(NamedTuple):
+    """The program has taken these messages: their ack timeout runs from now on, not from when they were delivered."""
+
+    channel: int
+    generation: int
+    ranges: list[Range]
+
+    def encode(self) -> list[Buffer]:
+        return _encode_ranges(Kind.TAKEN, *self)
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        found = cls(*_read_ranges(frame))
+        messages = sum([last - first + 1 for first, last in found.ranges])
+        if messages > TAKEN_MESSAGES_MAX:
+            raise Unfit(f"{messages} messages, at most {TAKEN_MESSAGES_MAX}")
+        return found
+
+
+class Recall(NamedTuple):
+    """These messages are the consumer's no more: they timed out or were rewound, and are delivered again."""
+
+    channel: int
+    generation: int
+    ranges: list[Range]
+
+    def encode(self) -> list[Buffer]:
+        return _encode_ranges(Kind.RECALL, *self)
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        return cls(*_read_ranges(frame))
+
+
 class Reset(NamedTuple):
     """A seek: what was delivered on the channel under older generations is void."""
 
@@ -365,6 +407,23 @@ def _check_ranges(ranges: list[Range]) -> None:
     for first, last in ranges:
         if not 0 <= first <= last <= OFFSET_MAX:
             raise Unfit(f"no range goes from {first} to {last}")
+
+
+def _encode_ranges(kind: Kind, channel: int, generation: int, ranges: list[Range]) -> list[Buffer]:
+    return encode_frame(kind, channel, 0, _TAKEN.pack(generation, len(ranges)), _packed(ranges, kind.name))
+
+
+def _read_ranges(frame: Frame) -> tuple[int, int, list[Range]]:
+    """Channel, generation and ranges of a frame that has no more."""
+    _, channel, request, body = frame
+    _check_consumer(channel, request)
+    if len(body) < _TAKEN.size:
+        raise Unfit(f"a body of {len(body)} bytes, not {_TAKEN.size} and its ranges")
+    generation, count = _TAKEN.unpack_from(body)
+    _check_generation(generation)
+    ranges = _unpacked(body, _TAKEN.size, count, len(body))
+    _check_ranges(ranges)
+    return channel, generation, ranges
 
 
 def _unpacked(body: bytes, start: int, count: int, end: int) -> list[Range]:

@@ -53,6 +53,8 @@ class Kind(IntEnum):
     PONG = 15
     CLOSED = 16
     BATCHES = 17
+    TAKEN = 18
+    RECALL = 19
 
 
 class Side(Enum):
@@ -81,6 +83,7 @@ _BODY_BYTES_MAX: dict[Side, dict[Kind, int]] = {  # by who sends it, once the co
         Kind.GRANT: 4,
         Kind.ACK: 16 + 16 * ACK_RANGES_MAX,
         Kind.NACK: 20 + 16 * ACK_RANGES_MAX + REASON_BYTES_MAX,
+        Kind.TAKEN: 12 + 16 * ACK_RANGES_MAX,
         Kind.PING: 0,
         Kind.PONG: 0,
     },
@@ -91,6 +94,7 @@ _BODY_BYTES_MAX: dict[Side, dict[Kind, int]] = {  # by who sends it, once the co
         Kind.DELIVER: _ANY,
         Kind.ACKED: 0,
         Kind.RESET: 8,
+        Kind.RECALL: 12 + 16 * ACK_RANGES_MAX,
         Kind.PING: 0,
         Kind.PONG: 0,
         Kind.CLOSED: CONTROL_BYTES_MAX,

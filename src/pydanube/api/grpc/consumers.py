@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -39,7 +40,7 @@ from pydanube.base.limits import (
 from pydanube.base.names import parse_topic
 from pydanube.base.ranges import ranges_of
 from pydanube.broker.best_effort_topic import BestEffortSubscription
-from pydanube.broker.delivery import Delivery
+from pydanube.broker.delivery import Delivery, Timing
 from pydanube.broker.holds import ANONYMOUS, AnySubscription, ConsumerHold
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
@@ -164,6 +165,9 @@ class GrpcConsumer:
     def reset(self, generation: int) -> None:
         """What was delivered cannot be called back here; its acks count only if it is in flight again (§14)."""
 
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Nor can what is to be delivered again."""
+
     def closed(self, error: DanubeError) -> None:
         """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again."""
         self.hold = None
@@ -274,6 +278,7 @@ class ConsumerService:
             filters=[text.encode() for text in known.filters] if kind is SubscriptionKind.KEY_SHARED else (),
             create=False,
             options=self._face.service.pending.get(known.topic, known.subscription) if opened.record.reliable else None,
+            timing=Timing.CHOSEN,
         )
         consumer.begin(hold, self._face.url)
         quicker = self.consumers.get(known.id)

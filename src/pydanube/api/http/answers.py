@@ -63,12 +63,14 @@ _SUBSCRIPTION: Object = {
     "in_flight": NUMBER,
     "consumers": NUMBER,
     "paused": FLAG,
+    "blocked": TEXT_OR_NULL,
     "unreadable": TEXT_OR_NULL,
 }
 _IN_FULL: Object = {
     **_SUBSCRIPTION,
     "floors": _list(NUMBER_OR_NULL),
     "ends": _list(NUMBER_OR_NULL),
+    "blocked_at": _list(NUMBER_OR_NULL),
     "counts": BY_NAME,
     "options": BY_NAME,
 }
@@ -145,6 +147,7 @@ ANSWERS: dict[str, Object] = {
     "publish": {"messages": _list(_object({"topic": TEXT, "offset": NUMBER_OR_NULL})), "durability": TEXT},
     "peek": {"messages": _list(_object(_MESSAGE)), "next": NUMBER, "first": NUMBER, "end": NUMBER},
     "subscription.list": {"subscriptions": _list(_object(_SUBSCRIPTION)), "more": FLAG},
+    "subscription.blocked": {"blocked": _list(_object({"topic": TEXT, "subscription": TEXT, "offset": NUMBER}))},
     "subscription.create": {},
     "subscription.describe": _IN_FULL,
     "subscription.alter": _IN_FULL,

@@ -109,6 +109,9 @@ _OF_THE_BROKER = [
     ),
     Route("GET", ERRORS_PATH, "errors", "Every error there is, by its code", _errors, content_type=HTML),
     Route("GET", f"{API}/broker", "broker", "Version and address of the broker", _broker),
+    _route(
+        "GET", f"{API}/blocked", "subscription.blocked", "Subscriptions that a message which failed too often stops"
+    ),
     Route("GET", f"{API}/config", "config", "The settings in force", _config),
     Route("GET", f"{API}/lookup/{{namespace}}/{{topic}}", "lookup", "Which broker serves a topic", _lookup),
 ]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from asyncio import Future
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
-from pydanube.broker.delivery import Delivery
+from pydanube.base.limits import ACK_RANGES_MAX
+from pydanube.broker.delivery import Delivery, Timing
 from pydanube.broker.holds import ConsumerHold, Producer
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Receipt
 from pydanube.wire.batch import Batch, Codec
-from pydanube.wire.commands import Ack, Nack, Reset, encode_deliver
+from pydanube.wire.commands import Ack, Nack, Range, Recall, Reset, Taken, encode_deliver
 from pydanube.wire.commands import Receipt as Durability
 
 if TYPE_CHECKING:
@@ -85,6 +87,13 @@ class ConsumerChannel:
     def reset(self, generation: int) -> None:
         self._connection.send(Reset(self.number, generation).encode())
 
+    def recall(self, generation: int, ranges: Sequence[Range]) -> None:
+        """Only who says what was taken knows what to do with it."""
+        if self.hold is None or self.hold.consumer.timing is not Timing.TAKEN:
+            return
+        for at in range(0, len(ranges), ACK_RANGES_MAX):
+            self._connection.send(Recall(self.number, generation, list(ranges[at : at + ACK_RANGES_MAX])).encode())
+
     def closed(self, error: DanubeError) -> None:
         self.hold = None
         self._connection.end(self, error)
@@ -123,6 +132,11 @@ class ConsumerChannel:
     def nack(self, nack: Nack) -> None:
         assert self.hold is not None
         self.hold.host.nack(self.hold.consumer.id, nack.generation, nack.ranges, nack.delay, nack.reason)
+
+    def taken(self, taken: Taken) -> None:
+        hold = self.hold
+        if hold is not None and isinstance(hold.host, SubscriptionHost):
+            hold.host.taken(hold.consumer.id, taken.generation, taken.ranges)
 
     def lost(self) -> None:
         """With its connection. A broken network says nothing of the messages, so none of them counts as failed."""

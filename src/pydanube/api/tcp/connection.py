@@ -49,6 +49,7 @@ from pydanube.wire.commands import (
     Published,
     Reply,
     Request,
+    Taken,
     Welcome,
     decode,
 )
@@ -321,6 +322,13 @@ class NativeConnection(Worker):
         else:
             self._fail(nack.channel, nack.request, ChannelInvalid(f"channel {nack.channel} is no consumer"))
 
+    def _taken(self, taken: Taken) -> None:
+        channel = self.channels.get(taken.channel)
+        if isinstance(channel, ConsumerChannel):
+            channel.taken(taken)
+        else:
+            self._fail(taken.channel, 0, ChannelInvalid(f"channel {taken.channel} is no consumer"))
+
     def _fail(self, channel: int, request: int, error: BaseException) -> None:
         if not isinstance(error, DanubeError):
             log.error("a call failed: %s", error, exc_info=error)
@@ -401,6 +409,7 @@ _HANDLERS: dict[type[Command], Callable[..., None]] = {  # not of an object: a c
     Ack: NativeConnection._ack,
     Grant: NativeConnection._grant,
     Nack: NativeConnection._nack,
+    Taken: NativeConnection._taken,
     Request: NativeConnection._request,
     Ping: NativeConnection._ping,
     Pong: NativeConnection._pong,

@@ -14,6 +14,7 @@ from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.verbs import Verb as PlainVerb
 from pydanube.base.errors import ChannelInvalid, RequestInvalid
 from pydanube.base.limits import READ_AHEAD_BYTES, TOPIC_WATCH_SECONDS_MAX
+from pydanube.broker.delivery import Timing
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.ledger.dedup import Renewal
 from pydanube.wire.commands import encode_batches
@@ -125,14 +126,16 @@ async def open_consumer(connection: NativeConnection, fields: Object, request: i
             reliable=flag(fields, "reliable", None),
             resume=text(fields, "resume", None),
             options=options_of(fields),
+            timing=Timing.TAKEN if flag(fields, "says_taken", False) else Timing.DELIVERED,
         )
         channel.hold = hold
         connection.add(channel)
     channel.top_up()
     answer = {"consumer": hold.consumer.id, "resume": hold.open.mark(hold.host)}
     if isinstance(hold.host, SubscriptionHost):
-        cursor = hold.host.known.cursor
-        return {"generation": cursor.generation, "floor": cursor.floor, "reliable": True, **answer}
+        cursor, timeout = hold.host.known.cursor, hold.host.engine.policy.ack_timeout
+        answer |= {"generation": cursor.generation, "floor": cursor.floor}
+        return {**answer, "reliable": True, "ack_timeout": timeout}
     return {"generation": 0, "floor": 0, "reliable": False, **answer}
 
 

@@ -1,0 +1,85 @@
+"""What a subscription reads from storage before its engine wants it: the batches that come next, in order.
+
+Owned by its subscription. It never decides what is read next, and keeps no batch that was read before a seek.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from pydanube.base.errors import DanubeError
+from pydanube.storage.managed import ManagedLedger
+from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
+AHEAD_BATCHES_MIN = 2  # of those read from disk: with fewer left, the next are read
+RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
+
+
+class ReadAhead:
+    """`error` says why what comes next cannot be read, while it cannot."""
+
+    def __init__(
+        self, name: str, ledger: ManagedLedger, task: Callable[[Awaitable[None]], None], wake: Callable[[], None]
+    ) -> None:
+        self.error: DanubeError | None = None
+        self.reading = False
+        self._name = name
+        self._ledger = ledger
+        self._task = task
+        self._wake = wake
+        self._batches: deque[Batch] = deque()
+        self._cleared = 0  # times
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self._cleared += 1
+        self.error = None
+
+    def put_back(self, batch: Batch) -> None:
+        """The rest of it comes when it may."""
+        self._batches.appendleft(batch)
+
+    def take(self, offset: int) -> Batch | None:
+        """The batch with that offset from memory; if it is not there, a read is under way."""
+        batches = self._batches
+        while batches:
+            batch = batches.popleft()
+            if len(batches) <= AHEAD_BATCHES_MIN:
+                self._begin((batches[-1] if batches else batch).last_offset + 1)
+            if batch.last_offset >= offset:
+                return batch
+        found = self._ledger.find(offset)
+        if found is None:
+            self._begin(offset)
+        return found
+
+    def _begin(self, offset: int) -> None:
+        """Unless it is in memory, or a read is under way."""
+        if not self.reading and offset < self._ledger.confirmed_end and self._ledger.find(offset) is None:
+            self.reading = True
+            self._task(self._read(offset))
+
+    async def _read(self, offset: int) -> None:
+        cleared = self._cleared
+        try:
+            batches = await self._ledger.read(offset)
+        except DanubeError as error:
+            await self.fail(offset, error)
+            batches = []
+        else:
+            self.error = None
+        self.reading = False
+        if cleared == self._cleared:
+            self._batches.extend(batches)
+        self._wake()
+
+    async def fail(self, offset: int, error: DanubeError) -> None:
+        """Says so once, and waits before the next attempt."""
+        if self.error is None:
+            log.warning("subscription %s cannot read offset %d yet: %s", self._name, offset, error)
+        self.error = error
+        await asyncio.sleep(RETRY_SECONDS)
