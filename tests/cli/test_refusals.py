@@ -237,3 +237,18 @@ def test_a_pipe_is_written_to_and_stays(danube: Danube, topic: str, tmp_path: Pa
     reader.join(10)
     assert len(read) == 2
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [("pub", "produce"), ("sub", "consume"), ("topics", "topic"), ("consumme", "consume"), ("server", "standalone")],
+)
+def test_a_command_that_is_not_there_names_the_nearest(run: Danube, said: str, meant: str) -> None:
+    ended = run(said, "orders")
+    assert (ended.code, ended.out) == (2, b"")
+    assert f"there is no command {said!r}; the nearest is {meant}" in ended.err
+
+
+def test_a_command_like_no_other_names_none(run: Danube) -> None:
+    ended = run("xyzzy")
+    assert (ended.code, ended.err) == (2, "danube: there is no command 'xyzzy' (See `danube --help`.)\n")

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
+
+OTHER_NAMES = {  # of commands, in other systems: to us they are far from ours
+    "pub": "produce",
+    "publish": "produce",
+    "send": "produce",
+    "sub": "consume",
+    "subscribe": "consume",
+    "receive": "consume",
+    "read": "consume",
+    "broker": "standalone",
+    "server": "standalone",
+    "start": "standalone",
+}
 
 
 class Entry(NamedTuple):
@@ -45,6 +59,17 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(import_module(entry.module), entry.attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.table and not ctx.resilient_parsing and not name.startswith("-"):
+            close = OTHER_NAMES.get(name) or next(iter(get_close_matches(name[:100], self.table, 1, 0.5)), None)
+            raise click.UsageError(
+                f"there is no command {name[:100]!r}" + (f"; the nearest is {close}" if close else ""), ctx
+            )
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
