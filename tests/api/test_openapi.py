@@ -75,6 +75,6 @@ def test_every_answer_is_as_the_description_says(tmp_path: Path) -> None:
             untold = OF_A_PROCESS if route.operation == "config" else set()
             assert set(found.json) | untold == set(schema["properties"])
             asked += 1
-        assert asked == 39
+        assert asked == 41
 
     with_http(tmp_path, story, **in_memory())

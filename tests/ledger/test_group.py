@@ -12,12 +12,14 @@ from pydanube.ledger.group import (
     ENTRY_BYTES,
     FILE_START_BYTES,
     GROUP_HEADER_BYTES,
+    NAME_BYTES,
     SOURCES_MAX,
     TRAILER_BYTES,
     Entry,
     FileHeader,
     GroupKind,
     Kind,
+    Names,
     blocks,
     decode_directory,
     decode_file_header,
@@ -41,9 +43,21 @@ entries = st.lists(
     st.tuples(u64, i64, i64, st.binary(max_size=300), u32, u32, st.integers(2, 9)) | st.tuples(u64, i64, i64),
     max_size=20,
 )
+priors = st.none() | st.dictionaries(u64, i64, max_size=70)
 
 
-def group_of(salt: int, number: int, synced: int, rows: list[tuple], kind: GroupKind = GroupKind.ENTRIES) -> bytes:  # type: ignore[type-arg]
+def names_in(rows: list[tuple]) -> Names:  # type: ignore[type-arg]
+    return {LedgerId(row[0]): row[1] if len(row) == 7 else NO_OFFSET for row in rows}
+
+
+def group_of(
+    salt: int,
+    number: int,
+    synced: int,
+    rows: list[tuple],
+    kind: GroupKind = GroupKind.ENTRIES,
+    prior: Names | None = None,
+) -> bytes:  # type: ignore[type-arg]
     """One group: rows of seven are appends with their bytes, rows of three are control records."""
     directory, body = [], []
     for row in rows:
@@ -53,8 +67,9 @@ def group_of(salt: int, number: int, synced: int, rows: list[tuple], kind: Group
             body.append(data)
         else:
             directory.append(pack_entry(*row, 0, 0, 0, Kind.FENCE))
-    names = dict.fromkeys(row[0] for row in rows)
-    parts, length = encode_group(salt, number, synced, directory, body, sum(map(len, body)), names, kind)
+    parts, length = encode_group(
+        salt, number, synced, directory, body, sum(map(len, body)), names_in(rows), kind, prior
+    )
     data = b"".join(parts)
     assert len(data) == length
     return data
@@ -95,10 +110,10 @@ def test_the_salt_of_a_file_is_known_to_its_first_group_too(header: FileHeader, 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-@given(u64, st.integers(1, 1 << 40), st.integers(0, 5), entries)
-def test_a_group_comes_back(salt: int, number: int, behind: int, rows: list[tuple]) -> None:  # type: ignore[type-arg]
+@given(u64, st.integers(1, 1 << 40), st.integers(0, 5), entries, priors)
+def test_a_group_comes_back(salt: int, number: int, behind: int, rows: list[tuple], prior: Names | None) -> None:  # type: ignore[type-arg]
     synced = max(0, number - 1 - behind)
-    data = group_of(salt, number, synced, rows)
+    data = group_of(salt, number, synced, rows, prior=prior)
     assert len(data) % BLOCK_BYTES == 0
     head = decode_group_head(data, salt)
     assert head is not None
@@ -119,7 +134,8 @@ def test_a_group_comes_back(salt: int, number: int, behind: int, rows: list[tupl
     trailer = decode_trailer(data, salt)
     assert trailer is not None
     assert (trailer.number, trailer.synced_through, trailer.length) == (number, synced, len(data))
-    assert trailer.ledgers == tuple(dict.fromkeys(row[0] for row in rows))
+    assert trailer.ledgers == names_in(rows)
+    assert trailer.prior == prior
 
 
 @given(u64, entries, st.data())
@@ -127,7 +143,7 @@ def test_a_flipped_bit_spoils_the_part_it_is_in_and_no_other(salt: int, rows: li
     data = group_of(salt, 3, 2, rows)
     head = decode_group_head(data, salt)
     assert head is not None
-    trailer_start = len(data) - TRAILER_BYTES - 8 * head.ledgers
+    trailer_start = len(data) - TRAILER_BYTES - NAME_BYTES * head.ledgers
     at = draw.draw(st.integers(0, head.body_start - 1) | st.integers(trailer_start, len(data) - 1))
     broken = bytearray(data)
     broken[at] ^= 1 << draw.draw(st.integers(0, 7))
@@ -164,12 +180,14 @@ def test_a_group_header_that_lies_under_a_right_checksum_is_none() -> None:
     data = group_of(9, 4, 3, [(1, 0, NO_OFFSET), (2, 0, NO_OFFSET)])
     assert decode_group_head(resealed(data), 9) is not None
     fields = {"synced": (24, 8), "entries": (32, 4), "body": (36, 4), "ledgers": (40, 4), "length": (44, 4),
-              "kind": (48, 4), "reserved": (60, 4)}  # fmt: skip
+              "kind": (48, 4), "told": (60, 4)}  # fmt: skip
     for name, (at, size) in fields.items():
         for value in (5, 50, GROUP_ENTRIES_MAX + 1, (1 << 31) - 1, (1 << 32) - 1):
             lie = resealed(data[:at] + value.to_bytes(size, "little") + data[at + size :])
             head = decode_group_head(lie, 9)
-            small = name in {"entries", "body"} and value <= 50  # fits the same blocks: the directory will not match
+            small = (
+                name in {"entries", "body", "told"} and value <= 50
+            )  # fits the same blocks: the directory will not match
             assert (head is not None) == small, (name, value)
 
 
@@ -186,7 +204,7 @@ def test_a_directory_that_promises_more_than_the_body_has_is_none() -> None:
 
 @given(st.integers(0, GROUP_ENTRIES_MAX), st.integers(0, GROUP_ENTRIES_MAX), st.integers(0, 1 << 25))
 def test_the_length_of_a_group_is_its_parts_in_whole_blocks(count: int, names: int, body: int) -> None:
-    used = GROUP_HEADER_BYTES + ENTRY_BYTES * count + body + 8 * names + TRAILER_BYTES
+    used = GROUP_HEADER_BYTES + ENTRY_BYTES * count + body + NAME_BYTES * names + TRAILER_BYTES
     length = group_length(count, names, body)
     assert length % BLOCK_BYTES == 0
     assert used <= length < used + BLOCK_BYTES
@@ -194,5 +212,5 @@ def test_the_length_of_a_group_is_its_parts_in_whole_blocks(count: int, names: i
 
 
 def test_the_sizes_of_the_parts_are_as_documented() -> None:
-    assert (GROUP_HEADER_BYTES, ENTRY_BYTES, TRAILER_BYTES, BLOCK_BYTES) == (64, 40, 40, 4096)
-    assert [LedgerId(1)] == [decode_trailer(group_of(5, 1, 0, [(1, 2, 3)]), 5).ledgers[0]]  # type: ignore[union-attr]
+    assert (GROUP_HEADER_BYTES, ENTRY_BYTES, NAME_BYTES, TRAILER_BYTES, BLOCK_BYTES) == (64, 40, 16, 44, 4096)
+    assert decode_trailer(group_of(5, 1, 0, [(1, 2, 3)]), 5).ledgers == {1: NO_OFFSET}  # type: ignore[union-attr]

@@ -65,9 +65,9 @@ GOLDEN: list[tuple[Record, str]] = [
         "10 01 0200000000000000 0300000000000000 0400000000000000 0500000000000000",
     ),
     (
-        SubscriptionState(1, "s", SubscriptionKind.KEY_SHARED, 2, 3, 4, tuple(range(9)), b"o"),
+        SubscriptionState(1, "s", SubscriptionKind.KEY_SHARED, 2, 3, 4, tuple(range(10)), b"o"),
         "11 0100000000000000 03 0200000000000000 0300000000000000 0400000000000000"
-        + "".join(f"{count:02x}00000000000000" for count in range(9))
+        + "".join(f"{count:02x}00000000000000" for count in range(10))
         + "01 73 6f",
     ),
     (

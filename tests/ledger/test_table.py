@@ -17,6 +17,7 @@ from pydanube.base.errors import (
     LedgerNotFound,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
+from pydanube.base.limits import OFFSET_MAX
 from pydanube.ledger.group import Kind
 from pydanube.ledger.table import (
     BUFFERED,
@@ -46,7 +47,7 @@ def facts(table: LedgerTable) -> Facts:
             ledger.sealed,
             ledger.reserved,
             ledger.homes,
-            ledger.damaged,
+            ledger.lost_through,
             ledger.quarantined,
         )
         for ledger in table
@@ -157,7 +158,8 @@ def test_a_ledger_admits_its_maker_or_its_newest_fencer_and_nobody_else(
     if found is None:
         return
     allowed = {OPEN: found.epoch, FENCED: found.fence}.get(found.state)
-    assert found.admits(epoch) == (epoch == allowed and not found.damaged)
+    whole = found.state != OPEN or not found.incomplete
+    assert found.admits(epoch) == (epoch == allowed and whole)
     found.close()
     assert not found.admits(found.epoch) or found.fence == found.epoch
 
@@ -192,9 +194,12 @@ def test_a_table_that_forgot_something_denies_nothing() -> None:
     table.forgetful = True
     with pytest.raises(LedgerDamaged):
         table.get(LedgerId(8))
-    with pytest.raises(LedgerDamaged):
-        table.decide_fence(LedgerId(8), Epoch(9))
-    assert table.get(LEDGER).id == LEDGER
+    records = table.decide_fence(LedgerId(8), Epoch(9))
+    assert records == [Control(Kind.FENCE, LedgerId(8), 9), Control(Kind.DAMAGED, LedgerId(8))]
+    for record in records:
+        table.replay(record)
+    assert table.get(LedgerId(8)).may_have_lost(OFFSET_MAX)
+    assert not table.get(LEDGER).may_have_lost(0)
 
 
 def test_a_table_that_forgot_something_takes_only_ledgers_that_were_made_since() -> None:

@@ -12,6 +12,7 @@ from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES
 from pydanube.ledger.group import (
     GROUP_HEADER_BYTES,
+    NAME_BYTES,
     TRAILER_BYTES,
     GroupHead,
     GroupKind,
@@ -200,7 +201,9 @@ def regions(content: bytes) -> list[Region]:
             start = position + head.body_start
             found.append(Region("checkpoint", start, start + head.body_bytes))
         end = position + head.length
-        found.append(Region("trailer", end - TRAILER_BYTES - 8 * head.ledgers, end, ledgers))
+        found.append(
+            Region("trailer", end - TRAILER_BYTES - NAME_BYTES * (head.ledgers + max(head.told - 1, 0)), end, ledgers)
+        )
     return [region for region in found if region.end > region.start]
 
 

@@ -190,13 +190,14 @@ def test_readers_go_on_while_their_file_is_copied_out_and_removed(world: NodeWor
 
 
 def test_copying_is_rate_limited(world: NodeWorld) -> None:
-    world.settings = NodeSettings(file_bytes=64 * KIB, copy_bytes_per_second=4 * KIB)
+    world.settings = NodeSettings(file_bytes=96 * KIB, copy_bytes_per_second=4 * KIB)
 
     async def scenario() -> None:
         node = await world.open()
         await create(node, 1, 2)
         await append(node, 1, [batch_of(1, 0, size=8000)])
-        await append(node, 2, [batch_of(2, offset, size=9000) for offset in range(5)])
+        for offset in range(8):
+            await append(node, 2, [batch_of(2, offset, size=9000)])
         await node.delete(LedgerId(2))
         before = world.loop.time()
         while not files(world, "kept-"):

@@ -102,6 +102,8 @@ class ToyNode:
 
         return self._do(work)
 
+    find_sound = find_next
+
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         def work() -> LedgerStatus:
             toy = self._ledgers.setdefault(ledger, Toy(Epoch(0), Durability.FSYNC, Epoch(0)))

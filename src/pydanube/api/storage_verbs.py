@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pydanube.api.fields import number, text
+from pydanube.api.fields import flag, number, text
 from pydanube.api.verbs import VERBS, Caller, limit_of, page, tiers_of, topics_behind, verb
 from pydanube.base.errors import TopicNotFound
 from pydanube.broker.directory import TopicRecord
+from pydanube.broker.salvage import Found
 from pydanube.broker.tiers import Part, Uploaded, Verified
 from pydanube.broker.topic import Topic
 from pydanube.wire.objects import Object
@@ -114,6 +115,35 @@ async def verify(caller: Caller, fields: Object) -> Object:
             "what": found.what or None,
         }
     return told
+
+
+@verb("storage.damage")
+async def damage(caller: Caller, fields: Object) -> Object:
+    """Topics of which something is known to be damaged, or may be."""
+    return {"topics": await caller.service.salvage.topics(caller.principal)}
+
+
+@verb("storage.salvage")
+async def salvage(caller: Caller, fields: Object) -> Object:
+    name, accept = text(fields, "topic"), flag(fields, "accept", False)
+    asked = await caller.service.salvage.examine(
+        caller.principal, name, accept=accept, ticket=number(fields, "ticket", None)
+    )
+    found: list[Found] | None = asked.result
+    told: dict[str, Any] = {"topic": name, "done": found is not None, "ticket": asked.ticket, "accepted": accept}
+    return told if found is None else told | {"damage": [_damage(each) for each in found]}
+
+
+def _damage(found: Found) -> Object:
+    lost = found.lost
+    return {
+        "topic": found.topic,
+        "what": found.what,
+        "ledger": found.ledger,
+        "first": lost.first,
+        "last": lost.last,
+        "messages": lost.messages if lost.known else None,
+    }
 
 
 @verb("storage.upload")

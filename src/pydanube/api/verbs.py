@@ -17,6 +17,7 @@ from pydanube.broker.admin import SubscriptionStats
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import Principal
 from pydanube.broker.redrive import Wanted
+from pydanube.broker.salvage import summed
 from pydanube.broker.service import Service
 from pydanube.broker.tiers import Usage
 from pydanube.wire.objects import Object
@@ -176,6 +177,9 @@ async def describe_topic(caller: Caller, fields: Object) -> Object:
         "consumers": stats.consumers,
         "subscriptions": stats.subscriptions,
         "tiers": tiers_of(stats.tiers) if stats.record.reliable else None,
+        "lost_messages": summed(stats.lost)[0],
+        "lost_unknown": summed(stats.lost)[1],
+        "damaged": stats.damaged,
     }
 
 

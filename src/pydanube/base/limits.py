@@ -27,6 +27,7 @@ MARK_IDLE_SECONDS = 0.25  # an idle journal covers its last group after this lon
 NODE_FILES_MAX = 1 << 16  # journal and kept files of one node; 8 TiB of the usual size, 768 KiB of list
 DATA_DIRECTORIES_MAX = 32  # bits in a ledger's record of the directories that hold a part of it
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
+LOST_RANGES_MAX = 1_000  # of one stream, given up as damaged: its record stays small enough for the metadata
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
 
 # -- room on the disk ------------------------------------------------------------------------------------------------
@@ -109,6 +110,7 @@ REPEATS_WAITING_MAX = 65_536  # batches of one topic sent again while the first 
 TOPIC_NAME_CHARACTERS_MAX = 255  # of a topic's whole name, and of a namespace
 PARTITIONS_MAX = 1024  # of one topic
 NAMESPACES_MAX = 10_000
+STREAM_TAKE_SECONDS = 30.0  # of one attempt to open a stream that fails: it holds a turn of the topics meanwhile
 TOPICS_OPENING_MAX = 64  # topics that are taken at once; the others wait their turn
 TOPICS_REOPENING = 4  # of these, those that nobody has asked for, after a start: whoever asks waits for few
 TOPIC_CHANGES_KEPT = 16_384  # changes of topics that a broker remembers for who waits to hear of them; about 3 MiB

@@ -30,7 +30,9 @@ from pydanube.broker.tiers import Usage, total
 from pydanube.broker.topic import LATEST, Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.dispatch.explain import Explanation
+from pydanube.ledger.catalog import Lost
 from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.storage.stream import Stream
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
@@ -52,6 +54,8 @@ class TopicStats:
     consumers: int
     subscriptions: int
     tiers: Usage  # what lies where
+    lost: list[Lost]  # given up as damaged, of all partitions
+    damaged: list[list[int]]  # partition, first and last offset of what was found damaged, and is not given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,12 @@ class Admin:
             sum(len(each.consumers) for each in places),
             len(names),
             self._usage(places),
+            [lost for stream in _streams(places) for lost in stream.record.lost],
+            [
+                [number, first, last]
+                for number, stream in enumerate(_streams(places))
+                for first, last in sorted(stream.damaged.items())
+            ],
         )
 
     async def usage(self, principal: Principal, name: str) -> Usage:
@@ -301,6 +311,10 @@ def _kept(opened: Opened, host: AnySubscription) -> SubscriptionHost:
     if isinstance(host, BestEffortSubscription):
         raise NotReliable(f"{opened.name} keeps nothing, and no options")
     return host
+
+
+def _streams(places: Sequence[Opened]) -> list[Stream]:
+    return [each.topic.ledger.stream for each in places if isinstance(each.topic, Topic)]
 
 
 def _bounds(opened: Opened) -> tuple[int, int]:

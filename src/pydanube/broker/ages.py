@@ -21,7 +21,7 @@ class Ages:
 
     async def seconds(self, topic: Topic, host: SubscriptionHost, *, may_read: bool = True) -> float | None:
         """Of the first message that is not acknowledged: 0 if all are, None if it is not known."""
-        floor = host.known.cursor.floor
+        floor = topic.ledger.past_lost(host.known.cursor.floor)
         if floor >= topic.ledger.confirmed_end:
             return 0.0
         cached = topic.ledger.find(floor)

@@ -109,6 +109,7 @@ class Backlog:
                 self._make_room(quota, quota.bytes)
         self._old = None
         slowest = self._slowest()
+        slowest = None if slowest is None else self._ledger.past_lost(slowest)
         if quota.seconds is None or not clock_trusted or slowest is None or slowest >= self._ledger.confirmed_end:
             return
         oldest = wall - quota.seconds * SECOND

@@ -46,6 +46,10 @@ FAMILIES: dict[str, Family] = {
     "danube_publishes_failed_total": Family("counter", "Batches that were taken and did not become durable.", _TOPIC),
     "danube_producers": Family("gauge", "Producers that are connected.", _TOPIC),
     "danube_stored_bytes": Family("gauge", "Bytes that the topic stores, of one copy.", _TOPIC),
+    "danube_lost_messages": Family("gauge", "Messages damaged on disk and given up by an operator.", _TOPIC),
+    "danube_damaged_ranges": Family(
+        "gauge", "Ranges of offsets found damaged on disk that nobody has given up; see danube storage salvage.", _TOPIC
+    ),
     "danube_messages_out_total": Family("counter", "Messages handed to consumers, again included.", _SUBSCRIPTION),
     "danube_bytes_out_total": Family("counter", "Bytes handed to consumers, again included.", _SUBSCRIPTION),
     "danube_acks_total": Family("counter", "Messages acknowledged, since the subscription was made.", _SUBSCRIPTION),
@@ -167,6 +171,8 @@ class _Sums:
             kept.failed if kept else 0,
             len(opened.producers),
             kept.ledger.stream.bytes if kept else 0,
+            sum(each.messages for each in kept.ledger.stream.record.lost) if kept else 0,
+            len(kept.ledger.stream.damaged) if kept else 0,
         ]
         _add(self.topics, label, values)
         if isinstance(topic, BestEffortTopic):

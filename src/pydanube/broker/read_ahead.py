@@ -59,6 +59,7 @@ class ReadAhead:
 
     def _begin(self, offset: int) -> None:
         """Unless it is in memory, or a read is under way."""
+        offset = self._ledger.past_lost(offset)
         if not self.reading and offset < self._ledger.confirmed_end and self._ledger.find(offset) is None:
             self.reading = True
             self._task(self._read(offset))

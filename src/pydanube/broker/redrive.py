@@ -18,7 +18,7 @@ from pydanube.base.names import parse_topic
 from pydanube.base.ranges import Ranges
 from pydanube.broker.dead_letter import ADDED, ORIGIN, REASON, SUBSCRIBER
 from pydanube.broker.directory import TopicRecord
-from pydanube.broker.holds import Opened, Principal
+from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.sessions import Session
 from pydanube.broker.subscription import SubscriptionHost
@@ -26,7 +26,7 @@ from pydanube.broker.topic import EARLIEST, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ledger.cursor import Cursor
 from pydanube.ledger.state_records import SubscriptionKind
-from pydanube.wire.batch import Message, build
+from pydanube.wire.batch import Batch, Message, build
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
@@ -190,3 +190,14 @@ async def _publish(
     )
     await target.publish(batch, session.epoch).confirmed
     return topic, session
+
+
+async def publish_dead_letter(service: Service, topic: str, message: Batch) -> None:
+    """To the topic of that name, made if need be; done when it is durable."""
+    record = await service.topic(ANONYMOUS, topic, create=True, reliable=True)
+    if record.partitions and record.name == parse_topic(topic):
+        [key] = message.keys()
+        topic = str(record.partition_of(key or b""))
+    opened = await service.open(ANONYMOUS, topic, reliable=True)
+    service.room.admit(message.size)  # it stays where it is meanwhile, and is tried again
+    await opened.topic.publish(message).confirmed

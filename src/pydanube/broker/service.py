@@ -48,8 +48,10 @@ from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.pending import PendingOptions
 from pydanube.broker.policies import Policies
 from pydanube.broker.quotas import Usage
+from pydanube.broker.redrive import publish_dead_letter
 from pydanube.broker.reopening import reopen
 from pydanube.broker.room import Room
+from pydanube.broker.salvage import Salvage
 from pydanube.broker.sinks import Sinks
 from pydanube.broker.spreading import Spreading, change_of
 from pydanube.broker.subscription import SubscriptionHost
@@ -97,7 +99,7 @@ class Service:
         self.room = room or Room()
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
         self._around = Surroundings(
-            catalog, nodes, clock, randomness, cache or TailCache(), self._publish_dead_letter, tier
+            catalog, nodes, clock, randomness, cache or TailCache(), partial(publish_dead_letter, self), tier
         )
         self._loop = asyncio.get_running_loop()
         self._opened: dict[TopicName, Opened] = {}
@@ -106,6 +108,7 @@ class Service:
         self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
         self.tiering = None if tier is None else Tiering(tier, clock, self._kept, space=space, claim=claim)
         self.leftovers = Leftovers(self._around, self.tiering)
+        self.salvage = Salvage(self)
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
         self.sinks = Sinks(self, directory.store)
         self.spreading = Spreading(self, directory.store)
@@ -252,7 +255,11 @@ class Service:
         async with self._turns:
             options = topic_options(record, policies)
             if record.reliable:
-                kept = await Topic.open(record.stream(name.partition), self._around, options, str(name))
+                try:
+                    kept = await Topic.open(record.stream(name.partition), self._around, options, str(name))
+                except asyncio.CancelledError:
+                    self._directory.get(name)  # whoever waits hears that it was deleted
+                    raise
                 self.sinks.opened(name, record.id, kept)
                 topic: AnyTopic = kept
             else:
@@ -327,8 +334,9 @@ class Service:
         opened = [self._opened.pop(place) for place in places if place in self._opened]
         opening = [self._opening.pop(place) for place in places if place in self._opening]
         await asyncio.gather(*(each.end(deleted) for each in opened))
-        if opening:
-            await asyncio.wait(opening)  # each finds the topic gone, and closes it
+        for each in opening:
+            each.cancel()  # it may wait for a disk or a node, and finds the topic gone
+        await asyncio.gather(*opening, return_exceptions=True)
         self.leftovers.add(record)
         await self.leftovers.sweep()
         for place in places if record.name.namespace in self._usages else ():
@@ -490,7 +498,7 @@ class Service:
         """Confirmed batches from the one that holds `offset` on; none if there is nothing there yet."""
         opened = await self.open(principal, topic)
         ledger = self.reliable(opened).ledger
-        offset = max(offset, ledger.first)
+        offset = ledger.past_lost(max(offset, ledger.first))
         if offset >= ledger.confirmed_end:
             return []
         bytes_max = max(1, min(bytes_max, READ_BYTES_MAX // 4))
@@ -520,15 +528,6 @@ class Service:
         return opened.topic
 
     # -- house ---------------------------------------------------------------------------------------------------------
-
-    async def _publish_dead_letter(self, topic: str, message: Batch) -> None:
-        record = await self.topic(ANONYMOUS, topic, create=True, reliable=True)
-        if record.partitions and record.name == parse_topic(topic):
-            [key] = message.keys()
-            topic = str(record.partition_of(key or b""))
-        opened = await self.open(ANONYMOUS, topic, reliable=True)
-        self.room.admit(message.size)  # it stays where it is meanwhile, and is tried again
-        await opened.topic.publish(message).confirmed
 
     def time_moved(self) -> None:
         """The clock was moved by hand: what is due by now happens now."""
@@ -581,6 +580,7 @@ class Service:
         await self.spreading.close()
         await self.topic_changes.close()
         await self.leftovers.close()
+        await self.salvage.close()
         await self.tiers.close()
         if self.tiering is not None:
             await self.tiering.close()

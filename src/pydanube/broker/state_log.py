@@ -61,10 +61,14 @@ class StateLog:
         self._wanted = False  # a snapshot, whatever was written since the last one
 
     async def load(self) -> None:
-        """Replays everything that is durable; `StateInvalid` says which record does not fit."""
-        offset = self._stream.first
+        """Replays everything that is durable; `StateInvalid` says which record does not fit.
+
+        Behind a part that was given up as damaged, what still makes sense.
+        """
+        offset, lost = self._stream.first, self._stream.record.lost
+        self._state.patched = bool(lost) and lost[-1].last >= offset
         try:
-            while offset <= self._stream.confirmed:
+            while (offset := self._stream.past_lost(offset)) <= self._stream.confirmed:
                 for batch in await self._stream.read(offset, READ_AHEAD_BYTES):
                     offset = batch.base_offset
                     for payload in batch.payloads():
@@ -77,6 +81,10 @@ class StateLog:
             raise StateInvalid(
                 f"record {offset} of {self._stream.name} does not fit those before it: {error}"
             ) from error
+        if self._state.patched:
+            log.error("%s: what was damaged is left out, and the rest is written again", self._stream.title)
+            self._state.patched, self._wanted = False, True
+            self._schedule()
 
     def check(self) -> None:
         """Raises unless records can be taken: to be asked before a decision is made."""

@@ -304,12 +304,13 @@ class SubscriptionHost:
         if self._next < self._ledger.first:  # nothing is deleted that the cursor needs: no message has these
             self.pass_gap(self._next, self._ledger.first - 1)
             self._next = self._ledger.first
+        self._next = self._pass_lost(self._next)
         return self._next < min(self._ledger.confirmed_end, self.known.cursor.ceiling)
 
     def _offer(self, batch: Batch, now: int) -> None:
         first = max(self._next, batch.base_offset)
         if batch.base_offset > self._next:
-            self.pass_gap(self._next, batch.base_offset - 1)
+            self.pass_gap(self._pass_lost(self._next), batch.base_offset - 1)
         last = min(batch.last_offset, self.known.cursor.ceiling - 1)  # what is handed out can be acknowledged
         if self._throttle is not None:
             last = min(last, first + self._throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
@@ -325,7 +326,15 @@ class SubscriptionHost:
 
     def pass_gap(self, first: int, last: int) -> None:
         """Offsets that no message has: a ledger that was recovered may leave some. The cursor steps over them."""
-        self._settle(self.known.cursor.generation, (first, last), Cause.UNUSED)
+        if first <= last:
+            self._settle(self.known.cursor.generation, (first, last), Cause.UNUSED)
+
+    def _pass_lost(self, offset: int) -> int:
+        """The offset, or the next one that was not given up as damaged; the cursor steps over those."""
+        behind = self._ledger.past_lost(offset)
+        if behind > offset:
+            self._settle(self.known.cursor.generation, (offset, behind - 1), Cause.LOST)
+        return behind
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -416,6 +425,8 @@ class SubscriptionHost:
             deliver, generation = self._outbox.head, self.known.cursor.generation
             if deliver is None:
                 break
+            if self._pass_lost(deliver.first) > deliver.first:
+                continue  # the engine takes it back
             try:
                 batch = await self._batch_at(deliver.first)
             except DanubeError as error:
@@ -568,7 +579,12 @@ class SubscriptionHost:
         if self._held:
             return Explanation(Why.SEEK_PENDING)
         if self._ahead.error is not None and (self._ahead.reading or self._fetching):
-            return Explanation(Why.UNREADABLE, what=str(self._ahead.error))
+            return Explanation(Why.UNREADABLE, what=_sentence(self._ahead.error))
         if self._throttle is not None and self.now < self._throttle.until:
             return Explanation(Why.RATE_LIMITED, until=self._throttle.until)
         return None
+
+
+def _sentence(error: DanubeError) -> str:
+    """With what to do, where waiting does not help."""
+    return str(error) if error.retriable else f"{error}. {error.help}"

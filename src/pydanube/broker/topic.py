@@ -148,7 +148,8 @@ class Topic:
             age = options.ledger_seconds
             settings = StreamSettings(options.copies, ledger_seconds=age, lazy=True, ledgers_listed=listed)
         cold = None if tier is None else tier.reader
-        return await Stream.take(name, around.catalog, around.nodes, around.clock, around.randomness, settings, cold)
+        ports = (around.catalog, around.nodes, around.clock, around.randomness)
+        return await Stream.take(name, *ports, settings, cold, f"the state of {self.name}" if lazy else self.name)
 
     @property
     def epoch(self) -> Epoch:
@@ -158,6 +159,11 @@ class Topic:
     def lost(self) -> bool:
         """Another broker owns it now."""
         return self.ledger.stream.lost or self._state_stream.lost
+
+    @property
+    def streams(self) -> tuple[Stream, Stream]:
+        """Its messages and its state."""
+        return self.ledger.stream, self._state_stream
 
     @property
     def receipt(self) -> str:
@@ -288,7 +294,7 @@ class Topic:
     async def wait_beyond(self, offset: int, seconds: float) -> None:
         """Until the message at `offset` may be seen, or so long."""
         deadline = self._loop.time() + seconds
-        while offset >= self.ledger.confirmed_end and self._closed is None:
+        while self.ledger.past_lost(offset) >= self.ledger.confirmed_end and self._closed is None:
             left = deadline - self._loop.time()
             if left <= 0:
                 return
@@ -339,17 +345,16 @@ class Topic:
         return self.ledger.confirmed_end if self._rebuilding is None else self._certain_end
 
     async def _remember_producers(self, offset: int | None) -> None:
-        """Feeds the headers of confirmed batches from `offset` on to the producers."""
+        """Feeds the headers of confirmed batches from `offset` on to the producers. They may repeat what is damaged."""
         if offset is None:
             return
         offset = max(offset, self.ledger.first)
-        while offset < self.ledger.confirmed_end:
-            for batch in await self.ledger.read(offset):
-                producers = self.state.producers
-                producers.appended(
+        while (offset := self.ledger.past_lost(offset)) < self.ledger.confirmed_end:
+            batches, offset = await self.ledger.read_around(offset)
+            for batch in batches:
+                self.state.producers.appended(
                     batch.producer_id, batch.first_sequence, batch.count, batch.base_offset, batch.append_time
                 )
-                offset = batch.last_offset + 1
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 

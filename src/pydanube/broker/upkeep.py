@@ -85,6 +85,7 @@ class Upkeep:
         offset, host.expiry_from = max(host.expiry_from, ledger.first), 0
         for _ in range(EXPIRY_READS_MAX):
             offset = cursor.above.next_missing(max(offset, cursor.floor))  # delayed ones may lie before
+            offset = ledger.past_lost(offset)
             if offset >= ledger.confirmed_end:
                 return
             batches = await ledger.read(offset)

@@ -9,7 +9,7 @@ import click
 from pydanube.cli import values
 from pydanube.cli.failures import Exit, say
 from pydanube.cli.lazy import Noun
-from pydanube.cli.output import Output, printed, progress
+from pydanube.cli.output import Agreement, Output, destructive, printed, progress
 from pydanube.cli.running import connected
 from pydanube.cli.values import many, shown_time, sized
 from pydanube.client import Client
@@ -121,6 +121,42 @@ async def verify(client: Client, output: Output, topic: str) -> int:
         "Restore the objects that are named; nothing is deleted because of them.",
     )
     return Exit.FAILED
+
+
+@storage.command("salvage", epilog="Example: danube storage salvage orders --dry-run")
+@click.argument("topic", type=values.topic, required=False)
+@printed
+@destructive
+@connected
+async def salvage(client: Client, output: Output, agreement: Agreement, topic: str | None) -> int:
+    """Accept the loss of messages that are damaged on disk.
+
+    Reads all that TOPIC has on the local disk, or all topics of which damage is known, and lists what cannot be read:
+    offsets of messages, or of the topic's state, which is its cursors and producers. With --dry-run that is all, and
+    it ends with 1 if anything is damaged. Otherwise what is listed is given up for good: readers and subscriptions pass
+    over it. Restore the storage directory from a backup instead if there is one.
+    """
+    topics = [topic] if topic is not None else await client.admin.damaged_topics()
+    rows = [each for name in topics for each in await client.admin.salvage_topic(name)]
+    if not rows:
+        output.done(f"nothing is damaged: looked at {many(len(topics), 'topic')}", damage=[])
+        return Exit.FINE
+    shown = [each | {"messages": "unknown" if each["messages"] is None else each["messages"]} for each in rows]
+    if output.for_people:
+        output.rows(shown, ("topic", "what", "ledger", "first", "last", "messages"))
+    known = sum(each["messages"] or 0 for each in rows if each["what"] == "messages")
+    fields = {"damage": rows, "messages": known}
+    deed = f"give up {many(known)} and {many(_others(rows), 'range')} of state or of unknown length"
+    if not agreement.given(output, deed, **fields):
+        return Exit.FAILED
+    for name in topics:
+        await client.admin.salvage_topic(name, accept=True)
+    output.done(f"gave up {many(known)}", **fields)
+    return Exit.FINE
+
+
+def _others(rows: list[Row]) -> int:
+    return sum(each["messages"] is None or each["what"] == "state" for each in rows)
 
 
 @storage.command("upload", epilog="Example: danube storage upload orders")

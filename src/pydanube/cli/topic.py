@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pydanube.base.errors import OffsetsDamaged
 from pydanube.cli import values
 from pydanube.cli.failures import Exit, say
 from pydanube.cli.lazy import Noun
@@ -101,9 +102,14 @@ async def alter(client: Client, output: Output, name: str, partitions: int | Non
 async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
     """Delete a topic with its messages and subscriptions."""
     await rehearsed(client, "topic.delete", topic=name)
-    found = await client.admin.describe_topic(name)
-    fields = {"topic": name, "messages": messages_of(found), "subscriptions": found["subscriptions"]}
-    deed = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
+    fields: dict[str, Any] = {"topic": name}
+    try:
+        found = await client.admin.describe_topic(name)
+    except OffsetsDamaged:
+        deed = f"delete {name}, whose state is damaged and cannot be read,"
+    else:
+        fields |= {"messages": messages_of(found), "subscriptions": found["subscriptions"]}
+        deed = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
     if agreement.given(output, deed, **fields):
         await client.admin.delete_topic(name)
         output.done(f"deleted {name}", **fields)

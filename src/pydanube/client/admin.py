@@ -276,6 +276,14 @@ class Admin:
                 sums[what] += found[what]
         return sums
 
+    async def damaged_topics(self) -> list[str]:
+        """Topics of which something is known to be damaged on disk, or may be."""
+        return list((await self._ask("storage.damage"))["topics"])
+
+    async def salvage_topic(self, topic: str, *, accept: bool = False) -> list[Reply]:
+        """What is damaged of all partitions; with `accept` it is given up for good, and readers pass over it."""
+        return list((await self._finished("storage.salvage", topic=topic, accept=accept))["damage"])
+
     # -- pipelines -----------------------------------------------------------------------------------------------------
 
     async def pipelines(self) -> list[Reply]:

@@ -6,20 +6,35 @@ records does it by compare-and-set, so two would-be owners cannot both succeed.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import EntryMissing, OwnershipLost
+from pydanube.base.errors import EntryMissing, LimitReached, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import LEDGERS_LISTED_MAX
+from pydanube.base.limits import LEDGERS_LISTED_MAX, LOST_RANGES_MAX
 from pydanube.ledger.cold import Cold
 from pydanube.ledger.ledgers import Copies, LedgerRecord, Ledgers, Phase
 from pydanube.ledger.retention import LedgerInfo
 from pydanube.ledger.segments import Segment, SegmentPlan
 from pydanube.ledger.times import Correction, Corrections, corrected, latest_time, time_for_deletion
 
-__all__ = ["Copies", "LedgerRecord", "Ledgers", "Phase", "StreamRecord", "new_ledger"]
+__all__ = ["Copies", "LedgerRecord", "Ledgers", "Lost", "Phase", "StreamRecord", "new_ledger"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lost:
+    """Offsets that are damaged on every copy. `known`: each was a message's; else perhaps none was."""
+
+    first: int
+    last: int
+    known: bool = True
+
+    @property
+    def messages(self) -> int:
+        """For certain."""
+        return self.last - self.first + 1 if self.known else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +49,7 @@ class StreamRecord:
     kept_from: int = 0  # what lies below is not there any more, whether or not its ledger holds more
     cold: Cold = field(default_factory=Cold)  # what lies in object storage, and maybe in ledgers too
     corrections: Corrections = ()  # of append times that were ahead
+    lost: tuple[Lost, ...] = ()  # what somebody accepted as lost: readers pass over it; in order, never overlapping
 
     @property
     def unsealed(self) -> LedgerRecord | None:
@@ -74,7 +90,15 @@ class StreamRecord:
         return self._with_last(replace(ledger, phase=Phase.RECOVERING, epoch=epoch))
 
     def sealed(
-        self, epoch: Epoch, id: LedgerId, last: int, next_offset: int, *, bytes: int = 0, newest: int = 0
+        self,
+        epoch: Epoch,
+        id: LedgerId,
+        last: int,
+        next_offset: int,
+        *,
+        bytes: int = 0,
+        newest: int = 0,
+        unknown_from: int = NO_OFFSET,
     ) -> StreamRecord:
         """Ledger `id`, the unsealed one, ends at `last`; the next one starts at or above `next_offset`."""
         self.check_owner(epoch)
@@ -83,9 +107,8 @@ class StreamRecord:
         assert ledger.id == id
         assert last >= ledger.first - 1
         assert next_offset > last
-        record = self._with_last(
-            replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch, bytes=bytes, newest=newest)
-        )
+        ended = replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch, bytes=bytes, newest=newest)
+        record = self._with_last(replace(ended, unknown_from=unknown_from))
         return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
 
     def time_corrected(self, epoch: Epoch, offset: int, time: int) -> StreamRecord:
@@ -176,6 +199,30 @@ class StreamRecord:
             if not self.is_dead(ledger):
                 return ledger
         raise EntryMissing(f"the stream has nothing at or after offset {offset}")
+
+    # -- damage --------------------------------------------------------------------------------------------------------
+
+    def given_up(self, epoch: Epoch, lost: Collection[Lost]) -> StreamRecord:
+        """With these accepted as lost, for good."""
+        self.check_owner(epoch)
+        merged: list[Lost] = []
+        for each in sorted({*self.lost, *lost}):
+            before = merged[-1] if merged else None
+            if before is not None and before.known == each.known and each.first <= before.last + 1:
+                merged[-1] = replace(before, last=max(before.last, each.last))
+            else:
+                merged.append(each)
+        if len(merged) > LOST_RANGES_MAX:
+            raise LimitReached(f"{len(merged)} damaged ranges, at most {LOST_RANGES_MAX} can be given up in one topic")
+        return replace(self, lost=tuple(merged))
+
+    def past_lost(self, offset: int) -> int:
+        """The offset itself, or the first one after what was given up there."""
+        for each in self.lost[max(0, bisect_right(self.lost, offset, key=lambda lost: lost.first) - 1) :]:
+            if not each.first <= offset <= each.last:
+                break
+            offset = each.last + 1
+        return offset
 
     # -- object storage ------------------------------------------------------------------------------------------------
 

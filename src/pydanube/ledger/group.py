@@ -1,36 +1,41 @@
 """The bytes of a journal file: a file header, then groups, each one group commit. Pure encoding and checking.
 
 A group is a header, a directory (one fixed record per entry), the batches themselves, padding, and a trailer that names
-the ledgers again, so that damage to either end still tells whom it concerns. The directory carries each batch's own
+the ledgers again with their highest offsets, so that damage to either end still tells what it concerns. Both ends of a
+group of one block are lost together, so the next group repeats its names. The directory carries each batch's own
 checksum, so a group is sealed without touching the batches. See docs/internals/journal.md.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from pydanube.base.checksum import crc32c
-from pydanube.base.ids import LedgerId, NodeIdentity
-from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_MAX, GROUP_ENTRIES_MAX
+from pydanube.base.ids import NO_OFFSET, LedgerId, NodeIdentity
+from pydanube.base.limits import BATCH_MESSAGES_MAX, BLOCK_BYTES, GROUP_BYTES_MAX, GROUP_ENTRIES_MAX
 
 FILE_MAGIC = b"DJF2"
-GROUP_MAGIC = b"DJG1"
-TRAILER_MAGIC = b"DJT1"
+GROUP_MAGIC = b"DJG2"
+TRAILER_MAGIC = b"DJT2"
 
 _FILE = struct.Struct("<4sIQQ16sQQIIQQ")  # magic, crc, then `FileHeader`, with a number in place of the sources
 SOURCES_MAX = 64  # files that one copy may take over
 _GROUP = struct.Struct("<4sIQQQIIIIIIII")
 _ENTRY = struct.Struct("<QqqIIIB3x")
-_TRAILER = struct.Struct("<QQQII4sI")
+_TRAILER = struct.Struct("<QQQIII4sI")
+_NAME = struct.Struct("<Qq")
 GROUP_HEADER_BYTES = _GROUP.size
 ENTRY_BYTES = _ENTRY.size
 TRAILER_BYTES = _TRAILER.size
+NAME_BYTES = _NAME.size
+_BATCH_BYTES_MIN = 96  # stamp and header: messages that are null throughout take no more
 FILE_START_BYTES = BLOCK_BYTES + GROUP_HEADER_BYTES
 NO_PREVIOUS = 0
+CHECKPOINTS = 2  # groups at the start of a journal file that say the same: no one damaged block costs the table
 
 pack_entry = _ENTRY.pack
 iter_entries = _ENTRY.iter_unpack
@@ -47,7 +52,7 @@ class Kind(IntEnum):
     RESERVE = 6  # a = offsets below it may have been acknowledged
     KEPT = 7  # a = number of the data directory that holds copied-out entries
     QUARANTINE = 8  # a = 1: no catalogue knows the ledger; 0: one does again
-    DAMAGED = 9  # some entries of the ledger cannot be read here
+    DAMAGED = 9  # some of it cannot be read here, and nobody can tell where it ended
 
 
 class GroupKind(IntEnum):
@@ -91,6 +96,7 @@ class GroupHead:
     entries: int
     body_bytes: int
     ledgers: int
+    told: int  # names of the group before, and 1; 0 if they are not told
     length: int
     kind: GroupKind
     directory_crc: int
@@ -105,11 +111,16 @@ class GroupHead:
         return GROUP_HEADER_BYTES + self.directory_bytes
 
 
+Names = Mapping[LedgerId, int]  # ledgers of a group and the highest offset it has of each; NO_OFFSET for none
+NOBODY: Names = {}
+
+
 class Trailer(NamedTuple):
     number: int
     synced_through: int
     length: int  # of the whole group
-    ledgers: tuple[LedgerId, ...]
+    ledgers: Names
+    prior: Names | None  # of the group before, if that has one block
 
 
 def blocks(length: int) -> int:
@@ -117,8 +128,23 @@ def blocks(length: int) -> int:
     return -(-length // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def group_length(entries: int, ledgers: int, body_bytes: int) -> int:
-    return blocks(GROUP_HEADER_BYTES + entries * ENTRY_BYTES + body_bytes + ledgers * 8 + TRAILER_BYTES)
+def group_length(entries: int, names: int, body_bytes: int) -> int:
+    """`names` are those of its own ledgers and of the group before."""
+    return blocks(GROUP_HEADER_BYTES + entries * ENTRY_BYTES + body_bytes + names * NAME_BYTES + TRAILER_BYTES)
+
+
+def messages_max(length: int) -> int:
+    """How many messages groups of so many bytes can have held."""
+    return -(-length // (ENTRY_BYTES + _BATCH_BYTES_MIN)) * BATCH_MESSAGES_MAX
+
+
+def names_of(entries: Sequence[Entry]) -> dict[LedgerId, int]:
+    """As a trailer tells them."""
+    names: dict[LedgerId, int] = {}
+    for entry in entries:
+        last = entry.a + entry.messages - 1 if entry.kind == Kind.APPEND else NO_OFFSET
+        names[entry.ledger] = max(last, names.get(entry.ledger, NO_OFFSET))
+    return names
 
 
 def encode_file_header(header: FileHeader) -> bytes:
@@ -159,20 +185,21 @@ def encode_group(
     directory: Sequence[bytes],
     body: Sequence[bytes],
     body_bytes: int,
-    ledgers: Iterable[int],
+    ledgers: Names,
     kind: GroupKind = GroupKind.ENTRIES,
+    prior: Names | None = None,
 ) -> tuple[list[bytes], int]:
     """The buffers of one group, in order, and its length. The bodies are passed through untouched."""
     packed = b"".join(directory)
-    ids = list(ledgers)
-    length = group_length(len(directory), len(ids), body_bytes)
+    told = 0 if prior is None else len(prior) + 1
+    length = group_length(len(directory), len(ledgers) + max(told - 1, 0), body_bytes)
     body_crc = crc32c(b"".join(body)) if kind is GroupKind.CHECKPOINT else 0
     head = _GROUP.pack(
-        GROUP_MAGIC, 0, salt, number, synced_through, len(directory), body_bytes, len(ids), length, kind,
-        crc32c(packed), body_crc, 0,
+        GROUP_MAGIC, 0, salt, number, synced_through, len(directory), body_bytes, len(ledgers), length, kind,
+        crc32c(packed), body_crc, told,
     )  # fmt: skip
-    names = struct.pack(f"<{len(ids)}Q", *ids)
-    tail = _TRAILER.pack(salt, number, synced_through, len(ids), length, TRAILER_MAGIC, 0)[:-4]
+    names = b"".join([_NAME.pack(*name) for names in (ledgers, prior or NOBODY) for name in names.items()])
+    tail = _TRAILER.pack(salt, number, synced_through, len(ledgers), told, length, TRAILER_MAGIC, 0)[:-4]
     tail += crc32c(names + tail).to_bytes(4, "little")
     used = GROUP_HEADER_BYTES + len(packed) + body_bytes + len(names) + TRAILER_BYTES
     checked = head[:4] + crc32c(head[8:]).to_bytes(4, "little") + head[8:]
@@ -186,14 +213,14 @@ def decode_group_head(data: bytes, salt: int) -> GroupHead | None:
     fields = _GROUP.unpack_from(data)
     if fields[0] != GROUP_MAGIC or fields[1] != crc32c(data[8:GROUP_HEADER_BYTES]) or fields[2] != salt:
         return None
-    _, _, _, number, synced, entries, body, ledgers, length, kind, directory_crc, body_crc, reserved = fields
-    whole = kind <= GroupKind.MARK and reserved == 0 and synced < number
+    _, _, _, number, synced, entries, body, ledgers, length, kind, directory_crc, body_crc, told = fields
+    whole = kind <= GroupKind.MARK and told <= GROUP_ENTRIES_MAX and synced < number
     if not whole or entries > GROUP_ENTRIES_MAX or ledgers > entries or length > GROUP_BYTES_MAX:
         return None
-    if length != group_length(entries, ledgers, body):
+    if length != group_length(entries, ledgers + max(told - 1, 0), body):
         return None
-    head = GroupHead(salt, number, synced, entries, body, ledgers, length, GroupKind(kind), directory_crc, body_crc)
-    return head
+    rest = (length, GroupKind(kind), directory_crc, body_crc)
+    return GroupHead(salt, number, synced, entries, body, ledgers, told, *rest)
 
 
 def decode_directory(head: GroupHead, position: int, packed: bytes) -> list[Entry] | None:
@@ -214,11 +241,11 @@ def decode_trailer(data: bytes, salt: int) -> Trailer | None:
     if len(data) < TRAILER_BYTES:
         return None
     fields = _TRAILER.unpack_from(data, len(data) - TRAILER_BYTES)
-    found, number, synced, ledgers, length, magic, crc = fields
-    if magic != TRAILER_MAGIC or found != salt or ledgers > GROUP_ENTRIES_MAX:
+    found, number, synced, ledgers, told, length, magic, crc = fields
+    if magic != TRAILER_MAGIC or found != salt or max(ledgers, told) > GROUP_ENTRIES_MAX:
         return None
-    start = len(data) - TRAILER_BYTES - 8 * ledgers
+    start = len(data) - TRAILER_BYTES - NAME_BYTES * (ledgers + max(told - 1, 0))
     if start < 0 or crc != crc32c(data[start:-4]):
         return None
-    ids = struct.unpack_from(f"<{ledgers}Q", data, start)
-    return Trailer(number, synced, length, tuple(LedgerId(ledger) for ledger in ids))
+    names = [(LedgerId(ledger), last) for ledger, last in _NAME.iter_unpack(data[start:-TRAILER_BYTES])]
+    return Trailer(number, synced, length, dict(names[:ledgers]), dict(names[ledgers:]) if told else None)

@@ -59,6 +59,10 @@ class Runs:
         at = bisect_left(self.firsts, offset)
         return self.firsts[at] if at < len(self.firsts) else None
 
+    def behind(self, offset: int) -> int:
+        """One after the run that holds `offset`."""
+        return self.lasts[bisect_right(self.firsts, offset) - 1] + 1
+
 
 @dataclass(slots=True)
 class FileIndex:
@@ -82,6 +86,9 @@ class FileIndex:
     def next_first(self, ledger: LedgerId, offset: int) -> int | None:
         runs = self.ledgers.get(ledger)
         return None if runs is None else runs.next_first(offset)
+
+    def behind(self, ledger: LedgerId, offset: int) -> int:
+        return self.ledgers[ledger].behind(offset)
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import overload
 
 from pydanube.base.durability import Durability
-from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGERS_LISTED_MAX
 
 
@@ -49,6 +49,7 @@ class LedgerRecord:
     durability: Durability
     bytes: int = 0  # once sealed: about how many of one copy
     newest: int = 0  # once sealed: append time of its last entry
+    unknown_from: int = NO_OFFSET  # of a damaged one: nobody can tell whether messages had the offsets from here on
 
     @property
     def empty(self) -> bool:

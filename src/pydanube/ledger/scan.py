@@ -14,34 +14,49 @@ from pydanube.base.checksum import crc32c
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, MIB
 from pydanube.ledger.group import (
+    CHECKPOINTS,
     FILE_START_BYTES,
     GROUP_HEADER_BYTES,
+    NOBODY,
     Entry,
     FileHeader,
     GroupHead,
     GroupKind,
     Kind,
+    Names,
+    Trailer,
     decode_directory,
     decode_file_start,
     decode_group_head,
     decode_trailer,
+    names_of,
 )
 from pydanube.ledger.index import FileIndex
 from pydanube.ledger.table import Control, checkpoint_ok
 from pydanube.wire.sound import is_sound
 
 CHUNK_BYTES = 4 * MIB
+TRAILER_BYTES_READ = 17 * BLOCK_BYTES  # as many names as a group may have, and those of the group before
+KEPT_BYTES_MAX = 8192 * MIB  # assumed of a kept file whose end is missing: nothing says how long it was
 Reads = Generator[tuple[int, int], bytes, "Scan"]
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A stretch of a file that was durable and cannot be read any more. `ledgers` is None if nobody can tell whose."""
+    """A stretch of a file that was durable and cannot be read any more.
+
+    `names` are the ledgers with the highest offset that was lost of each, NO_OFFSET if only records about it were; None
+    if nobody can tell whose it was.
+    """
 
     generation: int
     position: int
     length: int
-    ledgers: tuple[LedgerId, ...] | None
+    names: Names | None
+
+    @property
+    def ledgers(self) -> tuple[LedgerId, ...] | None:
+        return None if self.names is None else tuple(sorted(self.names))
 
     def __str__(self) -> str:
         whose = "every ledger open in it" if self.ledgers is None else f"ledgers {list(self.ledgers)}"
@@ -63,9 +78,11 @@ class Scan:
     """All there is to know of one file."""
 
     generation: int
+    sealed: bool = False
     header: FileHeader | None = None
     checkpoint: bytes | None = None  # None if it is damaged
-    controls: list[Control] = field(default_factory=list)  # in order, after the checkpoint
+    controls: list[Control] = field(default_factory=list)  # in order, after the checkpoint; see `_revived`
+    made: dict[LedgerId, int] = field(default_factory=dict)  # where ledgers were created in this file
     index: FileIndex = field(default_factory=FileIndex)
     damage: list[Damage] = field(default_factory=list)
     end: int = BLOCK_BYTES  # where the valid part ends
@@ -98,13 +115,13 @@ def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = Fal
     """`end` is what the next file's header says of this one; None if there is no next file.
 
     `sealed` is for files that were complete and synced before they got their name, and end with a mark: in them nothing
-    is a torn tail. Of other files that holds for the first group, the checkpoint, and for their size.
+    is a torn tail. Of other files that holds for the checkpoints, and for their size.
     """
     window = _Window(size)
-    found = Scan(generation)
+    found = Scan(generation, sealed)
     found.header, salt = decode_file_start((yield from window.take(0, FILE_START_BYTES)), generation)
     if found.header is None:
-        found.damage.append(Damage(generation, 0, BLOCK_BYTES, () if size > BLOCK_BYTES else None))
+        found.damage.append(Damage(generation, 0, BLOCK_BYTES, NOBODY if size > BLOCK_BYTES else None))
     position, number = BLOCK_BYTES, 1
     groups: list[Group] = []
     limit = size if end is None else end
@@ -114,13 +131,14 @@ def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = Fal
             groups.append(group)
             position, number = position + group.head.length, number + 1
             continue
-        known = end is not None or sealed or number == 1
+        known = end is not None or sealed or number <= CHECKPOINTS
         if not (known or (yield from _synced_later(window, position, salt, number))):
             break
         position, number = yield from _step_over(window, found, groups, group, position, salt, number, limit)
     found.end = position
     if end is None and _is_cut(found, groups, size, sealed):
-        found.damage.append(Damage(generation, position, max(size - position, 0), None))
+        capacity = KEPT_BYTES_MAX if sealed else 0 if found.header is None else found.header.capacity
+        found.damage.append(Damage(generation, position, max(size, capacity) - position, None))
     yield from _collect(window, found, groups, end is not None or sealed)
     return found
 
@@ -183,7 +201,8 @@ def _step_over(
     if group is not None:  # the directory holds: only what does not check is lost
         data = yield from window.take(position, group.head.length)
         entries = decode_directory(group.head, position, data[GROUP_HEADER_BYTES : group.head.body_start]) or []
-        lost = tuple(sorted({entry.ledger for entry in entries} - _whole_ledgers(entries, group.entries)))
+        kept = set(group.entries)
+        lost = names_of([entry for entry in entries if entry not in kept])
         found.damage.append(Damage(generation, position, group.head.length, lost))
         groups.append(group)
         return position + group.head.length, number + 1
@@ -195,32 +214,52 @@ def _step_over(
             after, next_number = place, head.number
             break
         place += BLOCK_BYTES
-    ledgers = yield from _named_by_trailers(window, position, after, salt, range(number, next_number))
-    found.damage.append(Damage(generation, position, after - position, ledgers))
+    if after < limit and not found.sealed and next_number <= CHECKPOINTS + 1:
+        names: Names | None = NOBODY  # checkpoints have no entries
+    else:
+        names = yield from _named_by_trailers(window, position, after, salt, range(number, next_number))
+    found.damage.append(Damage(generation, position, after - position, names))
     return after, next_number
-
-
-def _whole_ledgers(entries: list[Entry], sound: list[Entry]) -> set[LedgerId]:
-    kept = set(sound)
-    broken = {entry.ledger for entry in entries if entry not in kept}
-    return {entry.ledger for entry in entries} - broken
 
 
 def _named_by_trailers(
     window: _Window, start: int, end: int, salt: int, numbers: range
-) -> Generator[tuple[int, int], bytes, tuple[LedgerId, ...] | None]:
-    """The ledgers of the groups between two positions, read backwards from trailer to trailer; None if that fails."""
-    named: set[LedgerId] = set()
+) -> Generator[tuple[int, int], bytes, Names | None]:
+    """The ledgers of the groups between two positions, read backwards from trailer to trailer; None if that fails.
+
+    A group of one block whose trailer is lost is named by the group behind it, also if that does not count.
+    """
+    named: dict[LedgerId, int] = {}
     place = end
+    behind = yield from _trailer_of(window, end, salt, numbers.stop)
     for number in reversed(numbers):
-        begin = max(start, place - 16 * BLOCK_BYTES)
+        begin = max(start, place - TRAILER_BYTES_READ)
         data = yield from window.take(begin, place - begin)
         trailer = decode_trailer(data, salt)
-        if trailer is None or trailer.number != number or trailer.length > place - start:
+        if trailer is not None and trailer.number == number and trailer.length <= place - start:
+            names, length = trailer.ledgers, trailer.length
+        elif behind is not None and behind.prior is not None:
+            names, length = behind.prior, BLOCK_BYTES
+        else:
             return None
-        named.update(trailer.ledgers)
-        place -= trailer.length
-    return tuple(sorted(named)) if place == start else None
+        for ledger, last in names.items():
+            named[ledger] = max(last, named.get(ledger, last))
+        behind = trailer
+        place -= length
+    return named if place == start else None
+
+
+def _trailer_of(
+    window: _Window, position: int, salt: int, number: int
+) -> Generator[tuple[int, int], bytes, Trailer | None]:
+    """Of the group that starts there, if it is the one of that number and whole enough to have one."""
+    head = decode_group_head((yield from window.take(position, GROUP_HEADER_BYTES)), salt)
+    if head is None or head.number != number:
+        return None
+    end = position + head.length
+    begin = max(position, end - TRAILER_BYTES_READ)
+    trailer = decode_trailer((yield from window.take(begin, end - begin)), salt)
+    return trailer if trailer is not None and trailer.number == number else None
 
 
 def _collect(
@@ -228,7 +267,10 @@ def _collect(
 ) -> Generator[tuple[int, int], bytes, None]:
     """Turns the groups into checkpoint, control records and index, and finds how far they were durable."""
     through = max((group.head.synced_through for group in groups), default=0)
-    for group in groups:
+    lost = sorted(found.damage, key=lambda damage: damage.position)
+    for at, group in enumerate(groups):
+        while lost and lost[0].position < group.position:
+            found.controls += _revived(lost.pop(0), groups[at:], found.names)
         if group.head.kind is GroupKind.CHECKPOINT and group.whole:
             data = yield from window.take(group.position, group.head.length)
             found.checkpoint = data[group.head.body_start : group.head.body_start + group.head.body_bytes]
@@ -238,11 +280,28 @@ def _collect(
             for entry in group.entries
             if entry.kind != Kind.APPEND
         ]
+        found.made |= {entry.ledger: group.position for entry in group.entries if entry.kind == Kind.CREATE}
         if closed or group.head.number <= through:
             found.covered = group.position + group.head.length
             add_to_index(found.index, group.entries, group.position)
         else:
             found.uncovered.append(group)
+    for damage in lost:
+        found.controls += _revived(damage, [], found.names)
+
+
+def _revived(damage: Damage, after: list[Group], known: set[LedgerId]) -> list[Control]:
+    """A damaged part may have created ledgers: what it names, or what is there later without it, is made again.
+
+    Replayed as a creation by no epoch, which changes nothing for a ledger that is known.
+    """
+    if damage.names is not None:
+        return [Control(Kind.CREATE, ledger) for ledger in sorted(damage.names)]
+    first: dict[LedgerId, int] = {}
+    for group in after:
+        for entry in group.entries:
+            first.setdefault(entry.ledger, entry.kind)
+    return [Control(Kind.CREATE, ledger) for ledger in sorted(first.keys() - known) if first[ledger] != Kind.CREATE]
 
 
 def add_to_index(index: FileIndex, entries: list[Entry], position: int) -> None:

@@ -51,6 +51,7 @@ class Cause(IntEnum):
     SKIPPED = 6  # passed over on request
     SEEK = 7  # passed over by a seek
     UNUSED = 8  # no message ever had the offset: ledgers may leave gaps between them
+    LOST = 9  # damaged on disk, and given up by the operator
 
 
 MOVES = frozenset({Cause.EXPIRED, Cause.DROPPED, Cause.SKIPPED, Cause.SEEK})

@@ -58,7 +58,7 @@ class Ledger:
     reserved: int = 0
     refused: int = NOTHING_REFUSED  # lowest offset that came when the node was busy: no higher one may be taken first
     homes: int = 0  # bit n: data directory n holds copied-out entries
-    damaged: bool = False
+    lost_through: int = NO_OFFSET  # what is not found up to here may have been damaged; OFFSET_MAX: nobody can tell
     away: bool = False  # some of it may be on a disk that is not there; not stored, for the disk may come back
     quarantined: bool = False
     deleted: bool = False
@@ -67,14 +67,23 @@ class Ledger:
 
     @property
     def incomplete(self) -> bool:
-        """Some of it cannot be read here: what is not found may have been there, and nothing is added."""
-        return self.damaged or self.away
+        """Some of it cannot be read here: its maker adds nothing, but goes on in a new ledger."""
+        return self.lost_through > NO_OFFSET or self.away
+
+    def may_have_lost(self, offset: int) -> bool:
+        """Whether the entry may have been here though it is not found: then its absence proves nothing."""
+        return offset <= self.lost_through or self.away
+
+    def lose(self, through: int) -> None:
+        """Something up to `through` is damaged. If the end is decided, nothing was behind it."""
+        through = min(through, self.sealed) if self.state == SEALED else through
+        self.lost_through, self._packed = max(self.lost_through, through), b""
 
     def admits(self, epoch: int) -> bool:
-        """Who may append: the maker while it is open, the newest fencer until it is sealed."""
-        if self.incomplete:
-            return False
-        return (self.state == OPEN and epoch == self.epoch) or (self.state == FENCED and epoch == self.fence)
+        """Who may append: the maker while it is open and whole, the newest fencer until it is sealed."""
+        if self.state == OPEN:
+            return epoch == self.epoch and not self.incomplete
+        return self.state == FENCED and epoch == self.fence and not self.away
 
     def takes(self, offset: int, *, room: bool) -> bool:
         """Whether the node is free for the entry at `offset`; once it was not, later ones wait for that very entry."""
@@ -114,7 +123,7 @@ class Ledger:
 
     def packed(self) -> bytes:
         if not self._packed:
-            flags = self.damaged * _DAMAGED | self.quarantined * _QUARANTINED
+            flags = (self.lost_through == OFFSET_MAX) * _DAMAGED | self.quarantined * _QUARANTINED
             self._packed = _RECORD.pack(
                 self.id,
                 self.epoch,
@@ -136,6 +145,7 @@ class LedgerTable:
         self._ledgers: dict[LedgerId, Ledger] = {}
         self.forgetful = False  # an unreadable group may have made, fenced or deleted ledgers that are not here
         self.born_later = NUMBER_MAX  # ledgers of this number and above were made since: nothing of them is forgotten
+        self.unknown = 0  # messages that unreadable groups may have held of any ledger
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())
@@ -170,9 +180,9 @@ class LedgerTable:
         _check_numbers(ledger, epoch)
         found = self._ledgers.get(ledger)
         if found is None:
-            self._refuse_if_forgotten(ledger)
             self._check_room()
-            return [Control(Kind.FENCE, ledger, epoch)]
+            forgotten = [Control(Kind.DAMAGED, ledger)] if self._forgotten(ledger) else []
+            return [Control(Kind.FENCE, ledger, epoch), *forgotten]
         if found.state == SEALED or (found.state == FENCED and found.fence == epoch):
             return []
         if epoch <= found.epoch or epoch < found.fence:
@@ -227,7 +237,7 @@ class LedgerTable:
             case Kind.QUARANTINE:
                 found.quarantined = bool(record.a)
             case Kind.DAMAGED:
-                found.damaged = True
+                found.lose(OFFSET_MAX)
 
     def close_all(self) -> None:
         """A restart: no ledger is ever reopened for writing."""
@@ -248,20 +258,25 @@ class LedgerTable:
         for ledger, epoch, fence, sealed, reserved, homes, state, durability, flags in _RECORD.iter_unpack(body):
             loaded = Ledger(LedgerId(ledger), Epoch(epoch), durability, state, Epoch(fence), sealed)
             loaded.reserved, loaded.homes = reserved, homes
-            loaded.damaged, loaded.quarantined = bool(flags & _DAMAGED), bool(flags & _QUARANTINED)
+            loaded.quarantined = bool(flags & _QUARANTINED)
+            if flags & _DAMAGED:
+                loaded.lose(OFFSET_MAX)
             known = before.get(loaded.id)
             if known is not None:
                 loaded.queued, loaded.held, loaded.confirmed = known.queued, known.held, known.confirmed
                 loaded.extents = known.extents
-                loaded.damaged |= known.damaged
+                loaded.lost_through = max(loaded.lost_through, known.lost_through)
             self._ledgers[loaded.id] = loaded
 
     def _check_room(self) -> None:
         if len(self._ledgers) >= NODE_LEDGERS_MAX:
             raise TooManyLedgers(f"{NODE_LEDGERS_MAX} ledgers")
 
+    def _forgotten(self, ledger: LedgerId) -> bool:
+        return self.forgetful and ledger < self.born_later
+
     def _refuse_if_forgotten(self, ledger: LedgerId) -> None:
-        if self.forgetful and ledger < self.born_later:
+        if self._forgotten(ledger):
             raise LedgerDamaged(f"ledger {ledger} may have been on this node: a part of its journal is unreadable")
 
 

@@ -7,10 +7,12 @@ deleted follows from what the host reported as durable, never from memory alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydanube.base.errors import (
     AckInvalid,
+    AcksScattered,
     StateInvalid,
     SubscriptionExists,
     SubscriptionInvalid,
@@ -42,6 +44,8 @@ from pydanube.ledger.state_records import (
     name_bytes,
 )
 
+IDS_SKIPPED = 1 << 16  # behind damage: more than the records of one group can have given out
+
 
 @dataclass(slots=True)
 class Subscription:
@@ -65,6 +69,7 @@ class TopicState:
         self._durable_floors: dict[int, int] = {}  # also of subscriptions whose deletion is not durable yet
         self._snapshot_offset = 0  # data offset of the last durable snapshot
         self._loading: _Loading | None = None
+        self.patched = False  # records are missing: those that rest on them are passed over
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._subscriptions.values())
@@ -127,6 +132,29 @@ class TopicState:
         What stands between the parts of a snapshot was decided after it was begun: it is applied when the snapshot has
         come to its end, or turns out to have none.
         """
+        if self.patched:
+            self._replay_what_fits(record)
+        else:
+            self._replay(record)
+
+    def _replay_what_fits(self, record: Record) -> None:
+        """Behind a gap. Ids of what the gap may have held are never given again."""
+        if isinstance(record, SubscriptionState | CursorChunks | ProducerState):
+            self._loading = self._loading or _Loading(SnapshotBegin(SNAPSHOT_VERSION, 0, 0, 0, 0))
+        elif isinstance(record, SnapshotEnd | SnapshotBegin):
+            self._end_snapshot(whole=isinstance(record, SnapshotEnd))
+        if not isinstance(record, SnapshotEnd):
+            with suppress(StateInvalid, AcksScattered):  # it speaks of what is not there
+                self._replay(record)
+        known = getattr(record, "subscription", 0)
+        self._made = max([self._made, known, *self._subscriptions])
+
+    def _end_snapshot(self, *, whole: bool) -> None:
+        """Takes what there is of a snapshot, if it has its end or nothing else is known."""
+        if self._loading is not None and (whole or not self._subscriptions):
+            self._replay_snapshot(SnapshotEnd(self._loading.records))
+
+    def _replay(self, record: Record) -> None:
         if isinstance(record, SnapshotBegin):
             self._give_up_loading()
             self._loading = _Loading(record)
@@ -237,7 +265,13 @@ class TopicState:
 
     def recovered(self) -> None:
         """A restart has replayed everything: all of it was read from disk."""
+        if self.patched:
+            self._end_snapshot(whole=False)
         self._give_up_loading()
+        if self.patched:
+            self._made += IDS_SKIPPED
+            self.producers.made += IDS_SKIPPED
+            self.producers.forgotten += 1  # some may be: they have to say that they repeat nothing
         self._durable_floors = {known.id: known.cursor.floor for known in self}
 
     def deletable_before(self) -> int | None:

@@ -36,6 +36,8 @@ class LedgerStatus:
     damaged: bool  # some of its entries cannot be read here
     quarantined: bool  # no catalogue knows it; kept and reported, never deleted by itself
     bytes: int = 0  # of its entries on this node
+    lost_through: int = -1  # entries up to here that are not found may have been damaged; OFFSET_MAX: nobody can tell
+    unknown: int = 0  # then: how many messages behind the last that is held may have been damaged, at most
 
 
 class StorageNode(Protocol):
@@ -63,6 +65,10 @@ class StorageNode(Protocol):
 
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         """Behind a gap: the base offset of the first entry at or after `offset`, else `EntryMissing`."""
+        ...
+
+    def find_sound(self, ledger: LedgerId, offset: int) -> Future[int]:
+        """Behind damage: the base offset of the first readable entry at or after `offset`, else `EntryMissing`."""
         ...
 
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:

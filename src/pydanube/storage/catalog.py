@@ -14,9 +14,9 @@ from typing import Any
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import CatalogConflict, MetadataConflict, MetadataDamaged
-from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGER_ID_BLOCK
-from pydanube.ledger.catalog import StreamRecord
+from pydanube.ledger.catalog import Lost, StreamRecord
 from pydanube.ledger.cold import Cold, Doomed, entry_fields, entry_of
 from pydanube.ledger.ledgers import Copies, LedgerPage, LedgerRecord, Ledgers, Phase
 from pydanube.ledger.segments import SegmentPlan
@@ -161,6 +161,8 @@ def encode_stream(record: StreamRecord) -> bytes:
         fields["corrections"] = [list(each) for each in record.corrections]
     if record.cold != Cold():
         fields["cold"] = _cold_fields(record.cold)
+    if record.lost:
+        fields["lost"] = [[each.first, each.last, int(each.known)] for each in record.lost]
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -171,7 +173,8 @@ def encode_page(page: LedgerPage) -> bytes:
 
 def _ledger_fields(ledger: LedgerRecord) -> dict[str, Any]:
     copies = ledger.copies
-    return {
+    damage = {} if ledger.unknown_from == NO_OFFSET else {"unknown_from": ledger.unknown_from}
+    return damage | {
         "id": ledger.id,
         "epoch": ledger.epoch,
         "phase": ledger.phase.value,
@@ -214,6 +217,7 @@ def decode_stream(stream: str, value: bytes, pages: Sequence[LedgerPage] = ()) -
             fields.number("kept_from", older=0),
             _cold(fields.group("cold")),
             tuple(_correction(found) for found in fields.items("corrections", older=[])),
+            tuple(_lost(each) for each in fields.items("lost", older=[])),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MetadataDamaged(f"the record of stream {stream!r} cannot be read: {error!r}") from None
@@ -244,7 +248,15 @@ def _ledger(fields: _Fields) -> LedgerRecord:
         Durability(fields.text("durability")),
         fields.number("bytes"),
         fields.number("newest"),
+        fields.number("unknown_from", older=NO_OFFSET),
     )
+
+
+def _lost(found: list[Any]) -> Lost:
+    first, last, known = found
+    if not all(type(number) is int for number in found):
+        raise TypeError(f"what was lost is {found!r}")
+    return Lost(first, last, bool(known))
 
 
 def _cold_fields(cold: Cold) -> dict[str, Any]:

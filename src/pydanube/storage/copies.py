@@ -8,16 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from pydanube.base.errors import DanubeError, EntryMissing, LedgerNotFound, NodeReplaced, NodeUnreachable
-from pydanube.base.ids import NodeIdentity
+from pydanube.base.errors import (
+    DanubeError,
+    EntryMissing,
+    LedgerDamaged,
+    LedgerNotFound,
+    NodeReplaced,
+    NodeUnreachable,
+)
+from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.ledger.catalog import LedgerRecord, Phase
-from pydanube.ports.storage import StorageNodes
+from pydanube.ports.storage import StorageNode, StorageNodes
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
 GONE = (EntryMissing, LedgerNotFound, NodeReplaced)  # this copy does not have it and never will
+
+
+def is_damage(error: object) -> bool:
+    """Whether a copy has lost what was asked for, and will not have it later."""
+    return isinstance(error, LedgerDamaged) and not error.retriable
+
+
+async def behind_damage(ledger: LedgerId, offset: int, copies: Sequence[StorageNode]) -> int | None:
+    """Where the first entry after `offset` starts that some copy can read; None if none has any."""
+    asked = (node.find_sound(ledger, offset + 1) for node in copies)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    return min([answer for answer in answers if isinstance(answer, int)], default=None)
 
 
 class CopyReader:
@@ -46,6 +65,7 @@ class CopyReader:
             if visible:
                 return visible
         others = [error for error in errors if not isinstance(error, GONE)]
+        others.sort(key=is_damage)  # only if that is all that is wrong
         raise others[0] if others else EntryMissing(f"{self._name}: no copy has offset {offset}")
 
     async def behind_gap(self, ledger: LedgerRecord, offset: int) -> int:

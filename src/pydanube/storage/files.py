@@ -36,6 +36,7 @@ from pydanube.ledger.scan import Damage, Scan, scan_file
 from pydanube.ledger.table import LedgerTable
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.wire.batch import Batch
+from pydanube.wire.sound import is_sound
 
 log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * KIB  # one read brings many small groups, or the directory of a large one
@@ -265,6 +266,28 @@ async def read_entries(
         if not batches:
             raise
     return batches
+
+
+async def find_sound(handle: DiskFile, salt: int, block: int, ledger: LedgerId, offset: int) -> tuple[bool, int]:
+    """Whether the group at `block` has a sound batch of `ledger` at or after `offset`, and its base offset.
+
+    If not, the offset behind all its batches. `LedgerDamaged` if its directory cannot be read.
+    """
+    position = block * BLOCK_BYTES
+    start = await handle.read(position, GROUP_HEADER_BYTES)
+    head = decode_group_head(start, salt)
+    if head is None:
+        raise LedgerDamaged(f"ledger {ledger}: the group at {position} is damaged")
+    entries = await _directory(handle, start, position, position, head, ledger)
+    for entry in sorted(entries, key=lambda entry: entry.a):
+        if entry.ledger != ledger or entry.kind != Kind.APPEND or entry.a + entry.messages <= offset:
+            continue
+        if entry.a >= offset:
+            data = await handle.read(entry.position, entry.length)
+            if is_sound(data, 0, entry.length, entry.crc, entry.a, entry.messages):
+                return True, entry.a
+        offset = entry.a + entry.messages
+    return False, offset
 
 
 async def _directory(

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import DanubeError, DiskFull, NodeClosed
-from pydanube.base.ids import LedgerId
+from pydanube.base.ids import NO_OFFSET, LedgerId
 from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_MAX, GROUPS_WAITING_MAX
-from pydanube.ledger.group import GroupKind, encode_group, group_length, pack_entry
+from pydanube.ledger.group import GroupKind, Names, encode_group, group_length, pack_entry
 from pydanube.ledger.index import FileIndex
 from pydanube.ledger.table import Control, Ledger
 from pydanube.ports.disk import DiskFile
@@ -56,13 +56,14 @@ class Pending:
         return len(self.appends) + len(self.controls)
 
     @property
-    def names(self) -> dict[LedgerId, object]:
-        return {**self.control_ledgers, **self.packed.ledgers}
+    def names(self) -> Names:
+        lasts = {ledger: max([last for _, last, _, _ in runs]) for ledger, runs in self.packed.runs.items()}
+        return {**dict.fromkeys(self.control_ledgers, NO_OFFSET), **lasts}
 
-    @property
-    def length(self) -> int:
-        """Once it is packed."""
-        return group_length(self.entries, len(self.names), self.body_bytes)
+    def length(self, prior: Names | None) -> int:
+        """Once it is packed, behind a group with these names."""
+        names = self.control_ledgers.keys() | self.packed.runs.keys()
+        return group_length(self.entries, len(names) + len(prior or ()), self.body_bytes)
 
     @property
     def waited_for(self) -> bool:
@@ -113,6 +114,13 @@ class ActiveFile:
     synced_number: int
     synced_end: int  # where the last synced group ends
     covered: bool = False  # the last group is a mark, or the checkpoint, which needs none
+    prior: Names | None = None  # what the next group says of the last, if that has one block
+
+    def wrote(self, number: int, length: int, names: Names) -> None:
+        """One more group is in the file."""
+        self.number = number
+        self.position += length
+        self.prior = names if length == BLOCK_BYTES else None
 
 
 class Journal:
@@ -266,15 +274,15 @@ class Journal:
         elif self._fits(group):
             self._write(group)
         else:
-            self._roll(group.length).add_done_callback(self._rolled)
+            self._roll(group.length(None)).add_done_callback(self._rolled)
 
     def _fits(self, group: Pending) -> bool:
         if group.kind is GroupKind.MARK:  # for which the last block is kept
-            return self.active.position + group.length <= self.active.capacity
+            return self.active.position + group.length(self.active.prior) <= self.active.capacity
         limit = self.active.capacity
         if group.body_bytes and not self.has_spare:
             limit -= limit // CONTROL_ROOM_PART
-        return self.active.position + group.length + BLOCK_BYTES <= limit
+        return self.active.position + group.length(self.active.prior) + BLOCK_BYTES <= limit
 
     def _refuse_appends(self, error: DanubeError) -> None:
         """The disk is full: no append is taken, also of those that wait, for later ones must not overtake.
@@ -307,16 +315,16 @@ class Journal:
         if group.kind is GroupKind.MARK and active.synced_number < active.number:
             active.handle.sync().add_done_callback(lambda done: self._synced(done, group))
             return
-        number = active.number + 1
+        number, names = active.number + 1, group.names
         parts, length = encode_group(
             active.file.salt, number, active.synced_number, group.controls + group.packed.directory, group.packed.body,
-            group.body_bytes, group.names, group.kind,
+            group.body_bytes, names, group.kind, active.prior,
         )  # fmt: skip
         sync = self._must_sync(group)
         self.groups_written += 1
         began = self._loop.time()
         written = active.handle.write(active.position, parts, sync=sync)
-        written.add_done_callback(lambda done: self._written(done, group, number, length, sync, began))
+        written.add_done_callback(lambda done: self._written(done, group, number, length, names, sync, began))
 
     def _synced(self, done: Future[None], mark: Pending) -> None:
         """Buffered groups are on disk now, and the mark behind them may say so."""
@@ -335,7 +343,9 @@ class Journal:
         waited = self._unsynced_since
         return group.sync or (waited is not None and self._loop.time() - waited >= self._settings.buffered_sync_seconds)
 
-    def _written(self, done: Future[None], group: Pending, number: int, length: int, sync: bool, began: float) -> None:
+    def _written(
+        self, done: Future[None], group: Pending, number: int, length: int, names: Names, sync: bool, began: float
+    ) -> None:
         if self.failure is not None:
             done.exception()
             return
@@ -345,8 +355,7 @@ class Journal:
             return
         active = self.active
         block = active.position // BLOCK_BYTES
-        active.position += length
-        active.number = number
+        active.wrote(number, length, names)
         if sync:
             self._commits.observe(self._loop.time() - began)
             active.synced_number, active.synced_end = number, active.position

@@ -15,6 +15,7 @@ from pydanube.base.limits import BLOCK_BYTES, GROUP_BYTES_TARGET, GROUP_ENTRIES_
 from pydanube.ledger.group import (
     GROUP_HEADER_BYTES,
     NO_PREVIOUS,
+    NOBODY,
     SOURCES_MAX,
     Entry,
     FileHeader,
@@ -259,9 +260,12 @@ class Keeper:
 
     async def _seal_copy(self, disk: Disk, active: ActiveFile) -> None:
         """Whole, durable and under its final name: only now may the source go."""
-        parts, length = encode_group(active.file.salt, active.number + 1, active.number, [], [], 0, (), GroupKind.MARK)
+        number = active.number + 1
+        parts, length = encode_group(
+            active.file.salt, number, active.number, [], [], 0, NOBODY, GroupKind.MARK, active.prior
+        )
         await active.handle.write(active.position, parts, sync=True)
-        active.position += length
+        active.wrote(number, length, NOBODY)
         await disk.rename(active.file.name + ".tmp", active.file.name)
         await disk.sync_directory()
 

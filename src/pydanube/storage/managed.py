@@ -6,17 +6,20 @@ It knows nothing of subscriptions; they tell it what may go.
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from pydanube.base.errors import BatchInvalid, DanubeError, OffsetNotConfirmed, QuorumLost
+from pydanube.base.errors import BatchInvalid, DanubeError, OffsetNotConfirmed, OffsetsDamaged, QuorumLost
 from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.ledger.retention import RetentionPolicy, trim_before
 from pydanube.storage.stream import Stream
 from pydanube.storage.tail import TailCache
 from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
 
 
 class ManagedLedger:
@@ -95,14 +98,30 @@ class ManagedLedger:
             raise OffsetNotConfirmed(f"offset {offset} of {self.stream.name} is not to be seen yet")
         return shown
 
+    async def read_around(self, offset: int) -> tuple[list[Batch], int]:
+        """The same, or none where they are damaged, and where to go on: for who can do without them."""
+        try:
+            batches = await self.read(offset)
+        except OffsetsDamaged as damage:
+            log.error("%s. %s", damage, damage.help)
+            return [], damage.last + 1
+        return batches, batches[-1].last_offset + 1
+
     def _hides(self, offset: int) -> bool:
         return self.hidden_from is not None and offset >= self.hidden_from
+
+    def past_lost(self, offset: int) -> int:
+        """The offset itself, or the next one that was not given up as damaged."""
+        return self.stream.past_lost(offset)
 
     async def find_time(self, time: int) -> int:
         """The first offset appended at or after `time`, the confirmed end if there is none. Append times never fall."""
         low, high = self.first, self.confirmed_end
         while low < high:
             middle = (low + high) // 2
+            if self.past_lost(middle) >= self.confirmed_end:
+                high = middle
+                continue
             batch = (await self.read(middle, 1))[0]
             if self.stream.record.latest_time(batch.base_offset, batch.append_time) >= time:
                 high = min(middle, batch.base_offset)
@@ -112,7 +131,7 @@ class ManagedLedger:
 
     async def _skip_gap(self, offset: int) -> int:
         """The first offset from here on that a message has; the confirmed end if none has."""
-        if offset >= self.confirmed_end:
+        if self.past_lost(offset) >= self.confirmed_end:
             return self.confirmed_end
         return max(offset, (await self.read(offset, 1))[0].base_offset)
 

@@ -66,6 +66,8 @@ class MemoryNode:
     def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
         return self._answer(lambda: self._find_next(ledger, offset))
 
+    find_sound = find_next  # memory has no damage
+
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         def fence() -> LedgerStatus:
             self._apply(self._table.decide_fence(ledger, epoch))

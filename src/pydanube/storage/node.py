@@ -22,6 +22,7 @@ from pydanube.base.errors import (
     DiskFull,
     EntryConflict,
     EntryMissing,
+    LedgerAway,
     LedgerDamaged,
     LedgerFenced,
     NodeBusy,
@@ -36,7 +37,7 @@ from pydanube.ledger.table import BUFFERED, NOTHING_REFUSED, OPEN, SEALED, Contr
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
-from pydanube.storage.files import FileCache, StoredFile, read_entries
+from pydanube.storage.files import FileCache, StoredFile, find_sound, read_entries
 from pydanube.storage.journal import ActiveFile, Journal
 from pydanube.storage.keeper import Keeper
 from pydanube.storage.node_file import identify
@@ -175,6 +176,11 @@ class DiskNode:
             return self._refused(NodeClosed("the storage node is closed"))
         return self._task(self._find_next(ledger, offset))
 
+    def find_sound(self, ledger: LedgerId, offset: int) -> Future[int]:
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
+        return self._task(self._find_sound(ledger, offset))
+
     def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
         return self._task(self._fence(ledger, epoch))
 
@@ -276,7 +282,7 @@ class DiskNode:
 
     def _status(self, ledger: Ledger) -> LedgerStatus:
         runs = self._journal.active.index.ledgers.get(ledger.id)
-        return status_of(ledger, 0 if runs is None else runs.bytes)
+        return status_of(ledger, 0 if runs is None else runs.bytes, self._state.table.unknown)
 
     async def _delete(self, ledger: LedgerId) -> None:
         state, journal = self._state, self._journal
@@ -310,7 +316,9 @@ class DiskNode:
             found = self._state.table.get(ledger)
         except DanubeError as error:
             return error
-        if found.incomplete:
+        if found.away:
+            return LedgerAway(f"ledger {ledger} is read-only: a data directory is missing")
+        if found.incomplete and found.state == OPEN:
             return LedgerDamaged(f"ledger {ledger} is read-only: a part of it is damaged")
         return LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")
 
@@ -358,13 +366,24 @@ class DiskNode:
             if batches:
                 return batches
             self._found_damaged(ledger, f"ledger {ledger.id}: the index and the group with offset {offset} disagree")
-        if ledger.incomplete:
+        if ledger.away:
+            raise LedgerAway(f"ledger {ledger.id}: offset {offset} may be in a data directory that is missing")
+        if ledger.may_have_lost(offset):
             raise LedgerDamaged(f"ledger {ledger.id}: offset {offset} may be in a part that cannot be read")
         raise EntryMissing(f"ledger {ledger.id} has no entry with offset {offset} here")
 
     async def _find_next(self, ledger: LedgerId, offset: int) -> int:
-        state = self._state
-        found = state.table.get(ledger)
+        found = self._state.table.get(ledger)
+        first = await self._next_run(found, offset)
+        if found.may_have_lost(offset):
+            raise LedgerDamaged(f"ledger {ledger}: what follows offset {offset} may be in a part that cannot be read")
+        if first is None or (found.state == SEALED and first > found.sealed):
+            raise EntryMissing(f"ledger {ledger} has no entry at or after offset {offset} here")
+        return first
+
+    async def _next_run(self, found: Ledger, offset: int) -> int | None:
+        """Where the next offsets without a gap begin, as the indexes say."""
+        state, ledger = self._state, found.id
         firsts: dict[int, int | None] = {}  # by file; looks again after each wait, as `_find` does
         while left := [generation for generation in found.files_at(offset, OFFSET_MAX) if generation not in firsts]:
             firsts[left[0]] = None
@@ -373,13 +392,38 @@ class DiskNode:
                 _, index = await state.cache.open(file)
                 firsts[left[0]] = index.next_first(ledger, offset)
                 state.cache.done(file)
-        if found.incomplete:
-            raise LedgerDamaged(f"ledger {ledger}: what follows offset {offset} may be in a part that cannot be read")
         newest = self._journal.active.index.next_first(ledger, offset)
-        there = [first for first in (newest, *firsts.values()) if first is not None]
-        if not there or (found.state == SEALED and min(there) > found.sealed):
-            raise EntryMissing(f"ledger {ledger} has no entry at or after offset {offset} here")
-        return min(there)
+        return min([first for first in (newest, *firsts.values()) if first is not None], default=None)
+
+    async def _find_sound(self, ledger: LedgerId, offset: int) -> int:
+        """Tries what the indexes name, from entry to entry, and where a directory is lost, from group to group."""
+        found = self._state.table.get(ledger)
+        while found.state != SEALED or offset <= found.sealed:
+            place = await self._find(found, offset, offset)
+            if place is None:
+                following = await self._next_run(found, offset)
+                if following is None:
+                    break
+                offset = following
+                continue
+            file, block = place
+            async with self._reading:
+                sound, following = await self._sound_from(file, block, found, offset)
+            if sound:
+                return following
+            offset = max(following, offset + 1)
+        raise EntryMissing(f"ledger {ledger} has no sound entry at or after offset {offset} here")
+
+    async def _sound_from(self, file: StoredFile, block: int, ledger: Ledger, offset: int) -> tuple[bool, int]:
+        """The first sound entry at or after `offset` of a group that `_find` found; or the offset behind the group."""
+        assert file.handle is not None
+        assert file.index is not None
+        try:
+            return await find_sound(file.handle, file.salt, block, ledger.id, offset)
+        except LedgerDamaged:
+            return False, file.index.behind(ledger.id, offset)
+        finally:
+            self._state.cache.done(file)
 
     async def _find(self, ledger: Ledger, first: int, last: int) -> tuple[StoredFile, int] | None:
         """File and block of an entry within the offsets, with the file held for `_read_file`.
@@ -428,19 +472,19 @@ class DiskNode:
             self._state.cache.done(file)
 
     def _found_damaged(self, ledger: Ledger, what: str) -> None:
-        if not ledger.damaged and not self._closed:
+        """Found again whenever it is read, or scanned at a start: there is nothing to write down."""
+        if ledger.lost_through < ledger.queued and not self._closed:
             log.error("%s", what)
-            ledger.damaged = True
-            self._control(lambda: [Control(Kind.DAMAGED, ledger.id)]).add_done_callback(lambda done: done.exception())
+            ledger.lose(ledger.queued)
 
     def _lose_disk(self, disk: Disk) -> None:
-        """A data directory failed: its ledgers are fenced and do not answer for what may be on it; others go on."""
+        """A data directory failed: its ledgers end, and do not answer for what may be on it; others go on."""
         for slot, held in self._disks.data.items():
             if held is disk:
                 for ledger in self._state.table:
                     if ledger.homes >> slot & 1:
                         ledger.close()
-                        ledger.away = True
+                        ledger.lose(ledger.queued)  # nothing above was ever there: they can be recovered
 
     # -- rolling, failing, tasks ---------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Only an entry that enough nodes truly lack is dropped. Where too few can answer, nothing is decided and the caller tries
 again later: waiting is always safe, guessing never. It goes on as soon as enough nodes have answered, so that one that
-is slow or silent holds up nothing.
+is slow or silent holds up nothing. Where all have answered and the entry is damaged, nobody will ever have it: the
+ledger ends behind it, and whoever reads it is told.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import DiskFull, LedgerUnrecoverable
-from pydanube.base.ids import Epoch
-from pydanube.base.limits import READ_AHEAD_BYTES, RECOVERY_AHEAD_BYTES, WRITER_LAG_BYTES_MAX
+from pydanube.base.errors import DiskFull, EntryMissing, LedgerNotFound, LedgerUnrecoverable
+from pydanube.base.ids import NO_OFFSET, Epoch
+from pydanube.base.limits import OFFSET_MAX, READ_AHEAD_BYTES, RECOVERY_AHEAD_BYTES, WRITER_LAG_BYTES_MAX
 from pydanube.ledger.catalog import LedgerRecord
 from pydanube.ledger.quorum import (
     acknowledged,
@@ -27,6 +28,7 @@ from pydanube.ledger.quorum import (
     write_set,
 )
 from pydanube.ports.storage import LedgerStatus, StorageNode, StorageNodes
+from pydanube.storage.copies import behind_damage, is_damage
 from pydanube.storage.patience import Answers, Patience
 from pydanube.wire.batch import Batch
 
@@ -38,7 +40,8 @@ class Ending:
     last: int
     next_offset: int
     bytes: int = 0  # of one copy, about: every node has its part of the entries
-    newest: int = 0  # append time of the last entry; 0 if it was only buffered and is lost
+    newest: int = 0  # append time of the last entry; 0 if it is lost
+    unknown_from: int = NO_OFFSET  # nobody can tell whether messages had the offsets from here to the last
 
 
 async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> Ending:
@@ -78,8 +81,17 @@ class _Recovery:
         await self._fence()
         fenced = list(self._fences.results.values())
         self._confirmed = max([self._confirmed, *(status.confirmed for status in fenced)])
-        offset, newest = self._confirmed + 1, 0
-        while batches := await self._find(offset):
+        offset, newest, unknown_from = self._confirmed + 1, 0, NO_OFFSET
+        while (batches := await self._find(offset)) != []:
+            if batches is None:
+                newest, following = 0, await behind_damage(record.id, offset, self._copies)
+                if following is None:
+                    unknown_from, offset = _damaged_end(offset, fenced)
+                    break
+                while self._finishing:
+                    await self._finish_first()
+                offset = following
+                continue
             for batch in batches:
                 if batch.base_offset != offset:
                     raise LedgerUnrecoverable(
@@ -89,9 +101,11 @@ class _Recovery:
                 offset, newest = batch.last_offset + 1, batch.append_time
         while self._finishing:
             await self._finish_first()
-        next_offset = max([offset, *(status.reserved for status in fenced)])
+        next_offset = offset
+        if record.durability is Durability.BUFFERED:
+            next_offset = max([offset, *(status.reserved for status in fenced)])
         size = sum(status.bytes for status in fenced) * len(self._copies) // (len(fenced) * record.copies.write)
-        return Ending(offset - 1, next_offset, size, newest or await self._newest(offset - 1))
+        return Ending(offset - 1, next_offset, size, newest or await self._newest(offset - 1), unknown_from)
 
     # -- fencing -----------------------------------------------------------------------------------------------------
 
@@ -112,19 +126,26 @@ class _Recovery:
 
     # -- reading on --------------------------------------------------------------------------------------------------
 
-    async def _find(self, offset: int) -> list[Batch]:
-        """The entry at `offset` and those that follow it on the same node; empty once enough truly lack the entry."""
+    async def _find(self, offset: int) -> list[Batch] | None:
+        """The entry at `offset` and those that follow it on the same node; empty once enough truly lack the entry.
+
+        None if all nodes are fenced and have answered, and those that do not lack it have lost it.
+        """
         while True:
             fenced = frozenset(self._fences.results)
-            found, causes = await self._look(offset, fenced)
+            found, reads = await self._look(offset, fenced)
             if found is not None:
                 return found
+            if len(fenced) == len(self._places) and _all_lost(reads):
+                return None
             more = self._fences.results.keys() != fenced  # fenced meanwhile: what it said before did not count
             if not more and not await self._fences.one_more():
-                raise LedgerUnrecoverable(f"ledger {self._record.id}, offset {offset}: too few true absences: {causes}")
+                raise LedgerUnrecoverable(
+                    f"ledger {self._record.id}, offset {offset}: too few true absences: {reads.causes}"
+                )
 
-    async def _look(self, offset: int, fenced: Collection[int]) -> tuple[list[Batch] | None, list[str]]:
-        """What any node of the write set has, or nothing for certain; None and why if it cannot be told.
+    async def _look(self, offset: int, fenced: Collection[int]) -> tuple[list[Batch] | None, Answers[list[Batch]]]:
+        """What any node of the write set has, or nothing for certain; None if it cannot be told. And what they said.
 
         An absence counts only if the node was fenced before it was asked.
         """
@@ -138,8 +159,8 @@ class _Recovery:
 
         await reads.until(lambda: bool(reads.results) or absent())
         if reads.results:
-            return next(iter(reads.results.values())), []
-        return ([] if absent() else None), reads.causes
+            return next(iter(reads.results.values())), reads
+        return ([] if absent() else None), reads
 
     async def _newest(self, last: int) -> int:
         """The append time of the last entry, from whoever has it."""
@@ -151,7 +172,7 @@ class _Recovery:
         if reads.results:
             time: int = next(iter(reads.results.values()))[0].append_time
             return time
-        if record.durability is not Durability.BUFFERED:
+        if record.durability is not Durability.BUFFERED and not _all_lost(reads):
             raise LedgerUnrecoverable(f"ledger {record.id}: its last entry, {last}, cannot be read now")
         return 0
 
@@ -195,3 +216,18 @@ class _Recovery:
             )
         self._confirmed = batch.last_offset
         self._finishing_bytes -= batch.size
+
+
+def _all_lost(reads: Answers[list[Batch]]) -> bool:
+    """Whether nobody has the entry, nobody may have it later, and some have lost it."""
+    errors = list(reads.errors.values())
+    settled = all(is_damage(error) or isinstance(error, EntryMissing | LedgerNotFound) for error in errors)
+    return settled and len(errors) == reads.asked and any(map(is_damage, errors))
+
+
+def _damaged_end(offset: int, fenced: Collection[LedgerStatus]) -> tuple[int, int]:
+    """From where on nobody can tell, and one after the last offset that may have been used; `offset` is damaged."""
+    last = max([offset, *(max(status.last, status.lost_through) for status in fenced)])
+    if last < OFFSET_MAX:
+        return NO_OFFSET, last + 1
+    return offset, max([offset, *(status.last + 1 for status in fenced)]) + max(status.unknown for status in fenced)

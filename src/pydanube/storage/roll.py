@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from pydanube.base.errors import DanubeError, DiskFailed, DiskFull
-from pydanube.ledger.group import GroupKind, encode_group
+from pydanube.ledger.group import CHECKPOINTS, NOBODY, GroupKind, encode_group
 from pydanube.ports.disk import DiskFile
 from pydanube.storage.files import store_index, try_remove
 from pydanube.storage.journal import ActiveFile
@@ -136,15 +136,17 @@ class Roller:
 
     async def _close(self, active: ActiveFile) -> None:
         """Everything in the file is synced, and a mark says so."""
-        if active.covered and active.number > 1:
+        if active.covered and active.number > CHECKPOINTS:
             return
         if active.synced_number < active.number:
             await active.handle.sync()
             active.synced_number, active.synced_end = active.number, active.position
-        parts, length = encode_group(active.file.salt, active.number + 1, active.number, [], [], 0, (), GroupKind.MARK)
+        number = active.number + 1
+        parts, length = encode_group(
+            active.file.salt, number, active.number, [], [], 0, NOBODY, GroupKind.MARK, active.prior
+        )
         await active.handle.write(active.position, parts, sync=True)
-        active.number += 1
-        active.position += length
+        active.wrote(number, length, NOBODY)
         active.synced_number, active.synced_end, active.covered = active.number, active.position, True
 
     async def close(self) -> None:

@@ -10,10 +10,12 @@ import logging
 from dataclasses import dataclass, field
 
 from pydanube.base.errors import DiskFull, LedgerDamaged, NodeDirectoryInvalid
-from pydanube.base.ids import LedgerId
-from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX
+from pydanube.base.ids import NO_OFFSET, LedgerId
+from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX, OFFSET_MAX, RESERVE_OFFSETS
 from pydanube.ledger.group import (
+    CHECKPOINTS,
     NO_PREVIOUS,
+    NOBODY,
     Entry,
     FileHeader,
     GroupKind,
@@ -22,11 +24,13 @@ from pydanube.ledger.group import (
     encode_file_header,
     encode_group,
     group_length,
+    messages_max,
+    names_of,
     pack_entry,
 )
 from pydanube.ledger.index import FileIndex
-from pydanube.ledger.scan import Damage, Scan, add_to_index
-from pydanube.ledger.table import SEALED, LedgerTable
+from pydanube.ledger.scan import Damage, Group, Scan, add_to_index
+from pydanube.ledger.table import BUFFERED, SEALED, LedgerTable
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.ports.randomness import Randomness
 from pydanube.storage.files import (
@@ -71,6 +75,7 @@ class _Found:
     newest: int = 0  # generation of the newest journal file
     ends: dict[int, int] = field(default_factory=dict)  # what the next file says of each
     damage: list[Damage] = field(default_factory=list)
+    concerned: list[tuple[LedgerId, Damage]] = field(default_factory=list)
     sources: set[int] = field(default_factory=set)  # generations of all files that are there
     unfinished: list[StoredFile] = field(default_factory=list)  # copies that do not count
     superseded: set[int] = field(default_factory=set)  # generations of files that copies have taken over from
@@ -107,6 +112,7 @@ async def recover(
         _account(found, data)
         found.table.close_all()
         newest = found.scans[journals[-1]] if journals else None
+        _mark_damaged(found, [] if newest is None else newest.uncovered)
         next_file = _next(found, node)
         try:
             active = await write_new_file(disk, node.node, settings, randomness, found.table, next_file, newest)
@@ -277,19 +283,17 @@ async def _present(disk: Disk, data: dict[int, Disk]) -> set[int]:
 
 
 def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_checkpoint: bool) -> None:
-    """Marks the ledgers concerned: if nobody can tell, the suspects and every ledger that the file names elsewhere."""
+    """Notes the ledgers concerned: if nobody can tell, the suspects and every ledger that the file names elsewhere."""
     for damage in scan.damage:
         log.error("%s", damage)
         found.damage.append(damage)
-        named = scan.names | suspects if damage.ledgers is None else set(damage.ledgers)
-        for ledger in sorted(named):
-            known = found.table.find(ledger)
-            if known is not None:
-                known.damaged, known._packed = True, b""
-            elif after_checkpoint:
-                found.table.forgetful = True
-        if damage.ledgers is None and after_checkpoint:
-            found.table.forgetful = True
+        if damage.names is not None:
+            found.concerned += [(ledger, damage) for ledger in damage.names]
+            continue
+        named = {ledger for ledger in scan.names | suspects if scan.made.get(ledger, 0) <= damage.position}
+        found.concerned += [(ledger, damage) for ledger in sorted(named)]
+        found.table.unknown += messages_max(damage.length)
+        found.table.forgetful |= after_checkpoint
 
 
 def _account(found: _Found, data: dict[int, Disk]) -> None:
@@ -310,6 +314,39 @@ def _account(found: _Found, data: dict[int, Disk]) -> None:
     present = sum(1 << slot for slot in data)
     for ledger in found.table:
         ledger.away = bool(ledger.homes & ~present)
+
+
+def _mark_damaged(found: _Found, uncovered: list[Group]) -> None:
+    """Tells each ledger how far it may have lost something; `uncovered` is what will be written again.
+
+    Entries of a ledger are written in the order of their offsets: what is there behind the damage bounds what is lost.
+    """
+    again = names_of([entry for group in uncovered for entry in group.entries])
+    for number, damage in found.concerned:
+        ledger = found.table.find(number)
+        if ledger is None:
+            continue
+        highest = max(ledger.held, again.get(number, NO_OFFSET))
+        if damage.names is not None:
+            highest = max(highest, damage.names[number])
+            ledger.lose(highest)
+        else:
+            ledger.lose(highest if number in again or _goes_on(found, number, damage) else OFFSET_MAX)
+        if ledger.state != SEALED and (ledger.durability == BUFFERED or not ledger.epoch):
+            ledger.reserved = max(ledger.reserved, highest + 1 + RESERVE_OFFSETS)  # the record of it may be lost
+
+
+def _goes_on(found: _Found, ledger: LedgerId, damage: Damage) -> bool:
+    """Whether entries of the ledger were written after what is damaged."""
+    for generation, index in found.indexes.items():
+        runs = index.ledgers.get(ledger)
+        if runs is None or found.files[generation].kept:
+            continue
+        if generation > damage.generation:
+            return True
+        if generation == damage.generation and max(runs.blocks) * BLOCK_BYTES > damage.position:
+            return True
+    return False
 
 
 async def _settle(found: _Found, active: ActiveFile, data: dict[int, Disk], node: Belongings) -> None:
@@ -335,8 +372,9 @@ async def _close_newest(found: _Found, newest: Scan) -> None:
 
 
 def bytes_needed(table: LedgerTable, room: int) -> int:
-    """Of a new file: header, checkpoint, groups of `room` bytes, and a mark at the end."""
-    return BLOCK_BYTES + group_length(0, 0, table.checkpoint_bytes) + room + 2 * BLOCK_BYTES
+    """Of a new file: header, checkpoints, groups of `room` bytes, and a mark at the end."""
+    checkpoints = CHECKPOINTS * group_length(0, 0, table.checkpoint_bytes)
+    return BLOCK_BYTES + checkpoints + room + 2 * BLOCK_BYTES
 
 
 async def write_new_file(
@@ -352,7 +390,7 @@ async def write_new_file(
     previous: tuple[int, int] | None = None,
     room: int = 0,
 ) -> ActiveFile:
-    """Header, checkpoint and whatever must be written again, synced before the file gets its name.
+    """Header, checkpoint twice and whatever must be written again, synced before the file gets its name.
 
     `spare` is a file set aside for it and its size, enough for a group of `room` bytes.
     """
@@ -360,11 +398,14 @@ async def write_new_file(
         previous = (newest.generation, newest.covered)
     salt = int.from_bytes(randomness.bytes(8), "little")
     body = table.checkpoint()
-    checkpoint, length = encode_group(salt, 1, 0, [], [body], len(body), (), GroupKind.CHECKPOINT)
+    groups = [
+        encode_group(salt, number, 0, [], [body], len(body), NOBODY, GroupKind.CHECKPOINT)
+        for number in range(1, CHECKPOINTS + 1)
+    ]
     rest = newest.uncovered if newest is not None else []
     if spare is None:
         temporary = f"{file_name(generation)}.tmp"
-        needed = bytes_needed(table, room + sum(blocks(group.head.length) for group in rest))
+        needed = bytes_needed(table, room + sum(blocks(group.head.length) + BLOCK_BYTES for group in rest))
         handle, capacity = await _create(disk, temporary, max(settings.file_bytes, needed), needed + CONTROL_BYTES)
     else:
         (handle, capacity), temporary = spare, spare[0].name
@@ -374,10 +415,11 @@ async def write_new_file(
     index = FileIndex()
     name = file_name(generation)
     stored = StoredFile(disk, generation, salt, name, capacity=capacity, handle=handle, index=index)
-    end = BLOCK_BYTES + length
-    active = ActiveFile(stored, handle, index, end, capacity, 1, 1, end, covered=True)
+    end = BLOCK_BYTES + sum(length for _, length in groups)
+    active = ActiveFile(stored, handle, index, end, capacity, CHECKPOINTS, CHECKPOINTS, end, covered=True)
     try:
-        await handle.write(0, [encode_file_header(header), *checkpoint], sync=not rest)
+        parts = [part for group, _ in groups for part in group]
+        await handle.write(0, [encode_file_header(header), *parts], sync=not rest)
         if newest is not None and rest:
             await _write_again(active, disk, table, newest)
         await disk.rename(temporary, stored.name)
@@ -425,9 +467,10 @@ async def copy_group(source: DiskFile, active: ActiveFile, entries: list[Entry],
         for entry in entries
     ]
     size = sum(entry.length for entry in entries)
-    ledgers = dict.fromkeys(entry.ledger for entry in entries)
-    number = active.number + 1
-    parts, length = encode_group(active.file.salt, number, active.synced_number, directory, body, size, ledgers)
+    number, names = active.number + 1, names_of(entries)
+    parts, length = encode_group(
+        active.file.salt, number, active.synced_number, directory, body, size, names, prior=active.prior
+    )
     await active.handle.write(active.position, parts, sync=False)
     add_to_index(active.index, entries, active.position)
     active.file.live += size
@@ -438,6 +481,6 @@ async def copy_group(source: DiskFile, active: ActiveFile, entries: list[Entry],
             ledger.queued = max(ledger.queued, entry.a + entry.messages - 1)
             ledger.held = max(ledger.held, entry.a + entry.messages - 1)
             ledger.confirmed = max(ledger.confirmed, entry.b)
-    active.number, active.covered = number, False
-    active.position += length
+    active.wrote(number, length, names)
+    active.covered = False
     return length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydanube.base.durability import Durability
+from pydanube.base.limits import OFFSET_MAX, RESERVE_OFFSETS
 from pydanube.ledger.table import BUFFERED, FENCED, FSYNC, OPEN, SEALED, Ledger
 from pydanube.ports.storage import LedgerState, LedgerStatus
 
@@ -11,8 +12,8 @@ _DURABILITIES = {code: durability for durability, code in DURABILITY_CODES.items
 _STATES = {OPEN: LedgerState.OPEN, FENCED: LedgerState.FENCED, SEALED: LedgerState.SEALED}
 
 
-def status_of(ledger: Ledger, newest_bytes: int) -> LedgerStatus:
-    """`newest_bytes` are those that are not in a closed file yet."""
+def status_of(ledger: Ledger, newest_bytes: int, unknown: int = 0) -> LedgerStatus:
+    """`newest_bytes` are those that are not in a closed file yet; `unknown` is of the table."""
     return LedgerStatus(
         ledger=ledger.id,
         epoch=max(ledger.epoch, ledger.fence),
@@ -24,4 +25,6 @@ def status_of(ledger: Ledger, newest_bytes: int) -> LedgerStatus:
         damaged=ledger.incomplete,
         quarantined=ledger.quarantined,
         bytes=newest_bytes + sum(size for _, size in ledger.files()),
+        lost_through=ledger.lost_through,
+        unknown=max(unknown, RESERVE_OFFSETS) if ledger.lost_through == OFFSET_MAX else 0,
     )

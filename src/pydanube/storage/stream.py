@@ -10,38 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future, Task
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     CatalogConflict,
     DanubeError,
-    EntryMissing,
     MetadataBusy,
     MetadataFull,
     MetadataInvalid,
     NodeClosed,
-    OffsetNotConfirmed,
     OwnershipLost,
-    SegmentMissing,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
-from pydanube.base.limits import (
-    LEDGERS_LISTED_MAX,
-    LEDGERS_SWEPT_MAX,
-    READ_AHEAD_BYTES,
-)
-from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
+from pydanube.base.limits import LEDGERS_LISTED_MAX, LEDGERS_SWEPT_MAX, STREAM_TAKE_SECONDS
+from pydanube.ledger.catalog import Copies, LedgerRecord, Lost, Phase, StreamRecord, new_ledger
 from pydanube.ledger.retention import LedgerInfo
-from pydanube.ledger.segments import SegmentPlan
 from pydanube.ledger.times import JUMP, SECOND, AppendTimes
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.cold import ColdReader
-from pydanube.storage.copies import CopyReader
+from pydanube.storage.reading import Reading
 from pydanube.storage.recovery import recover_ledger
 from pydanube.storage.sweeper import Sweeper
 from pydanube.storage.writer import LedgerWriter, looked_at
@@ -63,9 +55,10 @@ class StreamSettings:
     lazy: bool = False  # the first ledger of an owner is made for the first append, not before
     retry_seconds: float = 0.2
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in the record; the simulator sets few, so that pages come soon
+    take_seconds: float = STREAM_TAKE_SECONDS  # then whoever wants it hears why it cannot be had, and may try again
 
 
-class Stream:
+class Stream(Reading):
     """One owner's hold on a stream. `Stream.take` makes it; when it is lost, it stays lost."""
 
     def __init__(
@@ -78,14 +71,11 @@ class Stream:
         settings: StreamSettings,
         cold: ColdReader | None,
     ) -> None:
-        self.name = name
-        self._cold = cold or ColdReader(None)
+        super().__init__(name, nodes, cold)
         self._catalog = catalog
-        self._nodes = nodes
         self._clock = clock
         self._token = token
         self._settings = settings
-        self._record = StreamRecord()
         self._version = 0
         self._writer: LedgerWriter | None = None
         self._finishing: LedgerWriter | None = None  # the ledger before, while the stream rolls
@@ -101,7 +91,6 @@ class Stream:
         self._correction: int | None = None  # the time that is right, while the stream rolls for it
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
-        self._copies = CopyReader(name, nodes, self._end)
         self._sweeper = Sweeper(nodes, lambda: self._record, self._forget, self._retry_seconds_max)
 
     @classmethod
@@ -114,24 +103,29 @@ class Stream:
         randomness: Randomness,
         settings: StreamSettings,
         cold: ColdReader | None = None,
+        title: str = "",
     ) -> Stream:
         """Becomes the owner, whoever was it before; returns when the stream can be appended to.
 
         If a limit of the metadata keeps it from that, it can still be read and trimmed: appends say why not.
         """
         stream = cls(name, catalog, nodes, clock, randomness.bytes(8).hex(), settings, cold)
+        stream.title = title or name
         stream._record, stream._version = await catalog.load(name)
         await stream._store(stream._record.taken_over(stream._token))
+        opening = stream._start(stream._open())
         try:
-            opening = stream._start(stream._open())
-            await asyncio.wait([opening, stream._refused], return_when=asyncio.FIRST_COMPLETED)
+            waited = {opening, stream._refused}
+            await asyncio.wait(waited, timeout=settings.take_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not stream._refused.done() and isinstance(stream._why_not, NodeClosed):
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)  # slow, and nothing has gone wrong yet
         except asyncio.CancelledError:
             stream._closed = True  # nobody will have it, so nobody must open it
             await stream._give_up_opening()
             raise
         if opening.done():
             opening.result()
-        if stream.open or (not opening.done() and stream._record.unsealed is None):
+        if stream.open or (stream._refused.done() and not opening.done() and stream._record.unsealed is None):
             return stream
         stream._closed = True
         await stream._give_up_opening()
@@ -265,60 +259,12 @@ class Stream:
         """Of what is not sealed."""
         return sum(writer.bytes for writer in (self._finishing, self._writer) if writer is not None)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
-    async def read(self, offset: int, bytes_max: int) -> list[Batch]:
-        """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
-        if offset > self.confirmed:
-            raise OffsetNotConfirmed(f"offset {offset} of {self.name} is not confirmed")
-        cold = self._record.cold
-        if offset < cold.local_from:
-            return await self._read_cold(offset, bytes_max)
-        ledger = self._record.ledger_at(offset)
-        offset = max(offset, ledger.first)
-        try:
-            return await self._copies.read(ledger, offset, bytes_max)
-        except DanubeError as error:
-            if offset < self._record.cold.end:  # evicted just now, or this copy of it is damaged
-                return await self._read_cold(offset, bytes_max)
-            if not isinstance(error, EntryMissing) or ledger.durability is not Durability.BUFFERED:
-                raise
-            return await self.read(await self._copies.behind_gap(ledger, offset), bytes_max)
-
-    async def _read_cold(self, offset: int, bytes_max: int) -> list[Batch]:
-        record = self._record
-        try:
-            batches = await self._cold.read(self.name, record.cold, offset, bytes_max)
-        except SegmentMissing:
-            if self._record.cold == record.cold:
-                raise
-            return await self.read(max(offset, self._record.first), bytes_max)  # merged or trimmed meanwhile
-        return batches or await self.read(record.cold.end, bytes_max)
-
-    async def read_planned(self, plan: SegmentPlan) -> AsyncIterator[Batch]:
-        """What a planned segment is to hold, from the nodes, whatever readers may see of it by now."""
-        for ledger in self._record.ledgers.reaching(plan.first):
-            if ledger.first > plan.last:
-                return
-            offset = max(plan.first, ledger.first)
-            while offset <= min(plan.last, ledger.last):
-                try:
-                    batches = await self._copies.read(ledger, offset, READ_AHEAD_BYTES)
-                except EntryMissing:
-                    if ledger.durability is not Durability.BUFFERED:
-                        raise
-                    offset = await self._copies.behind_gap(ledger, offset)
-                    continue
-                for batch in batches:
-                    if batch.base_offset > plan.last:
-                        return
-                    passed = max(0, offset - batch.base_offset)
-                    yield batch.slice(passed, min(batch.last_offset, plan.last) - batch.base_offset + 1 - passed)
-                    offset = batch.last_offset + 1
-
-    def _end(self, ledger: LedgerRecord) -> int:
-        """The last offset of the ledger that anybody may see now."""
-        return ledger.last if ledger.phase is Phase.SEALED else self.confirmed
+    async def give_up(self, lost: Sequence[Lost]) -> None:
+        """From now on readers pass over these; durable on return."""
+        await self.decide(lambda record: record.given_up(record.owner, lost))
+        self.damaged.clear()
+        for each in lost:
+            log.error("%s: offsets %d to %d are given up as damaged", self.title, each.first, each.last)
 
     # -- trimming ----------------------------------------------------------------------------------------------------
 
@@ -434,7 +380,13 @@ class Stream:
         newest = ending.newest or max(self._times.last, self._clock.wall())  # not known: rather too late than too early
         await self._store(
             self._record.sealed(
-                self.epoch, ledger.id, ending.last, ending.next_offset, bytes=ending.bytes, newest=newest
+                self.epoch,
+                ledger.id,
+                ending.last,
+                ending.next_offset,
+                bytes=ending.bytes,
+                newest=newest,
+                unknown_from=ending.unknown_from,
             )
         )
         self._tell_nodes(ledger, ending.last)

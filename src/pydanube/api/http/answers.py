@@ -138,6 +138,9 @@ ANSWERS: dict[str, Object] = {
         "consumers": NUMBER,
         "subscriptions": NUMBER,
         "tiers": {"type": ["object", "null"], "properties": _USAGE},
+        "lost_messages": NUMBER,
+        "lost_unknown": NUMBER,
+        "damaged": _list(_list(NUMBER)),
     },
     "topic.alter": _TOPIC,
     "topic.truncate": {"messages": NUMBER},
@@ -184,6 +187,25 @@ ANSWERS: dict[str, Object] = {
         "result": {"enum": ["sound", "lost", "damaged", "gone"]},
         "object_bytes": NUMBER,
         "what": TEXT_OR_NULL,
+    },
+    "storage.damage": {"topics": _list(TEXT)},
+    "storage.salvage": {
+        "topic": TEXT,
+        "done": FLAG,
+        "ticket": NUMBER,
+        "accepted": FLAG,
+        "damage": _list(
+            _object(
+                {
+                    "topic": TEXT,
+                    "what": {"enum": ["messages", "state"]},
+                    "ledger": NUMBER,
+                    "first": NUMBER,
+                    "last": NUMBER,
+                    "messages": NUMBER_OR_NULL,
+                }
+            )
+        ),
     },
     "storage.upload": {
         "topic": TEXT,

@@ -297,6 +297,14 @@ _OF_STORAGE = [
         "Read a segment again, and check it",
         body={"first": Field("number", "the offset that it starts at", required=True), **_TICKET},
     ),
+    _route("GET", f"{API}/damage", "storage.damage", "Topics of which something is known to be damaged, or may be"),
+    _route(
+        "POST",
+        f"{TOPIC}/storage/salvage",
+        "storage.salvage",
+        "What is damaged of a topic or partition, and accepting that it is lost",
+        body={"accept": Field("flag", "give it up for good; else it is only listed"), **_TICKET},
+    ),
     _route(
         "POST",
         f"{TOPIC}/storage/upload",

@@ -72,7 +72,32 @@ class LedgerDamaged(DanubeError):
 
     code = "ledger_damaged"
     blame = "environment"
-    help = "Read another copy, or restore the node's directory from a backup."
+    help = "Read another copy, restore the node's directory from a backup, or see `danube storage salvage`."
+
+
+class LedgerAway(LedgerDamaged):
+    """A part of the ledger may be in a data directory that is missing or cannot be used."""
+
+    code = "ledger_away"
+    retriable = True
+    help = "Bring the data directory back and start the node again."
+
+
+class OffsetsDamaged(DanubeError):
+    """Every copy of these messages is damaged on disk. Nobody skips them until their loss is accepted."""
+
+    code = "offsets_damaged"
+    blame = "environment"
+    help = "Restore the storage directory from a backup, or accept the loss with `danube storage salvage`."
+    first: int = 0
+    last: int = 0
+
+    @classmethod
+    def between(cls, first: int, last: int, topic: str, cause: DanubeError) -> OffsetsDamaged:
+        which = f"offset {first} is" if first == last else f"offsets {first} to {last} are"
+        error = cls(f"{topic}: {which} damaged on disk: {cause}")
+        error.first, error.last = first, last
+        return error
 
 
 class EntryMissing(DanubeError):
