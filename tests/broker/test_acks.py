@@ -118,9 +118,9 @@ def test_an_ack_cut_off_by_a_crash_is_either_done_or_delivered_again(world: Topi
 def test_a_thousand_acks_of_one_moment_are_one_record(world: TopicWorld) -> None:
     async def main() -> None:
         topic, inbox = await filled(world, SubscriptionKind.SHARED, 1000)
-        before = topic._state_stream.next_offset
+        before = topic.state_stream.next_offset
         await asyncio.gather(*[inbox.host.ack(0, [(offset, offset)]) for offset in range(1000)])
-        assert topic._state_stream.next_offset - before == 1
+        assert topic.state_stream.next_offset - before == 1
         assert inbox.host.known.cursor.floor == 1000
 
     world.run(main())

@@ -28,8 +28,8 @@ class Gate:
     def __init__(self, topic: Topic, passes: int) -> None:
         self.passes = passes
         self.passed: list[Future[None]] = []
-        self._append = topic._state_stream.append
-        topic._state_stream.append = self.append  # type: ignore[method-assign]
+        self._append = topic.state_stream.append
+        topic.state_stream.append = self.append  # type: ignore[method-assign]
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
         if not self.passes:
@@ -134,7 +134,7 @@ def test_a_snapshot_cut_off_by_a_busy_stream_counts_for_nothing_and_is_taken_aga
         gate.passes = 1000
         await answer
         await asyncio.sleep(1)
-        assert topic._state_stream.first > 0, "the snapshot was taken in the end, and what is older went"
+        assert topic.state_stream.first > 0, "the snapshot was taken in the end, and what is older went"
 
     async def second_life() -> None:
         topic = await world.open()

@@ -216,7 +216,7 @@ def test_a_dead_letter_is_published_once_though_the_state_cannot_be_written(
 
     async def main() -> None:
         topic, inbox = await handed_out(world, kind, TO_THE_MORGUE, 1)
-        append, down = topic._state_stream.append, True
+        append, down = topic.state_stream.append, True
 
         def refuse(batch: Batch) -> tuple[Batch, asyncio.Future[None]]:
             if down:
@@ -227,7 +227,7 @@ def test_a_dead_letter_is_published_once_though_the_state_cannot_be_written(
             world.dead_letters.append((target, message))
             topic._log._break(NodeUnreachable("away"))
 
-        topic._state_stream.append = refuse  # type: ignore[method-assign]
+        topic.state_stream.append = refuse  # type: ignore[method-assign]
         if when == "before":
             topic._log._break(NodeUnreachable("away"))
         else:

@@ -52,9 +52,9 @@ async def large(world: TopicWorld) -> tuple[Topic, Inbox]:
 
 async def compacted(topic: Topic) -> None:
     """A snapshot that begins now is durable, and what is older has gone."""
-    begun = topic._state_stream.next_offset
+    begun = topic.state_stream.next_offset
     topic._log.compact_soon()
-    await until(lambda: topic._state_stream.first >= begun and topic._log._compacting is None)
+    await until(lambda: topic.state_stream.first >= begun and topic._log._compacting is None)
 
 
 @pytest.mark.parametrize("stop", ["restart", "cut"])
@@ -65,7 +65,7 @@ def test_a_snapshot_larger_than_what_may_wait_is_written_once(world: TopicWorld,
         assert size > 2 * writer.WRITER_WAITING_BYTES_MAX
         await compacted(topic)
         await asyncio.sleep(10)
-        assert topic._state_stream.bytes < 2 * size, "it was not begun again and again"
+        assert topic.state_stream.bytes < 2 * size, "it was not begun again and again"
         await inbox.ack(1, 3, 5)
         return image(topic)
 
@@ -134,14 +134,14 @@ def test_a_crash_in_the_middle_of_a_snapshot_is_harmless(seed: int) -> None:
 def test_a_write_that_fails_amid_a_snapshot_heals(world: TopicWorld, kind: str, parts: int) -> None:
     async def first_life() -> list[bytes]:
         topic, inbox = await large(world)
-        before = topic._state_stream.next_offset
+        before = topic.state_stream.next_offset
         topic._log.compact_soon()
-        await until(lambda: topic._state_stream.next_offset >= before + parts)
+        await until(lambda: topic.state_stream.next_offset >= before + parts)
         world.disk.fail_next(kind)
         for offset in range(1, 40, 2):
             await insist(lambda offset=offset: inbox.ack(offset))
         await compacted(topic)
-        assert topic._state_stream.bytes < 3 * sum(map(len, image(topic)))
+        assert topic.state_stream.bytes < 3 * sum(map(len, image(topic)))
         return image(topic)
 
     async def second_life(before: list[bytes]) -> None:
@@ -163,7 +163,7 @@ def test_a_log_whose_snapshot_shares_a_ledger_with_records_before_it_opens_again
         acked = topic.subscriptions["s000"].ack(0, [(7, 7)])
         topic._log.compact_soon()
         await acked
-        await until(lambda: topic._state_stream.first > 0 and topic._log._compacting is None)
+        await until(lambda: topic.state_stream.first > 0 and topic._log._compacting is None)
 
     async def third_life() -> None:
         topic = await world.open()

@@ -145,7 +145,7 @@ def test_a_state_that_does_not_replay_is_a_typed_error_that_says_where(world: To
     async def first_life() -> None:
         topic = await world.open()
         await subscribed(topic, SHARED)
-        stamped, written = topic._state_stream.append(build([encode(SubscriptionDeleted(7))], publish_time=0))
+        stamped, written = topic.state_stream.append(build([encode(SubscriptionDeleted(7))], publish_time=0))
         await written
         assert stamped.base_offset == 1
 
@@ -298,7 +298,7 @@ def test_a_lazy_stream_that_is_rolled_before_its_first_ledger_is_made_does_not_w
 
     async def main() -> None:
         topic = await world.open()
-        stream = topic._state_stream
+        stream = topic.state_stream
         _, first = stream.append(batch_of("a"))
         stream.roll()
         _, second = stream.append(batch_of("b"))

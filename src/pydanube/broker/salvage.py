@@ -85,12 +85,12 @@ class Salvage:
             if not accept:
                 return found + await self._closed(closed, place, "messages", accept)
             opened = await self._service.open(ANONYMOUS, str(place))
-        messages, state = self._service.reliable(opened).streams
-        found += await _look(state, place, "state", accept)
-        found += await _look(messages, place, "messages", accept)
+        topic = self._service.reliable(opened)
+        found += await _look(topic.state_stream, place, "state", accept)
+        found += await _look(topic.ledger.stream, place, "messages", accept)
         if found and accept:
             log.error("%s: the loss of %d damaged stretches was accepted", place, len(found))
-            for host in self._service.reliable(opened).subscriptions.values():
+            for host in topic.subscriptions.values():
                 host.wake()
         return found
 

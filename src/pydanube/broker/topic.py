@@ -97,7 +97,7 @@ class Topic:
         self.backlog: Backlog
         self._around = surroundings
         self._log: StateLog
-        self._state_stream: Stream
+        self.state_stream: Stream
         self._loop = asyncio.get_running_loop()
         self._repeated: list[tuple[int, Future[None]]] = []  # last offset of a batch that came again, who waits for it
         self._change: Future[None] | None = None  # done with the next change of what may be seen, if somebody waits
@@ -127,7 +127,7 @@ class Topic:
         topic.ledger = ManagedLedger(data, surroundings.cache, topic._changed)
         topic.backlog = Backlog(topic.name, topic.ledger, topic.subscriptions, options.backlog)
         topic._log = StateLog(state, topic.state, topic._producers_end)
-        topic._state_stream = state
+        topic.state_stream = state
         try:
             await topic._log.load()
             await topic._remember_producers(topic.state.needed_from())
@@ -158,12 +158,7 @@ class Topic:
     @property
     def lost(self) -> bool:
         """Another broker owns it now."""
-        return self.ledger.stream.lost or self._state_stream.lost
-
-    @property
-    def streams(self) -> tuple[Stream, Stream]:
-        """Its messages and its state."""
-        return self.ledger.stream, self._state_stream
+        return self.ledger.stream.lost or self.state_stream.lost
 
     @property
     def receipt(self) -> str:
@@ -596,7 +591,7 @@ class Topic:
             self._rebuilding.cancel()
             await asyncio.gather(self._rebuilding, return_exceptions=True)
         await self._log.close()
-        await self._state_stream.close(seal=seal)
+        await self.state_stream.close(seal=seal)
         await self.ledger.stream.close(seal=seal)
 
 
