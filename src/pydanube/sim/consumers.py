@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import ConsumerBusy, DanubeError
-from pydanube.broker.delivery import Delivery
+from pydanube.base.ranges import Ranges
+from pydanube.broker.delivery import Delivery, Timing
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
+from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.sim.topic_history import ORDERED, Era, Holding, SubscriptionHistory
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class ConsumerClient:
         self._memory = memory
         self._holding = Holding(-1)
         self._queue: deque[Delivery] = deque()
+        self._timing = Timing.DELIVERED
         self._more = asyncio.Event()
 
     # -- the sink ------------------------------------------------------------------------------------------------------
@@ -60,7 +63,18 @@ class ConsumerClient:
         if self._random.random() < 0.7:  # else it works on with what it has, which must do no harm
             self._queue.clear()
 
-    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None: ...
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """What waits is dropped. Where each message fails by itself, none does that nobody had in hand."""
+        if self._timing is not Timing.TAKEN:
+            return
+        gone = Ranges(sorted(ranges))
+        stale = [each for each in self._queue if gone.within(each.first, each.last)]
+        if self._subscription.kind is SubscriptionKind.SHARED:
+            place = f"{self._topic.name}/{self._subscription.name}"
+            self._world.history.check(not stale, "I4", f"{place}: {stale[:1]} failed in the queue of its consumer")
+        whole = [each for each in self._queue if each not in stale]
+        parts = [each._replace(first=first, last=last) for each in stale for first, last in _left(each, gone)]
+        self._queue = deque(sorted([*whole, *parts], key=lambda each: each.first))
 
     def closed(self, error: DanubeError) -> None:
         """Whoever closed the topic ends this consumer too."""
@@ -70,7 +84,8 @@ class ConsumerClient:
     async def run(self) -> None:
         while True:
             try:
-                consumer = self._topic.connect(self._host, "c", self)
+                self._timing = self._random.choice((Timing.DELIVERED, Timing.TAKEN))
+                consumer = self._topic.connect(self._host, "c", self, timing=self._timing)
             except ConsumerBusy:
                 await asyncio.sleep(self._random.uniform(0.05, 0.5))
                 continue
@@ -101,7 +116,12 @@ class ConsumerClient:
                 continue  # a seek may have taken it away again
             delivery = self._queue.popleft()
             granted -= delivery.last - delivery.first + 1
-            await asyncio.sleep(self._random.choice((0.0, 0.0, 0.01, 0.1)))
+            pauses = (0.0, 0.0, 0.01, 0.1)
+            if self._timing is Timing.TAKEN:
+                self._host.taken(consumer, delivery.generation, [(delivery.first, delivery.last)])  # type: ignore[arg-type]
+                if not self._world.healed:
+                    pauses = (0.0, 0.1, 0.3, 0.6)  # of a queue of thirty the last waits for longer than an ack timeout
+            await asyncio.sleep(self._random.choice(pauses))
             self._answer(consumer, delivery)
 
     def _answer(self, consumer: int, delivery: Delivery) -> None:
@@ -158,6 +178,13 @@ class ConsumerClient:
             self._world.loop.trace("ack.refused", self._subscription.name, error.code)
             return
         answer.add_done_callback(lambda done: None if done.exception() else era.confirm_through(through))
+
+
+def _left(delivery: Delivery, gone: Ranges) -> list[tuple[int, int]]:
+    left = Ranges([(delivery.first, delivery.last)])
+    for first, last in gone.within(delivery.first, delivery.last):
+        left.cut(first, last)
+    return list(left)
 
 
 async def seek_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
