@@ -89,7 +89,7 @@ FAMILIES: dict[str, Family] = {
     "danube_pipeline_state_bytes": Family("gauge", "Memory that the state takes.", _PIPELINE),
     "danube_pipeline_restarts_total": Family("counter", "How often this run began anew.", _PIPELINE),
     "danube_topics": Family("gauge", "Topics and partitions that are open."),
-    "danube_tail_cache_bytes": Family("gauge", "Newest batches of all topics in memory."),
+    "danube_tail_cache_bytes": Family("gauge", "Memory that the newest batches of all topics take."),
     "danube_disk_free_bytes": Family("gauge", "Free space where messages are stored."),
     "danube_disk_reserve_bytes": Family("gauge", "Room on the disk below which nothing is published."),
     "danube_publishing_refused": Family("gauge", "1 while nothing is published because the disk is nearly full."),

@@ -20,6 +20,7 @@ _HEAD = struct.Struct("<4sIQQQI4x")  # magic, crc, generation, salt, end of the 
 _LEDGER = struct.Struct("<QqQI4x")  # ledger, confirmed, bytes, runs
 _MAGIC = b"DJI2"
 _RUN_BYTES = 20
+_LEDGER_BYTES = 500  # of memory, measured: an entry of a dict and three arrays
 if sys.byteorder != "little":  # pragma: no cover - arrays are written as they lie in memory
     raise ImportError("Danube's storage files need a little-endian machine")
 
@@ -93,7 +94,7 @@ class FileIndex:
     @property
     def size(self) -> int:
         """Bytes it takes in memory, about."""
-        return sum(300 + _RUN_BYTES * len(runs.firsts) for runs in self.ledgers.values())
+        return sum(_LEDGER_BYTES + _RUN_BYTES * len(runs.firsts) for runs in self.ledgers.values())
 
     def summaries(self) -> Iterator[Summary]:
         for ledger, runs in self.ledgers.items():
