@@ -42,6 +42,8 @@ class TopicOptions:
     ledger_seconds: float = 4 * 3600.0
     clock_distrust_seconds: float = CLOCK_DISTRUST_SECONDS  # without deletion by time, after the clock jumped
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in a stream's record, the others in pages
+    state_compact_bytes: int | None = None  # of its state log between snapshots, at least; None is STATE_COMPACT_BYTES
+    state_part_bytes: int | None = None  # of a snapshot of its state at a time; None is GROUP_BYTES_TARGET
 
     def __post_init__(self) -> None:
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:

@@ -73,7 +73,8 @@ class Group:
 class Snapshot:
     """All state as it was when this was made, in batches of a bounded size."""
 
-    def __init__(self, state: TopicState, data_offset: int) -> None:
+    def __init__(self, state: TopicState, data_offset: int, part_bytes: int | None = None) -> None:
+        self._part_bytes = part_bytes
         self.data_offset = data_offset
         self.floors = {known.id: (known.cursor.generation, known.cursor.floor) for known in state}
         self.deleted = state.deleted()
@@ -83,11 +84,11 @@ class Snapshot:
     def batches(self) -> Iterator[Batch]:
         """Encoded one by one, when they are asked for."""
         payloads: list[bytes] = []
-        size = 0
+        size, most = 0, self._part_bytes or GROUP_BYTES_TARGET
         for record in self._records:
             payloads.append(encode(record))
             size += len(payloads[-1])
-            if size >= GROUP_BYTES_TARGET:
+            if size >= most:
                 yield build(payloads, publish_time=0)
                 payloads, size = [], 0
         if payloads:

@@ -40,7 +40,16 @@ RETRY_SECONDS, RETRY_SECONDS_MAX = 0.05, 5.0
 class StateLog:
     """Owned by its topic's loop. `load` first."""
 
-    def __init__(self, stream: Stream, state: TopicState, data_end: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        state: TopicState,
+        data_end: Callable[[], int],
+        compact_bytes: int | None = None,
+        part_bytes: int | None = None,
+    ) -> None:
+        self._compact_bytes = compact_bytes
+        self._part_bytes = part_bytes
         self._stream = stream
         self._state = state
         self._data_end = data_end
@@ -220,7 +229,7 @@ class StateLog:
     def _compaction_due(self) -> bool:
         if self._compacting is not None:
             return False
-        if self._wanted or self.bytes >= max(STATE_COMPACT_BYTES, 3 * self._snapshot_bytes):
+        if self._wanted or self.bytes >= max(self._compact_bytes or STATE_COMPACT_BYTES, 3 * self._snapshot_bytes):
             return True
         return self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers) > 0
 
@@ -230,7 +239,7 @@ class StateLog:
         if not self._state.producers.snapshot_ready(data_offset):
             return
         self._stream.roll()
-        snapshot = Snapshot(self._state, data_offset)
+        snapshot = Snapshot(self._state, data_offset, self._part_bytes)
         batches = snapshot.batches()
         try:
             begun = self._begin(snapshot, batches)
@@ -312,7 +321,7 @@ class StateLog:
                 while not self._state.producers.snapshot_ready(data_offset):
                     await asyncio.sleep(RETRY_SECONDS)
                     data_offset = self._data_end()
-                snapshot = Snapshot(self._state, data_offset)
+                snapshot = Snapshot(self._state, data_offset, self._part_bytes)
                 batches = snapshot.batches()
                 await self._write_on(snapshot, batches, self._begin(snapshot, batches))
             except DanubeError as error:

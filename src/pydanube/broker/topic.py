@@ -126,7 +126,8 @@ class Topic:
             raise
         topic.ledger = ManagedLedger(data, surroundings.cache, topic._changed)
         topic.backlog = Backlog(topic.name, topic.ledger, topic.subscriptions, options.backlog)
-        topic._log = StateLog(state, topic.state, topic._producers_end)
+        sizes = (options.state_compact_bytes, options.state_part_bytes)
+        topic._log = StateLog(state, topic.state, topic._producers_end, *sizes)
         topic.state_stream = state
         try:
             await topic._log.load()

@@ -35,6 +35,7 @@ CI_SEEDS = {
     "seek": 100,
     "poison": 20,
     "producers": 100,
+    "state": 60,
     "tier": 60,
     "sinks": 40,
     "mounts": 20,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydanube.broker.topic import Topic
 from pydanube.sim.reading import read_all
 from pydanube.sim.topics import TopicBroker, TopicMemory
+from pydanube.sim.visitors import check_visitors
 
 if TYPE_CHECKING:
     from pydanube.sim.world import World
@@ -30,6 +31,7 @@ async def drain_topics(world: World) -> None:
         world.history.trim(name, topic.ledger.first)  # what cursors and retention let go was checked as it went
         world.history.final(name, found, expected)
         await _check_times(world, name, topic)
+        check_visitors(world, topic, memory)
         _check_duplicates(world, name, [payload for _, payload, _ in found])
         for label, subscription in memory.subscriptions.items():
             cursor = topic.subscriptions[label].known.cursor

@@ -33,6 +33,7 @@ from pydanube.sim.publishing import LEDGERS_LISTED
 from pydanube.sim.randomness import SimRandomness
 from pydanube.sim.tiering import KEEPS, cold_tier, read_through, tiering_of, truncate_now_and_then
 from pydanube.sim.topic_history import SubscriptionHistory, TopicHistory
+from pydanube.sim.visitors import visit_now_and_then
 from pydanube.storage.tail import TailCache
 from pydanube.wire.batch import Batch, Codec, build
 
@@ -70,6 +71,8 @@ class TopicMemory:
     consumers: int  # clients of each subscription
     sent: int = 0
     dead_letters_down: bool = False
+    letters: set[tuple[int, str, int, int]] = field(default_factory=set)  # by owner, subscription, generation, offset
+    left: list[str] = field(default_factory=list)  # short-lived producers that the owner of now knows to have left
     subscriptions: dict[str, SubscriptionHistory] = field(default_factory=dict)
 
 
@@ -100,6 +103,8 @@ def memory_for(world: World, name: str, durability: Durability) -> TopicMemory:
         ledger_seconds=draw.choice((0.5, 60.0)),
         ledgers_listed=LEDGERS_LISTED,
         clock_distrust_seconds=CLOCK_DISTRUST_SECONDS,
+        state_compact_bytes=4_000 if "small_parts" in plan.traits else None,
+        state_part_bytes=100 if "small_parts" in plan.traits else None,
     )
     producers = [ProducerMemory(f"p{number}") for number in range(draw.choice((1, 2)))]
     memory = TopicMemory(history, options, policy, producers, consumers=draw.choice((1, 2, 3)))
@@ -184,6 +189,8 @@ class TopicBroker:
             clients.append(seek_now_and_then(self, topic, memory))
         if self.tiering is not None:
             clients.append(read_through(self, topic, memory))
+        if "visitors" in self.world.plan.traits:
+            clients.append(visit_now_and_then(self, topic, memory))
         if "truncate" in self.world.plan.traits:
             clients.append(truncate_now_and_then(self, topic, memory))
         return clients
@@ -312,7 +319,12 @@ class TopicBroker:
         assert letter.attributes is not None
         offset = int(letter.attributes["x-original-topic-offset"])
         self.world.history.see(memory.history.name, offset, letter.payload or b"")
-        memory.subscriptions[letter.attributes["x-original-subscription"]].given_up.add(offset)
+        label = letter.attributes["x-original-subscription"]
+        memory.subscriptions[label].given_up.add(offset)
+        generation = self.topics[memory.history.name].subscriptions[label].known.cursor.generation
+        place = (memory.history.instance, label, generation, offset)
+        self.world.history.check(place not in memory.letters, "I4", f"{place} is published twice as a dead letter")
+        memory.letters.add(place)
 
     async def _tick(self, topic: Topic) -> None:
         memory = self.world.topics[topic.name]
