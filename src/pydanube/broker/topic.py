@@ -188,14 +188,8 @@ class Topic:
         self._check_certain()
         self._log.check()
         new_to_all = not len(self.state.producers)
-        records = self.state.producers.decide_attach(
-            producer,
-            self._around.clock.wall(),
-            fresh=fresh,
-            temporary=temporary,
-            renewal=renewal,
-            held=self.sessions,
-        )
+        now, table, held = self._around.clock.wall(), self.state.producers, self.sessions
+        records = table.decide_attach(producer, now, fresh=fresh, temporary=temporary, renewal=renewal, held=held)
         durable = self._log.apply(*records) if records else self._log.barrier()
         session = self.session(producer)  # this one, whoever attaches while it becomes durable
         await durable
