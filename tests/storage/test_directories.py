@@ -96,6 +96,25 @@ async def harm_of(node: DiskNode) -> set[int]:
     return harmed
 
 
+def test_ledgers_of_a_data_directory_that_cannot_be_read_are_recovered_all_the_same(world: NodeWorld) -> None:
+    """Nothing was ever above what the node had queued, so an absence there proves that the ledger ends."""
+    node = world.run(filled(world))
+    world.disks["two"].fail_next("read", count=1_000_000)
+
+    async def scenario() -> None:
+        assert await harm_of(node)
+        for ledger in LEDGERS:
+            status = await node.fence(LedgerId(ledger), FENCER)
+            await node.append(LedgerId(ledger), FENCER, ACKED[ledger][11], 10)  # as recovery does
+            with pytest.raises(EntryMissing):
+                await node.read(LedgerId(ledger), status.last + 1, 1)
+            await node.seal(LedgerId(ledger), FENCER, status.last)
+        world.disks["two"].cure()
+        assert await harm_of(node) == set()
+
+    world.run(scenario())
+
+
 def test_a_data_directory_that_fails_harms_only_its_ledgers(world: NodeWorld) -> None:
     node = world.run(filled(world))
     world.disks["two"].fail_next("read", count=1_000_000)
