@@ -116,7 +116,7 @@ class ReopeningChannel:
         """Something went wrong on it: a new channel, and what the broker knows of us, before anything else."""
         if self.connection is not None:
             connection, self.connection = self.connection, None
-            self.let_go(connection, self.number)
+            self.let_go(connection, self.number, returning=True)
             self._attempts += 1
             self.reason = error
             self.interrupted(error)
@@ -184,9 +184,10 @@ class ReopeningChannel:
         """It belongs to another process, and so does its connection."""
         self.connection, self.closed, self.reason = None, True, error
 
-    def let_go(self, connection: Connection, number: int) -> None:
+    def let_go(self, connection: Connection, number: int, *, returning: bool = False) -> None:
+        """With `returning` another one is opened at once: the broker is to remember who we are until then."""
         connection.leave(number)
-        connection.tell("close", {"channel": number})
+        connection.tell("close", {"channel": number, **({"returning": True} if returning else {})})
 
     # -- what only some channels get -----------------------------------------------------------------------------------
 

@@ -387,10 +387,12 @@ class NativeConnection(Worker):
             raise ChannelInvalid(f"channel {channel.number} was closed while it was opened")
         self.channels[channel.number] = channel
 
-    def close_channel(self, number: int, *, crashed: bool) -> None:
+    def close_channel(self, number: int, *, crashed: bool, returning: bool) -> None:
         """The client closes it, also if it is not open yet."""
         channel = self.channels.pop(number, None)
-        if channel is not None:
+        if isinstance(channel, ProducerChannel) and returning:
+            channel.lost()
+        elif channel is not None:
             channel.close(crashed=crashed)
         elif number in self._opening:
             self._opening[number] = False

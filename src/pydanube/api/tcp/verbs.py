@@ -141,7 +141,8 @@ async def open_consumer(connection: NativeConnection, fields: Object, request: i
 
 @verb("close")
 async def close(connection: NativeConnection, fields: Object, request: int) -> Object:
-    connection.close_channel(channel_number(fields), crashed=flag(fields, "crashed", False))
+    crashed, returning = flag(fields, "crashed", False), flag(fields, "returning", False)
+    connection.close_channel(channel_number(fields), crashed=crashed, returning=returning)
     return {}
 
 
