@@ -331,9 +331,16 @@ def _mark_damaged(found: _Found, uncovered: list[Group]) -> None:
             highest = max(highest, damage.names[number])
             ledger.lose(highest)
         else:
-            ledger.lose(highest if number in again or _goes_on(found, number, damage) else OFFSET_MAX)
+            goes_on = number in _behind(uncovered, damage) or _goes_on(found, number, damage)
+            ledger.lose(highest if goes_on else OFFSET_MAX)
         if ledger.state != SEALED and (ledger.durability == BUFFERED or not ledger.epoch):
             ledger.reserved = max(ledger.reserved, highest + 1 + RESERVE_OFFSETS)  # the record of it may be lost
+
+
+def _behind(uncovered: list[Group], damage: Damage) -> set[LedgerId]:
+    """Ledgers with entries behind the damage that will be written again: they are of the newest file."""
+    later = [group for group in uncovered if group.position > damage.position]
+    return {entry.ledger for group in later for entry in group.entries if entry.kind == Kind.APPEND}
 
 
 def _goes_on(found: _Found, ledger: LedgerId, damage: Damage) -> bool:
