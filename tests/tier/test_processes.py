@@ -441,6 +441,31 @@ def test_a_process_that_has_grown_is_replaced_when_it_has_nothing_to_do(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def test_a_process_that_has_grown_is_replaced_although_there_is_always_something_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def whole() -> None:
+        options = {"root": str(tmp_path)}
+        opener = "tier.worker_world:open_objects"
+        limits = {"rest_bytes_max": 1 << 40, "busy_bytes_max": 1 * MIB}
+        segments = SegmentProcess("folder", options, "a folder", opener=opener, **limits)
+
+        async def keep_busy(writer: int) -> None:
+            for number in range(3):
+                await segments.create(f"orders/{writer}-{number}", b"x")
+
+        try:
+            await asyncio.gather(*map(keep_busy, range(3)))
+            assert len(await segments.list("orders/")) == 9
+        finally:
+            await segments.close()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(whole())
+    assert "it is replaced" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_memory_is_given_back_after_a_segment(tmp_path: Path) -> None:
     async def work(segments: SegmentProcess) -> None:
         payloads = [os.urandom(1000) for _ in range(1000)]

@@ -35,4 +35,5 @@ BACKOFF_SECONDS_MAX = 10.0
 STEADY_SECONDS = 30.0  # a process that lived so long starts again at once
 CLOSE_SECONDS = 0.5  # for a process to leave by itself
 REST_BYTES_MAX = 384 * MIB  # of memory of a process with nothing to do, caches and Arrow are 250; else it is replaced
+BUSY_BYTES_MAX = 768 * MIB  # of one that is never at rest: two large segments take 650; beyond it, it ends what it has
 NICENESS = 10  # of the processes: live traffic goes first

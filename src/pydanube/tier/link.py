@@ -80,6 +80,7 @@ class Worker:
         self._calls: dict[int, Call] = {}
         self._numbers = 0
         self._over = Event()
+        self.leaving = False  # it has grown too large: it is given nothing more to do
         self.retired = 0  # bytes of memory it had taken when it was told to go, if it was
 
     @property

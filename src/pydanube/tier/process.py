@@ -34,6 +34,7 @@ from pydanube.tier.frames import (
 from pydanube.tier.limits import (
     BACKOFF_SECONDS,
     BACKOFF_SECONDS_MAX,
+    BUSY_BYTES_MAX,
     CALLS_WAITING_MAX,
     CHUNK_BYTES,
     OTHERS_AT_ONCE,
@@ -68,7 +69,9 @@ class SegmentProcess:
         *,
         opener: str = OPENER,
         rest_bytes_max: int = REST_BYTES_MAX,
+        busy_bytes_max: int = BUSY_BYTES_MAX,
     ) -> None:
+        self._busy_bytes_max = sys.maxsize if scheme == "memory" else busy_bytes_max
         self._rest_bytes_max = sys.maxsize if scheme == "memory" else rest_bytes_max  # objects would go with it
         self._hello = {"scheme": scheme, "options": dict(options), "shown": shown, "opener": opener}
         self._writes = Turns(WRITES_AT_ONCE, CALLS_WAITING_MAX)
@@ -164,9 +167,16 @@ class SegmentProcess:
             raise ObjectsFailed(f"the cold tier broke off: {error}") from None
         finally:
             worker.close(call)
-            if not worker.busy and worker.resident_bytes > self._rest_bytes_max:
-                self._lost()  # whoever comes now waits for the next one
-                worker.retire()
+            self._replace_if_grown(worker)
+
+    def _replace_if_grown(self, worker: Worker) -> None:
+        """At rest it goes at once; under load that never pauses it gets nothing more to do, and goes then."""
+        resident = worker.resident_bytes
+        if resident > (self._busy_bytes_max if worker.busy else self._rest_bytes_max):
+            worker.leaving = True
+            self._lost()  # whoever comes now waits for the next one
+        if worker.leaving and not worker.busy and not worker.retired:
+            worker.retire()
 
     async def _up(self) -> Worker:
         """The process, when it is ready. Raises what its last start failed with, to all who waited for it."""
