@@ -18,10 +18,13 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
 from pydanube.base.errors import OptionInvalid, TargetFailed, TargetRefused
+from pydanube.pipeline.targets.iceberg_expiry import clean, due
 from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout, StagedFile, columns_of, remove
+from pydanube.pipeline.targets.iceberg_library import LeanTransaction
 from pydanube.pipeline.targets.iceberg_table import (
     TablePlace,
     Wanted,
@@ -150,8 +153,9 @@ class IcebergTarget:
             change = self._change(table, files, replace=replace)
             if not change:
                 return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+            before = table.metadata
             try:
-                _commit_once(table, now, change)
+                gone = _commit_once(table, now, change)
             except CommitFailedException:
                 remove(table.io, change.written)
                 continue
@@ -161,6 +165,7 @@ class IcebergTarget:
                 doubts.append(error)  # it may be there all the same: nothing of it is removed
                 continue
             remove(table.io, change.unused)
+            clean(table.io, before, gone)
             return Verdict.NEW
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
 
@@ -189,26 +194,27 @@ class _Told:
         self._files.drop()
 
 
-def _commit_once(table: Table, mark: Mark, change: Change) -> None:
-    """All of it or nothing, and only if the table is as it was loaded."""
+def _commit_once(table: Table, mark: Mark, change: Change) -> list[Snapshot]:
+    """All of it or nothing, and only if the table is as it was loaded. Returns the snapshots that ended with it."""
     own = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": own})  # not in the catalog: others may retry
-    transaction = table.transaction()
+    gone = due(table.metadata, time.time_ns() // 1_000_000)
+    transaction = LeanTransaction(table)
     transaction.set_properties(properties_of(mark))
-    update = transaction.update_snapshot(
-        snapshot_properties={"danube.pipeline": mark.pipeline, "danube.batch": str(mark.batch)}
-    )
+    summary = {"danube.pipeline": mark.pipeline, "danube.batch": str(mark.batch)}
+    update = transaction.update_snapshot(snapshot_properties=summary)
     merges = property_as_bool(own, TableProperties.MANIFEST_MERGE_ENABLED, False)
-    with (
-        update.overwrite() if change.removes else update.merge_append() if merges else update.fast_append() as snapshot
-    ):
+    append = update.merge_append if merges else update.fast_append
+    with transaction.replacing(table.io, summary) if change.removes else append() as snapshot:
         for file in change.adds:
             snapshot.append_data_file(file.data_file())
         for removed in change.removes:
             snapshot.delete_data_file(removed)
         if change.removes:
             snapshot.delete_by_predicate(AlwaysTrue())  # it looks into manifests of all partitions
+    transaction.expire(gone)
     transaction.commit_transaction()
+    return gone
 
 
 def _check_same(table: Table, files: Sequence[StagedFile], label: str, *, by_name: bool) -> None:

@@ -43,8 +43,10 @@ from pydanube.base.errors import (
     TargetFailed,
     TargetRefused,
 )
+from pydanube.base.limits import MIB
 from pydanube.base.redaction import is_secret
 from pydanube.pipeline.targets.folder import LocalFolder, Troubles
+from pydanube.pipeline.targets.iceberg_expiry import EXPIRY_PROPERTIES
 from pydanube.pipeline.targets.iceberg_types import check_partition, missing_columns, new_table
 from pydanube.pipeline.targets.identity import iceberg_identity, sqlite_file
 from pydanube.pipeline.targets.upsert import check_upsert
@@ -55,8 +57,10 @@ FORMAT_VERSION_MAX = 2
 OWN_NAME = "default"  # of a catalog that is given by its type and place only
 _PROPERTIES = {  # of tables that are made here: they get a commit for each batch, for months
     "commit.manifest-merge.enabled": "true",
+    "commit.manifest.target-size-bytes": str(MIB),  # what a merge writes again at most
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
+    "write.metadata.previous-versions-max": "20",
+    **EXPIRY_PROPERTIES,
 }
 _REFUSED = (BadRequestError, ForbiddenError, NotInstalledError, OAuthError, UnauthorizedError, ImportError)
 _READ_ONLY = re.compile(r"readonly database|read-only|ACCESS_DENIED|no such module", re.IGNORECASE)

@@ -1,0 +1,54 @@
+"""What a commit to an Iceberg table costs, early and late: `python bench/iceberg_commits.py [COMMITS]`.
+
+CPU of the driver's part only; the catalog is SQLite and the warehouse a folder.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from pydanube.pipeline.targets.iceberg import IcebergTarget
+from pydanube.pipeline.targets.record import Mark
+
+COMMITS, GROUPS, MILLISECONDS = 10_000, 20, 1000
+ROWS = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+
+
+def committed(target: IcebergTarget, number: int) -> float:
+    """Seconds of CPU of one commit with one file."""
+    mark = Mark("bench", "query", "run", number, f'[{{"/default/orders":{{"0":{number}}}}}]')
+    stager = target.open(mark, ROWS.schema, f"{number}-0-bench")
+    stager.add(ROWS)
+    part = stager.finish() or []
+    began = time.process_time()
+    target.commit(mark, ROWS.schema, [part], replace=False)
+    return time.process_time() - began
+
+
+def main() -> None:
+    commits = int(sys.argv[1]) if len(sys.argv) > 1 else COMMITS
+    with tempfile.TemporaryDirectory() as root:
+        place = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/warehouse"}
+        target = IcebergTarget.of({"kind": "iceberg", "table": "bench.orders", **place})
+        target.prepare(ROWS.schema)
+        size = max(1, commits // GROUPS)
+        means = []
+        for start in range(0, commits - size + 1, size):
+            took = [committed(target, number) for number in range(start, start + size)]
+            means.append(MILLISECONDS * sum(took) / size)
+            print(f"commits {start:>6} to {start + size:>6}: {means[-1]:6.1f} ms of CPU each", flush=True)
+        table = target.place.load()
+        metadata = list(Path(root).rglob("metadata/*"))
+        print(
+            f"last against first: {means[-1] / means[0]:.2f}; {len(table.snapshots())} snapshots, "
+            f"{len(metadata)} files of metadata with {sum(each.stat().st_size for each in metadata):,} bytes"
+        )
+
+
+if __name__ == "__main__":
+    main()
