@@ -44,8 +44,8 @@ class LeanTransaction(Transaction):
 
 
 class LeanOverwrite(_OverwriteFiles, _MergeAppendFiles):
-    """The library's does not merge manifests, though the table wants it, keeps those that list only what older snapshots
-    took out, and reads all of them for every commit.
+    """The library's does not merge manifests, though the table wants it, and keeps those that list only what older
+    snapshots took out. It also reads all of them for every commit.
     """
 
     def _existing_manifests(self) -> list[ManifestFile]:
