@@ -178,3 +178,9 @@ def test_delivering_what_is_not_confirmed_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ManagedLedger, "append", hasty)
     monkeypatch.setattr(ManagedLedger, "confirmed_end", property(lambda self: self.stream.next_offset))
     first_violation("churn", "I2")
+
+
+def test_an_ack_timeout_that_runs_in_a_clients_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every consumer is timed from the delivery on, as if it never said what it has taken."""
+    monkeypatch.setattr("pydanube.broker.delivery.Consumer.is_timed", lambda consumer, options: True)
+    first_violation("churn", "I4")
