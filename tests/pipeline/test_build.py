@@ -153,6 +153,25 @@ def test_rows_that_do_not_fit_go_past_all_steps_to_the_dead_letters(
         assert "JSON" in found[1][2]
 
 
+@pytest.mark.parametrize("letters", [False, True], ids=["failfast", "permissive"])
+def test_tombstones_are_rows_of_nulls_or_left_out_as_the_source_says(
+    spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path, letters: bool
+) -> None:
+    publish(client, topic, [(1, "ann", 5.0, 0)])
+    with client.producer(topic) as producer:
+        producer.send(None, key="ann").result()
+        if letters:
+            producer.send(b"no json").result()
+    others: dict[str, Any] = {"dead_letters": {"delta": "dead"}} if letters else {}
+    run(spark, make({"tombstones": "skip"}, **others), url)
+    assert table(tmp_path / "out", "id") == [(1,)]
+    if letters:
+        assert table(tmp_path / "dead", "value") == [(b"no json",)]
+        return
+    kept = batch(spark, make(), url).select("id").collect()
+    assert [row.id for row in kept] == [1, None]
+
+
 def test_a_row_that_is_not_as_expected_ends_a_pipeline_without_dead_letters(
     spark: SparkSession, client: Client, make: Make, url: str, topic: str, tmp_path: Path
 ) -> None:

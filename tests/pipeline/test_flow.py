@@ -48,7 +48,7 @@ sink:
   - delta: lake/orders
     partition_by: [customer]
     merge_schema: true
-    upsert: {keys: [customer], latest_by: window_end}
+    upsert: {keys: [customer], sequence_by: window_end}
   - iceberg: {table: shop.orders, catalog: home, type: sql, uri: "sqlite:///catalog.db", warehouse: ./warehouse}
   - topic: totals
     key: customer
@@ -115,7 +115,7 @@ def test_the_plan_is_json_and_says_what_targets_need(tmp_path: Path) -> None:
             "uri": str(tmp_path / "lake" / "orders"),
             "partition_by": ["customer"],
             "merge_schema": True,
-            "upsert": {"keys": ["customer"], "latest_by": "window_end"},
+            "upsert": {"keys": ["customer"], "sequence_by": "window_end"},
         },
         {
             "kind": "iceberg",

@@ -19,7 +19,7 @@ transforms:
   - sql: SELECT * FROM input
   - aggregate: {window: 1 minute, by: [customer], values: {total: sum(amount)}}
 sink:
-  - {delta: /lake/orders, partition_by: [customer], merge_schema: true, upsert: {keys: [customer], latest_by: total}}
+  - {delta: /lake/orders, partition_by: [customer], merge_schema: true, upsert: {keys: [customer], sequence_by: total}}
   - {iceberg: {table: shop.orders, catalog: home, type: sql, uri: "sqlite:////catalog.db", warehouse: "file:///w"}}
   - {parquet: /lake/files, partition_by: [customer]}
   - {topic: totals, key: customer}
@@ -38,7 +38,9 @@ def test_a_pipeline_in_python_is_the_one_of_a_file(tmp_path: Path, monkeypatch: 
         .deduplicate("id")
         .sql("SELECT * FROM input")
         .aggregate("1 minute", by=["customer"], total="sum(amount)")
-        .to_delta("/lake/orders", partition_by=["customer"], merge_schema=True, upsert=["customer"], latest_by="total")
+        .to_delta(
+            "/lake/orders", partition_by=["customer"], merge_schema=True, upsert=["customer"], sequence_by="total"
+        )
         .to_iceberg("shop.orders", catalog="home", type="sql", uri="sqlite:////catalog.db", warehouse="file:///w")
         .to_parquet("/lake/files", partition_by="customer")
         .to_topic("totals", key="customer")
@@ -86,7 +88,7 @@ def test_a_function_is_a_step() -> None:
             lambda: topic("a").deduplicate("id").to_console().flow("p"),
             r"transforms\[0\]\.deduplicate: needs a watermark",
         ),
-        (lambda: topic("a").to_delta("x", latest_by="at").flow("p"), r"sink\.upsert\.keys: is missing"),
+        (lambda: topic("a").to_delta("x", sequence_by="at").flow("p"), r"sink\.upsert\.keys: is missing"),
         (lambda: topic("a").to_console().run("p", trigger="soon"), "trigger: must be a duration"),
     ],
 )

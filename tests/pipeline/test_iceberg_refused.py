@@ -224,7 +224,7 @@ def test_errors_never_show_a_credential(lake: Lake, monkeypatch: pytest.MonkeyPa
         ({"merge_schema": "yes"}, "true or false"),
         ({"upsert": {"key": ["a"]}}, "upsert has keys"),
         ({"upsert": {"keys": []}}, "one or more columns"),
-        ({"upsert": {"keys": ["a"], "latest_by": 1}}, "latest_by is a column"),
+        ({"upsert": {"keys": ["a"], "sequence_by": 1}}, "sequence_by is a column"),
     ],
 )
 def test_specs_that_are_not_understood(lake: Lake, change: dict[str, Any], why: str) -> None:

@@ -262,7 +262,7 @@ def test_rows_replace_those_with_their_key_and_nothing_else(lake: Lake, more: di
 
 
 def test_of_rows_with_one_key_the_latest_counts_in_the_batch_and_against_the_table(lake: Lake) -> None:
-    target = lake.target(upsert={"keys": ["who"], "latest_by": "at"})
+    target = lake.target(upsert={"keys": ["who"], "sequence_by": "at"})
     written(target, mark(0), orders(("a", 5, 1), ("a", 7, 2), ("b", 5, 1)))
     written(target, mark(1), orders(("a", 6, 3), ("b", 5, 3), ("c", 1, 3), ("c", 1, 4)))
     assert [(row["who"], row["at"], row["n"]) for row in lake.content()] == [("a", 7, 2), ("b", 5, 3), ("c", 1, 4)]

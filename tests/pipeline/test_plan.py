@@ -23,7 +23,7 @@ def test_there_and_back() -> None:
 
 
 def test_targets_of_specs() -> None:
-    upsert = {"keys": ["a"], "latest_by": "b"}
+    upsert = {"keys": ["a"], "sequence_by": "b"}
     given = DELTA | {"partition_by": ["d"], "merge_schema": True, "upsert": upsert}
     assert target_of(given) == DeltaTarget("/data/t", ("d",), True, ("a",), "b")
     assert target_of({"kind": "parquet", "uri": "x", "partition_by": None}) == ParquetTarget("x")
@@ -66,7 +66,7 @@ def test_a_plan_that_is_none(text: str) -> None:
         DELTA | {"partition_by": "day"},
         DELTA | {"partition_by": ["day", "day"]},
         DELTA | {"upsert": {"key": ["a"]}},
-        DELTA | {"upsert": {"keys": ["a"], "latest_by": 3}},
+        DELTA | {"upsert": {"keys": ["a"], "sequence_by": 3}},
         {"kind": "topic", "topic": "t"},
     ],
 )

@@ -132,7 +132,7 @@ def test_complete_mode_writes_the_table_anew(client: Client, flow: Flow) -> None
 
 def test_update_mode_by_upsert(client: Client, flow: Flow) -> None:
     fill(client, flow.topic, numbers(1, 20))
-    target = {"kind": "delta", "uri": flow.uri("counts"), "upsert": {"keys": ["rest"], "latest_by": None}}
+    target = {"kind": "delta", "uri": flow.uri("counts"), "upsert": {"keys": ["rest"], "sequence_by": None}}
     plan, checkpoint = Plan("numbers", (target,)).to_json(), str(flow.checkpoint)
 
     def each(rows: DataFrame, batch: int) -> None:

@@ -78,13 +78,13 @@ def test_one_that_is_overtaken_judges_again(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_newest_of_a_batch_counts(tmp_path: Path) -> None:
-    target = made(tmp_path, latest_by="at")
+    target = made(tmp_path, sequence_by="at")
     write(target, FIRST, rows(("a", 1, 5), ("a", 2, 9), ("b", 1, None)), rows(("a", 3, 7), ("b", 2, 1)))
     assert content(target) == {"a": (2, 9), "b": (2, 1)}
 
 
 def test_a_late_row_does_not_replace_a_newer_one(tmp_path: Path) -> None:
-    target = made(tmp_path, latest_by="at")
+    target = made(tmp_path, sequence_by="at")
     write(target, FIRST, rows(("a", 1, 5), ("b", 1, None)))
     write(target, batch(1), rows(("a", 2, 4), ("b", 2, None)))
     assert content(target) == {"a": (1, 5), "b": (2, None)}
@@ -93,14 +93,14 @@ def test_a_late_row_does_not_replace_a_newer_one(tmp_path: Path) -> None:
 
 
 def test_of_equally_new_rows_the_last_counts(tmp_path: Path) -> None:
-    target = made(tmp_path, latest_by="at")
+    target = made(tmp_path, sequence_by="at")
     write(target, FIRST, rows(("a", 1, 5), ("a", 2, 5)))
     assert content(target) == {"a": (2, 5)}
 
 
 def test_two_rows_of_a_key_without_an_order_are_refused(tmp_path: Path) -> None:
     target = made(tmp_path)
-    with pytest.raises(RowInvalid, match=r"two rows of a batch have the key who='a'.*latest_by"):
+    with pytest.raises(RowInvalid, match=r"two rows of a batch have the key who='a'.*sequence_by"):
         write(target, FIRST, rows(("a", 1, 0), ("b", 1, 0)), rows(("a", 2, 0)))
     assert content(target) == {}
 

@@ -18,7 +18,7 @@ from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.progress import DEAD as OBSERVED_DEAD
 from pydanube.pipeline.progress import OBSERVED
 from pydanube.pipeline.spec_sinks import Sink, TopicSink
-from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, FileSource, RateSource, TopicSource
+from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, SKIP, FileSource, RateSource, TopicSource
 from pydanube.pipeline.transforms import apply, told
 from pydanube.spark.launch import activate
 
@@ -157,6 +157,8 @@ def _of_topic(
 
     reader: Any = spark.readStream if streaming else spark.read
     raw = reader.format("danube").options(**topic_options(flow, url, start, streaming=streaming)).load()
+    if found.tombstones == SKIP:
+        raw = raw.where(_has_payload(raw))
     time = f.coalesce(f.col("event_time"), f.col("timestamp"))
     if found.format == RAW:
         columns = [time.alias(name) if name == EVENT_TIME else f.col(name) for name in raw.columns]
@@ -181,6 +183,14 @@ def _of_topic(
     payload = f.coalesce(f.col("value_raw"), f.to_json("value").cast("binary"))
     parts = f.struct(*_ABOUT, payload.alias("value"), f.col("value_error").alias("error"))
     return _judged(raw.select(*columns, parts.alias(_PARTS)), flow, _PARTS)
+
+
+def _has_payload(raw: DataFrame) -> Column:
+    """A payload that could not be decoded is null too, but has an error."""
+    from pyspark.sql import functions as f
+
+    found = f.col("value").isNotNull()
+    return found | f.col("value_error").isNotNull() if "value_error" in raw.columns else found
 
 
 def _message_columns(found: TopicSource, names: set[str]) -> list[Column]:
@@ -324,7 +334,7 @@ def _needed(sink: Sink) -> list[tuple[str, str]]:
     found = [("partition_by", name) for name in getattr(sink, "partition_by", ())]
     if (upsert := getattr(sink, "upsert", None)) is not None:
         found += [("upsert.keys", name) for name in upsert.keys]
-        found += [("upsert.latest_by", upsert.latest_by)] if upsert.latest_by is not None else []
+        found += [("upsert.sequence_by", upsert.sequence_by)] if upsert.sequence_by is not None else []
     return found
 
 

@@ -39,7 +39,7 @@ _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 @dataclass(frozen=True, slots=True)
 class Upsert:
     keys: tuple[str, ...]
-    latest_by: str | None
+    sequence_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ Sink = Target | ConsoleSink
 
 
 def _upsert_spec(upsert: Upsert | None) -> dict[str, Any] | None:
-    return None if upsert is None else {"keys": list(upsert.keys), "latest_by": upsert.latest_by}
+    return None if upsert is None else {"keys": list(upsert.keys), "sequence_by": upsert.sequence_by}
 
 
 def parse_sinks(found: object, folder: str) -> tuple[Sink, ...]:
@@ -214,8 +214,8 @@ def _not_for(name: str, kind: str) -> str:
 def _upsert(section: Section) -> Upsert | None:
     if "upsert" not in section:
         return None
-    inner = Section(section.key("upsert"), section.raw("upsert"), ("keys", "latest_by"))
-    return Upsert(inner.names("keys", required=True), inner.maybe_text("latest_by"))
+    inner = Section(section.key("upsert"), section.raw("upsert"), ("keys", "sequence_by"))
+    return Upsert(inner.names("keys", required=True), inner.maybe_text("sequence_by"))
 
 
 def _topic(section: Section) -> TopicSink:

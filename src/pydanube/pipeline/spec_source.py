@@ -38,9 +38,11 @@ OF_TOPICS = (
     "schema",
     "attributes",
     "message",
+    "tombstones",
     "fail_on_data_loss",
     "objects_url",
 )
+KEEP, SKIP = "keep", "skip"
 OF_FILES = ("format", "schema", "options", "max_files")
 RECORDS_MAX = 1_000_000  # of one trigger, if nothing is said
 SCHEMA_FILE_BYTES_MAX = 512 * 1024
@@ -70,6 +72,7 @@ class TopicSource:
     expect: tuple[str, ...]
     attributes: bool
     message: str
+    tombstones: str  # messages without a payload: keep or skip
     fail_on_data_loss: bool
     objects_url: str | None
 
@@ -163,6 +166,7 @@ def _topic(section: Section, pipeline: str, mode: str, expect: tuple[str, ...]) 
         expect=expect,
         attributes=section.flag("attributes", False),
         message=section.one_of("message", (STRUCT, COLUMNS), STRUCT),
+        tombstones=section.one_of("tombstones", (KEEP, SKIP), KEEP),
         fail_on_data_loss=section.flag("fail_on_data_loss", True),
         objects_url=section.maybe_text("objects_url"),
     )

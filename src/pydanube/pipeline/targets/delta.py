@@ -62,7 +62,7 @@ class DeltaTarget:
     partition_by: tuple[str, ...] = ()
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
-    latest_by: str | None = None
+    sequence_by: str | None = None
 
     @property
     def label(self) -> str:
@@ -75,7 +75,7 @@ class DeltaTarget:
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         check_partition_columns(schema, self.partition_by)
         if self.keys:
-            check_upsert(schema, self.keys, self.latest_by)
+            check_upsert(schema, self.keys, self.sequence_by)
         delta_schema(schema)
         with self._typed():
             table = self._open()
@@ -180,8 +180,8 @@ class DeltaTarget:
         )
         self._check_nulls(never_null(table), files)
         if self.keys and not replace:
-            rows = newest_rows(self._staged(schema, files), self.keys, self.latest_by, self.label)
-            merge(table, rows, self.keys, self.latest_by, properties)
+            rows = newest_rows(self._staged(schema, files), self.keys, self.sequence_by, self.label)
+            merge(table, rows, self.keys, self.sequence_by, properties)
             return
         actions: list[Any] = [_add(file) for file in files]
         if self.keys:  # staged with all columns, in no partition

@@ -58,7 +58,7 @@ class IcebergTarget:
     partition_by: tuple[str, ...] = ()
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
-    latest_by: str | None = None
+    sequence_by: str | None = None
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> IcebergTarget:
@@ -101,7 +101,7 @@ class IcebergTarget:
             prepare_table(self.place, self._wanted(schema))
 
     def _wanted(self, schema: pa.Schema) -> Wanted:
-        return Wanted(schema, self.partition_by, self.merge_schema, self.keys, self.latest_by)
+        return Wanted(schema, self.partition_by, self.merge_schema, self.keys, self.sequence_by)
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> _Told:
         with self.place.told():
@@ -171,7 +171,7 @@ class IcebergTarget:
 
     def _change(self, table: Table, files: list[StagedFile], *, replace: bool) -> Change:
         if self.keys and files:
-            return upserted(table, files, self.keys, self.latest_by, self.label)
+            return upserted(table, files, self.keys, self.sequence_by, self.label)
         return Change(files, all_files(table) if replace else [])
 
 
@@ -265,11 +265,11 @@ def replace_source(mark: Mark) -> Mark:
 def _upsert(given: Any) -> tuple[tuple[str, ...], str | None]:
     if given is None:
         return (), None
-    _check(isinstance(given, dict) and not set(given) - {"keys", "latest_by"}, "upsert has keys and latest_by")
-    keys, latest_by = given.get("keys"), given.get("latest_by")
+    _check(isinstance(given, dict) and not set(given) - {"keys", "sequence_by"}, "upsert has keys and sequence_by")
+    keys, sequence_by = given.get("keys"), given.get("sequence_by")
     _check(_names(keys) and len(keys) > 0, "upsert: keys are one or more columns")
-    _check(latest_by is None or isinstance(latest_by, str), "upsert: latest_by is a column")
-    return tuple(keys), latest_by
+    _check(sequence_by is None or isinstance(sequence_by, str), "upsert: sequence_by is a column")
+    return tuple(keys), sequence_by
 
 
 def _names(value: Any) -> bool:

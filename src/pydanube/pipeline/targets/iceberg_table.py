@@ -220,13 +220,13 @@ class Wanted:
     partition_by: tuple[str, ...] = ()
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
-    latest_by: str | None = None
+    sequence_by: str | None = None
 
 
 def check_table(place: TablePlace, wanted: Wanted) -> bool:
     """Whether there is something to make: the table, or columns. Leaves nothing, not even a catalog's new file."""
     if wanted.keys:
-        check_upsert(wanted.rows, wanted.keys, wanted.latest_by)
+        check_upsert(wanted.rows, wanted.keys, wanted.sequence_by)
     table = _found(place)
     if table is None:
         new_table(wanted.rows, wanted.partition_by)

@@ -59,7 +59,7 @@ def all_files(table: Table) -> list[DataFile]:
 
 
 def upserted(
-    table: Table, files: Sequence[StagedFile], keys: Sequence[str], latest_by: str | None, label: str
+    table: Table, files: Sequence[StagedFile], keys: Sequence[str], sequence_by: str | None, label: str
 ) -> Change:
     """Raises `RowInvalid`, `TargetRefused`."""
     if sum(file.size for file in files) > BATCH_BYTES_MAX:
@@ -68,13 +68,13 @@ def upserted(
         )
     staged = pa.concat_tables([_read(table, file) for file in files])
     layout = Layout.of(table, staged.schema, label)
-    rows = newest_rows(staged.cast(layout.arrow), keys, latest_by, label)
-    columns = [*keys, *([latest_by] if latest_by else [])]
+    rows = newest_rows(staged.cast(layout.arrow), keys, sequence_by, label)
+    columns = [*keys, *([sequence_by] if sequence_by else [])]
     change = Change(list(files))
     try:
         kept = np.ones(len(rows), bool)
         for task in table.scan(row_filter=_around(rows, keys), selected_fields=tuple(columns)).plan_files():
-            gone, lost = matched(_scanned(table, task, columns), rows, keys, latest_by)
+            gone, lost = matched(_scanned(table, task, columns), rows, keys, sequence_by)
             kept[lost] = False
             if len(gone):
                 _rewrite(table, task, gone, label, change)
@@ -117,7 +117,7 @@ def _scanned(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Tab
     return scan.to_table([task]).select(list(columns))
 
 
-def matched(old: pa.Table, rows: pa.Table, keys: Sequence[str], latest_by: str | None) -> tuple[pa.Array, pa.Array]:
+def matched(old: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str | None) -> tuple[pa.Array, pa.Array]:
     """Numbers of old rows that give way, and of new ones that are older than what is there."""
     names = [f"key{number}" for number in range(len(keys))]
     sides = []
@@ -126,12 +126,12 @@ def matched(old: pa.Table, rows: pa.Table, keys: Sequence[str], latest_by: str |
             name: source.column(key).cast(rows.schema.field(key).type) for name, key in zip(names, keys, strict=True)
         }
         columns[side] = pa.array(np.arange(len(source)))
-        if latest_by is not None:
-            columns[f"{side} time"] = source.column(latest_by).cast(rows.schema.field(latest_by).type)
+        if sequence_by is not None:
+            columns[f"{side} time"] = source.column(sequence_by).cast(rows.schema.field(sequence_by).type)
         sides.append(pa.table(columns))
     pairs = sides[0].join(sides[1], names, join_type="inner")
     newer = pa.chunked_array([np.ones(len(pairs), bool)])
-    if latest_by is not None:
+    if sequence_by is not None:
         before, after = pairs.column("old time"), pairs.column("new time")
         newer = pc.or_kleene(pc.is_null(before), pc.fill_null(pc.greater_equal(after, before), False))
     gone, lost = pairs.filter(newer).column("old"), pairs.filter(pc.invert(newer)).column("new")

@@ -64,10 +64,10 @@ def target_of(spec: Spec) -> Target:
             from pydanube.pipeline.targets.delta import DeltaTarget
 
             _check_keys("a target delta", spec, ("kind", "uri", "partition_by", "merge_schema", "upsert"))
-            keys, latest_by = _upsert(spec.get("upsert"))
+            keys, sequence_by = _upsert(spec.get("upsert"))
             merge_schema = spec.get("merge_schema", False)
             _check(isinstance(merge_schema, bool), "merge_schema is true or false")
-            return DeltaTarget(_uri(spec), _partition_by(spec), merge_schema, keys, latest_by)
+            return DeltaTarget(_uri(spec), _partition_by(spec), merge_schema, keys, sequence_by)
         case "parquet":
             from pydanube.pipeline.targets.parquet import ParquetTarget
 
@@ -99,11 +99,11 @@ def target_of(spec: Spec) -> Target:
 def _upsert(given: Any) -> tuple[tuple[str, ...], str | None]:
     if given is None:
         return (), None
-    _check(isinstance(given, dict), "upsert has keys and latest_by")
-    _check_keys("upsert", given, ("keys", "latest_by"))
+    _check(isinstance(given, dict), "upsert has keys and sequence_by")
+    _check_keys("upsert", given, ("keys", "sequence_by"))
     keys = given.get("keys")
     _check(_texts(keys) and len(keys) > 0, "upsert: keys are one or more columns")
-    return tuple(keys), _text_or_none(given, "latest_by")
+    return tuple(keys), _text_or_none(given, "sequence_by")
 
 
 def _uri(spec: Spec) -> str:

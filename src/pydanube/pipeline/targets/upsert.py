@@ -14,9 +14,9 @@ from pydanube.base.errors import RowInvalid, SchemaMismatch
 _KEY_CHARACTERS_SHOWN = 100
 
 
-def check_upsert(schema: pa.Schema, keys: Sequence[str], latest_by: str | None) -> None:
+def check_upsert(schema: pa.Schema, keys: Sequence[str], sequence_by: str | None) -> None:
     """Raises `SchemaMismatch`."""
-    for name in (*keys, *([latest_by] if latest_by else [])):
+    for name in (*keys, *([sequence_by] if sequence_by else [])):
         if name not in schema.names:
             raise SchemaMismatch(f"upsert names {name[:100]}, and the rows have no such column")
         kind = schema.field(name).type
@@ -24,25 +24,28 @@ def check_upsert(schema: pa.Schema, keys: Sequence[str], latest_by: str | None) 
             raise SchemaMismatch(f"upsert: {name[:100]} is {kind}, which cannot be compared reliably: cast it")
 
 
-def newest_rows(rows: pa.Table, keys: Sequence[str], latest_by: str | None, label: str) -> pa.Table:
-    """One row for each key: of several the one with the greatest `latest_by`, of equal ones the last.
+def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, label: str) -> pa.Table:
+    """One row for each key: of several the one with the greatest `sequence_by`, of equal ones the last.
 
     Raises `RowInvalid` for a key that is null, and for a second row if nothing says which is newer.
     """
     for name in keys:
         if rows.column(name).null_count:
-            raise RowInvalid(f"{label}: a row has no {name}, which is a key of the upsert")
-    if latest_by is not None:
-        rows = rows.take(_oldest_first(rows.column(latest_by)))
+            raise RowInvalid(
+                f"{label}: a row has no {name}, which is a key of the upsert; a message without a payload "
+                "has none: `tombstones: skip` of the source leaves these out"
+            )
+    if sequence_by is not None:
+        rows = rows.take(_oldest_first(rows.column(sequence_by)))
     numbered = rows.select(list(keys)).append_column("_number", pa.array(np.arange(len(rows))))
     last = numbered.group_by(list(keys), use_threads=False).aggregate([("_number", "max"), ("_number", "count")])
-    if latest_by is None and len(last) < len(rows):
+    if sequence_by is None and len(last) < len(rows):
         twice = last.filter(pc.greater(last.column("_number_count"), 1)).select(list(keys))
         [first] = twice.slice(0, 1).to_pylist()
         shown = ", ".join(f"{name}={value!r}" for name, value in first.items())[:_KEY_CHARACTERS_SHOWN]
         raise RowInvalid(
             f"{label}: two rows of a batch have the key {shown}: aggregate or deduplicate them, or say with "
-            "latest_by which column tells the newer one"
+            "sequence_by which column tells the newer one"
         )
     return rows.take(last.column("_number_max")) if len(last) < len(rows) else rows
 
@@ -54,14 +57,14 @@ def _oldest_first(times: pa.ChunkedArray) -> pa.Array:
 
 
 def merge(
-    table: DeltaTable, rows: pa.Table, keys: Sequence[str], latest_by: str | None, properties: CommitProperties
+    table: DeltaTable, rows: pa.Table, keys: Sequence[str], sequence_by: str | None, properties: CommitProperties
 ) -> None:
-    """In one commit. A row of the table that is newer by `latest_by` stays."""
+    """In one commit. A row of the table that is newer by `sequence_by` stays."""
     same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in keys)
     values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
     newer = None
-    if latest_by is not None:
-        column = _quoted(latest_by)
+    if sequence_by is not None:
+        column = _quoted(sequence_by)
         newer = f"t.{column} IS NULL OR s.{column} >= t.{column}"
     (
         table.merge(rows, same, "s", "t", commit_properties=properties)
