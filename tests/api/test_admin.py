@@ -224,7 +224,7 @@ def test_options_of_a_running_subscription_change_and_survive_a_restart(tmp_path
         admin = await Client.connect(server.address)
         altered = await admin.ask("subscription.alter", **named, options={"dispatch": {"unacked_max": 4}})
         assert altered["options"]["dispatch"]["unacked_max"] == 4
-        assert altered["options"]["failure"]["poison"] == "block"
+        assert altered["options"]["failure"]["poison"] == "dead_letter"
 
     async def grown(server: Server) -> None:
         client = await Client.connect(server.address)
