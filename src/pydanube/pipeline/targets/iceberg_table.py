@@ -43,7 +43,6 @@ from pydanube.base.errors import (
     TargetFailed,
     TargetRefused,
 )
-from pydanube.base.limits import KIB
 from pydanube.base.redaction import is_secret
 from pydanube.pipeline.targets.folder import LocalFolder, Troubles
 from pydanube.pipeline.targets.iceberg_expiry import EXPIRY_PROPERTIES
@@ -57,7 +56,6 @@ FORMAT_VERSION_MAX = 2
 OWN_NAME = "default"  # of a catalog that is given by its type and place only
 _PROPERTIES = {  # of tables that are made here: they get a commit for each batch, for months
     "commit.manifest-merge.enabled": "true",
-    "commit.manifest.target-size-bytes": str(256 * KIB),  # what a merge writes again at most: some 1,400 files
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     **EXPIRY_PROPERTIES,
