@@ -46,10 +46,11 @@ def much(*pieces: bytes, size: int = BYTES) -> bytes:
 # -- native ------------------------------------------------------------------------------------------------------------
 
 
-def native(*frames: bytes) -> list[bytes]:
+def native(*frames: bytes, kind: str = "shared", **fields: object) -> list[bytes]:
     hello = b"".join([PREFACE, *Hello("hostile").encode()])
     opening = [Request(1, "open_producer", {"channel": 1, "topic": TOPIC})]
-    opening += [Request(2, "open_consumer", {"channel": 2, "topic": TOPIC, "subscription": "s", "type": "shared"})]
+    consumer = {"channel": 2, "topic": TOPIC, "subscription": "s", "type": kind, **fields}
+    opening += [Request(2, "open_consumer", consumer)]
     asked = b"".join(part for each in opening for part in each.encode())
     return [hello, asked, *frames]
 

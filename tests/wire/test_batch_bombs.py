@@ -8,11 +8,15 @@ from struct import pack
 import lz4.block
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pydanube.base.errors import BatchInvalid, BatchTooLarge
-from pydanube.base.limits import BATCH_RAW_BYTES_MAX, MIB
+from pydanube.base.limits import BATCH_RAW_BYTES_MAX, LZ4_FRONT_BYTES_MAX, MIB
 from pydanube.wire.batch import Batch, Codec, build
 from pydanube.wire.columns import Column, Kind
+from pydanube.wire.header import HEADER_BYTES
+from pydanube.wire.packing import unpack_front
 from wire.batches import NOW, forged
 
 PAYLOAD_ONLY = Kind.PLAIN << 2 * Column.PAYLOAD
@@ -173,8 +177,34 @@ def test_the_largest_payload_is_judged_by_the_offsets_alone(codec: Codec, payloa
     assert batch._packed is None, "nothing is kept"
 
 
-def test_of_a_zstd_bomb_only_the_offsets_are_unpacked() -> None:
-    batch = build([bytes(15 * MIB)], publish_time=NOW, codec=Codec.ZSTD)
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=40), st.sampled_from([b"ab" * 700, bytes(5000)])), max_size=99))
+def test_the_front_of_an_lz4_block_is_what_it_unpacks_to(payloads: list[bytes | None]) -> None:
+    batch = build([bytes(8000), *payloads], publish_time=NOW, codec=Codec.LZ4)
+    raw = batch.packed_section().buffer
+    packed = batch.content[HEADER_BYTES + batch.plain_bytes :][: batch.packed_bytes]
+    for size in (1, 7, LZ4_FRONT_BYTES_MAX // 2, LZ4_FRONT_BYTES_MAX):
+        assert unpack_front(packed, batch.codec, len(raw), size) == raw[:size]
+
+
+@given(st.binary(max_size=200))
+def test_the_front_of_what_is_not_lz4_is_refused_or_short_work(packed: bytes) -> None:
+    try:
+        front = unpack_front(packed, Codec.LZ4, 16 * MIB, LZ4_FRONT_BYTES_MAX)
+    except BatchInvalid:
+        return
+    assert len(front) == LZ4_FRONT_BYTES_MAX
+
+
+def test_a_large_lz4_batch_of_many_messages_is_not_unpacked_to_be_judged() -> None:
+    batch = build([b"x" * 1000] * 3000, publish_time=NOW, codec=Codec.LZ4)
+    assert batch.payloads_within(3 * MIB), "all of them together are smaller"
+    with pytest.raises(BatchTooLarge, match="or use zstd"):
+        batch.payloads_within(1000)
+
+
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4])
+def test_of_a_bomb_only_the_offsets_are_unpacked(codec: Codec) -> None:
+    batch = build([bytes(15 * MIB)], publish_time=NOW, codec=codec)
     tracemalloc.start()
     try:
         assert not batch.payloads_within(1 * MIB)

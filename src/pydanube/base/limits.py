@@ -211,6 +211,11 @@ FRAMES_AT_ONCE = 32  # of the native protocol, between two looks at the clock
 FRAMES_AT_ONCE_BYTES = 16 * KIB  # the same: a frame of acks that is larger takes a millisecond
 HTTP_CHUNKS_AT_ONCE = 256  # of a body, likewise
 GRPC_MESSAGES_AT_ONCE = 32  # of one stream, likewise
+DECODED_BYTES = 1 * MIB  # unpacked, of a batch whose messages are looked at on the loop; larger ones beside it
+DECODED_ATTRIBUTES_BYTES = 64 * KIB  # the same of its attributes: each of them becomes objects
+DECODED_MESSAGES = 4_096  # of such a batch, likewise
+LZ4_FRONT_BYTES_MAX = 4 * KIB  # unpacked in Python to look at sizes: at most a thousand steps, a millisecond
+LZ4_JUDGED_BYTES_MAX = 2 * MIB  # of an lz4 batch with more messages than fit there: it is unpacked as a whole
 
 # -- HTTP/2 ----------------------------------------------------------------------------------------------------------
 HTTP2_STREAMS_MAX = 1024  # open at once on one connection; each consumer of a client holds one

@@ -20,9 +20,9 @@ ADDED = (  # attributes; what is published again goes without them
 )
 
 
-def dead_letter_of(message: Batch, poisoned: Poisoned, topic: str, subscription: str) -> Batch:
-    """`message` is a batch of one. Payload, key, event time and schema are kept; the attributes are added to."""
-    [original] = message.messages()
+def dead_letter_of(batch: Batch, poisoned: Poisoned, topic: str, subscription: str) -> Batch:
+    """Of one message of the batch. Payload, key, event time and schema are kept; the attributes are added to."""
+    [original] = batch.slice(poisoned.offset - batch.base_offset, 1).messages()
     origin = {
         ORIGIN: topic,
         SUBSCRIBER: subscription,

@@ -9,9 +9,10 @@ from typing import NamedTuple, Protocol
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import DECODED_ATTRIBUTES_BYTES
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.ledger.state_records import SubscriptionKind
-from pydanube.wire.batch import Batch
+from pydanube.wire.batch import Batch, Codec
 
 PRODUCER_ATTRIBUTE = "x-danube-producer"  # name of the producer, where it has no number that the topic knows
 
@@ -33,10 +34,15 @@ class Delivery(NamedTuple):
 def keys_of(batch: Batch) -> list[bytes]:
     """By which Key-Shared goes: messages without a key keep the order of their producer."""
     nameless, keys = b"%d" % batch.producer_id, batch.keys()
-    if not batch.producer_id and batch.has_attributes and None in keys:
+    if not batch.producer_id and _may_name_producers(batch) and None in keys:
         names = _producers_of(batch)
         return [name or nameless if key is None else key for key, name in zip(keys, names, strict=True)]
     return [nameless if key is None else key for key in keys]
+
+
+def _may_name_producers(batch: Batch) -> bool:
+    """Names are attributes only in what the gRPC face publishes, which is not compressed and has few of them."""
+    return batch.has_attributes and batch.codec is Codec.NONE and batch.attributes_bytes <= DECODED_ATTRIBUTES_BYTES
 
 
 def _producers_of(batch: Batch) -> list[bytes]:

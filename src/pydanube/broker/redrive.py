@@ -18,6 +18,7 @@ from pydanube.base.names import parse_topic
 from pydanube.base.ranges import Ranges
 from pydanube.broker.dead_letter import ADDED, ORIGIN, REASON, SUBSCRIBER
 from pydanube.broker.directory import TopicRecord
+from pydanube.broker.heavy import taken_apart
 from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.sessions import Session
@@ -26,6 +27,7 @@ from pydanube.broker.topic import EARLIEST, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ledger.cursor import Cursor
 from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.ports.offload import Offload
 from pydanube.wire.batch import Batch, Message, build
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ async def redrive(service: Service, principal: Principal, opened: Opened, wanted
     end = min(topic.ledger.confirmed_end, cursor.ceiling)  # what fails again at once comes back behind it
     while wanted.limit is None or done.count < wanted.limit:
         generation = cursor.generation
-        letters, offset = await _next_letters(topic, cursor, wanted, offset, end, done)
+        letters, offset = await _next_letters(service.offload, topic, cursor, wanted, offset, end, done)
         if not letters:
             return
         groups = await _by_target(service, principal, letters, wanted.target)
@@ -98,7 +100,7 @@ async def redrive(service: Service, principal: Principal, opened: Opened, wanted
 
 
 async def _next_letters(
-    topic: Topic, cursor: Cursor, wanted: Wanted, offset: int, end: int, done: Redriven
+    offload: Offload, topic: Topic, cursor: Cursor, wanted: Wanted, offset: int, end: int, done: Redriven
 ) -> tuple[list[Message], int]:
     """Those that are not done, up to about a MiB or as many as fit an answer, and where the next may be.
 
@@ -110,19 +112,35 @@ async def _next_letters(
     while (offset := max(offset, cursor.above.next_missing(max(offset, cursor.floor)))) < end:
         for batch in await topic.ledger.read(offset):
             for first, last in cursor.pending(max(offset, batch.base_offset), min(batch.last_offset, end - 1)):
-                for letter in batch.slice(first - batch.base_offset, last - first + 1).messages():
-                    if not wanted.has(letter):
-                        continue
-                    if wanted.target is None and _origin(letter) is None:
-                        done.left += 1
-                        continue
-                    found.append(letter)
-                    size += len(letter.payload or b"")
-                    if len(found) == most or size >= READ_AHEAD_BYTES:
-                        return found, letter.offset + 1
+                room = most - len(found), READ_AHEAD_BYTES - size
+                letters, left = await taken_apart(offload, _letters_in, batch, first, last, wanted, *room)
+                found += letters
+                done.left += left
+                size += sum(len(letter.payload or b"") for letter in letters)
+                if len(found) == most or size >= READ_AHEAD_BYTES:
+                    return found, found[-1].offset + 1
             offset = max(offset, batch.last_offset + 1)
         await asyncio.sleep(0)  # the others of the loop first
     return found, offset
+
+
+def _letters_in(
+    batch: Batch, first: int, last: int, wanted: Wanted, most: int, bytes: int
+) -> tuple[list[Message], int]:
+    """Those with these offsets, up to as many or to about as many bytes; and how many stay for want of a target."""
+    found: list[Message] = []
+    left = 0
+    for letter in batch.slice(first - batch.base_offset, last - first + 1).messages():
+        if not wanted.has(letter):
+            continue
+        if wanted.target is None and _origin(letter) is None:
+            left += 1
+            continue
+        found.append(letter)
+        bytes -= len(letter.payload or b"")
+        if len(found) == most or bytes <= 0:
+            break
+    return found, left
 
 
 def _origin(letter: Message) -> str | None:
@@ -173,23 +191,27 @@ async def _publish(
     name = f"redrive-{sha256(f'{source} {offsets}'.encode()).hexdigest()[:32]}"
     topic = service.reliable(target)
     session = await topic.attach(name, fresh=True)  # whoever has it published no other letters under it
+    batch = await service.offload.run(_batch_of, letters, service.surroundings.clock.wall(), session.producer)
+    await target.publish(batch, session.epoch).confirmed
+    return topic, session
+
+
+def _batch_of(letters: list[Message], now: int, producer: int) -> Batch:
     own = [
         {name: text for name, text in (letter.attributes or {}).items() if name not in ADDED} or None
         for letter in letters
     ]
-    batch = build(
+    return build(
         [letter.payload for letter in letters],
-        publish_time=service.surroundings.clock.wall(),
+        publish_time=now,
         keys=[letter.key for letter in letters],
         event_times=[letter.event_time for letter in letters],
         attributes=own,
         schema_ids=[letter.schema_id for letter in letters],
         schema_versions=[letter.schema_version for letter in letters],
-        producer_id=session.producer,
+        producer_id=producer,
         first_sequence=0,
     )
-    await target.publish(batch, session.epoch).confirmed
-    return topic, session
 
 
 async def publish_dead_letter(service: Service, topic: str, message: Batch) -> None:

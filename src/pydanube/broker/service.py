@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pydanube.adapters.threads import ThreadOffload
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
     DanubeError,
@@ -63,6 +64,7 @@ from pydanube.ledger.dedup import Renewal
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
+from pydanube.ports.offload import Offload
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.cold import ColdReader, ColdTier
@@ -91,6 +93,7 @@ class Service:
         tier: ColdTier | None = None,
         space: Callable[[], Awaitable[Space]] | None = None,
         claim: Callable[[], Awaitable[None]] | None = None,
+        offload: Offload | None = None,
     ) -> None:
         self._directory = directory
         self.clock = clock
@@ -98,8 +101,10 @@ class Service:
         self.intake = Intake()
         self.room = room or Room()
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
+        self.offload = offload or ThreadOffload(1)
+        publish = partial(publish_dead_letter, self)
         self._around = Surroundings(
-            catalog, nodes, clock, randomness, cache or TailCache(), partial(publish_dead_letter, self), tier
+            catalog, nodes, clock, randomness, cache or TailCache(), publish, tier, self.offload
         )
         self._loop = asyncio.get_running_loop()
         self._opened: dict[TopicName, Opened] = {}

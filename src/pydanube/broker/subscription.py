@@ -41,7 +41,7 @@ ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
 CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 PUMP_BATCHES = 32  # in one turn of the loop
 _base_offset = attrgetter("base_offset")
-DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # message, why, subscription; done when it is durable
+DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # batch, which and why, subscription; until durable
 
 
 class SubscriptionHost:
@@ -479,8 +479,7 @@ class SubscriptionHost:
                 if batch.base_offset > poisoned.offset:
                     self._settle(generation, (poisoned.offset, poisoned.offset), Cause.UNUSED)
                     return  # it was only buffered, and is lost
-                message = batch.slice(poisoned.offset - batch.base_offset, 1)
-                await self._dead_letter(message, poisoned, self.known.name)
+                await self._dead_letter(batch, poisoned, self.known.name)
                 if not self._closed:  # once it is published only the record of it is tried again
                     self._settle(generation, (poisoned.offset, poisoned.offset), Cause.DEAD_LETTERED)
             elif not self._closed and generation == self.known.cursor.generation:

@@ -9,9 +9,10 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pydanube.adapters.threads import ThreadOffload
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import (
     ArgumentInvalid,
@@ -31,6 +32,7 @@ from pydanube.broker.backlog import Backlog, extents_of
 from pydanube.broker.dead_letter import dead_letter_of
 from pydanube.broker.delivery import Consumer, ConsumerSink, Timing
 from pydanube.broker.engines import engine_for
+from pydanube.broker.heavy import taken_apart
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.quotas import Extent, bytes_from
 from pydanube.broker.sessions import Session, Sessions
@@ -43,6 +45,7 @@ from pydanube.ledger.state_records import Cause, SubscriptionKind
 from pydanube.ledger.topic_state import Subscription, TopicState
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
+from pydanube.ports.offload import Offload
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.cold import ColdTier, tier_bounds
@@ -68,6 +71,7 @@ class Surroundings:
     cache: TailCache
     publish: PublishElsewhere  # where dead letters go
     tier: ColdTier | None = None  # where messages go that are sealed, if anywhere
+    offload: Offload = field(default_factory=lambda: ThreadOffload(1))
 
 
 class Receipt(NamedTuple):
@@ -483,11 +487,12 @@ class Topic:
     def _host(self, known: Subscription) -> SubscriptionHost:
         engine = engine_for(known.kind, SubscriptionOptions.decode(known.options))
 
-        async def dead_letter(message: Batch, poisoned: Poisoned, subscription: str) -> None:
+        async def dead_letter(batch: Batch, poisoned: Poisoned, subscription: str) -> None:
             target = engine.policy.dead_letter_topic
             if target is None:
                 raise PolicyInvalid(f"{subscription!r} has no dead letter topic any more")
-            await self._around.publish(target, dead_letter_of(message, poisoned, self.name, subscription))
+            letter = await taken_apart(self._around.offload, dead_letter_of, batch, poisoned, self.name, subscription)
+            await self._around.publish(target, letter)
 
         host = SubscriptionHost(known, engine, self.ledger, self._log, self._around.clock, dead_letter)
         host.set_rate(self.options.dispatch_messages_per_second, self.options.dispatch_bytes_per_second)

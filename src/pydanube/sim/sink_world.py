@@ -20,6 +20,7 @@ from pydanube.broker.service import Service
 from pydanube.ledger.sinks import Once, SinkKey
 from pydanube.sim.disk import SimDisk
 from pydanube.sim.faults import Troublemaker
+from pydanube.sim.offload import SimOffload
 from pydanube.sim.plan import Fault
 from pydanube.sim.randomness import SimRandomness
 from pydanube.sim.sink_clients import Clients, ProducerMemory
@@ -119,7 +120,17 @@ class SinkWorld(World):
         room = Room(self.plan.file_bytes, node.room, node.make_room)
         await room.start()
         cache = TailCache(self.loop.fork_random(f"cache/{machine.lives}").choice((2_000, 20_000, 1_000_000)))
-        service = Service(directory, storage.catalog, storage.nodes, machine.clock, randomness, cache=cache, room=room)
+        offload = SimOffload(self.loop, self.loop.fork_random(f"offload/{machine.lives}"))
+        service = Service(
+            directory,
+            storage.catalog,
+            storage.nodes,
+            machine.clock,
+            randomness,
+            cache=cache,
+            room=room,
+            offload=offload,
+        )
         service.sinks.staged_bytes_max = STAGED_BYTES_MAX
         service.sinks.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
         return service

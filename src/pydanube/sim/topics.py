@@ -29,6 +29,7 @@ from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.storage import StorageNodes
 from pydanube.sim.clock import EPOCH_SECONDS, SimClock
 from pydanube.sim.consumers import ConsumerClient, seek_now_and_then
+from pydanube.sim.offload import SimOffload
 from pydanube.sim.publishing import LEDGERS_LISTED
 from pydanube.sim.randomness import SimRandomness
 from pydanube.sim.tiering import KEEPS, cold_tier, read_through, tiering_of, truncate_now_and_then
@@ -156,6 +157,7 @@ class TopicBroker:
             self._cache,
             self._dead_letter,
             self._tier,
+            SimOffload(self.world.loop, self.world.loop.fork_random(f"offload/{self._name}/{name}")),
         )
         try:
             topic = await Topic.open(name, around, memory.options)

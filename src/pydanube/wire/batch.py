@@ -212,6 +212,13 @@ class Batch:
     def has_attributes(self) -> bool:
         return kind_of(self.columns, Column.ATTRIBUTES) != Kind.ABSENT
 
+    @property
+    def attributes_bytes(self) -> int:
+        """What its attributes take; of a compressed section no more is known than what all of it does."""
+        if not self.has_attributes:
+            return 0
+        return self.raw_bytes if self.codec != Codec.NONE else self.packed_section().entries_bytes
+
     def parts(self) -> tuple[bytes, bytes]:
         """Stamp and content, to be written one after the other without a copy."""
         return self.stamp, self.content

@@ -139,6 +139,12 @@ class Section:
             if kind:
                 self.fixed[column] = walk.fixed(kind, self.count, width)
 
+    @property
+    def entries_bytes(self) -> int:
+        """Of all attributes, with their offsets."""
+        entries = self.entries
+        return 0 if entries is None else entries.texts.data + entries.texts.data_bytes - entries.offsets
+
     def check(self) -> None:
         """Raises unless all offsets rise and all attribute texts are UTF-8. The answer is remembered."""
         if self.ordered:
@@ -153,11 +159,7 @@ class Section:
 
     def check_briefly(self) -> None:
         """As `check`, but attributes that would take long are left to whoever reads them."""
-        entries = self.entries
-        if (
-            entries is None
-            or entries.texts.data + entries.texts.data_bytes - entries.offsets <= ATTRIBUTES_CHECKED_BYTES_MAX
-        ):
+        if self.entries_bytes <= ATTRIBUTES_CHECKED_BYTES_MAX:
             self.check()
         elif self.variable is not None:
             self._check_offsets(self.variable.offsets, self.count)

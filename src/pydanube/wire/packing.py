@@ -5,12 +5,13 @@ from __future__ import annotations
 import lz4.block
 import zstandard
 
-from pydanube.base.errors import BatchInvalid
-from pydanube.base.limits import BATCH_RAW_BYTES_MAX
+from pydanube.base.errors import BatchInvalid, BatchTooLarge
+from pydanube.base.limits import BATCH_RAW_BYTES_MAX, LZ4_FRONT_BYTES_MAX, LZ4_JUDGED_BYTES_MAX
 from pydanube.wire.header import Codec
 
 ZSTD_LEVEL = 3
 FRAME_HEAD_BYTES_MAX = 18  # of a zstd frame: what `check_claims` looks at
+_LZ4_MATCH_BYTES_MIN = 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW_BYTES_MAX = 1 << BATCH_RAW_BYTES_MAX.bit_length()  # zstd's own windows are powers of two
 
@@ -49,8 +50,19 @@ def unpack(packed: bytes, codec: Codec, raw_bytes: int) -> bytes:
 
 
 def unpack_front(packed: bytes, codec: Codec, raw_bytes: int, size: int) -> bytes:
-    """The first `size` bytes of a section. No more is unpacked of zstd; lz4 knows no half."""
+    """The first `size` bytes of a section, without unpacking more than that takes.
+
+    The library cannot stop within an lz4 block: a short front is unpacked here, a long one with the whole block, which
+    is refused where that is large.
+    """
     if codec == Codec.LZ4:
+        if size <= LZ4_FRONT_BYTES_MAX:
+            return _lz4_front(packed, size)
+        if raw_bytes > LZ4_JUDGED_BYTES_MAX:
+            raise BatchTooLarge(
+                f"an lz4 batch of {raw_bytes} bytes has too many messages for the broker to look at their sizes; "
+                f"send at most {LZ4_JUDGED_BYTES_MAX} bytes at once, or use zstd"
+            )
         return unpack(packed, codec, raw_bytes)[:size]
     check_claims(packed, codec, raw_bytes)
     try:
@@ -60,6 +72,43 @@ def unpack_front(packed: bytes, codec: Codec, raw_bytes: int, size: int) -> byte
     if len(front) != size:
         raise BatchInvalid("a section does not unpack to the size its header says")
     return front
+
+
+def _lz4_front(packed: bytes, size: int) -> bytes:
+    """The first bytes of an lz4 block: literals, and copies of what came before, until there are enough."""
+    front, at = bytearray(), 0
+    try:
+        while len(front) < size:
+            token = packed[at]
+            length, at = _lz4_length(packed, at + 1, token >> 4)
+            front += packed[at : at + min(length, size)]
+            at += length
+            if len(front) >= size:
+                break
+            distance = packed[at] | packed[at + 1] << 8
+            length, at = _lz4_length(packed, at + 2, token & 15)
+            if not 0 < distance <= len(front):
+                raise BatchInvalid("a section is not lz4")
+            copied = bytes(front[-distance:])
+            length = min(length + _LZ4_MATCH_BYTES_MIN, size - len(front))
+            front += (copied * (length // distance + 1))[:length]
+    except IndexError:
+        raise BatchInvalid("a section is not lz4") from None
+    return bytes(front[:size])
+
+
+def _lz4_length(packed: bytes, at: int, length: int) -> tuple[int, int]:
+    """A length that begins with four bits and goes on in bytes while they are full, and where it ends.
+
+    Of one that is longer than any front no more is read than that.
+    """
+    if length == 15:
+        end = at
+        while packed[end] == 255 and 255 * (end - at) < LZ4_FRONT_BYTES_MAX:
+            end += 1
+        length += 255 * (end - at) + packed[end]
+        at = end + 1
+    return length, at
 
 
 def _unpack_lz4(packed: bytes, raw_bytes: int) -> bytes:

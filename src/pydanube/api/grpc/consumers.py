@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Future
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -41,6 +42,7 @@ from pydanube.base.names import parse_topic
 from pydanube.base.ranges import ranges_of
 from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.delivery import Delivery, Timing
+from pydanube.broker.heavy import is_heavy
 from pydanube.broker.holds import ANONYMOUS, AnySubscription, ConsumerHold
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
@@ -82,6 +84,8 @@ class GrpcConsumer:
         self._ahead = 0  # permits passed on, for which nothing came yet
         self._early = b""  # came before the stream was there; only of topics that would not send it again
         self._message_bytes = HTTP2_STREAM_QUEUE_BYTES_MAX // PERMITS_AT_FIRST
+        self._waiting: deque[Delivery] = deque()  # until what came before them was encoded beside the loop
+        self._encoding: Future[None] | None = None  # the task that works them off
 
     def begin(self, hold: ConsumerHold, broker_url: str) -> None:
         self.hold = hold
@@ -124,22 +128,49 @@ class GrpcConsumer:
     # -- the sink ------------------------------------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery) -> None:
-        batch, first, last, _, generation = delivery
-        call, hold = self.call, self.hold
-        self._ahead -= last - first + 1
-        if hold is None or len(self._early) >= HTTP2_STREAM_QUEUE_BYTES_MAX:
+        """At once, or in its order when what is heavy was encoded beside the loop."""
+        if self._encoding is None and not is_heavy(delivery.batch):
+            if self._may_send(delivery):
+                self._send(delivery, encoded(self._encoder, delivery))
             return
-        if self._failing and self._taken_back(hold, first):
-            self._top_up()
-            return
+        self._waiting.append(delivery)  # no more than there were permits: those come back when it is sent
+        if self._encoding is None:
+            self._encoding = asyncio.ensure_future(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        """Nobody else uses the encoder meanwhile."""
         try:
-            data = self._encoder.encode(batch, first, last)
-        except DanubeError as error:  # a native producer may send what only a reader finds to be no message
-            if isinstance(error, GrpcMessageTooLarge) and first < last:
+            while self._waiting and self.hold is not None:
+                delivery = self._waiting[0]
+                outcome = await self._service.offload.run(encoded, self._encoder, delivery)
+                if self._waiting and self._waiting[0] is delivery:  # else it was sought, or closed, or has left
+                    self._waiting.popleft()
+                    if self._may_send(delivery):
+                        self._send(delivery, outcome)
+        finally:
+            self._encoding = None
+
+    def _may_send(self, delivery: Delivery) -> bool:
+        """Else it was delivered in vain; where it matters the subscription knows."""
+        self._ahead -= delivery.last - delivery.first + 1
+        hold = self.hold
+        if hold is None or len(self._early) >= HTTP2_STREAM_QUEUE_BYTES_MAX:
+            return False
+        if self._failing and self._taken_back(hold, delivery.first):
+            self._top_up()
+            return False
+        return True
+
+    def _send(self, delivery: Delivery, data: bytes | DanubeError) -> None:
+        _, first, last, _, generation = delivery
+        call, hold = self.call, self.hold
+        assert hold is not None
+        if isinstance(data, DanubeError):  # a native producer may send what only a reader finds to be no message
+            if isinstance(data, GrpcMessageTooLarge) and first < last:
                 self._deliver_singly(delivery)
                 return
             self._failing = True
-            hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {error}")
+            hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {data}")
             self._top_up()
             return
         if generation and isinstance(hold.host, SubscriptionHost):
@@ -155,18 +186,31 @@ class GrpcConsumer:
     def _deliver_singly(self, delivery: Delivery) -> None:
         """One of them is too large, and only that one fails."""
         self._ahead += delivery.last - delivery.first + 1
-        for offset in range(delivery.first, delivery.last + 1):
-            self.deliver(delivery._replace(first=offset, last=offset))
+        singly = [delivery._replace(first=each, last=each) for each in range(delivery.first, delivery.last + 1)]
+        if self._encoding is not None:
+            self._waiting.extendleft(reversed(singly))
+            return
+        for each in singly:
+            self.deliver(each)
 
     def _taken_back(self, hold: ConsumerHold, offset: int) -> bool:
         """Where order is kept, what comes after a message that failed waits for it: also what is being handed out."""
         return isinstance(hold.host, SubscriptionHost) and hold.host.explain(offset).cause is not Cause.IN_FLIGHT
 
     def reset(self, generation: int) -> None:
-        """What was delivered cannot be called back here; its acks count only if it is in flight again (§14)."""
+        """What was sent cannot be called back here; its acks count only if it is in flight again (§14)."""
+        if self._waiting:  # nobody got these
+            self._ahead -= sum(map(_count, self._waiting))
+            self._waiting.clear()
+            self._top_up()
 
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Nor can what is to be delivered again."""
+        """Nor can what is to be delivered again, but what was not sent yet is not sent."""
+        before = list(self._waiting)
+        self._waiting = deque(piece for each in before for piece in _without(each, ranges))
+        if dropped := sum(map(_count, before)) - sum(map(_count, self._waiting)):
+            self._ahead -= dropped
+            self._top_up()
 
     def closed(self, error: DanubeError) -> None:
         """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again."""
@@ -191,6 +235,34 @@ class GrpcConsumer:
             more = most - self._ahead
             self._ahead += more
             hold.host.grant(hold.consumer.id, more)
+
+
+def _count(delivery: Delivery) -> int:
+    return delivery.last - delivery.first + 1
+
+
+def _without(delivery: Delivery, ranges: Sequence[tuple[int, int]]) -> list[Delivery]:
+    """What is left of it; itself, if none of the ranges concerns it."""
+    left = [delivery]
+    for first, last in ranges:
+        if first <= delivery.last and delivery.first <= last:
+            parts = [(each, *bounds) for each in left for bounds in _around(each, first, last)]
+            left = [each._replace(first=start, last=end) for each, start, end in parts if start <= end]
+    return left
+
+
+def _around(delivery: Delivery, first: int, last: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The part before a range and the part behind it; empty ones end before they start."""
+    before = (delivery.first, min(delivery.last, first - 1))
+    return before, (max(delivery.first, last + 1, before[1] + 1), delivery.last)
+
+
+def encoded(encoder: Encoder, delivery: Delivery) -> bytes | DanubeError:
+    """Its messages as they are sent, or why they cannot be."""
+    try:
+        return encoder.encode(delivery.batch, delivery.first, delivery.last)
+    except DanubeError as error:
+        return error
 
 
 class Acks:
@@ -229,6 +301,7 @@ class ConsumerService:
 
     def __init__(self, face: GrpcFace) -> None:
         self.consumers: dict[int, GrpcConsumer] = {}  # that are in their subscriptions
+        self.offload = face.service.offload
         # Of subscriptions that were sought: the generation, and the end of what was handed out in it.
         self.handed_out: WeakKeyDictionary[SubscriptionHost, tuple[int, int]] = WeakKeyDictionary()
         self._face = face

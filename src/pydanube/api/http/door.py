@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from pydanube.adapters.threads import ThreadOffload
 from pydanube.api.turns import Turns
 from pydanube.broker.holds import ANONYMOUS, Principal
 from pydanube.broker.intake import Account
 from pydanube.broker.service import Service
 from pydanube.ports.clock import Clock
-from pydanube.ports.offload import Offload
 from pydanube.wire.objects import Object
 
 
@@ -25,7 +23,6 @@ class Door:
     config: Callable[[], Object]  # what is in force
     metrics: Callable[[], Awaitable[bytes]]
     turns: Turns = field(default_factory=Turns)
-    offload: Offload = field(default_factory=lambda: ThreadOffload(1))
     principal: Principal = ANONYMOUS
     account: Account = field(init=False)  # of what is published over HTTP: all of it together is one publisher
     turn: int = 0  # requests with messages that have no key, so far: each goes to the next partition

@@ -185,7 +185,7 @@ async def _shown_of(door: Door, batch: Batch, first: int, count: int, most: int)
     What is compressed is unpacked beside the loop: a few hundred bytes may become 16 MiB.
     """
     if batch.codec is not Codec.NONE:
-        return await door.offload.run(_show, batch, first, count, most)
+        return await door.service.offload.run(_show, batch, first, count, most)
     await asyncio.sleep(0)  # many small batches are much, too
     return _show(batch, first, count, most)
 
