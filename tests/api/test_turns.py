@@ -424,3 +424,24 @@ def test_a_request_that_is_given_up_while_it_waits_lets_the_others_begin() -> No
         assert [task.cancelled() for task in tasks] == [5 <= at < 15 for at in range(20)]
 
     asyncio.run(story())
+
+
+def test_nobody_overtakes_a_request_that_may_begin() -> None:
+    """Also not one that comes between the moment the others are woken and the moment they go on."""
+
+    async def main() -> list[int]:
+        turns, began = Turns(), list[int]()
+
+        async def request(number: int) -> None:
+            await turns.begin()
+            began.append(number)
+
+        tasks = []
+        for number in range(200):
+            tasks.append(asyncio.create_task(request(number)))
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        return began
+
+    assert asyncio.run(main()) == list(range(200))

@@ -138,3 +138,49 @@ def test_who_has_left_while_the_state_log_was_broken_goes_later(world: TopicWorl
         assert topic.state.producers.find("producer-1") is None
 
     world.run(main())
+
+
+def test_one_that_came_back_before_its_old_connection_was_missed_stays(world: TopicWorld) -> None:
+    """The answer to its renewal was lost, so it asked again over a new connection, and got the same epoch."""
+
+    async def main() -> None:
+        topic = await world.open()
+        first = await visit(topic, "producer-1")
+        renewal = Renewal(first.epoch, first.epoch + 5)
+        holds = []
+        for _ in range(2):
+            holds.append(await topic.attach("producer-1", temporary=True, renewal=renewal))
+            topic.sessions.hold(holds[-1])
+        topic.sessions.let_go(first)
+        topic.sessions.let_go(holds[0])
+        await tick(topic)
+        await asyncio.sleep(2 * PRODUCER_AWAY_SECONDS)
+        await tick(topic)
+        assert topic.state.producers.find("producer-1") is not None
+        topic.sessions.let_go(holds[1])
+        await tick(topic)
+        await asyncio.sleep(2 * PRODUCER_AWAY_SECONDS)
+        await tick(topic)
+        assert topic.state.producers.find("producer-1") is None
+
+    world.run(main())
+
+
+def test_a_name_that_an_application_uses_is_never_temporary_again(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        await visit(topic, "import")
+        named = await topic.attach("import")
+        assert not topic.state.producers.get(named.producer).temporary
+        again = await topic.attach("import", temporary=True)
+        assert not topic.state.producers.get(again.producer).temporary
+
+    async def second_life() -> None:
+        topic = await world.open()
+        known = topic.state.producers.find("import")
+        assert known is not None
+        assert not known.temporary
+
+    world.run(main())
+    world.cut()
+    world.run(second_life())

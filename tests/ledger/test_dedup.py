@@ -371,14 +371,23 @@ def crowded(monkeypatch: pytest.MonkeyPatch, *, temporary: bool) -> ProducerTabl
     return table
 
 
-def test_producers_without_a_name_of_their_own_go_first_when_room_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_without_a_name_of_their_own_make_room_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     table = crowded(monkeypatch, temporary=True)
-    released, attached = table.decide_attach("import", 10, held=(1, 3))
-    assert (released, attached) == (ProducersReleased((2, 4)), ProducerAttached(5, "import", 1, 10))
+    released, attached = table.decide_attach("p9", 10, temporary=True, held=(1, 3))
+    assert (released, attached) == (ProducersReleased((2, 4)), ProducerAttached(5, "p9", 1, 10, False, True))
     for record in (released, attached):
         table.replay(record)
     assert table.decide(5, 1, 0, 1) == FRESH, "nobody who may come back was forgotten"
-    assert [*table.temporary] == [1, 3]
+    assert [*table.temporary] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("temporary", [True, False])
+def test_names_and_producers_without_one_do_not_keep_each_other_out(
+    monkeypatch: pytest.MonkeyPatch, temporary: bool
+) -> None:
+    table = crowded(monkeypatch, temporary=temporary)
+    [attached] = table.decide_attach("another", 10, temporary=not temporary, held=(1, 2, 3, 4))
+    assert attached == ProducerAttached(5, "another", 1, 10, False, not temporary)
 
 
 def test_names_in_use_are_never_forgotten_and_the_refusal_does_not_promise_that_trying_again_helps(
@@ -395,7 +404,7 @@ def test_names_in_use_are_never_forgotten_and_the_refusal_does_not_promise_that_
 def test_temporary_producers_that_are_connected_are_never_released_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     table = crowded(monkeypatch, temporary=True)
     with pytest.raises(TooManyProducers):
-        table.decide_attach("one more", 8 * DAY, held=(1, 2, 3, 4))
+        table.decide_attach("one more", 8 * DAY, temporary=True, held=(1, 2, 3, 4))
 
 
 def test_after_some_were_forgotten_a_name_that_starts_afresh_and_a_temporary_one_are_taken(

@@ -26,6 +26,7 @@ class Turns:
         self.now = (SystemClock() if clock is None else clock).monotonic
         self._behind: deque[Callable[[float], None]] = deque()  # take turns
         self._to_begin: deque[Future[None]] = deque()
+        self._waking = 0  # those that may begin, and have not gone on yet: nobody overtakes them
         self._begun = 0  # requests, in this turn of the loop
         self._may_begin = REQUESTS_BEGUN_PER_TURN  # fewer after turns that were long
         self._looked = 0.0  # when the last turn began
@@ -42,14 +43,18 @@ class Turns:
 
     async def begin(self) -> None:
         """Waits until a request may begin that may take a while: in one turn of the loop few of them do, in order."""
-        if self._begun < self._may_begin and not self._to_begin:
+        if self._begun < self._may_begin and not self._to_begin and not self._waking:
             self._begun += 1
             self._schedule()
             return
         turn: Future[None] = self._loop().create_future()
         self._to_begin.append(turn)
         self._schedule()
-        await turn
+        try:
+            await turn
+        finally:
+            if not turn.cancelled():
+                self._waking -= 1
 
     def _loop(self) -> AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -73,6 +78,7 @@ class Turns:
             if not turn.done():  # else whoever asked is gone
                 turn.set_result(None)
                 self._begun += 1
+                self._waking += 1
         try:
             for _ in range(len(self._behind)):
                 self._behind.popleft()(end)

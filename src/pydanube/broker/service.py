@@ -377,6 +377,7 @@ class Service:
             session = await opened.topic.attach(name, fresh=fresh, temporary=temporary, renewal=renewal)
             opened.check_producers(exclusive=exclusive)  # others may have been quicker
             opened.topic.sessions.hold(session)
+            temporary = opened.topic.state.producers.get(session.producer).temporary  # whatever the caller says
         self._numbers += 1
         producer = Producer(self._numbers, opened, session, reliable, ended, temporary)
         opened.producers[self._numbers] = producer

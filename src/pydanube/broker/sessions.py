@@ -24,7 +24,7 @@ class Sessions:
     """Of one topic. Time is handed in, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._held: dict[int, int] = {}  # the epoch of each producer that is connected
+        self._held: dict[int, tuple[int, int]] = {}  # of each producer that is connected: its epoch, and how often
         self._away: dict[int, float] = {}  # temporary ones that are not, and since when that is known
         self._left: dict[int, int] = {}  # that need not be remembered any more, and their epochs
 
@@ -32,12 +32,18 @@ class Sessions:
         return producer in self._held
 
     def hold(self, session: Session) -> None:
-        self._held[session.producer] = session.epoch
+        epoch, times = self._held.get(session.producer, (session.epoch, 0))
+        self._held[session.producer] = session.epoch, times + 1 if epoch == session.epoch else 1
         self._away.pop(session.producer, None)
 
     def let_go(self, session: Session) -> None:
-        """Its connection is lost: it may come back."""
-        if self._held.get(session.producer) == session.epoch:
+        """Its connection is lost: it may come back. It may have come back already, under the same epoch: one that lost
+        the answer to a renewal asks again over another connection.
+        """
+        epoch, times = self._held.get(session.producer, (0, 0))
+        if epoch == session.epoch and times > 1:
+            self._held[session.producer] = epoch, times - 1
+        elif epoch == session.epoch:
             del self._held[session.producer]
 
     def release(self, session: Session) -> None:

@@ -58,11 +58,17 @@ class Upkeep:
         for name in self._idle.due(topic.subscriptions.values(), monotonic):
             await self._drop_idle(name)
         try:
-            topic.release_producers(clock.monotonic())
             await topic.backlog.tick(wall, clock_trusted=trusted)
+        except DanubeError as error:
+            log.warning("%s: what is beyond the backlog's limits stays for now: %s", topic.name, error)
+        try:  # on its own: it needs no state log, and on a full disk it is what makes room for one
             await topic.trim(wall, clock_trusted=trusted)
         except DanubeError as error:
             log.warning("%s: what is old stays until the next time: %s", topic.name, error)
+        try:
+            topic.release_producers(clock.monotonic())
+        except DanubeError as error:
+            log.warning("%s: producers that left are remembered for now: %s", topic.name, error)
 
     def _roll(self, wall: int, trusted: bool) -> None:
         topic, retention = self._topic, self._topic.options.retention

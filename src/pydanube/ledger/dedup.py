@@ -215,11 +215,12 @@ class ProducerTable:
                 if renewal.held < known.epoch:
                     raise ProducerFenced(f"{name!r} is attached with epoch {known.epoch}, after {renewal.held}")
                 epoch = renewal.wanted
-            return [ProducerAttached(known.id, name, epoch, max(now, known.used), fresh, known.temporary)]
+            stays = known.temporary and temporary  # what an application calls by its name is remembered as such
+            return [ProducerAttached(known.id, name, epoch, max(now, known.used), fresh, stays)]
         name_bytes(name)
         records: list[ProducerAttached | ProducersForgotten | ProducersReleased] = []
-        if len(self._producers) >= PRODUCERS_MAX:
-            records.append(self._make_room(now, held))
+        if (len(self.temporary) if temporary else len(self._producers) - len(self.temporary)) >= PRODUCERS_MAX:
+            records.append(self._temporary_room(held) if temporary else ProducersForgotten(self._longest_idle(now)))
         return [*records, ProducerAttached(self.made + 1, name, 1, max(now, 0), fresh, temporary)]
 
     def decide_release(self, producers: Iterable[int]) -> list[ProducersReleased]:
@@ -298,6 +299,9 @@ class ProducerTable:
         known.epoch, known.used = record.epoch, max(known.used, record.time)
         if record.fresh:
             known.doubtful = False
+        if not record.temporary:
+            known.temporary = False
+            self.temporary.pop(known.id, None)
 
     def _insert(self, producer: Producer) -> None:
         if producer.id in self._producers or producer.name in self._names:
@@ -306,12 +310,12 @@ class ProducerTable:
         if producer.temporary:
             self.temporary[producer.id] = producer
 
-    def _make_room(self, now: int, held: Container[int]) -> ProducersForgotten | ProducersReleased:
-        """Temporary ones that nobody holds go first, then named ones that nobody has used for long."""
+    def _temporary_room(self, held: Container[int]) -> ProducersReleased:
+        """Those that nobody holds go, the longest unused first. Names that applications gave keep nobody out."""
         away = sorted((known.used, known.id) for known in self.temporary.values() if known.id not in held)
-        if away:
-            return ProducersReleased(tuple(producer for _, producer in away[:PRODUCERS_FORGOTTEN_MAX]))
-        return ProducersForgotten(self._longest_idle(now))
+        if not away:
+            raise TooManyProducers(f"the topic has {len(self.temporary)} connected producers without a name")
+        return ProducersReleased(tuple(producer for _, producer in away[:PRODUCERS_FORGOTTEN_MAX]))
 
     def _longest_idle(self, now: int) -> tuple[int, ...]:
         before = now - PRODUCER_IDLE_SECONDS * _SECOND
@@ -319,7 +323,6 @@ class ProducerTable:
         idle = sorted((known.used, known.id) for known in named if known.used < before)
         if not idle:
             days = PRODUCER_IDLE_SECONDS // (24 * 3600)
-            raise TooManyProducers(
-                f"the topic has {len(self._producers)} producers, connected or with names used in the last {days} days"
-            )
+            names = len(self._producers) - len(self.temporary)
+            raise TooManyProducers(f"the topic has {names} producer names used in the last {days} days")
         return tuple(producer for _, producer in idle[:PRODUCERS_FORGOTTEN_MAX])
