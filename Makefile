@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv lock clean
+.PHONY: help run demo sim-demo quick test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -34,6 +34,9 @@ demo: $(SPARK) ## run a broker, orders, a Spark pipeline to a Delta table, and p
 
 sim-demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and what was promised
 	$(BIN)/python -m pydanube.sim demo
+
+quick: $(DEV) ## run the tests that need no process, server or Spark and are short
+	$(BIN)/python -m pytest -q -n auto --quick
 
 test: $(SPARK) ## run the whole test suite
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder

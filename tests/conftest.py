@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["servers.fixtures"]
+pytest_plugins = ["servers.fixtures", "quick"]
 
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.register_profile("repeat", deadline=None, print_blob=True, derandomize=True)
