@@ -67,3 +67,26 @@ def test_whatever_is_given_is_taken_or_refused_as_a_policy(found: dict[str, Any]
     except PolicyInvalid:
         return
     assert SubscriptionOptions.decode(options.encode()) == options
+
+
+@pytest.mark.parametrize(
+    "given_options",
+    [
+        {"idle_seconds": 60},
+        {"failure": {"max_redelivery_count": 3}},
+        {"failure": {"ack_timeout": 30_000_000}},
+        {"failure": {"ack_timeout": None}},
+        {"failure": {"poison": "block"}},
+        {"failure": {"poison": "dead_letter", "dead_letter_topic": "/default/dead"}},
+        {"dispatch": {"unacked_max": 10}},
+    ],
+)
+def test_what_nobody_chose_is_not_taken_as_chosen_however_often_it_is_stored(given_options: dict[str, Any]) -> None:
+    options = SubscriptionOptions.from_json(given_options)
+    again = SubscriptionOptions.decode(options.encode())
+    spread = SubscriptionOptions.from_json(options.stored())
+    failure = given_options.get("failure", {})
+    for found in (options, again, spread):
+        assert found == options
+        assert found.timeout_chosen == ("ack_timeout" in failure)
+        assert found.poison_chosen == ("poison" in failure)

@@ -225,3 +225,30 @@ def test_a_topic_without_partitions_writes_nothing_more_than_its_own_record() ->
 
 
 LEDGER_REVISIONS = 2  # the state's stream and its first ledger
+
+
+@pytest.mark.parametrize("partitioned", [0, 3])
+def test_a_shared_subscription_made_with_other_options_has_dead_letters_as_any(partitioned: int) -> None:
+    async def work(service: Service) -> None:
+        await service.create_topic(ANONYMOUS, TOPIC, partitions=partitioned)
+        await subscribe(service)
+        for topic in await partitions(service):
+            options = SubscriptionOptions.decode(topic.subscriptions["audit"].known.options)
+            assert options.failure.dead_letter_topic == f"{TOPIC}-audit-dlq"
+            assert not options.timeout_chosen
+
+    ServiceWorld().run(work)
+
+
+def test_a_new_partition_has_the_dead_letters_of_the_others_though_options_were_set_before() -> None:
+    async def work(service: Service) -> None:
+        await service.create_topic(ANONYMOUS, TOPIC, partitions=1)
+        await service.pending.change(TOPIC, "audit", {"failure": {"max_redelivery_count": 2}})
+        options = service.pending.get(TOPIC, "audit")
+        await service.admin.subscribe(ANONYMOUS, TOPIC, "audit", SHARED, options=options)
+        await service.alter_topic(ANONYMOUS, TOPIC, partitions=2, policies={})
+        first, second = [topic.subscriptions["audit"].known.options for topic in await partitions(service)]
+        assert first == second
+        assert SubscriptionOptions.decode(second).failure.dead_letter_topic == f"{TOPIC}-audit-dlq"
+
+    ServiceWorld().run(work)

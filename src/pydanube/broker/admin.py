@@ -168,7 +168,7 @@ class Admin:
             "subscription": subscription,
             "kind": kind.name,
             "start": start,
-            "options": None if options is None else options.to_json(),
+            "options": None if options is None else options.stored(),
         }
         await self._service.spreading.change(places[0].record, "subscribe", fields)
 

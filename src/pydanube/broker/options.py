@@ -65,13 +65,26 @@ class SubscriptionOptions:
             raise PolicyInvalid(f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}")
 
     def encode(self) -> bytes:
+        return json.dumps(self.stored(), separators=(",", ":")).encode()
+
+    def stored(self) -> dict[str, Any]:
+        """As `changed` takes them, without the timeout and the poison policy unless somebody chose them.
+
+        Wherever options are written to be made into a subscription later, it is these: others would be taken as chosen.
+        """
         stored = self.to_json()
         if not self.timeout_chosen and self.failure.ack_timeout == ACK_TIMEOUT_DEFAULT:
             del stored["failure"]["ack_timeout"]
-        return json.dumps(stored, separators=(",", ":")).encode()
+        if not self._poison_chosen:
+            del stored["failure"]["poison"], stored["failure"]["dead_letter_topic"]
+        return stored
+
+    @property
+    def _poison_chosen(self) -> bool:
+        return self.poison_chosen or self.failure.poison is not PoisonPolicy.BLOCK
 
     def to_json(self) -> dict[str, Any]:
-        """All that hold, as `from_json` takes them."""
+        """All that hold, for people and programs to see."""
         held = {name: value for name, value in asdict(self).items() if name in OPTIONS and value is not None}
         plain: dict[str, Any] = json.loads(json.dumps(held, default=_plain))
         return plain
@@ -97,7 +110,7 @@ class SubscriptionOptions:
 
     def resolved(self, kind: SubscriptionKind, topic: TopicName, name: str) -> SubscriptionOptions:
         """As a new subscription of a reliable topic has them: where order does not matter, poison stops nothing."""
-        if kind is not SubscriptionKind.SHARED or self.poison_chosen:
+        if kind is not SubscriptionKind.SHARED or self._poison_chosen:
             return self
         letters = replace(
             self.failure, poison=PoisonPolicy.DEAD_LETTER, dead_letter_topic=dead_letter_topic(topic, name)

@@ -175,8 +175,10 @@ async def _grow(service: Service, places: Sequence[Opened], fields: Fields) -> N
     for opened in places[fields["from"] :]:
         for host in list(known.values()):
             set_last = service.pending.find(str(opened.name), host.known.name)  # for all partitions
-            options = set_last or SubscriptionOptions.decode(host.known.options)
-            await service.reliable(opened).subscribe(host.known.name, host.known.kind, start=EARLIEST, options=options)
+            options: SubscriptionOptions | None = set_last or SubscriptionOptions.decode(host.known.options)
+            name, kind = host.known.name, host.known.kind
+            options = opened.options_for(name, kind, options)
+            await service.reliable(opened).subscribe(name, kind, start=EARLIEST, options=options)
 
 
 async def _subscribe(service: Service, places: Sequence[Opened], fields: Fields) -> None:
