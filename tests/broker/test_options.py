@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.base.errors import PolicyInvalid
-from pydanube.broker.options import SubscriptionOptions
+from pydanube.base.limits import TOPIC_NAME_CHARACTERS_MAX
+from pydanube.base.names import parse_topic
+from pydanube.broker.options import SubscriptionOptions, dead_letter_topic
 from pydanube.dispatch.policy import PoisonPolicy
 
 
@@ -90,3 +92,13 @@ def test_what_nobody_chose_is_not_taken_as_chosen_however_often_it_is_stored(giv
         assert found == options
         assert found.timeout_chosen == ("ack_timeout" in failure)
         assert found.poison_chosen == ("poison" in failure)
+
+
+def test_dead_letter_topics_of_long_names_differ_and_are_never_the_topic_itself() -> None:
+    for characters in range(200, 247):
+        topic = parse_topic("/default/" + "a" * characters)
+        names = [dead_letter_topic(topic, name) for name in ("billing", "billinh", "audit" * 20, "audit" * 20 + "s")]
+        assert len(set(names)) == len(names)
+        for name in names:
+            assert len(name) <= TOPIC_NAME_CHARACTERS_MAX
+            assert dead_letter_topic(parse_topic(name), "billing") != name

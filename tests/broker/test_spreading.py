@@ -237,7 +237,9 @@ def test_a_shared_subscription_made_with_other_options_has_dead_letters_as_any(p
             assert options.failure.dead_letter_topic == f"{TOPIC}-audit-dlq"
             assert not options.timeout_chosen
 
-    ServiceWorld().run(work)
+    world = ServiceWorld()
+    world.run(work)
+    world.end()
 
 
 def test_a_new_partition_has_the_dead_letters_of_the_others_though_options_were_set_before() -> None:
@@ -251,4 +253,6 @@ def test_a_new_partition_has_the_dead_letters_of_the_others_though_options_were_
         assert first == second
         assert SubscriptionOptions.decode(second).failure.dead_letter_topic == f"{TOPIC}-audit-dlq"
 
-    ServiceWorld().run(work)
+    world = ServiceWorld()
+    world.run(work)
+    world.end()

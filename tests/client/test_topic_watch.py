@@ -100,3 +100,56 @@ def test_a_topic_that_is_made_again_is_joined_again(tmp_path: Path) -> None:
                 await until(lambda: not consumer.partitions)
 
     with_client(tmp_path, run)
+
+
+def test_a_topic_that_cannot_be_joined_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = ["/default/orders-1"]
+    topic = Client.topic
+
+    async def asked_for(self: Client, name: str, **how: Any) -> Any:
+        if name in refused:
+            raise pydanube.errors.ConsumerLimitReached(f"{name} is full")
+        return await topic(self, name, **how)
+
+    monkeypatch.setattr(Client, "topic", asked_for)
+
+    async def run(client: Client) -> None:
+        async with client.consumer(pattern=PATTERN, subscription="s") as consumer:
+            await client.admin.create_topic("/default/orders-1")
+            await client.admin.create_topic("/default/orders-2")
+            await until(lambda: topics_of(consumer) == ["/default/orders-2"])
+            refused.clear()
+            await until(lambda: topics_of(consumer) == ["/default/orders-1", "/default/orders-2"])
+
+    with_client(tmp_path, run)
+
+
+def test_a_new_topic_that_keeps_nothing_is_joined_where_it_stands(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.consumer(pattern=PATTERN, subscription="s") as consumer:
+            await client.admin.create_topic("/default/orders-1", reliable=False)
+            await client.admin.create_topic("/default/orders-2")
+            await until(lambda: topics_of(consumer) == ["/default/orders-1", "/default/orders-2"])
+
+    with_client(tmp_path, run)
+
+
+def test_a_pattern_passes_over_the_dead_letters_of_its_consumers(tmp_path: Path) -> None:
+    options = {"failure": {"max_redelivery_count": 0, "base_delay": 1000, "max_delay": 1000}}
+
+    async def run(client: Client) -> None:
+        await client.admin.create_topic("/default/orders-1")
+        async with (
+            client.consumer(pattern=PATTERN, subscription="s", type="shared", options=options) as consumer,
+            client.producer("/default/orders-1") as producer,
+        ):
+            await producer.send(b"poison")
+            consumer.nack(await consumer.receive(5))
+            letters = "/default/orders-1-s-dlq"
+            async with client.consumer(pattern=letters, subscription="inspector", start="earliest") as inspector:
+                assert (await inspector.receive(5)).value == b"poison"
+            await client.admin.create_topic("/default/orders-2")
+            await until(lambda: "/default/orders-2" in topics_of(consumer))
+            assert topics_of(consumer) == ["/default/orders-1", "/default/orders-2"]
+
+    with_client(tmp_path, run)

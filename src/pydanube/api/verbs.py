@@ -65,6 +65,7 @@ def _described(record: TopicRecord) -> Object:
         "durability": record.durability.value if record.reliable else "none",
         "policies": record.policies.to_json(),
         "key_hash": record.key_hash.value,
+        "dead_letters": record.dead_letters,
     }
 
 

@@ -54,6 +54,7 @@ class TopicRecord:
     durability: Durability = Durability.FSYNC
     policies: Policies = field(default_factory=Policies)
     key_hash: KeyHash = KeyHash.FNV1A64
+    dead_letters: bool = False  # the broker made it for them: patterns pass over it, and it has none of its own
 
     def partition_of(self, key: bytes) -> TopicName:
         """Where messages with the key go; the topic has partitions."""
@@ -85,6 +86,8 @@ class TopicRecord:
             "policies": self.policies.to_json(),
             "key_hash": self.key_hash.value,
         }
+        if self.dead_letters:
+            record["dead_letters"] = True
         return json.dumps(record, separators=(",", ":")).encode()
 
     @classmethod
@@ -93,7 +96,16 @@ class TopicRecord:
         durability = Durability(record["durability"])
         policies = Policies(**record["policies"])
         key_hash = KeyHash(record.get("key_hash", KeyHash.CRC32C.value))
-        return cls(name, record["id"], record["reliable"], record["partitions"], durability, policies, key_hash)
+        return cls(
+            name,
+            record["id"],
+            record["reliable"],
+            record["partitions"],
+            durability,
+            policies,
+            key_hash,
+            record.get("dead_letters", False),
+        )
 
 
 class Directory:
@@ -198,6 +210,7 @@ class Directory:
         partitions: int = 0,
         durability: Durability = Durability.FSYNC,
         policies: Mapping[str, Any] | None = None,
+        dead_letters: bool = False,
     ) -> TopicRecord:
         """A topic of that very name; whoever loses a race hears that it exists."""
         if name.partition is not None:
@@ -208,7 +221,7 @@ class Directory:
         own = Policies().changed(policies or {})
         own.check_topic(name, reliable=reliable)
         number = await self._new_id()
-        record = TopicRecord(name, number, reliable, partitions, durability, own)
+        record = TopicRecord(name, number, reliable, partitions, durability, own, dead_letters=dead_letters)
         while True:
             if self._store.get(key) is not None:
                 raise TopicExists(f"the topic {name} exists")

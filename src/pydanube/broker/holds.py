@@ -191,11 +191,11 @@ class Opened:
         self, subscription: str, kind: SubscriptionKind, options: SubscriptionOptions | None
     ) -> SubscriptionOptions | None:
         """What a new subscription is made with, if it is asked for with these."""
+        if isinstance(self.topic, Topic) and not self.record.dead_letters:
+            options = (options or SubscriptionOptions()).resolved(kind, self.name, subscription)
         if options is not None:
             self.check_dead_letters(options)
-        if not isinstance(self.topic, Topic):
-            return options
-        return (options or SubscriptionOptions()).resolved(kind, self.name, subscription)
+        return options
 
     def check_dead_letters(self, options: SubscriptionOptions) -> None:
         target = options.failure.dead_letter_topic

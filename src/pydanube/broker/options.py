@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
@@ -135,7 +136,10 @@ class SubscriptionOptions:
 def dead_letter_topic(topic: TopicName, subscription: str) -> str:
     """Where poison goes that nobody chose a place for. It is made when the first message goes there."""
     whole = f"{topic.whole}-{_NOT_OF_NAMES.sub('_', subscription)}"
-    return whole[: TOPIC_NAME_CHARACTERS_MAX - len(DEAD_LETTERS)] + DEAD_LETTERS
+    if len(whole) + len(DEAD_LETTERS) > TOPIC_NAME_CHARACTERS_MAX:  # cut only, two subscriptions could share one
+        digest = blake2b(whole.encode(), digest_size=8).hexdigest()
+        whole = f"{whole[: TOPIC_NAME_CHARACTERS_MAX - len(DEAD_LETTERS) - len(digest) - 1]}-{digest}"
+    return whole + DEAD_LETTERS
 
 
 def _plain(value: object) -> object:

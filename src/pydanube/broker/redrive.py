@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from pydanube.base.errors import TopicExists, TopicNotFound
 from pydanube.base.limits import LISTED_MAX, READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.base.names import parse_topic
 from pydanube.base.ranges import Ranges
 from pydanube.broker.dead_letter import ADDED, ORIGIN, REASON, SUBSCRIBER
-from pydanube.broker.directory import TopicRecord
+from pydanube.broker.directory import Directory, TopicRecord
 from pydanube.broker.heavy import taken_apart
 from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
@@ -214,12 +215,24 @@ def _batch_of(letters: list[Message], now: int, producer: int) -> Batch:
     )
 
 
-async def publish_dead_letter(service: Service, topic: str, message: Batch) -> None:
+async def publish_dead_letter(service: Service, directory: Directory, topic: str, message: Batch) -> None:
     """To the topic of that name, made if need be; done when it is durable."""
-    record = await service.topic(ANONYMOUS, topic, create=True, reliable=True)
+    record = await _made(service, directory, topic)
     if record.partitions and record.name == parse_topic(topic):
         [key] = message.keys()
         topic = str(record.partition_of(key or b""))
     opened = await service.open(ANONYMOUS, topic, reliable=True)
     service.room.admit(message.size)  # it stays where it is meanwhile, and is tried again
     await opened.topic.publish(message).confirmed
+
+
+async def _made(service: Service, directory: Directory, topic: str) -> TopicRecord:
+    """It is the broker's own doing, so it does not matter whether clients may make topics by using them."""
+    try:
+        return await service.topic(ANONYMOUS, topic, reliable=True)
+    except TopicNotFound:
+        pass
+    try:
+        return await directory.create_topic(parse_topic(topic), dead_letters=True)
+    except TopicExists:  # another letter was quicker
+        return await service.topic(ANONYMOUS, topic, reliable=True)

@@ -102,7 +102,7 @@ class Service:
         self.room = room or Room()
         self.rejected: dict[str, int] = {}  # publishes that were refused, by the code of the error
         self.offload = offload or ThreadOffload(1)
-        publish = partial(publish_dead_letter, self)
+        publish = partial(publish_dead_letter, self, directory)
         self._around = Surroundings(
             catalog, nodes, clock, randomness, cache or TailCache(), publish, tier, self.offload
         )

@@ -64,6 +64,7 @@ class TopicInfo(NamedTuple):
     reliable: bool
     partition: int | None = None  # the name is that of one partition, and has no further ones
     key_hash: KeyHash = KeyHash.FNV1A64  # what decides the partition of a key
+    dead_letters: bool = False  # the broker made it for them
 
     def places(self) -> list[tuple[int | None, str]]:
         """Number and name of each partition; a topic without partitions is its only place."""
@@ -155,7 +156,11 @@ class Client(Openable):
         if name != whole:
             return TopicInfo(name, 0, reliable, int(name.removeprefix(f"{whole}-part-")))
         return TopicInfo(
-            name, int(found["partitions"]), reliable, key_hash=KeyHash(found.get("key_hash", KeyHash.CRC32C.value))
+            name,
+            int(found["partitions"]),
+            reliable,
+            key_hash=KeyHash(found.get("key_hash", KeyHash.CRC32C.value)),
+            dead_letters=bool(found.get("dead_letters", False)),
         )
 
     async def bounds(self, place: str) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from asyncio import Task
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pydanube.base.errors import (
@@ -32,7 +31,7 @@ from pydanube.client.feed import Feed
 from pydanube.client.inbox import Inbox
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
-from pydanube.client.topic_watch import Names, follow
+from pydanube.client.topic_watch import Failed, Names, follow
 from pydanube.client.values import Duration, plain, seconds_of
 from pydanube.client.waiters import Waiters
 
@@ -318,20 +317,39 @@ class Consumer(Openable):
     async def _join(self, changed: Names, start: Any, *, create: bool) -> None:
         """Opens a feed for every partition that has none yet, of the topics that have changed or of all."""
         for name in await self._wanted(changed):
+            await self._join_topic(name, start, create=create)
+
+    async def _join_changed(self, changed: Names) -> Failed:
+        """Whatever can be joined is; the others are told, and come again."""
+        failed: Failed = {}
+        for name in await self._wanted(changed):
             try:
-                found = await self.client.topic(name, create=create, reliable=self.reliable)
-            except TopicNotFound:
-                if self.pattern is None:
+                await self._join_topic(name, None, create=False)
+            except DanubeError as error:
+                failed[name] = error
+        return failed
+
+    async def _join_topic(self, name: str, start: Any, *, create: bool) -> None:
+        try:
+            found = await self.client.topic(name, create=create, reliable=self.reliable)
+        except TopicNotFound:
+            if self.pattern is None:
+                raise
+            return  # deleted meanwhile
+        if found.dead_letters and self.pattern not in (None, name):
+            return  # a pattern would follow its own dead letters
+        if not found.reliable and (start is None or self.pattern is not None):
+            start = "latest"  # it keeps nothing to start at
+        elif start is None:
+            start = "earliest"  # it is new
+        for partition, place in found.places():
+            if place not in self._feeds:
+                feed = self._feeds[place] = Feed(self, name, partition, place, start)
+                try:
+                    await self.client.within("open_consumer", feed.open())
+                except BaseException:
+                    self._feeds.pop(place, None)
                     raise
-                continue  # deleted meanwhile
-            for partition, place in found.places():
-                if place not in self._feeds:
-                    feed = self._feeds[place] = Feed(self, name, partition, place, start)
-                    try:
-                        await self.client.within("open_consumer", feed.open())
-                    except BaseException:
-                        del self._feeds[place]
-                        raise
 
     async def _wanted(self, changed: Names) -> list[str]:
         if self.pattern is None:
@@ -344,7 +362,7 @@ class Consumer(Openable):
         namespaces = {parse_topic(name).namespace for name in self.topics}
         if self.pattern is not None:
             namespaces.add(_namespace_of(self.pattern))
-        await follow(self.client, namespaces, partial(self._join, start="earliest", create=False))
+        await follow(self.client, namespaces, self._join_changed)
 
     async def close(self) -> None:
         """Sends the acks that wait, then leaves: what was not acknowledged goes to other consumers."""
@@ -354,10 +372,10 @@ class Consumer(Openable):
             if self._refresher is not None:
                 self._refresher.cancel()
                 await asyncio.wait([self._refresher])  # it takes back what it was opening
-            for feed in self._feeds.values():
+            for feed in list(self._feeds.values()):  # one whose topic is deleted meanwhile leaves
                 await feed.close()
         finally:
-            for feed in self._feeds.values():  # also when the closing was given up: whoever waits for them is told
+            for feed in list(self._feeds.values()):  # also when the closing was given up: who waits for them is told
                 feed.abandon()
             self.inbox.clear()
             self._arrivals.wake()

@@ -7,7 +7,7 @@ so a lost connection or a restart of the broker leaves no gap.
 from __future__ import annotations
 
 import asyncio
-from asyncio import Event, Task
+from asyncio import Event, Task, TimerHandle
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 RETRY_SECONDS = 1.0  # after a failure: of the broker's answer, or of what was done with it
+RETRY_SECONDS_MAX = 30.0  # of a topic that failed again and again
 GATHER_SECONDS = 0.02  # in which changes come together, so that many at once are looked at once
 Names = Collection[str] | None  # topics that changed; None: any may have
-Look = Callable[[Names], Awaitable[None]]
+Failed = dict[str, DanubeError]  # topics, and why
+Look = Callable[[Names], Awaitable[Failed | None]]
 
 
 class News:
@@ -85,23 +87,50 @@ class TopicWatches:
                 await asyncio.sleep(GATHER_SECONDS)
 
 
+class Retries:
+    """Of topics that could not be used: each by itself, after twice as long as the last time."""
+
+    def __init__(self, client: Client, news: News) -> None:
+        self._client, self._news = client, news
+        self._waiting: dict[str, tuple[float, TimerHandle]] = {}  # seconds, until when
+
+    def plan(self, failed: Failed, looked: Names) -> None:
+        for name in [each for each in self._waiting if each not in failed and (looked is None or each in looked)]:
+            self._waiting.pop(name)[1].cancel()
+        for name, error in failed.items():
+            self._client.say("refresh_failed", error)
+            seconds = RETRY_SECONDS
+            if name in self._waiting:
+                last, timer = self._waiting[name]
+                timer.cancel()
+                seconds = min(2 * last, RETRY_SECONDS_MAX)
+            self._waiting[name] = seconds, self._client.loop.call_later(seconds, self._news.add, [name])
+
+    def cancel(self) -> None:
+        for _, timer in self._waiting.values():
+            timer.cancel()
+
+
 async def follow(client: Client, namespaces: Iterable[str], look: Look) -> None:
     """Calls `look` with topics of these namespaces that have changed, until it is cancelled.
 
-    At first, and after the broker could not say which, with None. What fails is said, and looked at again.
+    At first, and after the broker could not say which, with None. What fails is said, and looked at again; a topic that
+    fails holds up no other, and is tried less and less often.
     """
     news, watched = News(), sorted(set(namespaces))
+    retries = Retries(client, news)
     for namespace in watched:
         client.topic_watches.join(namespace, news)
     try:
         while True:
             names = await news.take()
             try:
-                await look(names)
+                retries.plan(await look(names) or {}, names)
             except DanubeError as error:
                 client.say("refresh_failed", error)
                 news.add(names)
                 await asyncio.sleep(RETRY_SECONDS)
     finally:
+        retries.cancel()
         for namespace in watched:
             client.topic_watches.leave(namespace, news)

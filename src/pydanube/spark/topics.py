@@ -28,8 +28,9 @@ async def look(client: Client, options: Options, *, absent_ok: bool = False) -> 
     if options.pattern is not None:
         namespace = options.pattern.split("/")[1]
         records = await patiently(lambda: client.admin.topic_records(namespace))
-        names = [str(each["topic"]) for each in records if each["reliable"]]
-        wanted, absent_ok = [name for name in names if fnmatchcase(name, options.pattern)], True
+        kept = {str(each["topic"]): bool(each.get("dead_letters")) for each in records if each["reliable"]}
+        wanted = [name for name, dead in kept.items() if fnmatchcase(name, options.pattern) and not dead]
+        absent_ok = True
     else:
         wanted = list(options.topics)
     found = await asyncio.gather(*(_describe(client, name, absent_ok) for name in sorted(wanted)))

@@ -31,6 +31,7 @@ _TOPIC: Object = {
     "durability": {"enum": ["fsynced", "buffered", "none"]},
     "key_hash": {"enum": ["fnv1a64", "crc32c"]},
     "policies": BY_NAME,
+    "dead_letters": FLAG,
 }
 _USAGE: Object = {
     "bytes": NUMBER,
