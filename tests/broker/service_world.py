@@ -13,6 +13,7 @@ from pydanube.broker.service import Service
 from pydanube.sim.clock import SimClock
 from pydanube.sim.disk import SimDisk
 from pydanube.sim.loop import SimLoop
+from pydanube.sim.platter import Keep
 from pydanube.sim.randomness import SimRandomness
 from pydanube.storage.local import open_local
 from pydanube.storage.settings import NodeSettings
@@ -78,13 +79,13 @@ class ServiceWorld:
         self.loop.run_until_complete(self.loop.spawn(self.process, life()))
         for disk in self.disks:
             disk.on_boundary = None
-        self._cut()
+        self._cut(keep=None if changes else lambda *_: False)  # after none nothing of it is left, whatever the seed
         return over
 
-    def _cut(self) -> None:
+    def _cut(self, keep: Keep | None = None) -> None:
         self.loop.kill(self.process)
         for disk in self.disks:
-            disk.power_cut()
+            disk.power_cut(keep=keep)
         self.process = self.loop.process("broker")
 
     def end(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from broker.service_world import ServiceWorld, Work
 from pydanube.base.errors import NodeBusy, TopicNotFound
+from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import parse_topic
 from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.options import SubscriptionOptions
@@ -44,6 +45,12 @@ async def states(service: Service) -> list[State]:
         ]
         found.append((topic.ledger.first, *subscriptions))
     return found
+
+
+async def reopened(service: Service) -> None:
+    service.reopen()
+    assert service._reopening is not None
+    await service._reopening
 
 
 async def grow(service: Service) -> None:
@@ -88,9 +95,7 @@ def test_wherever_the_power_goes_all_partitions_are_alike(change: Work) -> None:
             for state in new:  # a partition that is new has what the others have, from its first message on
                 assert state == (0, ("billing", SHARED, old[0][1][2], 0))  # type: ignore[index]
             seen.add(str(found))
-            service.reopen()
-            assert service._reopening is not None
-            await service._reopening
+            await reopened(service)
             assert service._directory.store.scan("changes/") == []
 
         world.run(look)
@@ -99,6 +104,44 @@ def test_wherever_the_power_goes_all_partitions_are_alike(change: Work) -> None:
             break
     assert over
     assert len(seen) == 2  # as it was, and as it is to be
+
+
+@pytest.mark.parametrize("change", [subscribe, unsubscribe, alter], ids=lambda work: work.__name__)
+def test_a_change_that_waits_behind_new_partitions_is_made_in_them_too(change: Work) -> None:
+    async def main(service: Service) -> None:
+        await prepared(service)
+        await asyncio.gather(grow(service), change(service))
+        found = await states(service)
+        assert len(found) == 5
+        assert len(set(found)) == 1
+
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+@pytest.mark.parametrize("change", [subscribe, unsubscribe, alter, seek, truncate], ids=lambda work: work.__name__)
+def test_wherever_the_power_goes_a_change_that_waits_behind_new_partitions_is_whole(change: Work) -> None:
+    async def both(service: Service) -> None:
+        await asyncio.gather(grow(service), change(service))
+
+    for cut in range(800):
+        world = ServiceWorld(cut)
+        over = world.run_until_cut(prepared, both, cut)
+
+        async def look(service: Service) -> None:
+            found = await states(service)
+            assert len(set(found[:3])) == 1
+            assert len(found) in (3, 5)
+            assert len({str([each[:3] for each in state[1:]]) for state in found}) == 1  # type: ignore[index]
+            await reopened(service)
+            assert service._directory.store.scan("changes/") == []
+
+        world.run(look)
+        world.end()
+        if over:
+            break
+    assert over
 
 
 def test_wherever_the_power_goes_a_deleted_topic_is_gone_with_its_options_or_whole() -> None:
@@ -176,15 +219,145 @@ def test_a_new_partition_that_could_not_be_prepared_is_when_it_is_first_opened(m
     world.end()
 
 
+def test_open_partitions_know_of_new_ones_that_could_not_be_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribing = Topic.subscribe
+
+    async def busy_once(*_: object, **__: object) -> None:
+        monkeypatch.setattr(Topic, "subscribe", subscribing)
+        raise NodeBusy("later")
+
+    async def main(service: Service) -> None:
+        await prepared(service)
+        monkeypatch.setattr(Topic, "subscribe", busy_once)
+        with pytest.raises(NodeBusy):
+            await service.alter_topic(ANONYMOUS, TOPIC, partitions=5, policies={"message_bytes_max": 10})
+        known = {(each.record.partitions, each.policies.message_bytes_max) for each in service.opened()}
+        assert known == {(5, 10)}
+        await subscribe(service)
+        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["audit", "billing"]] * 5
+
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+def test_what_waits_for_its_turn_is_not_done_to_another_topic_of_the_same_name() -> None:
+    async def main(service: Service) -> None:
+        await prepared(service)
+        before = await service.topic(ANONYMOUS, TOPIC)
+        await service.delete_topic(ANONYMOUS, TOPIC)
+        await prepared(service)
+        with pytest.raises(TopicNotFound):
+            await service.spreading.change(before, "unsubscribe", {"subscription": "billing"})
+        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["billing"]] * 3
+
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+@pytest.mark.parametrize("entry", [b"{", b"[]", b'["unknown",{}]', b'["subscribe",{}]', b'["grow",7]'])
+def test_a_change_that_is_not_valid_keeps_no_topic_closed(entry: bytes) -> None:
+    async def first(service: Service) -> None:
+        await prepared(service)
+        await service.create_topic(ANONYMOUS, "/default/other")
+        record = await service.topic(ANONYMOUS, TOPIC)
+        await service._directory.store.transact((), [(f"changes/{record.id}", entry)])
+
+    async def second(service: Service) -> None:
+        await reopened(service)
+        assert len(service.opened()) == 4
+        assert service._directory.store.scan("changes/") == []
+        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["billing"]] * 3
+
+    world = ServiceWorld()
+    world.run(first)
+    world.run(second)
+    world.end()
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["slow", "broken"])
+def test_topics_whose_changes_cannot_be_finished_hold_up_no_others(
+    broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = Topic.open
+    names = [f"/default/t{number}" for number in range(TOPICS_RESUMING)]  # before the others
+    slow: list[str] = []
+
+    async def first(service: Service) -> None:
+        await prepared(service)
+        for name in names:
+            record = await service.create_topic(ANONYMOUS, name, partitions=TOPICS_REOPENING)
+            slow.append(f"t{record.id}.")
+            await service._directory.store.transact((), [(f"changes/{record.id}", b'["grow",{"from":1}]')])
+
+    async def second(service: Service) -> None:
+        released = asyncio.Event()
+
+        async def hanging(stream: str, *arguments: object) -> Topic:
+            if stream.startswith(tuple(slow)):
+                if broken:
+                    raise RuntimeError("broken")
+                await released.wait()
+            return await opening(stream, *arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Topic, "open", hanging)
+        service.reopen()
+        assert service._reopening is not None
+        while len(service.opened()) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert service._directory.store.count("changes/") == len(names)
+        if broken:
+            return await service._reopening
+        released.set()
+        await service._reopening
+        assert len(service.opened()) == 3 + len(names) * TOPICS_REOPENING
+
+    world = ServiceWorld()
+    world.run(first)
+    world.run(second)
+    world.end()
+
+
+def test_a_change_that_a_stop_of_the_broker_interrupts_is_finished_after_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subscribing = Topic.subscribe
+
+    async def first(service: Service) -> None:
+        await prepared(service)
+        hung = asyncio.Event()
+
+        async def hanging(self: Topic, *arguments: object, **options: object) -> object:
+            if self.name.endswith("-part-2"):
+                hung.set()
+                await asyncio.Event().wait()
+            return await subscribing(self, *arguments, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Topic, "subscribe", hanging)
+        asked = asyncio.ensure_future(subscribe(service))
+        await hung.wait()
+        await service.close()
+        await asyncio.wait([asked])
+        monkeypatch.setattr(Topic, "subscribe", subscribing)
+
+    async def second(service: Service) -> None:
+        await reopened(service)
+        assert [sorted(topic.subscriptions) for topic in await partitions(service)] == [["audit", "billing"]] * 3
+
+    world = ServiceWorld()
+    world.run(first)
+    world.run(second)
+    world.end()
+
+
 def test_what_is_left_of_a_change_whose_topic_was_deleted_goes_at_the_next_start() -> None:
     async def first(service: Service) -> None:
         await prepared(service)
         await service._directory.store.transact((), [("changes/4711", b'["grow",{"from":1}]')])
 
     async def second(service: Service) -> None:
-        service.reopen()
-        assert service._reopening is not None
-        await service._reopening
+        await reopened(service)
         assert service._directory.store.scan("changes/") == []
 
     world = ServiceWorld()

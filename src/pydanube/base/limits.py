@@ -113,6 +113,7 @@ NAMESPACES_MAX = 10_000
 STREAM_TAKE_SECONDS = 30.0  # of one attempt to open a stream that fails: it holds a turn of the topics meanwhile
 TOPICS_OPENING_MAX = 64  # topics that are taken at once; the others wait their turn
 TOPICS_REOPENING = 4  # of these, those that nobody has asked for, after a start: whoever asks waits for few
+TOPICS_RESUMING = 4  # topics whose interrupted changes are finished at once after a start, apart from the others
 TOPIC_CHANGES_KEPT = 16_384  # changes of topics that a broker remembers for who waits to hear of them; about 3 MiB
 TOPIC_CHANGES_TOLD_MAX = 200  # topics in one answer, so that it fits a control frame; of more, all are looked at
 TOPIC_WATCHERS_MAX = 20_000  # requests that wait for a change at a time; beyond it TopicBusy

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -178,10 +178,10 @@ class Directory:
     def topic_count(self, namespace: str) -> int:
         return self._store.count(f"{_TOPICS}{namespace}/")
 
-    def kept_places(self) -> Iterator[TopicName]:
-        """Of all topics that keep messages as there are now, read one at a time: there may be many."""
+    def kept_places(self, besides: Container[int] = ()) -> Iterator[TopicName]:
+        """Of all topics that keep messages now, but for these ids, read one at a time: there may be many."""
         for record in self.everything():
-            yield from record.places() if record.reliable else ()
+            yield from record.places() if record.reliable and record.id not in besides else ()
 
     def everything(self) -> Iterator[TopicRecord]:
         """All topics of all namespaces as there are now, read one at a time."""

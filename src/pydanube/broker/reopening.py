@@ -1,20 +1,21 @@
 """After a start: every topic that keeps messages is opened again, a few at a time.
 
 So its retention, its expiry and its metrics go on though nobody asks for it. Never in the way of who does: a topic that
-is asked for meanwhile is opened at once, and one that cannot be opened is left to whoever asks next.
+is asked for meanwhile is opened at once, and one that cannot be opened is left to whoever asks next. Topics in which a
+change of all partitions was interrupted are apart: it is finished first, which may take long, and nobody waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError, TopicNotFound
-from pydanube.base.limits import TOPICS_REOPENING
+from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import TopicName
-from pydanube.broker.directory import Directory
+from pydanube.broker.directory import Directory, TopicRecord
 from pydanube.broker.holds import ANONYMOUS
 
 if TYPE_CHECKING:
@@ -24,17 +25,38 @@ log = logging.getLogger(__name__)
 
 
 async def reopen(service: Service, directory: Directory) -> None:
-    await service.spreading.resume(directory.everything)
-    waiting = directory.kept_places()
-    await asyncio.gather(*(_open_next(service, waiting) for _ in range(TOPICS_REOPENING)))
+    begun = service.spreading.begun()
+    interrupted = [record for record in directory.everything() if record.id in begun] if begun else []
+    deleted = begun - {record.id for record in interrupted}  # in the middle of the change
+    waiting, resuming = directory.kept_places(begun), iter(interrupted)
+    await asyncio.gather(
+        *(_open_next(service, waiting) for _ in range(TOPICS_REOPENING)),
+        *(_resume_next(service, resuming) for _ in range(TOPICS_RESUMING)),
+        *(_try(f"topic {topic}", service.spreading.forget(topic)) for topic in deleted),
+    )
 
 
 async def _open_next(service: Service, waiting: Iterator[TopicName]) -> None:
     for place in waiting:
-        try:
-            await service.open(ANONYMOUS, str(place))
-        except TopicNotFound:
-            pass  # deleted meanwhile
-        except DanubeError as error:
-            log.warning("%s is opened when it is asked for: %s", place, error)
+        await _try(str(place), service.open(ANONYMOUS, str(place)))
         await asyncio.sleep(0)  # who asks comes first
+
+
+async def _resume_next(service: Service, interrupted: Iterator[TopicRecord]) -> None:
+    for record in interrupted:
+        if await _try(str(record.name), service.spreading.finish(record)) and record.reliable:
+            await _open_next(service, iter(record.places()))
+
+
+async def _try(what: str, work: Awaitable[object]) -> bool:
+    """Whether it succeeded: whatever happens to one topic, the others are opened."""
+    try:
+        await work
+        return True
+    except TopicNotFound:
+        pass  # deleted meanwhile
+    except DanubeError as error:
+        log.warning("%s is opened when it is asked for: %s", what, error)
+    except Exception:
+        log.exception("%s is opened when it is asked for", what)
+    return False

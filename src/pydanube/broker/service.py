@@ -116,7 +116,7 @@ class Service:
         self.salvage = Salvage(self)
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
         self.sinks = Sinks(self, directory.store)
-        self.spreading = Spreading(self, directory.store)
+        self.spreading = Spreading(self, directory)
         self.admin = Admin(self)
         self.topic_changes = TopicChanges(directory.store)
         self.notes = directory.notes
@@ -314,17 +314,20 @@ class Service:
         """More partitions, other policies; what is open follows at once."""
         whole = parse_whole(name)
         before = self._directory.get(whole)
-        work = partial(self._directory.alter_topic, whole, partitions=partitions, policies=policies)
-        if partitions is not None and before.reliable:
-            with_more = partial(work, with_more=lambda old: change_of(old.id, "grow", {"from": old.partitions}))
-            record = await self.spreading.grow(before, with_more)
-        else:
-            record = await work()
-        namespace = self._directory.policies(record.name.namespace)
-        for opened in self._opened.values():
-            if opened.name.whole == record.name:
-                self._follow(opened, record, namespace)
-        return record
+        work = partial(self._alter, whole, partitions=partitions, policies=policies)
+        if partitions is None or not before.reliable:
+            return await work()
+        with_more = partial(work, with_more=lambda old: change_of(old.id, "grow", {"from": old.partitions}))
+        return await self.spreading.grow(before, with_more)
+
+    async def _alter(self, whole: TopicName, **changes: Any) -> TopicRecord:
+        try:
+            return await self._directory.alter_topic(whole, **changes)
+        finally:  # an error does not mean that nothing was changed, and somebody else may have been quicker
+            for opened in self._opened.values():
+                record = self._directory.find(whole) if opened.name.whole == whole else None
+                if record is not None and record.id == opened.record.id:
+                    self._follow(opened, record, self._directory.policies(whole.namespace))
 
     async def delete_topic(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:
         """Its record goes first, so that nobody opens it again; then whoever uses it is told; then what is stored."""

@@ -2,7 +2,8 @@
 
 Each partition keeps its subscriptions in its own state, so such a change takes several steps. What is to be done is
 written to the metadata before the first step and deleted after the last. After a crash it is done again before any
-partition of the topic is served; every step may be repeated. Changes of one topic are made one after the other.
+partition of the topic is served; every step may be repeated. Changes of one topic are made one after the other. Each
+goes by what the topic is when its turn comes: it may have been given partitions while the change waited.
 """
 
 from __future__ import annotations
@@ -11,18 +12,17 @@ import asyncio
 import json
 import logging
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydanube.base.errors import DanubeError, MetadataClosed, SubscriptionNotFound
-from pydanube.broker.directory import TopicRecord
+from pydanube.base.errors import DanubeError, MetadataClosed, SubscriptionNotFound, TopicNotFound
+from pydanube.broker.directory import Directory, TopicRecord
 from pydanube.broker.holds import ANONYMOUS, Opened
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import EARLIEST
 from pydanube.broker.turns import Turns
 from pydanube.ledger.state_records import SubscriptionKind
-from pydanube.ports.metadata import MetadataStore
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
@@ -42,51 +42,47 @@ def change_of(topic: int, change: str, fields: Fields) -> tuple[str, bytes]:
 class Spreading:
     """Owned by the broker's loop, behind its door."""
 
-    def __init__(self, service: Service, store: MetadataStore) -> None:
+    def __init__(self, service: Service, directory: Directory) -> None:
         self._service = service
-        self._store = store
+        self._directory = directory
+        self._store = directory.store
         self._turns = Turns()  # of topics, by their ids
         self._tasks: dict[Task[Any], None] = {}
 
     def unfinished(self, topic: int) -> bool:
         return self._store.get(f"{PREFIX}{topic}") is not None
 
+    def begun(self) -> set[int]:
+        """The ids of the topics that have a change which is not finished; some of them may be deleted."""
+        return {int(key.removeprefix(PREFIX)) for key, _ in self._store.scan(PREFIX)}
+
     async def change(self, record: TopicRecord, change: str, fields: Fields) -> None:
         """In all its partitions. It goes on whether or not the caller waits; raises what any of them did."""
-        await self._in_turn(record.id, self._change(record, change, fields))
+        await self._in_turn(record, lambda current: self._change(current, change, fields))
 
     async def grow(self, record: TopicRecord, alter: Callable[[], Awaitable[TopicRecord]]) -> TopicRecord:
         """`alter` gives it more partitions, and writes in the same transaction that they have to be prepared."""
 
-        async def work() -> TopicRecord:
-            await self._finish(record)
+        async def work(current: TopicRecord) -> TopicRecord:
+            await self._finish(current)
+            self._current(current)
             grown = await alter()
             await self._finish(grown)
             return grown
 
-        return await self._in_turn(record.id, work())
+        return await self._in_turn(record, work)
 
     async def finish(self, record: TopicRecord) -> None:
         """What was begun and not finished, before a crash or because of an error, if there is anything."""
         if self.unfinished(record.id):
-            await self._in_turn(record.id, self._finish(record))
+            await self._in_turn(record, self._finish)
 
-    async def resume(self, topics: Callable[[], Iterable[TopicRecord]]) -> None:
-        """After a start: whatever was begun is finished, though nobody asks for the topic."""
-        begun = {int(key.removeprefix(PREFIX)) for key, _ in self._store.scan(PREFIX)}
-        for record in [each for each in topics() if each.id in begun] if begun else ():
-            begun.remove(record.id)
-            try:
-                await self.finish(record)
-            except DanubeError as error:
-                log.warning("%s: a change that was interrupted is finished later: %s", record.name, error)
-        for topic in sorted(begun):  # it was deleted in the middle of it
-            await self._forget(topic)
+    async def _in_turn(self, record: TopicRecord, work: Callable[[TopicRecord], Awaitable[Result]]) -> Result:
+        """With the record as it is then: the one that is given says only which topic is meant."""
 
-    async def _in_turn(self, topic: int, work: Coroutine[Any, Any, Result]) -> Result:
         async def in_turn() -> Result:
-            async with self._turns.of(topic):
-                return await work
+            async with self._turns.of(record.id):
+                return await work(self._current(record))
 
         task = asyncio.get_running_loop().create_task(in_turn())
         self._tasks[task] = None
@@ -98,33 +94,42 @@ class Spreading:
         if not task.cancelled():
             task.exception()  # whoever waits has it
 
+    def _current(self, record: TopicRecord) -> TopicRecord:
+        current = self._directory.find(record.name)
+        if current is None or current.id != record.id:
+            raise TopicNotFound(f"topic {record.name} was deleted")
+        return current
+
     async def _change(self, record: TopicRecord, change: str, fields: Fields) -> None:
         await self._finish(record)
-        noted = record.reliable and record.partitions > 1
-        if noted:
+        if record.reliable and record.partitions > 1:
             await self._store.transact((), [change_of(record.id, change, fields)])
         try:
             await self._make(record, change, fields)
-        finally:  # whoever asked hears of a failure, and may ask for something else
-            if noted:
-                await self._forget(record.id)
+        except Exception:  # whoever asked hears of it, and may ask for something else; a stop of the broker is not that
+            await self.forget(record.id)
+            raise
+        await self.forget(record.id)
 
     async def _finish(self, record: TopicRecord) -> None:
         entry = self._store.get(f"{PREFIX}{record.id}")
         if entry is None:
             return
-        change, fields = json.loads(entry.value)
         try:
+            change, fields = json.loads(entry.value)
             await self._make(record, change, fields)
         except DanubeError as error:
             if error.retriable:
                 raise
             log.warning("%s: %s, which was interrupted, cannot be finished: %s", record.name, change, error)
-        await self._forget(record.id)
+        except (LookupError, TypeError, ValueError):  # kept, it would keep the topic closed forever
+            log.exception("%s: an interrupted change is not valid and is given up: %r", record.name, entry.value[:200])
+        await self.forget(record.id)
 
     async def _make(self, record: TopicRecord, change: str, fields: Fields) -> None:
         service = self._service
         places = await together([service.open(ANONYMOUS, str(each), changing=True) for each in record.places()])
+        self._current(record)  # these may be of another topic that has its name now
         try:
             await _CHANGES[change](service, places, fields)
         except DanubeError as error:
@@ -134,7 +139,7 @@ class Spreading:
             raise
         _settle(places)
 
-    async def _forget(self, topic: int) -> None:
+    async def forget(self, topic: int) -> None:
         """Until it is: what stayed would be done again after a restart, over what was decided since."""
         while self.unfinished(topic):
             try:
@@ -218,13 +223,14 @@ async def _seek(service: Service, places: Sequence[Opened], fields: Fields) -> N
         if isinstance(host, SubscriptionHost) and host.known.cursor.generation == generation:
             await service.reliable(opened).seek(host, offset)
 
-    by_name = {str(each.name): each for each in places}
-    await together([seek(by_name[place], *where) for place, where in fields["to"].items()])
+    to = fields["to"]  # a partition that it does not name was added since
+    await together([seek(each, *to[str(each.name)]) for each in places if str(each.name) in to])
 
 
 async def _truncate(service: Service, places: Sequence[Opened], fields: Fields) -> None:
-    before = fields["before"]
-    await together([service.reliable(each).truncate(before[str(each.name)]) for each in places])
+    before = fields["before"]  # a partition that it does not name was added since: it had no messages
+    there = [(service.reliable(each), before[str(each.name)]) for each in places if str(each.name) in before]
+    await together([topic.truncate(end) for topic, end in there])
 
 
 _CHANGES: dict[str, Callable[[Service, Sequence[Opened], Fields], Awaitable[None]]] = {

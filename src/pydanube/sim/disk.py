@@ -103,7 +103,9 @@ class SimDisk:
         self._durable = there  # and synced the one above it
         self.operations: Counter[str] = Counter()  # by kind, done or failed
         self.boundaries = 0
-        self.on_boundary: Callable[[int], None] | None = None  # called before each step with its number, from 0
+        self.on_boundary: Callable[[int], None] | None = (
+            None  # called before each step with its number, from 0; may freeze
+        )
         self.cut_at: int | None = None
         self.on_cut: Callable[[], None] | None = None  # called once when `cut_at` is reached; the disk is frozen then
         self.frozen = False  # no operation completes until `power_cut`
@@ -291,6 +293,8 @@ class SimDisk:
             return False
         if self.on_boundary is not None:
             self.on_boundary(self.boundaries)
+            if self.frozen:
+                return False
         self.boundaries += 1
         return True
 
