@@ -54,7 +54,7 @@ from pydanube.broker.reopening import reopen
 from pydanube.broker.room import Room
 from pydanube.broker.salvage import Salvage
 from pydanube.broker.sinks import Sinks
-from pydanube.broker.spreading import Spreading, change_of
+from pydanube.broker.spreading import Spreading, change_of, growth_of
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.tiering import Space, Tiering
 from pydanube.broker.tiers import Tiers
@@ -313,20 +313,17 @@ class Service:
     ) -> TopicRecord:
         """More partitions, other policies; what is open follows at once."""
         whole = parse_whole(name)
-        before = self._directory.get(whole)
-        work = partial(self._alter, whole, partitions=partitions, policies=policies)
+        before, work = self._directory.get(whole), partial(self._alter, whole, partitions=partitions, policies=policies)
         if partitions is None or not before.reliable:
             return await work()
-        with_more = partial(work, with_more=lambda old: change_of(old.id, "grow", {"from": old.partitions}))
-        return await self.spreading.grow(before, with_more)
+        return await self.spreading.grow(before, partial(work, with_more=growth_of))
 
     async def _alter(self, whole: TopicName, **changes: Any) -> TopicRecord:
         try:
             return await self._directory.alter_topic(whole, **changes)
         finally:  # an error does not mean that nothing was changed, and somebody else may have been quicker
-            for opened in self._opened.values():
-                record = self._directory.find(whole) if opened.name.whole == whole else None
-                if record is not None and record.id == opened.record.id:
+            for opened in [each for each in self._opened.values() if each.name.whole == whole]:
+                if (record := self._directory.find(whole)) is not None and record.id == opened.record.id:
                     self._follow(opened, record, self._directory.policies(whole.namespace))
 
     async def delete_topic(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:

@@ -39,6 +39,11 @@ def change_of(topic: int, change: str, fields: Fields) -> tuple[str, bytes]:
     return f"{PREFIX}{topic}", json.dumps([change, fields], separators=(",", ":")).encode()
 
 
+def growth_of(old: TopicRecord) -> tuple[str, bytes]:
+    """That partitions behind those of the old record have to be prepared."""
+    return change_of(old.id, "grow", {"from": old.partitions})
+
+
 class Spreading:
     """Owned by the broker's loop, behind its door."""
 
