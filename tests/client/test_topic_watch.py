@@ -153,3 +153,23 @@ def test_a_pattern_passes_over_the_dead_letters_of_its_consumers(tmp_path: Path)
             assert topics_of(consumer) == ["/default/orders-1", "/default/orders-2"]
 
     with_client(tmp_path, run)
+
+
+def test_a_consumer_by_pattern_closes_while_its_topics_are_deleted(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        topics = [f"/default/orders-{number}" for number in range(6)]
+        for topic in topics:
+            await client.admin.create_topic(topic)
+        consumer = await client.consumer(pattern=PATTERN, subscription="s").open()
+        feeds = list(consumer._feeds.values())
+        close = feeds[0].close
+
+        async def close_while_others_go() -> None:
+            for feed in feeds[1:]:
+                consumer.lose(feed, pydanube.errors.TopicNotFound("it was deleted"))
+            await close()
+
+        feeds[0].close = close_while_others_go  # type: ignore[method-assign]
+        await consumer.close()
+
+    with_client(tmp_path, run)
