@@ -301,7 +301,7 @@ def test_a_gap_that_is_all_there_is_is_stepped_over_without_waiting_for_a_messag
         connected(topic, host)
         await asyncio.sleep(1)
         assert host.known.cursor.floor == topic.ledger.confirmed_end
-        assert host._unread is None
+        assert host.explain_reading() is None
 
     world.run(lossy(world, SHARED))
     world.cut()

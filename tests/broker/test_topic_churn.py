@@ -7,7 +7,7 @@ every subscription has had all of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from random import Random
 
 import pytest
@@ -67,6 +67,9 @@ class Reader:
 
     def reset(self, generation: int) -> None:
         assert generation > self._known.generation
+
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """It works on whatever it was handed: that is what a confirmed ack is checked against."""
 
     def closed(self, error: DanubeError) -> None:
         """Its topic was closed."""
