@@ -56,6 +56,7 @@ class MetadataCatalog:
         try:
             return await self._store.transact([(key, version)], changes, reserve=True)
         except MetadataConflict as error:
+            await self._store.transact((), ())  # behind whoever was quicker, a load shows what it did
             raise CatalogConflict(str(error)) from error
 
     async def delete(self, stream: str, version: int) -> None:
@@ -64,6 +65,7 @@ class MetadataCatalog:
         try:
             await self._store.transact([(key, version)], [(key, None), *pages])
         except MetadataConflict as error:
+            await self._store.transact((), ())  # behind whoever was quicker, a load shows what it did
             raise CatalogConflict(str(error)) from error
 
     async def streams(self) -> list[str]:
