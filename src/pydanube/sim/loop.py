@@ -330,11 +330,16 @@ class SimLoop(Base):
         self._closed = True
         self._ready.clear()
         self._timers.clear()
-        for _, tasks in self._task_lists():
-            for task in tasks.items:
-                if not task.done():
-                    bury(task)
-            tasks.items.clear()
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)  # a `finally` that asks for the loop gets this one, not a new one of asyncio's
+        try:
+            for _, tasks in self._task_lists():
+                for task in tasks.items:
+                    if not task.done():
+                        bury(task)
+                tasks.items.clear()
+        finally:
+            asyncio._set_running_loop(before)
         for process in self._processes:
             process.held.clear()
             process.on_kill.clear()
