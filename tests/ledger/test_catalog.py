@@ -187,6 +187,12 @@ def test_the_end_stays_when_a_ledger_goes_before_the_segments_that_precede_it() 
     assert (record.end, record.first) == (19, 20)
 
 
+def test_a_ledger_that_ends_empty_has_no_bytes() -> None:
+    record = opened().sealed(Epoch(1), FIRST, -1, 0, bytes=100)
+    assert record.bytes == 0
+    assert record.swept(Epoch(1), [FIRST]).bytes == 0
+
+
 def test_a_reserved_mark_moves_the_next_ledger_and_never_back() -> None:
     record = opened().sealed(Epoch(1), FIRST, 4, 1000)
     assert record.next_offset == 1000

@@ -107,6 +107,8 @@ class StreamRecord:
         assert ledger.id == id
         assert last >= ledger.first - 1
         assert next_offset > last
+        if last < ledger.first:
+            bytes = 0  # what its nodes may have of it was never confirmed
         ended = replace(ledger, phase=Phase.SEALED, last=last, epoch=epoch, bytes=bytes, newest=newest)
         record = self._with_last(replace(ended, unknown_from=unknown_from))
         return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
