@@ -47,8 +47,14 @@ class Row:
         for _ in range(count):
             sending.append(producer.send(b"%d" % self.sent, key=f"k{self.sent % KEYS}"))
             self.sent += 1
-        for sent in sending:
-            await sent
+        errors = []
+        for sent in sending:  # each of them, so that closing has no failure to tell that nobody heard of
+            try:
+                await sent
+            except pydanube.DanubeError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     async def take(self, consumer: pydanube.Consumer, timeout: float = 10.0) -> None:  # noqa: ASYNC109
         """One message, noted and acknowledged, and the ack known to be durable."""

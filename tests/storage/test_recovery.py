@@ -12,6 +12,7 @@ from pydanube.base.errors import DanubeError, LedgerDamaged, LedgerNotFound, Led
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import CALL_SECONDS
 from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
+from pydanube.ledger.ledgers import Ledgers
 from pydanube.ledger.quorum import write_set
 from pydanube.storage.recovery import recover_ledger
 from pydanube.storage.stream import Stream
@@ -172,7 +173,7 @@ async def gapped(scene: Scene, nodes: Nodes, knowing: int) -> Stream:
     if knowing:
         await everyone[0].append(LEDGER, MAKER, entry(2), 0)
     ledger = LedgerRecord(LEDGER, MAKER, Phase.SEALED, 0, 2, tuple(nodes.nodes), THREE, Durability.BUFFERED, 10, 1)
-    await scene.catalog.store("t", StreamRecord(MAKER, "token", 3, 1, (ledger,)), 0)
+    await scene.catalog.store("t", StreamRecord(MAKER, "token", 3, 1, Ledgers.of([ledger])), 0, StreamRecord())
     return await scene.take(nodes, THREE, durability=Durability.BUFFERED, lazy=True)
 
 

@@ -173,7 +173,7 @@ def test_a_kind_of_the_other_side_is_refused(side: Side, kind: Kind) -> None:
 
 
 @each_side
-@pytest.mark.parametrize("kind", [0, 18, 127, 255])
+@pytest.mark.parametrize("kind", [0, max(Kind) + 1, 127, 255])
 def test_an_unknown_kind_is_refused(side: Side, kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"no frame has kind {kind}"):
         open_reader(side).feed(framed(kind))

@@ -7,6 +7,7 @@ restart it, crash it and fill its disk; its address and its data stay.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -120,6 +121,10 @@ class Life:
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        for task in asyncio.all_tasks(self._loop):  # begun by the last ones that ended: nobody will run them
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
         self._loop.close()
 
     def _time_moved(self) -> None:  # in whatever thread
