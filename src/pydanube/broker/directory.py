@@ -286,6 +286,10 @@ class Directory:
             except MetadataConflict:
                 await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
+    async def settled(self) -> None:
+        """Everything that was decided so far is to be seen."""
+        await self._store.transact((), ())
+
     async def delete_topic(self, name: TopicName, extra: Sequence[tuple[str, bytes | None]] = ()) -> TopicRecord:
         key = _topic_key(name)
         while True:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import TOPICS_OPENING_MAX
@@ -22,6 +24,7 @@ from pydanube.storage.removal import remove_stream
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 2.0
+OPENING_SECONDS = 1.0  # for a topic that was being opened when it was deleted
 
 
 class Leftovers:
@@ -85,3 +88,11 @@ class Leftovers:
                 log.warning("%s, of a deleted topic, stays for now: %s", stream, error)
                 return
         self._streams.pop(stream, None)
+
+
+async def cut_off(opening: Sequence[Task[Any]]) -> None:
+    """Ends the openings of a deleted topic: each finds it gone by itself, unless it waits for a disk or a node."""
+    _, hanging = await asyncio.wait(opening, timeout=OPENING_SECONDS)
+    for each in hanging:
+        each.cancel()
+    await asyncio.gather(*hanging, return_exceptions=True)

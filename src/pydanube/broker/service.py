@@ -44,7 +44,7 @@ from pydanube.broker.holds import (
 )
 from pydanube.broker.house import Housekeeping
 from pydanube.broker.intake import Intake
-from pydanube.broker.leftovers import Leftovers
+from pydanube.broker.leftovers import Leftovers, cut_off
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.pending import PendingOptions
 from pydanube.broker.policies import Policies
@@ -339,9 +339,9 @@ class Service:
         opened = [self._opened.pop(place) for place in places if place in self._opened]
         opening = [self._opening.pop(place) for place in places if place in self._opening]
         await asyncio.gather(*(each.end(deleted) for each in opened))
-        for each in opening:
-            each.cancel()  # it may wait for a disk or a node, and finds the topic gone
-        await asyncio.gather(*opening, return_exceptions=True)
+        if opening:
+            await cut_off(opening)
+            await self._directory.settled()  # what they had decided is to be seen before it is looked for
         self.leftovers.add(record)
         await self.leftovers.sweep()
         for place in places if record.name.namespace in self._usages else ():
