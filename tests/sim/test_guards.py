@@ -28,6 +28,8 @@ from pydanube.storage.managed import ManagedLedger
 from pydanube.storage.patience import Answers
 from pydanube.wire.batch import Batch
 
+pytestmark = pytest.mark.timeout(1200)  # exhaustive: minutes on a busy machine
+
 SEEDS = 200
 LOST = {"I1", "I2"}  # acknowledged and gone, or another payload at the same offset
 
