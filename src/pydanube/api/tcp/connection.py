@@ -293,13 +293,13 @@ class NativeConnection(Worker):
         if isinstance(channel, ConsumerChannel):
             channel.grant(grant.permits)
         else:
-            self._fail(grant.channel, 0, ChannelInvalid(f"channel {grant.channel} is no consumer"))
+            self._fail(grant.channel, 0, ChannelInvalid(f"channel {grant.channel} is not a consumer"))
 
     def _ack(self, ack: Ack) -> None:
         channel = self.channels.get(ack.channel)
         try:
             if not isinstance(channel, ConsumerChannel):
-                raise ChannelInvalid(f"channel {ack.channel} is no consumer")
+                raise ChannelInvalid(f"channel {ack.channel} is not a consumer")
             done = channel.ack(ack)
         except DanubeError as error:
             self._fail(ack.channel, ack.request, error)
@@ -320,14 +320,14 @@ class NativeConnection(Worker):
         if isinstance(channel, ConsumerChannel):
             channel.nack(nack)
         else:
-            self._fail(nack.channel, nack.request, ChannelInvalid(f"channel {nack.channel} is no consumer"))
+            self._fail(nack.channel, nack.request, ChannelInvalid(f"channel {nack.channel} is not a consumer"))
 
     def _taken(self, taken: Taken) -> None:
         channel = self.channels.get(taken.channel)
         if isinstance(channel, ConsumerChannel):
             channel.taken(taken)
         else:
-            self._fail(taken.channel, 0, ChannelInvalid(f"channel {taken.channel} is no consumer"))
+            self._fail(taken.channel, 0, ChannelInvalid(f"channel {taken.channel} is not a consumer"))
 
     def _fail(self, channel: int, request: int, error: BaseException) -> None:
         if not isinstance(error, DanubeError):

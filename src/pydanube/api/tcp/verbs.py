@@ -68,7 +68,7 @@ def _renewal(fields: Object) -> Renewal | None:
 def _consumer(connection: NativeConnection, fields: Object) -> ConsumerChannel:
     channel = connection.channels.get(channel_number(fields))
     if not isinstance(channel, ConsumerChannel) or channel.hold is None:
-        raise ChannelInvalid(f"channel {fields['channel']} is no consumer")
+        raise ChannelInvalid(f"channel {fields['channel']} is not a consumer")
     return channel
 
 
