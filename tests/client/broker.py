@@ -14,6 +14,7 @@ from pydanube.api.server import Server
 from pydanube.base.limits import MIB
 from pydanube.broker.standalone import StandaloneSettings
 from pydanube.client import Client
+from pydanube.client.producer import Producer
 from pydanube.storage.settings import NodeSettings
 
 TOPIC = "/default/orders"
@@ -109,6 +110,12 @@ async def running(directory: Path) -> AsyncIterator[Server]:
         yield server
     finally:
         await server.stop()
+
+
+def unaware(producer: Producer) -> Producer:
+    """As if the limit for messages had been lowered a moment ago, and the broker's word of it were under way."""
+    producer.limit(None)
+    return producer
 
 
 def with_client(directory: Path, test: Callable[[Client], Awaitable[None]], **options: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client.broker import TOPIC, with_client
+from client.broker import TOPIC, unaware, with_client
 from pydanube.base.errors import (
     BatchInvalid,
     BatchTooLarge,
@@ -199,7 +199,7 @@ def test_failures_nobody_awaited_surface_at_flush_and_in_on_error(tmp_path: Path
         await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
         heard: list[tuple[DanubeError, int]] = []
         async with client.producer(TOPIC, on_error=lambda error, count: heard.append((error, count))) as producer:
-            producer.send(bytes(2000))
+            unaware(producer).send(bytes(2000))
             with pytest.raises(MessageTooLarge) as failed:
                 await producer.flush()
             assert "1 messages" in failed.value.__notes__[0]
@@ -223,7 +223,7 @@ def test_a_callback_that_fails_harms_nobody(tmp_path: Path) -> None:
             raise error
 
         async with client.producer(TOPIC, on_error=fail) as producer:
-            producer.send(bytes(2000))
+            unaware(producer).send(bytes(2000))
             with pytest.raises(MessageTooLarge):
                 await producer.flush()
             assert reported == [error]
@@ -236,7 +236,7 @@ def test_closing_the_client_closes_all_and_says_what_failed(tmp_path: Path) -> N
     async def run(client: Client) -> None:
         await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
         bad, good = await client.producer(TOPIC).open(), await client.producer(TOPIC).open()
-        bad.send(bytes(2000))
+        unaware(bad).send(bytes(2000))
         sent = good.send(b"good")
         with pytest.raises(MessageTooLarge):
             await client.close()
@@ -250,7 +250,7 @@ def test_failures_nobody_awaited_surface_at_close(tmp_path: Path) -> None:
         await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
         with pytest.raises(MessageTooLarge):
             async with client.producer(TOPIC) as producer:
-                producer.send(bytes(2000))
+                unaware(producer).send(bytes(2000))
 
     with_client(tmp_path, run)
 
@@ -259,6 +259,7 @@ def test_what_follows_a_refused_batch_is_published_all_the_same(tmp_path: Path) 
     async def run(client: Client) -> None:
         await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
         async with client.producer(TOPIC, batch_messages=1) as producer:
+            unaware(producer)
             sent = [producer.send(bytes(2000) if number == 3 else b"%d" % number) for number in range(8)]
             offsets: list[int | None] = []
             for number, each in enumerate(sent):

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import pydanube
-from client.broker import TOPIC, Door, running, with_client, with_door
+from client.broker import TOPIC, Door, running, unaware, with_client, with_door
 from pydanube.base.errors import (
     ArgumentInvalid,
     DanubeError,
@@ -112,6 +112,7 @@ def test_behind_a_message_that_failed_nothing_gets_another_number(tmp_path: Path
     async def run(client: Client) -> None:
         await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
         async with client.producer(TOPIC, name="import", batch_messages=1) as producer:
+            unaware(producer)
             sent = [producer.send(bytes(2000) if number == 2 else b"x", sequence=number) for number in range(5)]
             outcomes = await asyncio.gather(*map(awaited, sent), return_exceptions=True)
             assert outcomes[:2] == [0, 1]
@@ -131,7 +132,7 @@ def test_what_waits_unsent_keeps_its_number_too(tmp_path: Path) -> None:
     async def run(client: Client) -> None:
         await client.admin.create_topic(TOPIC, policies={"message_bytes_max": 1000})
         async with client.producer(TOPIC, name="import", linger=60) as producer:
-            first = producer.send_many([bytes(2000)], sequence=0)
+            first = unaware(producer).send_many([bytes(2000)], sequence=0)
             later = producer.send(b"x", sequence=1)  # being filled while the first fails
             with pytest.raises(MessageTooLarge):
                 await first

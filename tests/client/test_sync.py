@@ -170,3 +170,12 @@ def test_a_wait_that_is_over_says_why_it_was_long(tmp_path: Path) -> None:
             waits.result(timeout=0.02)
         assert why.value.retriable
     client.close()
+
+
+def test_a_list_with_a_message_that_is_too_large_is_refused_as_a_whole(url: str) -> None:
+    with pydanube.sync.connect(url) as client:
+        client.admin.create_topic(TOPIC, policies={"message_bytes_max": 10})
+        with client.producer(TOPIC) as producer:
+            with pytest.raises(MessageTooLarge):
+                producer.send_many([b"fine", bytes(11)]).result()
+            assert producer.send_many([b"fine"]).result().offsets == [0]

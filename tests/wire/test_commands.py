@@ -11,6 +11,7 @@ import pytest
 from pydanube.base.errors import BrokerProtocolError, DanubeError, ProtocolError, error_table
 from pydanube.base.limits import (
     ACK_RANGES_MAX,
+    BATCH_BYTES_MAX,
     CONTROL_BYTES_MAX,
     HELLO_FRAME_BYTES_MAX,
     JSON_DEPTH_MAX,
@@ -136,10 +137,10 @@ def test_a_fault_is_its_senders(name: str) -> None:
 
 # -- channels and request numbers ------------------------------------------------------------------------------------
 
-ON_A_CHANNEL = ("publish", "published", "deliver", "grant", "ack", "acked", "nack", "reset")
+ON_A_CHANNEL = ("publish", "published", "deliver", "grant", "ack", "acked", "nack", "reset", "limit")
 ON_THE_CONNECTION = ("hello", "welcome", "request", "reply", "batches", "ping of the client", "pong")
 ANSWERS = ("reply", "published", "acked", "batches")
-WITHOUT_A_NUMBER = ("hello", "welcome", "deliver", "grant", "reset", "closed")
+WITHOUT_A_NUMBER = ("hello", "welcome", "deliver", "grant", "reset", "limit", "closed")
 
 
 @pytest.mark.parametrize("name", ON_A_CHANNEL)
@@ -168,7 +169,7 @@ def test_what_nobody_answers_has_no_request_number(name: str) -> None:
 
 # -- binary bodies ---------------------------------------------------------------------------------------------------
 
-FIXED = ("published", "grant", "ack", "acked", "reset", "ping of the client", "pong")
+FIXED = ("published", "grant", "ack", "acked", "reset", "limit", "ping of the client", "pong")
 
 
 @pytest.mark.parametrize("name", FIXED)
@@ -222,6 +223,8 @@ BAD_BODIES: list[tuple[Kind, bytes, str]] = [
     (Kind.NACK, pack("<qqI", 0, 0, 1) + RANGE + b"x" * 1001, "a reason of 1001 bytes"),
     (Kind.NACK, pack("<qqI", 0, 0, 1) + RANGE + b"\xff", "not UTF-8"),
     (Kind.RESET, pack("<q", -1), "no generation is -1"),
+    (Kind.LIMIT, pack("<q", -2), "no limit is -2 bytes"),
+    (Kind.LIMIT, pack("<q", BATCH_BYTES_MAX + 1), "no limit is"),
     (Kind.TAKEN, bytes(11), "a body of 11 bytes"),
     (Kind.TAKEN, pack("<qI", -1, 1) + RANGE, "no generation is -1"),
     (Kind.TAKEN, pack("<qI", 0, 0), "0 ranges"),
@@ -419,6 +422,6 @@ def test_newer_sides_may_say_more() -> None:
 
 
 def test_a_frame_of_no_kind_is_refused() -> None:
-    for kind in (0, 20, -1, 1 << 40):
+    for kind in (0, max(Kind) + 1, -1, 1 << 40):
         with pytest.raises(ProtocolError, match="no frame has kind"):
             decode(Frame(kind, 0, 0, b""))

@@ -64,6 +64,7 @@ class Producer:
     reliable: bool
     tell_ended: Ended  # to be told when the topic is not there for it any more
     temporary: bool = False  # without a name of its own
+    tell_limit: Callable[[int | None], None] | None = None  # to be told when the topic takes larger or smaller messages
 
     def let_go(self, *, lost: bool) -> None:
         """Its user has closed it, or its connection is lost and it may come back."""
@@ -109,11 +110,15 @@ class Opened:
 
     def follow(self, record: TopicRecord, policies: Policies, usage: Usage | None, clock: Clock) -> None:
         """What was decided about it holds from now on; whoever is there already stays."""
-        self.record, self.policies, self.usage = record, policies, usage
+        before, self.record, self.policies, self.usage = self.policies, record, policies, usage
+        if before.message_bytes_max != policies.message_bytes_max:
+            for producer in self.producers.values():
+                if producer.tell_limit is not None:
+                    producer.tell_limit(policies.message_bytes_max)
         self.topic.alter(topic_options(record, policies))
         rate = rate_of(policies.publish_messages_per_second, policies.publish_bytes_per_second)
-        before = None if self.pace is None else (self.pace.rate.messages, self.pace.rate.bytes)
-        if before != (None if rate is None else (rate.messages, rate.bytes)):
+        kept = None if self.pace is None else (self.pace.rate.messages, self.pace.rate.bytes)
+        if kept != (None if rate is None else (rate.messages, rate.bytes)):
             self.let_go()
             self.pace = None if rate is None else Pace(rate, clock)
 

@@ -22,6 +22,7 @@ from pydanube.wire.commands import (
     Deliver,
     Error,
     Hello,
+    Limit,
     Ping,
     Pong,
     Published,
@@ -53,6 +54,8 @@ class Channel(Protocol):
     def reset(self, generation: int) -> None: ...
 
     def recalled(self, recall: Recall) -> None: ...
+
+    def limited(self, message_bytes_max: int | None) -> None: ...
 
     def ended(self, error: DanubeError) -> None:
         """The broker closed the channel."""
@@ -183,6 +186,9 @@ class Connection:
             case Recall():
                 if (channel := self._channels.get(command.channel)) is not None:
                     channel.recalled(command)
+            case Limit():
+                if (channel := self._channels.get(command.channel)) is not None:
+                    channel.limited(command.message_bytes_max)
             case Closed():
                 self._closed(command)
             case Ping():

@@ -54,6 +54,7 @@ class Lane(ReopeningChannel):
         self._durability = "none"  # what the broker says of what it takes
         self._epoch = 0  # of our session; whoever attaches under the name later has a higher one
         self._next_epoch = 0  # asked for, and not answered yet
+        self._limited = False  # the broker has named a newer limit than the answer that it is open
         self._place = place  # the topic's name, or the partition's
         self._waiting: deque[Outgoing] = deque()
         self._flying: dict[int, Outgoing] = {}
@@ -260,6 +261,7 @@ class Lane(ReopeningChannel):
 
     def opening(self) -> tuple[str, dict[str, Any]]:
         producer = self.producer
+        self._limited = False
         fields: dict[str, Any] = {"topic": self._place, "reliable": producer.reliable, "create": producer.create}
         if producer.reliable:
             fields["name"] = producer.name
@@ -270,8 +272,14 @@ class Lane(ReopeningChannel):
                 fields |= {"epoch": self._epoch, "next_epoch": self._next_epoch}
         return "open_producer", fields
 
+    def limited(self, message_bytes_max: int | None) -> None:
+        self._limited = True
+        self.producer.limit(message_bytes_max)
+
     def opened(self, reply: Mapping[str, Any]) -> None:
         self._trouble = None
+        if not self._limited:
+            self.producer.limit(reply.get("message_bytes_max"))
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, Future, Task
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from pydanube.base.errors import (
     AlreadyOpened,
@@ -17,6 +17,7 @@ from pydanube.base.errors import (
     BatchTooLarge,
     ClientClosed,
     DanubeError,
+    MessageTooLarge,
     NotOpened,
     ProducerBusy,
 )
@@ -56,6 +57,18 @@ MESSAGE_BYTES_MAX = BATCH_BYTES_MAX - 64 * KIB  # with its key, and the columns 
 Serializer = Callable[[Any], bytes | None]
 
 
+class _Message(NamedTuple):
+    """One message, checked and ready to be put into a batch."""
+
+    payload: bytes | None
+    size: int  # with what goes along
+    key: bytes | None
+    attributes: Mapping[str, str] | None
+    event_time: int | None
+    delivery_time: int | None
+    sequence: int | None
+
+
 class Producer(Openable):
     """Made by `Client.producer`; used with `async with`, or `open` and `close`."""
 
@@ -91,6 +104,8 @@ class Producer(Openable):
         self._failures = Failures(client, topic, on_error)
         self._linger = seconds_of(linger)
         self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX // 4)
+        self._message_bytes_max: int | None = None  # of a payload, as the topic's policies have it
+        self._plain_bytes_max = self.batch_bytes  # a message that joins others in a batch without a closer look
         self._last_row = min(batch_messages, BATCH_MESSAGES_MAX) - 1
         self._buffer_bytes = max(1, buffer_bytes)
         self._buffered = 0  # of sealed batches; those being filled come on top, one for each partition at most
@@ -135,39 +150,19 @@ class Producer(Openable):
         if key is None and attributes is None and event_time is None and delivery_time is None and sequence is None:
             outgoing = self._lane.filling  # empty while anything stands in the way: see `_hold_back`
             row = len(outgoing.payloads)
-            if row and size <= self.batch_bytes:
+            if row and size <= self._plain_bytes_max:
                 outgoing.payloads.append(payload)
                 outgoing.bytes = size = outgoing.bytes + size
                 if size >= self.batch_bytes or row >= self._last_row:
                     self._full(outgoing.way)  # type: ignore[arg-type]  # a lane: every way of a producer is
                 return Sent(outgoing, row)
-        if self._in_line or self._closed is not None or self._buffered >= self._buffer_bytes:
-            return self._wait_in_line(payload, size, key, attributes, event_time, delivery_time, sequence)
-        return self._put(payload, size, key, attributes, event_time, delivery_time, sequence)
-
-    def _wait_in_line(
-        self,
-        payload: bytes | None,
-        size: int,
-        key: str | bytes | None,
-        attributes: Mapping[str, str] | None,
-        event_time: When | None,
-        delivery_time: When | None,
-        sequence: int | None,
-    ) -> InLine[Receipt]:
-        """Checked now, by the call, though it is put into a batch later."""
         if self._closed is not None:
             raise fresh(self._closed)
-        key = None if key is None else key_of(key)
-        attributes = attributes_of(attributes) if attributes else None
-        event_time = None if event_time is None else microseconds_of(event_time)
-        delivery_time = None if delivery_time is None else microseconds_of(delivery_time)
-        whole = size + len(key or b"") + (_size_of(attributes) if attributes else 0)
-        if whole > MESSAGE_BYTES_MAX:
-            raise _too_large(whole)
-        self._hold_back()
-        extras = (key, attributes, event_time, delivery_time, sequence)
-        return self._line.join(lambda: self._put(payload, size, *extras), whole, 1)
+        message = self._checked(payload, size, key, attributes, event_time, delivery_time, sequence)
+        if self._in_line or self._buffered >= self._buffer_bytes:
+            self._hold_back()
+            return self._line.join(lambda: self._put(message), message.size, 1)
+        return self._put(message)
 
     def send_nowait(self, payload: Any, **options: Any) -> Handed[Receipt]:
         """As `send`, but `ProducerBusy` is raised while the buffer is full. Options are those of `send`."""
@@ -175,7 +170,7 @@ class Producer(Openable):
             raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
         return self.send(payload, **options)
 
-    def _put(
+    def _checked(
         self,
         payload: bytes | None,
         size: int,
@@ -184,8 +179,8 @@ class Producer(Openable):
         event_time: When | None,
         delivery_time: When | None,
         sequence: int | None,
-    ) -> Sent:
-        """There is room. Checks what belongs to a message before any of it is kept, and keeps it."""
+    ) -> _Message:
+        """Everything that belongs to a message, before any of it is kept; raises what is wrong with it."""
         name = None if key is None else key_of(key)
         happened = None if event_time is None else microseconds_of(event_time)
         due = None if delivery_time is None else microseconds_of(delivery_time)
@@ -196,6 +191,18 @@ class Producer(Openable):
             size += _size_of(texts)
         if size > MESSAGE_BYTES_MAX:
             raise _too_large(size)
+        self._check_size(len(payload or b""))
+        return _Message(payload, size, name, texts, happened, due, sequence)
+
+    def _check_size(self, largest: int) -> None:
+        """Raises if the topic takes no payload of this size, as far as its broker has said."""
+        limit = self._message_bytes_max
+        if limit is not None and largest > limit:
+            raise MessageTooLarge(f"{self.topic} takes messages of at most {limit} bytes, this one has {largest}")
+
+    def _put(self, message: _Message) -> Sent:
+        """There is room: the message is kept."""
+        payload, size, name, texts, happened, due, sequence = message
         lane = self.lane_of(name)
         again = sequence is not None and sequence < self.expect(lane, sequence, keyed=name is not None)
         outgoing = lane.filling
@@ -260,10 +267,15 @@ class Producer(Openable):
         except TypeError:  # a tombstone, or nothing that can be sent
             values = list(map(payload_of, values))
             total = sum(len(value) for value in values if value is not None)
-        if total > self.batch_bytes and set(map(type, values)) != {bytes}:
+        limit = self._message_bytes_max
+        if (total > self.batch_bytes or limit is not None) and set(map(type, values)) != {bytes}:
             values = list(map(payload_of, values))
-        if total > MESSAGE_BYTES_MAX and (largest := max(map(len, filter(None, values)))) > MESSAGE_BYTES_MAX:
-            raise _too_large(largest)
+            total = sum(len(value) for value in values if value is not None)
+        if total > MESSAGE_BYTES_MAX or (limit is not None and total > limit):
+            largest = max(map(len, filter(None, values)))
+            if largest > MESSAGE_BYTES_MAX:
+                raise _too_large(largest)
+            self._check_size(largest)
         if self._line or self._buffered >= self._buffer_bytes:
             self._hold_back()
             kept = list(map(payload_of, values))  # the program may change its list meanwhile
@@ -350,6 +362,12 @@ class Producer(Openable):
             under_way += outgoing.parts  # the loop goes on to them
 
     # -- for its lanes -------------------------------------------------------------------------------------------------
+
+    def limit(self, message_bytes_max: int | None) -> None:
+        """What the topic takes now; it is the same for all partitions."""
+        self._message_bytes_max = message_bytes_max
+        largest = self.batch_bytes if message_bytes_max is None else message_bytes_max + MESSAGE_OVERHEAD_BYTES
+        self._plain_bytes_max = min(self.batch_bytes, largest)
 
     def rotate(self, lane: Lane) -> None:
         """Keyless messages go on to the next partition with each batch."""

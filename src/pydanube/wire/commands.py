@@ -18,6 +18,7 @@ from pydanube.wire.data_commands import (
     Batches,
     Deliver,
     Grant,
+    Limit,
     Nack,
     Publish,
     Published,
@@ -45,6 +46,7 @@ __all__ = [
     "Error",
     "Grant",
     "Hello",
+    "Limit",
     "Nack",
     "Ping",
     "Pong",
@@ -65,7 +67,7 @@ __all__ = [
 ]
 
 Control: TypeAlias = Hello | Welcome | Request | Reply | Error | Closed | Ping | Pong
-Data: TypeAlias = Publish | Published | Deliver | Grant | Ack | Acked | Nack | Taken | Recall | Reset | Batches
+Data: TypeAlias = Publish | Published | Deliver | Grant | Ack | Acked | Nack | Taken | Recall | Reset | Limit | Batches
 Command: TypeAlias = Control | Data
 
 _READERS: dict[int, Callable[[Frame], Command]] = {
@@ -88,6 +90,7 @@ _READERS: dict[int, Callable[[Frame], Command]] = {
     Kind.BATCHES: Batches.read,
     Kind.TAKEN: Taken.read,
     Kind.RECALL: Recall.read,
+    Kind.LIMIT: Limit.read,
 }
 
 

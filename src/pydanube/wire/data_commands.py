@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 from pydanube.base.errors import ProtocolError
 from pydanube.base.limits import (
     ACK_RANGES_MAX,
+    BATCH_BYTES_MAX,
     OFFSET_MAX,
     PERMITS_MAX,
     POLICY_MICROSECONDS_MAX,
@@ -26,6 +27,7 @@ from pydanube.wire.header import PREFIX_BYTES, STAMP_BYTES
 from pydanube.wire.objects import Unfit
 
 NO_OFFSET = -1  # in a receipt: the batch was not kept
+NO_LIMIT = -1
 
 # Bodies. In the frames of fixed size, the header and the body are packed in one step.
 _PUBLISHED = Struct("<qBB")
@@ -39,8 +41,8 @@ _ACK_ONE_FRAME = Struct("<IIIQqIIqq")
 _NACK = Struct("<qqI")
 _TAKEN = Struct("<qI")
 _RANGE = Struct("<qq")
-_RESET = Struct("<q")
-_RESET_FRAME = Struct("<IIIQq")
+_NUMBER = Struct("<q")
+_NUMBER_FRAME = Struct("<IIIQq")
 _EMPTY_FRAME = Struct("<IIIQ")
 _LENGTH = Struct("<I")
 _BASE_OFFSET = Struct("<q")  # where a batch begins: docs/internals/batch.md
@@ -320,17 +322,40 @@ class Reset(NamedTuple):
     generation: int
 
     def encode(self) -> list[Buffer]:
-        return [_RESET_FRAME.pack(_RESET.size, Kind.RESET, self.channel, 0, self.generation)]
+        return [_NUMBER_FRAME.pack(_NUMBER.size, Kind.RESET, self.channel, 0, self.generation)]
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _, channel, request, body = frame
         _check_consumer(channel, request)
-        if len(body) != _RESET.size:
-            raise Unfit(f"a body of {len(body)} bytes, not {_RESET.size}")
-        (generation,) = _RESET.unpack(body)
+        if len(body) != _NUMBER.size:
+            raise Unfit(f"a body of {len(body)} bytes, not {_NUMBER.size}")
+        (generation,) = _NUMBER.unpack(body)
         _check_generation(generation)
         return cls(channel, generation)
+
+
+class Limit(NamedTuple):
+    """From now on the topic takes payloads of at most this many bytes."""
+
+    channel: int
+    message_bytes_max: int | None
+
+    def encode(self) -> list[Buffer]:
+        limit = NO_LIMIT if self.message_bytes_max is None else self.message_bytes_max
+        return [_NUMBER_FRAME.pack(_NUMBER.size, Kind.LIMIT, self.channel, 0, limit)]
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        if not channel or request:
+            raise Unfit("it is for a producer, and answers nothing")
+        if len(body) != _NUMBER.size:
+            raise Unfit(f"a body of {len(body)} bytes, not {_NUMBER.size}")
+        (limit,) = _NUMBER.unpack(body)
+        if not NO_LIMIT <= limit <= BATCH_BYTES_MAX:
+            raise Unfit(f"no limit is {limit} bytes")
+        return cls(channel, None if limit == NO_LIMIT else limit)
 
 
 class Batches(NamedTuple):

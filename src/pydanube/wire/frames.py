@@ -55,6 +55,7 @@ class Kind(IntEnum):
     BATCHES = 17
     TAKEN = 18
     RECALL = 19
+    LIMIT = 20
 
 
 class Side(Enum):
@@ -95,6 +96,7 @@ _BODY_BYTES_MAX: dict[Side, dict[Kind, int]] = {  # by who sends it, once the co
         Kind.ACKED: 0,
         Kind.RESET: 8,
         Kind.RECALL: 12 + 16 * ACK_RANGES_MAX,
+        Kind.LIMIT: 8,
         Kind.PING: 0,
         Kind.PONG: 0,
         Kind.CLOSED: CONTROL_BYTES_MAX,

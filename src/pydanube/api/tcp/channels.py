@@ -13,7 +13,7 @@ from pydanube.broker.holds import ConsumerHold, Producer
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Receipt
 from pydanube.wire.batch import Batch, Codec
-from pydanube.wire.commands import Ack, Nack, Range, Recall, Reset, Taken, encode_deliver
+from pydanube.wire.commands import Ack, Limit, Nack, Range, Recall, Reset, Taken, encode_deliver
 from pydanube.wire.commands import Receipt as Durability
 
 if TYPE_CHECKING:
@@ -35,8 +35,12 @@ class ProducerChannel:
 
     def begin(self, producer: Producer) -> None:
         self._producer = producer
+        producer.tell_limit = self.limited
         kind, _, copies = producer.open.topic.receipt.partition(":")
         self.durability = (_DURABILITIES.get(kind, Durability.REPLICATED), int(copies or (kind != "none")))
+
+    def limited(self, message_bytes_max: int | None) -> None:
+        self._connection.send(Limit(self.number, message_bytes_max).encode())
 
     def closed(self, error: DanubeError) -> None:
         self._producer = None

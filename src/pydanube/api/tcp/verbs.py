@@ -102,6 +102,7 @@ async def open_producer(connection: NativeConnection, fields: Object, request: i
         "next_sequence": session.next_sequence if session is not None else 0,
         "reliable": producer.open.record.reliable,
         "durability": producer.open.topic.receipt,
+        "message_bytes_max": producer.open.policies.message_bytes_max,
         "resume": producer.open.mark(),
     }
 
