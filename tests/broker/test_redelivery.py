@@ -197,9 +197,11 @@ def test_a_message_stays_while_the_dead_letter_topic_is_down(world: TopicWorld, 
         inbox.nack(0)
         await asyncio.sleep(500)
         assert inbox.host.known.cursor.floor == 0
-        assert inbox.host.explain(0).cause is Why.DEAD_LETTERING
+        assert inbox.host.explain(0).cause is Why.POISON_STUCK
+        assert inbox.host.engine.blocked_at == 0
         world.dead_letters_fail = False
         await asyncio.sleep(100)
+        assert inbox.host.engine.blocked_at is None
         assert len(world.dead_letters) == 1
         assert inbox.host.known.cursor.floor == 1
         assert inbox.offsets == [0, 0]

@@ -127,3 +127,22 @@ def test_a_topic_that_is_not_reliable_has_no_dead_letters(tmp_path: Path) -> Non
             await until(lambda: bool(consumer.partitions))
 
     with_client(tmp_path, run)
+
+
+def test_a_dead_letter_that_cannot_be_published_is_shown_as_blocked_with_the_reason(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC)
+        await client.admin.policies("default", change={"topics_max": 1})
+        consumer = await refused(client, "shared")
+        await eventually(client, "at offset 0")
+        assert await client.admin.blocked_subscriptions() == [{"topic": TOPIC, "subscription": "s", "offset": 0}]
+        sentence = await client.admin.explain(TOPIC, "s", offset=0)
+        assert sentence.startswith("Message 0 has failed too often, and it cannot be given up: ")
+        assert "topics_max" in sentence
+        assert f"`danube subscription alter {TOPIC} s`" in sentence
+        await client.admin.policies("default", change={"topics_max": 2})
+        await eventually(client, None)
+        assert len(await client.admin.peek(LETTERS, 10)) == 1
+        await consumer.close()
+
+    with_client(tmp_path, run)

@@ -149,10 +149,13 @@ class Model:
         for message in self.flight():
             if not self.overdue(message, now):
                 message.deadline = None if policy.ack_timeout is None else now + policy.ack_timeout
+        self.poison_failures.clear()
         if policy.poison is PoisonPolicy.BLOCK:
             self.poison_times.clear()
         elif before is PoisonPolicy.BLOCK:
             self.poison_times = {m.offset: now for m in self.messages.values() if m.poison}
+        else:
+            self.poison_times = dict.fromkeys(self.poison_times, now)
 
     def poison_failed(self, offset: int, now: int) -> None:
         if self.policy.poison is PoisonPolicy.BLOCK:

@@ -11,6 +11,7 @@ from pydanube.dispatch.agenda import Agenda
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Poisoned
 from pydanube.dispatch.exclusive import Exclusive
+from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.policy import SECOND, DispatchSettings, PoisonPolicy
@@ -62,3 +63,33 @@ def test_poison_that_is_acked_is_not_handed_over_again(kind: type[Engine[Any]]) 
     assert engine.due() is None
     assert engine.poll(100 * SECOND) == []
     assert engine.waiting == 0
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Failover, Shared, KeyShared])
+def test_poison_that_cannot_be_given_up_is_shown_as_blocked_until_it_is(kind: type[Engine[Any]]) -> None:
+    engine = kind(ONCE_DROP, DispatchSettings())
+    connect(engine, 10, A)
+    offer(engine, 0, 0, "x")
+    engine.nack(A, 0, 0, 0, reason="bad")
+    for failures in range(4):
+        assert engine.blocked_at == (None if failures < 3 else 0)
+        now = failures * 100 * SECOND
+        assert engine.poll(now) == [Poisoned(0, 1, PoisonPolicy.DROP, "bad")]
+        engine.poison_failed(0, now, "the disk is full")
+    assert engine.explain(0, now) == Explanation(Cause.POISON_STUCK, offset=0, what="the disk is full")
+    engine.acked(0, 0)
+    assert engine.blocked_at is None
+
+
+@pytest.mark.parametrize("kind", [Exclusive, Failover, Shared, KeyShared])
+def test_altering_the_policy_tries_again_at_once_what_could_not_be_given_up(kind: type[Engine[Any]]) -> None:
+    engine = kind(ONCE_DROP, DispatchSettings())
+    connect(engine, 10, A)
+    offer(engine, 0, 0, "x")
+    engine.nack(A, 0, 0, 0, reason="bad")
+    for now in range(0, 300 * SECOND, 100 * SECOND):
+        assert len(engine.poll(now)) == 1
+        engine.poison_failed(0, now, "no such topic")
+    engine.alter(ONCE_DROP, DispatchSettings(), now + 1)
+    assert engine.blocked_at is None
+    assert engine.poll(now + 1) == [Poisoned(0, 1, PoisonPolicy.DROP, "bad")]

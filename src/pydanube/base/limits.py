@@ -90,6 +90,7 @@ DELIVERIES_AT_ONCE = 500  # of one subscription in one turn, each cut out of its
 REDELIVERIES_MAX = 1_000  # a message that failed as often will not succeed
 POLICY_MICROSECONDS_MAX = 24 * 3600 * 1_000_000  # timeouts and delays of a failure policy: a day
 POISON_RETRY_MICROSECONDS_MIN = 100_000  # a dead-letter topic that is down is not asked in a tight loop
+POISON_FAILURES_QUIET = 2  # of giving a message up; a busy moment passes, from the third on the subscription is blocked
 REASON_CHARACTERS_MAX = 1_000  # of why a message failed; it travels as an attribute of the dead letter
 FILTERS_MAX = 16  # key filters of one consumer; a new key is held against all of them
 FILTER_BYTES_MAX = 256  # of one key filter

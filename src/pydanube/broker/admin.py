@@ -73,7 +73,7 @@ class SubscriptionStats:
     consumers: int
     paused: bool  # in some partition
     counts: dict[str, int]  # messages done or passed over, by cause
-    blocked: list[int | None]  # where a message whose retries are exhausted stops others: all, or those of its key
+    blocked: list[int | None]  # where a message whose retries are exhausted stops others, or cannot be given up
     unreadable: str | None = None  # why what comes next cannot be read, in some partition
     backlog_seconds: float | None = (
         None  # age of the oldest message that is not done; None if not known in all partitions
@@ -195,7 +195,7 @@ class Admin:
         return await _aged(_stats(subscription, places), places, self._ages())
 
     async def blocked(self, principal: Principal) -> list[tuple[str, str, int]]:
-        """Topic, subscription and offset wherever a message that failed too often stops others; the first of them."""
+        """Topic, subscription and offset of the first messages that failed too often and go no further."""
         found: list[tuple[str, str, int]] = []
         for number, opened in enumerate(self._service.opened(), 1):
             for name, host in list(opened.topic.subscriptions.items()):
@@ -295,6 +295,9 @@ class Admin:
 
 def sentence_of(found: Explanation, topic: TopicName, subscription: str) -> str:
     """For people. Poison goes away only if somebody says so: how."""
+    if found.cause is Why.POISON_STUCK:
+        change = f"danube subscription alter {topic} {quote(subscription)}"
+        return f"{found.sentence} It is tried again by itself; `{change}` changes what is done with it."
     if found.cause is not Why.POISON_BLOCKS or found.offset is None:
         return found.sentence
     command = f"danube subscription skip {topic} {quote(subscription)} --before {found.offset + 1}"

@@ -63,7 +63,7 @@ FAMILIES: dict[str, Family] = {
     "danube_consumers": Family("gauge", "Consumers that are connected.", _SUBSCRIPTION),
     "danube_unacked_messages": Family("gauge", "Messages handed out and not acknowledged.", _SUBSCRIPTION),
     "danube_blocked": Family(
-        "gauge", "1 where a message that failed too often stops all that follow, or those of its key.", _SUBSCRIPTION
+        "gauge", "1 where a message that failed too often stops others, or cannot be given up.", _SUBSCRIPTION
     ),
     "danube_local_bytes": Family("gauge", "Bytes of the topic on the local disk.", _TOPIC),
     "danube_object_bytes": Family("gauge", "Bytes of the topic's objects in object storage.", _TOPIC),

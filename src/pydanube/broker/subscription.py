@@ -487,7 +487,8 @@ class SubscriptionHost:
         except Exception as error:  # whatever it is, the message stays and is tried again
             log.warning("subscription %s could not give up offset %d: %s", self.known.name, poisoned.offset, error)
             if not self._closed and generation == self.known.cursor.generation:
-                self.engine.poison_failed(poisoned.offset, self.now)
+                why = _sentence(error) if isinstance(error, DanubeError) else f"{type(error).__name__}: {error}"
+                self.engine.poison_failed(poisoned.offset, self.now, why)
                 self.wake()
 
     def _settle(self, generation: int, done: Range, cause: Cause) -> None:
@@ -586,4 +587,4 @@ class SubscriptionHost:
 
 def _sentence(error: DanubeError) -> str:
     """With what to do, where waiting does not help."""
-    return str(error) if error.retriable else f"{error}. {error.help}"
+    return str(error) if error.retriable else f"{error}. {error.help.rstrip('.')}"

@@ -132,9 +132,9 @@ class Engine(ABC, Generic[M]):
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         """It could not be handed out: it is decided again, its permits come back, and nothing has failed."""
 
-    def poison_failed(self, offset: int, now: int) -> None:
+    def poison_failed(self, offset: int, now: int, why: str = "") -> None:
         """Dropping or dead-lettering did not work; the engine asks again later."""
-        self._poison.failed(offset, now)
+        self._poison.failed(offset, now, why)
 
     @abstractmethod
     def reset(self, now: int) -> None:
@@ -144,8 +144,9 @@ class Engine(ABC, Generic[M]):
 
     @property
     def blocked_at(self) -> int | None:
-        """The first message whose retries are exhausted, if it stops others: all, or those of its key."""
-        return self._poison.first() if self.policy.poison is PoisonPolicy.BLOCK else None
+        """The first message whose retries are exhausted, and that stops others or cannot be given up."""
+        block = self.policy.poison is PoisonPolicy.BLOCK
+        return self._poison.first() if block else self._poison.first_stuck()
 
     @abstractmethod
     def held(self, consumer: ConsumerId) -> list[tuple[int, int]]:
@@ -191,6 +192,8 @@ class Engine(ABC, Generic[M]):
 
     def _explain_poison(self, offset: int) -> Explanation:
         """Of a message whose own retries are exhausted."""
+        if (why := self._poison.why_stuck(offset)) is not None:
+            return Explanation(Cause.POISON_STUCK, offset=offset, what=why)
         if self.policy.poison is PoisonPolicy.BLOCK:
             return Explanation(Cause.POISON_BLOCKS, offset=offset)
         return Explanation(Cause.DEAD_LETTERING)

@@ -36,6 +36,7 @@ class Cause(Enum):
     FULL = "Consumer {consumer} has room for no more: it has not acknowledged {count} messages."
     ALL_FULL = "No connected consumer has room for more: {count} messages were delivered and not acknowledged."
     POISON_BLOCKS = "Message {offset} has failed too often and stops what comes after it."
+    POISON_STUCK = "Message {offset} has failed too often, and it cannot be given up: {what}."
     LOOKAHEAD_FULL = "{count} messages wait behind others of their keys, as many as may; the oldest has the key {key}."
     DELAYS_FULL = "{count} messages wait for their delivery times, as many as may."
     STANDBY = "Consumer {consumer} takes over when those before it have left."

@@ -265,7 +265,9 @@ class Ordered(Engine[Member]):
         if self.paused:
             return Explanation(Cause.PAUSED)
         if self._blocked():
-            return Explanation(Cause.POISON_BLOCKS, offset=self._queue.first)
+            stuck = self._poison.why_stuck(self._queue.first)
+            cause = Cause.POISON_BLOCKS if stuck is None else Cause.POISON_STUCK
+            return Explanation(cause, offset=self._queue.first, what=stuck)
         time = self._redelivery_time()
         if time is not None:
             return Explanation(Cause.REDELIVERY, until=time)

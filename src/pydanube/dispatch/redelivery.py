@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import POISON_RETRY_MICROSECONDS_MIN, REASON_CHARACTERS_MAX
+from pydanube.base.limits import POISON_FAILURES_QUIET, POISON_RETRY_MICROSECONDS_MIN, REASON_CHARACTERS_MAX
 from pydanube.dispatch.agenda import Agenda
 from pydanube.dispatch.events import Poisoned
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
@@ -128,6 +128,7 @@ class Poison:
         self.messages: dict[int, Poisoned] = {}
         self._emit = Agenda()
         self._failures: dict[int, int] = {}  # of dropping or dead-lettering
+        self._stuck: dict[int, str] = {}  # those that keep failing, and why
 
     def __contains__(self, offset: int) -> bool:
         return offset in self.messages
@@ -138,6 +139,13 @@ class Poison:
     def first(self) -> int | None:
         """The lowest, so that all who ask are told the same."""
         return min(self.messages, default=None)
+
+    def first_stuck(self) -> int | None:
+        """The lowest that cannot be given up."""
+        return min(self._stuck, default=None)
+
+    def why_stuck(self, offset: int) -> str | None:
+        return self._stuck.get(offset)
 
     def exhausted(self, failures: int) -> bool:
         return failures > self._policy.max_redelivery_count
@@ -151,21 +159,25 @@ class Poison:
     def alter(self, policy: FailurePolicy, now: int) -> None:
         """Messages that blocked and need not any more are given up; those being given up are so in the new way."""
         before, self._policy = self._policy, policy
+        self._failures.clear()
+        self._stuck.clear()
         for offset, poisoned in self.messages.items():
             self.messages[offset] = poisoned._replace(policy=policy.poison)
             if policy.poison is PoisonPolicy.BLOCK:
                 self._emit.discard(offset)
-            elif before.poison is PoisonPolicy.BLOCK:
+            elif before.poison is PoisonPolicy.BLOCK or self._emit.time_of(offset) is not None:
                 self._emit.set(offset, now)
 
     def emit(self, now: int) -> list[Poisoned]:
         return [self.messages[offset] for offset in self._emit.take_due(now)]
 
-    def failed(self, offset: int, now: int) -> None:
+    def failed(self, offset: int, now: int, why: str) -> None:
         if self._policy.poison is PoisonPolicy.BLOCK:
             return  # by now: it was given up by an older policy, and that failed
         if offset in self.messages and self._emit.time_of(offset) is None:
             failures = self._failures[offset] = self._failures.get(offset, 0) + 1
+            if failures > POISON_FAILURES_QUIET:
+                self._stuck[offset] = why[:REASON_CHARACTERS_MAX]
             self._emit.set(offset, now + max(self._policy.delay(failures), POISON_RETRY_MICROSECONDS_MIN))
 
     def acked(self, first: int, last: int) -> list[int]:
@@ -179,6 +191,7 @@ class Poison:
         for offset in found:
             del self.messages[offset]
             self._failures.pop(offset, None)
+            self._stuck.pop(offset, None)
             self._emit.discard(offset)
         return found
 
@@ -189,6 +202,7 @@ class Poison:
         self.messages.clear()
         self._emit.clear()
         self._failures.clear()
+        self._stuck.clear()
 
 
 def earliest(*times: int | None) -> int | None:
