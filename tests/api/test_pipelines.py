@@ -53,11 +53,13 @@ PROGRESS = {
     "state_rows": 9,
     "state_bytes": 4096,
     "dead_rows": 2,
+    "late_rows": 3,
     "restarts": 1,
 }
 OF_PROGRESS = {
     "rows_total": 1000,
     "dead_rows_total": 2,
+    "late_rows_total": 3,
     "rows_per_second": 12.5,
     "batch_seconds": 0.8,
     "lag_rows": 40,

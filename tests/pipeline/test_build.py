@@ -126,7 +126,10 @@ def test_rows_that_do_not_fit_go_past_all_steps_to_the_dead_letters(
     publish(client, topic, [(1, "ann", 5.0, 0), (2, "bob", -1.0, None), (3, "cy", 2.0, None)])
     with client.producer(topic) as producer:
         producer.send(b"nonsense", key="k").result()
-    letters = [(0, 1, "expected amount >= 0", b'{"id":2,"customer":"bob","amount":-1.0}'), (0, 3, None, b"nonsense")]
+    letters = [
+        (0, 1, "expected amount >= 0", b'{"id": 2, "customer": "bob", "amount": -1.0}'),
+        (0, 3, None, b"nonsense"),
+    ]
     for place, steps in (("plain", []), ("steps", [{"sql": "SELECT id, event_time, message FROM input WHERE id < 9"}])):
         flow = make(
             {"expect": ["amount >= 0", "customer IS NOT NULL"]},

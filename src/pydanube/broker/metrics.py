@@ -80,6 +80,7 @@ FAMILIES: dict[str, Family] = {
     "danube_pipeline_failed": Family("gauge", "1 if it failed, or is not heard of any more.", _PIPELINE),
     "danube_pipeline_rows_total": Family("counter", "Rows that this run has read.", _PIPELINE),
     "danube_pipeline_dead_rows_total": Family("counter", "Rows of this run that became dead letters.", _PIPELINE),
+    "danube_pipeline_late_rows_total": Family("counter", "Rows of this run that came too late.", _PIPELINE),
     "danube_pipeline_rows_per_second": Family("gauge", "Rows a second in the last batch.", _PIPELINE),
     "danube_pipeline_batch_seconds": Family("gauge", "How long the last batch took.", _PIPELINE),
     "danube_pipeline_lag_rows": Family("gauge", "Rows in the source that are not read yet.", _PIPELINE),
@@ -296,6 +297,7 @@ _WATERMARK = "danube_pipeline_watermark_timestamp_seconds"  # reported in micros
 OF_PROGRESS = {  # by the name that a runner reports
     "danube_pipeline_rows_total": "rows",
     "danube_pipeline_dead_rows_total": "dead_rows",
+    "danube_pipeline_late_rows_total": "late_rows",
     "danube_pipeline_rows_per_second": "rows_per_second",
     "danube_pipeline_batch_seconds": "batch_seconds",
     "danube_pipeline_lag_rows": "lag_rows",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,14 @@ from uuid import uuid4
 
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.late import LATE, REASON, WATERMARK, late, reason, without_late
 from pydanube.pipeline.progress import DEAD as OBSERVED_DEAD
+from pydanube.pipeline.progress import LATE as OBSERVED_LATE
 from pydanube.pipeline.progress import OBSERVED
 from pydanube.pipeline.spec_sinks import Sink, TopicSink
 from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, SKIP, FileSource, RateSource, TopicSource
 from pydanube.pipeline.transforms import apply, told
+from pydanube.spark.committing import local_checkpoint
 from pydanube.spark.launch import activate
 
 if TYPE_CHECKING:
@@ -52,11 +56,12 @@ def query(
     from pyspark.sql import functions as f
 
     activate(spark)
-    frame = transformed(source(spark, flow, url, start), flow)
+    place = checkpoint or flow.checkpoint
+    frame = transformed(source(spark, flow, url, start, checkpoint=place), flow)
     check_columns(frame, flow)
     if flow.dead_letters is not None:
-        frame = frame.observe(OBSERVED, f.count(DEAD).alias(OBSERVED_DEAD))
-    place = checkpoint or flow.checkpoint
+        was_late = f.count_if(f.col(DEAD)["error"].startswith(REASON))
+        frame = frame.observe(OBSERVED, f.count(DEAD).alias(OBSERVED_DEAD), was_late.alias(OBSERVED_LATE))
     writer = frame.writeStream.queryName(flow.name).option("checkpointLocation", place).outputMode(flow.output_mode)
     if flow.available_now if available_now is None else available_now:
         writer = writer.trigger(availableNow=True)
@@ -106,12 +111,25 @@ def explain(spark: SparkSession, flow: Flow, url: str) -> str:
 # -- rows as they come -------------------------------------------------------------------------------------------------
 
 
-def source(spark: SparkSession, flow: Flow, url: str, start: str | None = None, *, streaming: bool = True) -> DataFrame:
-    """What the first step sees as `input`; with dead letters also `_dead`, which is null if a row fits."""
+def source(
+    spark: SparkSession,
+    flow: Flow,
+    url: str,
+    start: str | None = None,
+    *,
+    streaming: bool = True,
+    checkpoint: str | None = None,
+) -> DataFrame:
+    """What the first step sees as `input`; with dead letters also `_dead`, which is null if a row fits. With the
+    checkpoint of the query, late rows are told apart too.
+    """
     with told("source"):
         found = flow.source
         if isinstance(found, TopicSource):
-            return _of_topic(spark, flow, found, url, start, streaming)
+            options = topic_options(flow, url, start, streaming=streaming)
+            if checkpoint is not None and flow.late_rule is not None and local_checkpoint(checkpoint) is not None:
+                options["watermarkOf"] = checkpoint
+            return _of_topic(spark.readStream if streaming else spark.read, flow, found, options)
         reader: Any = spark.readStream if streaming else spark.read
         if isinstance(found, RateSource):
             if not streaming:
@@ -140,6 +158,8 @@ def topic_options(flow: Flow, url: str, start: str | None = None, *, streaming: 
             options["subscription"] = found.subscription
     if found.schema is not None:
         options |= {"value.format": found.format, "value.mode": found.mode, "value.schema": found.schema.text}
+        if found.mode == PERMISSIVE and (found.expect or flow.keeps_late):
+            options["value.raw"] = "all"  # what was decoded and does not go on is kept as it came
         if found.schema.message is not None:
             options["value.message"] = found.schema.message
     more = {"tls.ca": found.ca, "objects.url": found.objects_url}
@@ -150,20 +170,19 @@ def _said(flag: bool) -> str:
     return str(flag).lower()
 
 
-def _of_topic(
-    spark: SparkSession, flow: Flow, found: TopicSource, url: str, start: str | None, streaming: bool
-) -> DataFrame:
+def _of_topic(reader: Any, flow: Flow, found: TopicSource, options: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions as f
 
-    reader: Any = spark.readStream if streaming else spark.read
-    raw = reader.format("danube").options(**topic_options(flow, url, start, streaming=streaming)).load()
+    raw = reader.format("danube").options(**options).load()
+    watermark = [f.col("watermark").alias(WATERMARK)] if "watermark" in raw.columns else []
     if found.tombstones == SKIP:
         raw = raw.where(_has_payload(raw))
     time = f.coalesce(f.col("event_time"), f.col("timestamp"))
     if found.format == RAW:
-        columns = [time.alias(name) if name == EVENT_TIME else f.col(name) for name in raw.columns]
+        plain = [name for name in raw.columns if name != "watermark"]
+        columns = [time.alias(name) if name == EVENT_TIME else f.col(name) for name in plain]
         parts = f.struct(*_ABOUT, f.col("value"), f.lit(None).cast("string").alias("error"))
-        return _judged(raw.select(*columns, parts.alias(_PARTS)), flow, _PARTS)
+        return _judged(raw.select(*columns, parts.alias(_PARTS), *watermark), flow, _PARTS)
     fields = [each.name for each in raw.schema["value"].dataType.fields]
     names = {name.lower() for name in fields}
     if DEAD in names or _PARTS in names:
@@ -179,10 +198,9 @@ def _of_topic(
             f.struct("topic", "partition", "offset", "timestamp", "event_time", "key", *attributes).alias(MESSAGE)
         )
     if found.mode != PERMISSIVE:  # the source itself ends the query at a payload that does not fit
-        return _judged(raw.select(*columns), flow, None)
-    payload = f.coalesce(f.col("value_raw"), f.to_json("value").cast("binary"))
-    parts = f.struct(*_ABOUT, payload.alias("value"), f.col("value_error").alias("error"))
-    return _judged(raw.select(*columns, parts.alias(_PARTS)), flow, _PARTS)
+        return _judged(raw.select(*columns, *watermark), flow, None)
+    parts = f.struct(*_ABOUT, f.col("value_raw").alias("value"), f.col("value_error").alias("error"))
+    return _judged(raw.select(*columns, parts.alias(_PARTS), *watermark), flow, _PARTS)
 
 
 def _has_payload(raw: DataFrame) -> Column:
@@ -227,15 +245,17 @@ def _judged(frame: DataFrame, flow: Flow, parts: str | None) -> DataFrame:
     """Rows and what is wrong with them. `parts` is the column that has the row as it came, if there is one."""
     from pyspark.sql import functions as f
 
-    shown = [name for name in frame.columns if name not in (parts, CORRUPT)]
+    shown = [name for name in frame.columns if name not in (parts, CORRUPT, WATERMARK)]
     failed = _failed(frame, flow)
+    tardy = late(frame, flow.late_rule) if WATERMARK in frame.columns and flow.late_rule is not None else None
+    dropped = [] if tardy is None or flow.keeps_late else [tardy.alias(LATE)]
     if flow.dead_letters is None:
         if failed is not None:  # ends the query with the first
             fits = f.when(failed.isNull(), f.lit(True)).otherwise(
                 f.raise_error(f.concat(f.lit("row_invalid: "), failed))
             )
             frame = frame.where(fits)
-        return frame.select(*map(_column, shown))
+        return frame.select(*map(_column, shown), *dropped)
     own: Column | None = None
     if parts is not None:
         own = f.col(parts)["error"]
@@ -248,10 +268,11 @@ def _judged(frame: DataFrame, flow: Flow, parts: str | None) -> DataFrame:
             text = f.coalesce(f.col(CORRUPT), text)
         about.append(text.cast("binary").alias("value"))
     errors = [each for each in (own, failed) if each is not None]
-    error = f.coalesce(*errors)
-    return frame.select(
-        *map(_column, shown), f.when(error.isNotNull(), f.struct(*about, error.alias("error"))).alias(DEAD)
-    )
+    if tardy is not None and flow.late_rule is not None and flow.keeps_late:
+        errors.append(f.when(tardy, reason(flow.late_rule)))
+    error = f.coalesce(*errors, f.lit(None).cast("string"))
+    dead = f.when(error.isNotNull(), f.struct(*about, error.alias("error"))).alias(DEAD)
+    return frame.select(*map(_column, shown), dead, *dropped)
 
 
 def _column(name: str) -> Column:
@@ -292,11 +313,11 @@ def transformed(frame: DataFrame, flow: Flow) -> DataFrame:
     from pyspark.sql import functions as f
 
     if flow.dead_letters is None:
-        return apply(frame, flow.transforms)
+        return apply(without_late(frame), flow.transforms)
     if not flow.transforms:
         return frame
     kind = frame.schema[DEAD].dataType
-    main = apply(frame.where(f.col(DEAD).isNull()).drop(DEAD), flow.transforms)
+    main = apply(without_late(frame.where(f.col(DEAD).isNull()).drop(DEAD)), flow.transforms)
     bad = frame.where(f.col(DEAD).isNotNull()).select(DEAD)
     return main.withColumn(DEAD, f.lit(None).cast(kind)).unionByName(bad, allowMissingColumns=True)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pydanube.base.errors import FlowInvalid
+from pydanube.pipeline.late import CHOICES, DEAD_LETTERS, DROP, Rule, may_drop, rule_of
 from pydanube.pipeline.spec_fields import (
     FILE_BYTES_MAX,
     Duration,
@@ -38,8 +39,16 @@ from pydanube.pipeline.spec_sinks import (
     parse_sinks,
     within,
 )
-from pydanube.pipeline.spec_source import FileSource, RateSource, Source, TopicSource, can_fail, parse_source
-from pydanube.pipeline.spec_steps import Aggregate, Python, Sql, Step, check_steps, parse_steps
+from pydanube.pipeline.spec_source import (
+    PERMISSIVE,
+    FileSource,
+    RateSource,
+    Source,
+    TopicSource,
+    can_fail,
+    parse_source,
+)
+from pydanube.pipeline.spec_steps import Aggregate, Python, Sql, Step, Watermark, check_steps, parse_steps
 
 KEYS = (
     "name",
@@ -48,6 +57,7 @@ KEYS = (
     "output_mode",
     "sink",
     "dead_letters",
+    "late",
     "checkpoint",
     "trigger",
     "restart",
@@ -95,6 +105,7 @@ class Flow:
     output_mode: str
     sinks: tuple[Sink, ...]
     dead_letters: Target | None
+    late: str | None  # dead_letters or drop; None if nothing is said
     checkpoint: str
     trigger: Duration | None  # None: as fast as possible
     available_now: bool
@@ -132,6 +143,7 @@ class Flow:
             output_mode=section.one_of("output_mode", MODES, "append"),
             sinks=parse_sinks(section.raw("sink"), root),
             dead_letters=dead_letters,
+            late=section.one_of("late", CHOICES) if "late" in section else None,
             checkpoint=section.maybe_place("checkpoint") or absolute(f"{HOME}/{name}", root),
             trigger=trigger,
             available_now=available_now,
@@ -152,6 +164,17 @@ class Flow:
     def targets(self) -> tuple[Target, ...]:
         """All sinks that keep what they get, dead letters not among them."""
         return tuple(each for each in self.sinks if not isinstance(each, ConsoleSink))
+
+    @property
+    def late_rule(self) -> Rule | None:
+        """By which rows are told apart that come too late; None where only Spark knows."""
+        return rule_of(self.transforms, self.output_mode) if isinstance(self.source, TopicSource) else None
+
+    @property
+    def keeps_late(self) -> bool:
+        """Whether such rows become dead letters."""
+        wanted = self.dead_letters is not None and self.late != DROP and self.source.mode == PERMISSIVE
+        return wanted and self.late_rule is not None
 
     @property
     def url(self) -> str | None:
@@ -256,13 +279,33 @@ def _spark(section: Section) -> dict[str, str]:
 def _check(flow: Flow) -> None:
     check_steps(flow.transforms, flow.output_mode)
     check_sinks(flow.sinks, flow.dead_letters, flow.output_mode)
-    if flow.dead_letters is not None and not can_fail(flow.source):
+    _check_late(flow)
+    if flow.dead_letters is not None and not can_fail(flow.source) and not flow.keeps_late:
         failing = "mode is failfast" if flow.source.mode == "failfast" else "no format is decoded and nothing expected"
         raise FlowInvalid(f"dead_letters: no row could ever go there: {failing}")
     _check_loops(flow)
     for name, place in _written(flow):
         if within(flow.checkpoint, place) or within(place, flow.checkpoint):
             raise FlowInvalid(f"checkpoint: {flow.checkpoint} and {name} ({place}) lie in each other")
+
+
+def _check_late(flow: Flow) -> None:
+    if flow.late is None:
+        return
+    if not any(isinstance(each, Watermark) for each in flow.transforms):
+        raise FlowInvalid("late: is for a watermark, and there is none in transforms: no row is late without one")
+    if flow.late == DEAD_LETTERS and flow.dead_letters is None:
+        raise FlowInvalid("late: there are no dead_letters to which late rows could go")
+    if flow.late == DEAD_LETTERS and not flow.keeps_late:
+        raise FlowInvalid(f"late: dead_letters is not possible here, {_why_only_counted(flow)}; say drop")
+
+
+def _why_only_counted(flow: Flow) -> str:
+    if not isinstance(flow.source, TopicSource):
+        return "the source is not a topic"
+    if flow.late_rule is not None:
+        return "source.mode is failfast"
+    return "only where nothing but the watermark lies between the source and a `deduplicate` or window it is known"
 
 
 def _check_loops(flow: Flow) -> None:
@@ -323,6 +366,14 @@ def warnings(flow: Flow, master: str) -> list[str]:
         )
     if isinstance(flow.source, TopicSource) and flow.source.subscription is None:
         found.append("source.subscription: is false, so nothing keeps messages until the pipeline has read them")
+    if flow.late != DROP and not flow.keeps_late and may_drop(flow.transforms, flow.output_mode):
+        why = "there are no dead_letters" if flow.dead_letters is None else _why_only_counted(flow)
+        found.append(f"late: rows behind the watermark are dropped and counted as late_rows, for {why}")
+    elif flow.keeps_late and local_path(flow.checkpoint) is None:
+        found.append(
+            f"late: rows behind the watermark are dropped and counted as late_rows, for {flow.checkpoint} cannot be "
+            "read by the source"
+        )
     if flow.output_mode == "update":
         for name, sink in _named_sinks(flow):
             if not isinstance(sink, TopicSink | ConsoleSink) and sink.upsert is None and name != "dead_letters":

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from pydanube.base.errors import DanubeError
 from pydanube.client import Client
+from pydanube.pipeline.late import DROPPED
+from pydanube.pipeline.late import OBSERVED as LATE_OBSERVED
 from pydanube.spark.offsets import Offsets, from_json
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
@@ -21,7 +23,7 @@ from pydanube.wire.commands import Batches
 SECOND = 1_000_000  # microseconds
 TOPICS_ASKED_MAX = 50  # for the lag; beyond it, it is what the source last said
 PARTITIONS_ASKED_MAX = 8  # for the age of their next message: those that are farthest behind
-OBSERVED, DEAD = "danube", "dead"  # what a query with dead letters counts
+OBSERVED, DEAD, LATE = "danube", "dead", "late"  # what a query with dead letters counts
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class Progress:
     scans: int = 1  # of its source in each batch: Spark counts the rows of all
     rows: int = 0
     dead_rows: int | None = None
+    late_rows: int | None = None  # behind the watermark; None as long as nothing has one
+    late_dropped: int = 0  # of them, those that are in no dead letters
     batches: int = 0
     restarts: int = 0
     rows_per_second: float | None = None
@@ -69,10 +73,21 @@ class Progress:
         if operators:
             self.state_rows = sum(int(each.get("numRowsTotal", 0)) for each in operators)
             self.state_bytes = sum(int(each.get("memoryUsedBytes", 0)) for each in operators)
-        dead = event.get("observedMetrics", {}).get(OBSERVED, {}).get(DEAD)
+        observed = event.get("observedMetrics", {})
+        dead = observed.get(OBSERVED, {}).get(DEAD)
         if dead is not None:
             self.dead_rows = (self.dead_rows or 0) + int(dead)
+        if self.watermark is not None:
+            self._take_late(observed, operators)
         return True
+
+    def _take_late(self, observed: Mapping[str, Any], operators: Sequence[Mapping[str, Any]]) -> None:
+        """What was found before the steps, and what Spark itself dropped in them."""
+        kept = int(observed.get(OBSERVED, {}).get(LATE) or 0)
+        dropped = int(observed.get(LATE_OBSERVED, {}).get(DROPPED) or 0)
+        dropped += sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in operators)
+        self.late_rows = (self.late_rows or 0) + kept + dropped
+        self.late_dropped += dropped
 
     def _take_sources(self, sources: list[dict[str, Any]], counted: int) -> int:
         """How many rows were read. A topic's offsets say it; where there are none, what Spark counts of each scan."""
@@ -92,6 +107,7 @@ class Progress:
         return {
             "rows": self.rows,
             "dead_rows": self.dead_rows,
+            "late_rows": self.late_rows,
             "rows_per_second": self.rows_per_second,
             "batch_seconds": self.batch_seconds,
             "lag_rows": rows,

@@ -159,7 +159,7 @@ class Runner:
             elif ended == RESTART:
                 self._say("restarts as ordered")
             else:
-                self._say(f"{ended}: {self.progress.rows:,} rows in {self.progress.batches:,} batches")
+                self._say(f"{ended}: {end_line(self.progress)}")
                 return ended
             self.progress.restarts += 1
 
@@ -442,7 +442,18 @@ def progress_line(found: Progress, lag: tuple[int, float | None] | None) -> str:
         parts.append(f"{found.state_rows:,} rows of state")
     if found.dead_rows:
         parts.append(f"{found.dead_rows:,} dead letters")
-    return "; ".join(parts)
+    return "; ".join([*parts, *_late_words(found)])
+
+
+def end_line(found: Progress) -> str:
+    return "; ".join([f"{found.rows:,} rows in {found.batches:,} batches", *_late_words(found)])
+
+
+def _late_words(found: Progress) -> list[str]:
+    """Nothing is dropped without a word."""
+    kept = (found.late_rows or 0) - found.late_dropped
+    words = [f"{found.late_dropped:,} late rows were dropped"] if found.late_dropped else []
+    return [*words, *([f"{kept:,} late rows are dead letters"] if kept else [])]
 
 
 def stderr_line(line: str) -> None:

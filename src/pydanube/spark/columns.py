@@ -36,6 +36,7 @@ META = {
     "schema_version": "int",
     "publish_time": "timestamp",
 }
+WATERMARK = {"watermark": "timestamp"}  # of the batch: only a query that says where its checkpoint is has it
 ALL = DEFAULT | ATTRIBUTES | META
 STORED = {  # by their names in a batch
     "event_time": "event_time",
@@ -56,9 +57,10 @@ TYPE_CHARS_MAX = 100  # of a type in an error
 CONSTANT_ROWS_MIN = 4_096  # made at a time of what is the same in all rows
 
 
-def ddl(*, attributes: bool, meta: bool, decoded: dict[str, str] | None = None) -> str:
+def ddl(*, attributes: bool, meta: bool, decoded: dict[str, str] | None = None, watermark: bool = False) -> str:
     """The schema of a read that names none; `decoded` are the columns that payloads become."""
     shown = DEFAULT | (decoded or {}) | (ATTRIBUTES if attributes else {}) | (META if meta else {})
+    shown |= WATERMARK if watermark else {}
     return ", ".join(f"`{name}` {kind}" for name, kind in shown.items())
 
 
@@ -88,7 +90,8 @@ def _type(kind: str) -> str:
 class Columns:
     """Makes Arrow batches of some columns. Belongs to one task."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], watermark: int | None = None) -> None:
+        """`watermark` is the value of that column, in microseconds."""
         import pyarrow as pa
 
         time = pa.timestamp("us", tz="UTC")
@@ -100,7 +103,8 @@ class Columns:
             "binary": pa.binary(),
             "map<string,string>": pa.map_(pa.string(), pa.string()),
         }
-        self._types = {name: kinds[ALL[name]] for name in names}
+        self._types = {name: kinds[(ALL | WATERMARK)[name]] for name in names}
+        self._watermark = watermark
         self.schema = pa.schema(list(self._types.items()))
         self._stored = [name for name in names if name in STORED]
         self.in_segments = sorted({"offset"} | {IN_SEGMENTS[name] for name in names if name in IN_SEGMENTS})
@@ -118,6 +122,7 @@ class Columns:
             "timestamp": content.append_time,
             "producer": content.producer_id,
             "publish_time": content.publish_time,
+            "watermark": self._watermark,
         }
         arrays: list[pa.Array] = []
         for name, kind in self._types.items():
@@ -135,7 +140,7 @@ class Columns:
         """Of rows with the columns `in_segments`."""
         import pyarrow as pa
 
-        implied = {"topic": topic, "partition": partition}
+        implied = {"topic": topic, "partition": partition, "watermark": self._watermark}
         arrays: list[pa.Array] = []
         for name, kind in self._types.items():
             if name in implied:

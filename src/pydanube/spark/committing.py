@@ -154,7 +154,7 @@ async def _is_there(client: Client, topic: str) -> bool:
 
 def source_end(checkpoint: str | None, batch: int) -> str:
     """As the checkpoint says it, in one spelling; its digest if it is long; "" if it cannot be read here."""
-    path = _local(checkpoint)
+    path = local_checkpoint(checkpoint)
     if path is None:
         return ""
     try:
@@ -178,7 +178,8 @@ def _ends(file: BinaryIO) -> str:
     return json.dumps(ends, sort_keys=True, separators=(",", ":")) if ends else ""
 
 
-def _local(checkpoint: str | None) -> Path | None:
+def local_checkpoint(checkpoint: str | None) -> Path | None:
+    """The folder, if it is one that this process can open."""
     if not checkpoint:
         return None
     parts = urlsplit(checkpoint)

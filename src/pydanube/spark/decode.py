@@ -69,7 +69,7 @@ class Decoding:
 
     def __init__(self, names: Sequence[str], options: ValueOptions) -> None:
         self._names = names
-        self._fail_fast = options.fail_fast
+        self._fail_fast, self._keep_raw = options.fail_fast, options.keep_raw
         self._decoder = decoder_of(options) if {"value", ERROR, RAW_VALUE} & set(names) else None
         needed = [name for name in names if name not in (ERROR, RAW_VALUE)]
         if self._decoder is not None:
@@ -88,7 +88,8 @@ class Decoding:
         if ERROR in self._names:
             made[ERROR] = pa.nulls(len(found), pa.string()) if decoded.errors is None else decoded.errors
         if RAW_VALUE in self._names:
-            made[RAW_VALUE] = _raw(found.column("value"), decoded.errors)
+            payloads = found.column("value")
+            made[RAW_VALUE] = payloads if self._keep_raw else _raw(payloads, decoded.errors)
         arrays = [made[name] if name in made else found.column(name) for name in self._names]
         return pa.RecordBatch.from_arrays(arrays, names=list(self._names))
 

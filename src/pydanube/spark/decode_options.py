@@ -9,7 +9,8 @@ from pydanube.base.errors import OptionInvalid
 
 RAW, JSON, AVRO, PROTOBUF = FORMATS = ("raw", "json", "avro", "protobuf")
 PERMISSIVE, FAILFAST = MODES = ("permissive", "failfast")
-VALUE_NAMES = ("value.format", "value.schema", "value.message", "value.mode")
+VALUE_NAMES = ("value.format", "value.schema", "value.message", "value.mode", "value.raw")
+ERRORS, EVERY = RAWS = ("errors", "all")  # which rows have the payload as it came, beside the columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class ValueOptions:
     schema: str
     message: str | None = None  # of Protobuf
     fail_fast: bool = False
+    keep_raw: bool = False  # of every row, not only of those that do not fit
 
 
 def value_options(values: Mapping[str, str]) -> ValueOptions | None:
@@ -41,7 +43,12 @@ def value_options(values: Mapping[str, str]) -> ValueOptions | None:
     mode = values.get("value.mode", PERMISSIVE).strip().lower()
     if mode not in MODES:
         raise OptionInvalid(f"value.mode is PERMISSIVE or FAILFAST, not {mode[:100]!r}")
-    return ValueOptions(format, values["value.schema"], values.get("value.message"), mode == FAILFAST)
+    raw = values.get("value.raw", ERRORS).strip().lower()
+    if raw not in RAWS:
+        raise OptionInvalid(f"value.raw is errors or all, not {raw[:100]!r}")
+    if raw == EVERY and mode == FAILFAST:
+        raise OptionInvalid("value.raw is for value.mode PERMISSIVE: FAILFAST has no column value_raw")
+    return ValueOptions(format, values["value.schema"], values.get("value.message"), mode == FAILFAST, raw == EVERY)
 
 
 _MEANT = {

@@ -52,7 +52,7 @@ def read_job(options: Options, names: Sequence[str], job: Job) -> Iterator[pa.Re
     decoding = None if options.value is None else Decoding(names, options.value)
     link = link_to(options.url, options.ca_file, patience=PATIENCE_SECONDS)
     store = None if job.place is None else store_at(link, job.place)
-    columns = Columns(names if decoding is None else decoding.needed)
+    columns = Columns(names if decoding is None else decoding.needed, job.watermark)
     found = joined(Reading(link, options.fail_on_data_loss, columns, store).all_of(job.ranges))
     return found if decoding is None else map(decoding.batch, found)
 

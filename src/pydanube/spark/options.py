@@ -40,6 +40,7 @@ NAMES = (
     "minPartitions",
     "includeAttributes",
     "includeMeta",
+    "watermarkOf",
     *VALUE_NAMES,
     "objects.url",
     "tls.ca",
@@ -53,7 +54,7 @@ KAFKA_NAMES = {  # what the same thing is called in Spark's Kafka source
     "groupidprefix": "subscription",
     "includeheaders": "includeAttributes",
 }
-OF_STREAMS = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "subscription")
+OF_STREAMS = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "subscription", "watermarkOf")
 OF_BATCHES = ("endingOffsets", "endingTimestamp")
 TASKS_MAX = 100_000  # more tasks than a driver can plan
 MILLISECOND = 1_000
@@ -90,6 +91,7 @@ class Options:
     meta: bool
     objects_url: str | None = None  # where executors find segments, if not where the broker says; `off` for nowhere
     value: ValueOptions | None = None  # what payloads are, if they are to be decoded
+    watermark_of: str | None = None  # the query's own checkpoint, for the column `watermark`
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> Options:
@@ -115,6 +117,7 @@ class Options:
             meta=_flag(values, "includeMeta", False),
             objects_url=_objects_url(values),
             value=value_options(values),
+            watermark_of=values.get("watermarkOf"),
         )
         if not streaming and options.starting == LATEST:
             raise OptionInvalid("a batch read cannot start at latest: there would be nothing to read")
@@ -129,13 +132,14 @@ class Shown(NamedTuple):
     attributes: bool
     meta: bool
     value: ValueOptions | None
+    watermark: bool
 
 
 def shown_columns(given: Mapping[str, str]) -> Shown:
     """Of options, before the kind of query is known."""
     values = known(given)
     attributes, meta = _flag(values, "includeAttributes", False), _flag(values, "includeMeta", False)
-    return Shown(attributes, meta, value_options(values))
+    return Shown(attributes, meta, value_options(values), "watermarkOf" in values)
 
 
 def known(given: Mapping[str, str]) -> dict[str, str]:

@@ -110,6 +110,7 @@ class Job(NamedTuple):
 
     ranges: Task
     place: Whereabouts | None  # of the segments
+    watermark: int | None = None  # of the batch, for its column
 
 
 def ranges_between(start: Offsets, end: Offsets, states: Mapping[str, TopicState]) -> list[Range]:

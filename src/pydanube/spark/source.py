@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pydanube.base.errors import ColumnInvalid, DanubeError, TopicNotFound
-from pydanube.spark.columns import check_schema, ddl
+from pydanube.spark.columns import WATERMARK, check_schema, ddl
 from pydanube.spark.decode import decoded_columns
 from pydanube.spark.fetch import read_job
 from pydanube.spark.helpful import helpful
@@ -35,6 +35,7 @@ from pydanube.spark.sealed import look_for_segments
 from pydanube.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from pydanube.spark.subscription import Progress
 from pydanube.spark.topics import check_known, latest, look, losses, offsets_at, snapshot, warn_if_none
+from pydanube.spark.watermark import late_watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ class DanubeSource(DataSource):
     def schema(self) -> str:
         shown = shown_columns(self.options)
         decoded = None if shown.value is None else decoded_columns(shown.value, quoted=True)
-        return ddl(attributes=shown.attributes, meta=shown.meta, decoded=decoded)
+        return ddl(attributes=shown.attributes, meta=shown.meta, decoded=decoded, watermark=shown.watermark)
 
     @helpful
     def reader(self, schema: StructType) -> BatchReader:
@@ -80,13 +81,16 @@ def _names(schema: StructType, options: Options) -> tuple[str, ...]:
         if field != plain:  # Spark would find out in each task, and without a name
             raise ColumnInvalid(f"the column {field.name[:100]} may be null as far as Spark goes: leave NOT NULL out")
     decoded = None if options.value is None else decoded_columns(options.value, quoted=False)
-    return check_schema(((field.name, field.dataType.simpleString()) for field in schema.fields), decoded)
+    more = (decoded or {}) | (WATERMARK if options.watermark_of is not None else {})
+    return check_schema(((field.name, field.dataType.simpleString()) for field in schema.fields), more)
 
 
-def _partitions(link: Link, ranges: Sequence[Range], states: States, options: Options) -> list[InputPartition]:
+def _partitions(
+    link: Link, ranges: Sequence[Range], states: States, options: Options, watermark: int | None = None
+) -> list[InputPartition]:
     sealed, place = link.wait(look_for_segments(link.client, options, ranges, states))
     tasks = with_stored(split(ranges, states, options.tasks_min, os.cpu_count() or 1), sealed)
-    return [InputPartition(Job(task, place)) for task in tasks]
+    return [InputPartition(Job(task, place, watermark)) for task in tasks]
 
 
 @helpful
@@ -216,7 +220,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = self._link.wait(look(self._link.client, self._options, absent_ok=True))
         check_known(before, states, self._lost)
         check_known({name: each for name, each in after.items() if name not in before}, states, _nothing)
-        return _partitions(self._link, ranges_between(before, after, states), states, self._options)
+        place = self._options.watermark_of
+        watermark = None if place is None else late_watermark(place, end)
+        return _partitions(self._link, ranges_between(before, after, states), states, self._options, watermark)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._names, partition)

@@ -1,0 +1,52 @@
+"""The watermark by which Spark drops late rows in the batch that is being planned, as its checkpoint has it.
+
+Spark shows it nowhere. Before a batch is planned, its offsets are in the checkpoint; what the batch before noted there
+is the watermark that stateful operators compare this batch's rows with. So a batch that is repeated finds the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydanube.base.errors import OptionInvalid
+from pydanube.spark.committing import LINE_BYTES_MAX, local_checkpoint
+
+MILLISECOND = 1_000  # microseconds
+BATCHES_SEARCHED_MAX = 10  # the batch being planned is the newest; more than that were never under way
+
+
+def late_watermark(checkpoint: str, end: Mapping[str, Any]) -> int:
+    """Microseconds since 1970; 0 as long as there is none. `end` is where the input of the batch ends."""
+    path = local_checkpoint(checkpoint)
+    folder = None if path is None else path / "offsets"
+    try:
+        numbers = sorted((int(each.name) for each in folder.iterdir() if each.name.isdecimal()), reverse=True)  # type: ignore[union-attr]
+    except (AttributeError, OSError):
+        raise OptionInvalid(f"watermarkOf: there is no checkpoint that can be read in {checkpoint[:200]!r}") from None
+    assert folder is not None
+    for number in numbers[:BATCHES_SEARCHED_MAX]:
+        if any(_is(line, end) for line in _lines(folder / str(number))[2:]):
+            return _watermark(folder / str(number - 1)) if number else 0
+    raise OptionInvalid(f"watermarkOf: {checkpoint[:200]!r} is not the checkpoint of this query")
+
+
+def _lines(file: Path) -> list[bytes]:
+    with file.open("rb") as opened:
+        return opened.read(LINE_BYTES_MAX).splitlines()
+
+
+def _is(line: bytes, end: Mapping[str, Any]) -> bool:
+    try:
+        return bool(json.loads(line) == end)
+    except ValueError:
+        return False
+
+
+def _watermark(file: Path) -> int:
+    try:
+        return int(json.loads(_lines(file)[1])["batchWatermarkMs"]) * MILLISECOND
+    except (OSError, ValueError, LookupError, TypeError):
+        raise OptionInvalid(f"watermarkOf: {file} cannot be read; is it from another version of Spark?") from None
