@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pydanube.sync
-from pydanube.base.errors import OffsetsDamaged, TopicNotFound
+from pydanube.base.errors import NothingReceived, OffsetsDamaged, TopicNotFound
 from pydanube.base.limits import BLOCK_BYTES
 from pydanube.ledger.group import GroupHead, GroupKind, Kind, decode_directory
 from pydanube.sync import Client
@@ -179,6 +179,58 @@ def test_until_the_loss_is_accepted_a_subscription_waits_and_says_why(written: P
             assert consumer.receive(20).offset == 3
         counts = client.admin.describe_subscription(topic, "new")["counts"]
         assert counts["lost"] == 1
+
+
+def test_whoever_waits_at_damaged_messages_is_told_and_goes_on_once_the_loss_is_accepted(
+    written: Path, tmp_path: Path
+) -> None:
+    """Consumers, readers and peeks, with `explain` and lists; nobody is restarted."""
+    topic, command = TOPICS[1], f"danube storage salvage {TOPICS[1]} --dry-run"
+    damaged = overwritten(written, tmp_path / "data", place_of(journal(written), topic, 2))
+    said: list[tuple[Exception, int]] = []
+    with broker_beside(damaged) as beside, pydanube.sync.connect(beside.url) as client:
+        client.admin.create_subscription(topic, "away", start=2)
+        assert command in client.admin.explain(topic, "away", offset=2)  # nobody has come there yet
+        assert command in client.admin.describe_subscription(topic, "away")["unreadable"]
+        consumer = client.consumer(
+            topic, subscription="new", start="earliest", on_error=lambda *what: said.append(what)
+        )
+        with consumer, client.reader(topic) as reader:
+            for offset in range(2):
+                assert reader.receive(20).offset == offset
+                consumer.ack(consumer.receive(20)).result()
+            for receive in (consumer.receive, reader.receive):
+                with pytest.raises(OffsetsDamaged, match=f"{topic}: offset 2 is damaged on disk; see `{command}`"):
+                    receive(20)
+            assert [(type(error), messages) for error, messages in said] == [(OffsetsDamaged, 0)]
+            with pytest.raises(OffsetsDamaged, match="offset 2"):  # said again for as long as it lasts
+                consumer.receive(20)
+            sentence = client.admin.explain(topic, "new", offset=3)
+            assert sentence.startswith(f"What comes next cannot be read: {topic}: offset 2 is damaged on disk; see `")
+            assert sentence.endswith("`danube storage salvage`, which lists it first.")
+            assert client.admin.describe_topic(topic)["damaged"] == [{"partition": None, "first": 2, "last": 2}]
+            client.admin.salvage_topic(topic, accept=True)
+            assert consumer.receive(20).offset == reader.receive(20).offset == 3
+            publish(client, topic, range(MESSAGES, MESSAGES + 1))
+            assert consumer.receive(20).offset == reader.receive(20).offset == MESSAGES
+            assert len(said) == 1
+
+
+def test_a_consumer_of_several_topics_goes_on_with_the_others(written: Path, tmp_path: Path) -> None:
+    damaged = overwritten(written, tmp_path / "data", place_of(journal(written), TOPICS[1], 0))
+    said: list[Exception] = []
+    with broker_beside(damaged) as beside, pydanube.sync.connect(beside.url) as client, client.consumer(
+        TOPICS[1:], subscription="both", start="earliest", on_error=lambda error, _: said.append(error)
+    ) as consumer:
+        got = [consumer.receive(20) for _ in range(MESSAGES)]
+        assert {message.topic for message in got} == {TOPICS[2]}
+        deadline = time.monotonic() + 20
+        while not said:
+            assert time.monotonic() < deadline
+            with pytest.raises(NothingReceived):
+                consumer.receive(0.05)
+        with pytest.raises(NothingReceived, match=f"{TOPICS[1]}: offset 0 is damaged on disk"):
+            consumer.receive(0.05)
 
 
 def test_several_blocks_in_a_row_leave_an_end_that_nobody_knows_and_offsets_are_not_used_again(

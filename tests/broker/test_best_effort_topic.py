@@ -54,6 +54,9 @@ class Basket:
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
         raise AssertionError
 
+    def hindered(self, error: DanubeError | None) -> None:
+        raise AssertionError("there is nothing to read")
+
     def closed(self, error: DanubeError) -> None:
         self.ended = error
 

@@ -71,6 +71,9 @@ class Reader:
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
         """It works on whatever it was handed: that is what a confirmed ack is checked against."""
 
+    def hindered(self, error: DanubeError | None) -> None:
+        raise AssertionError(error)
+
     def closed(self, error: DanubeError) -> None:
         """Its topic was closed."""
 

@@ -53,6 +53,7 @@ class Inbox:
         self.generation = host.known.cursor.generation
         self.resets = 0
         self.recalled: list[int] = []
+        self.hindrances: list[DanubeError | None] = []
         self.ended: DanubeError | None = None
         self._more = asyncio.Event()
 
@@ -68,6 +69,10 @@ class Inbox:
     def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
         assert generation == self.generation
         self.recalled += [offset for first, last in ranges for offset in range(first, last + 1)]
+
+    def hindered(self, error: DanubeError | None) -> None:
+        self.hindrances.append(error)
+        self._more.set()
 
     def closed(self, error: DanubeError) -> None:
         self.ended = error

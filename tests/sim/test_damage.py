@@ -13,7 +13,8 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.limits import BLOCK_BYTES, KIB
 from pydanube.broker.options import TopicOptions
-from pydanube.broker.topic import Topic, state_stream
+from pydanube.broker.state_log import state_stream
+from pydanube.broker.topic import Topic
 from pydanube.ledger.group import CHECKPOINTS
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings

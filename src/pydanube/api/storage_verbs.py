@@ -12,7 +12,7 @@ from pydanube.api.fields import flag, number, text
 from pydanube.api.verbs import VERBS, Caller, limit_of, page, tiers_of, topics_behind, verb
 from pydanube.base.errors import TopicNotFound
 from pydanube.broker.directory import TopicRecord
-from pydanube.broker.salvage import Found
+from pydanube.broker.salvage import Examined, Found, StateLeft
 from pydanube.broker.tiers import Part, Uploaded, Verified
 from pydanube.broker.topic import Topic
 from pydanube.wire.objects import Object
@@ -129,9 +129,11 @@ async def salvage(caller: Caller, fields: Object) -> Object:
     asked = await caller.service.salvage.examine(
         caller.principal, name, accept=accept, ticket=number(fields, "ticket", None)
     )
-    found: list[Found] | None = asked.result
+    found: Examined | None = asked.result
     told: dict[str, Any] = {"topic": name, "done": found is not None, "ticket": asked.ticket, "accepted": accept}
-    return told if found is None else told | {"damage": [_damage(each) for each in found]}
+    if found is not None:
+        told |= {"damage": [_damage(each) for each in found.found], "state_left": [_left(each) for each in found.left]}
+    return told
 
 
 def _damage(found: Found) -> Object:
@@ -144,6 +146,11 @@ def _damage(found: Found) -> Object:
         "last": lost.last,
         "messages": lost.messages if lost.known else None,
     }
+
+
+def _left(left: StateLeft) -> Object:
+    kept = [{"subscription": name, "floor": floor} for name, floor in left.subscriptions]
+    return {"topic": left.topic, "subscriptions": kept, "subscriptions_lost": left.lost}
 
 
 @verb("storage.upload")

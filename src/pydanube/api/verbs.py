@@ -180,7 +180,7 @@ async def describe_topic(caller: Caller, fields: Object) -> Object:
         "tiers": tiers_of(stats.tiers) if stats.record.reliable else None,
         "lost_messages": summed(stats.lost)[0],
         "lost_unknown": summed(stats.lost)[1],
-        "damaged": stats.damaged,
+        "damaged": [{"partition": part, "first": first, "last": last} for part, first, last in stats.damaged],
     }
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
+from pydanube.base.errors import DanubeError, NotReliable, RequestInvalid, SubscriptionNotFound
 from pydanube.base.limits import AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
 from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.ages import Ages
 from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
+from pydanube.broker.hindrance import DAMAGE, in_words
 from pydanube.broker.holds import AnySubscription, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.pipelines import Pipelines
@@ -55,7 +56,7 @@ class TopicStats:
     subscriptions: int
     tiers: Usage  # what lies where
     lost: list[Lost]  # given up as damaged, of all partitions
-    damaged: list[list[int]]  # partition, first and last offset of what was found damaged, and is not given up
+    damaged: list[tuple[int | None, int, int]]  # partition, first and last offset of what was found, and not given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,10 @@ class Admin:
             self._usage(places),
             [lost for stream in _streams(places) for lost in stream.record.lost],
             [
-                [number, first, last]
-                for number, stream in enumerate(_streams(places))
-                for first, last in sorted(stream.damaged.items())
+                (each.name.partition, first, last)
+                for each in places
+                if isinstance(each.topic, Topic)
+                for first, last in sorted(each.topic.ledger.stream.damaged.items())
             ],
         )
 
@@ -291,6 +293,19 @@ class Admin:
         if not found:
             raise SubscriptionNotFound(f"{topic} has no subscription {subscription!r}")
         return found
+
+
+async def explain_offset(topic: Topic, host: SubscriptionHost, offset: int, name: TopicName) -> str:
+    """Why this message is not being delivered. If nobody has read it yet, it is read: it may be damaged."""
+    found, ledger = host.explain(offset), topic.ledger
+    if found.cause not in (Why.ACKED, Why.BELOW_START, Why.NOT_PUBLISHED, Why.IN_FLIGHT, Why.UNREADABLE):
+        try:
+            await ledger.read(ledger.past_lost(offset), 1)
+        except DAMAGE as error:
+            found = Explanation(Why.UNREADABLE, what=in_words(error))
+        except DanubeError:
+            found = host.explain(offset)
+    return sentence_of(found, name, host.known.name)
 
 
 def sentence_of(found: Explanation, topic: TopicName, subscription: str) -> str:

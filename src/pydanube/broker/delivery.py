@@ -77,6 +77,10 @@ class ConsumerSink(Protocol):
         """These were delivered and are the consumer's no more: what its program has not taken is not to be."""
         ...
 
+    def hindered(self, error: DanubeError | None) -> None:
+        """What comes next cannot be read, and waiting does not help; None when it goes on, as somebody has acted."""
+        ...
+
     def closed(self, error: DanubeError) -> None:
         """The subscription has ended, and why; nothing comes any more."""
         ...

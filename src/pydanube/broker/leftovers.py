@@ -18,8 +18,9 @@ from typing import Any
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import TOPICS_OPENING_MAX
 from pydanube.broker.directory import Directory, TopicRecord, topic_of_stream
+from pydanube.broker.state_log import state_stream
 from pydanube.broker.tiering import Tiering
-from pydanube.broker.topic import Surroundings, state_stream
+from pydanube.broker.topic import Surroundings
 from pydanube.storage.removal import remove_stream
 
 log = logging.getLogger(__name__)

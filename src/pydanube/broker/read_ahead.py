@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from pydanube.base.errors import DanubeError
+from pydanube.broker.hindrance import Hindrance
 from pydanube.storage.managed import ManagedLedger
 from pydanube.wire.batch import Batch
 
@@ -23,7 +24,12 @@ class ReadAhead:
     """`error` says why what comes next cannot be read, while it cannot."""
 
     def __init__(
-        self, name: str, ledger: ManagedLedger, task: Callable[[Awaitable[None]], None], wake: Callable[[], None]
+        self,
+        name: str,
+        ledger: ManagedLedger,
+        task: Callable[[Awaitable[None]], None],
+        wake: Callable[[], None],
+        hindrance: Hindrance,
     ) -> None:
         self.error: DanubeError | None = None
         self.reading = False
@@ -31,13 +37,14 @@ class ReadAhead:
         self._ledger = ledger
         self._task = task
         self._wake = wake
+        self._hindrance = hindrance
         self._batches: deque[Batch] = deque()
         self._cleared = 0  # times
 
     def clear(self) -> None:
         self._batches.clear()
         self._cleared += 1
-        self.error = None
+        self.go_on()
 
     def put_back(self, batch: Batch) -> None:
         """The rest of it comes when it may."""
@@ -72,15 +79,21 @@ class ReadAhead:
             await self.fail(offset, error)
             batches = []
         else:
-            self.error = None
+            self.go_on()
         self.reading = False
         if cleared == self._cleared:
             self._batches.extend(batches)
         self._wake()
+
+    def go_on(self) -> None:
+        """What comes next was read, or can be."""
+        self.error = None
+        self._hindrance.over()
 
     async def fail(self, offset: int, error: DanubeError) -> None:
         """Says so once, and waits before the next attempt."""
         if self.error is None:
             log.warning("subscription %s cannot read offset %d yet: %s", self._name, offset, error)
         self.error = error
+        self._hindrance.tell(error)
         await asyncio.sleep(RETRY_SECONDS)

@@ -27,7 +27,7 @@ from pydanube.base.errors import (
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic, parse_whole
-from pydanube.broker.admin import Admin, sentence_of
+from pydanube.broker.admin import Admin, explain_offset, sentence_of
 from pydanube.broker.best_effort_topic import BestEffortTopic
 from pydanube.broker.delivery import ConsumerSink, Timing
 from pydanube.broker.directory import Directory, TopicRecord
@@ -493,7 +493,7 @@ class Service:
         if host is None:
             raise SubscriptionNotFound(f"subscription {subscription!r}")
         if offset is not None:
-            return sentence_of(host.explain(offset), opened.name, subscription)
+            return await explain_offset(opened.topic, host, offset, opened.name)
         if consumer is not None:
             return sentence_of(host.explain_consumer(ConsumerId(consumer)), opened.name, subscription)
         raise RequestInvalid("explain an offset or a consumer")

@@ -92,8 +92,8 @@ class StateLog:
             ) from error
         if self._state.patched:
             log.error("%s: what was damaged is left out, and the rest is written again", self._stream.title)
-            self._state.patched, self._wanted = False, True
-            self._schedule()
+            self._state.patched = False
+            self.compact_soon()
 
     def check(self) -> None:
         """Raises unless records can be taken: to be asked before a decision is made."""
@@ -345,3 +345,8 @@ class StateLog:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+def state_stream(stream: str) -> str:
+    """The name of the stream that holds the state of the topic with this one."""
+    return f"{stream}#state"

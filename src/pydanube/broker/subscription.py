@@ -19,6 +19,7 @@ from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, Subs
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import DELIVERIES_AT_ONCE, NACKS_AT_ONCE, UNACKED_MAX
 from pydanube.broker.delivery import Consumer, Delivery, columns_of
+from pydanube.broker.hindrance import Hindrance, in_words
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.outbox import Nack, Nacks, Outbox, Recalled, by_consumer
 from pydanube.broker.rates import Throttle, rate_of
@@ -69,7 +70,8 @@ class SubscriptionHost:
         self._dead_letter = dead_letter
         self._loop = asyncio.get_running_loop()
         self._next = known.cursor.floor  # the next offset to read
-        self._ahead = ReadAhead(known.name, ledger, self._task, self.wake)
+        hindrance = Hindrance(self.consumers.values, self._waits, lambda: self.now)
+        self._ahead = ReadAhead(known.name, ledger, self._task, self.wake, hindrance)
         self._outbox = Outbox()  # waits for a read of its batch, or for the next turn of the loop
         self._handed = 0  # deliveries, in this turn
         self._nacks = Nacks(self._apply_nack, at_once=NACKS_AT_ONCE, waiting_max=UNACKED_MAX)
@@ -267,6 +269,11 @@ class SubscriptionHost:
 
     # -- the pump ------------------------------------------------------------------------------------------------------
 
+    def go_on(self) -> None:
+        """What could not be read was given up."""
+        self._ahead.go_on()
+        self.wake()
+
     def wake(self) -> None:
         if not self._scheduled and not self._closed:
             self._scheduled = True
@@ -433,7 +440,7 @@ class SubscriptionHost:
                 self._give_back()
                 await self._ahead.fail(deliver.first, error)
                 continue
-            self._ahead.error = None
+            self._ahead.go_on()
             if self._waited_long():
                 self._give_back()
             elif self._outbox.head is deliver and generation == self.known.cursor.generation:
@@ -579,12 +586,12 @@ class SubscriptionHost:
         if self._held:
             return Explanation(Why.SEEK_PENDING)
         if self._ahead.error is not None and (self._ahead.reading or self._fetching):
-            return Explanation(Why.UNREADABLE, what=_sentence(self._ahead.error))
+            return Explanation(Why.UNREADABLE, what=in_words(self._ahead.error))
+        if (damage := self._ledger.stream.damage_at(self.known.cursor.floor)) is not None:
+            return Explanation(Why.UNREADABLE, what=in_words(damage))
         if self._throttle is not None and self.now < self._throttle.until:
             return Explanation(Why.RATE_LIMITED, until=self._throttle.until)
         return None
 
-
-def _sentence(error: DanubeError) -> str:
-    """With what to do, where waiting does not help."""
-    return str(error) if error.retriable else f"{error}. {error.help.rstrip('.')}"
+    def _waits(self, consumer: ConsumerId) -> bool:
+        return self.engine.explain_consumer(consumer, self.now).cause is not Why.STANDBY

@@ -36,7 +36,7 @@ from pydanube.broker.heavy import taken_apart
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.quotas import Extent, bytes_from
 from pydanube.broker.sessions import Session, Sessions
-from pydanube.broker.state_log import StateLog
+from pydanube.broker.state_log import StateLog, state_stream
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.upkeep import Upkeep
 from pydanube.dispatch.events import Poisoned
@@ -556,6 +556,10 @@ class Topic:
         self._log.compact_soon()
         return False
 
+    def write_state_again(self) -> None:
+        """Soon: from memory, so that nothing of what is on disk is needed."""
+        self._log.compact_soon()
+
     @property
     def closed(self) -> bool:
         return self._closed is not None
@@ -593,8 +597,3 @@ class Topic:
         await self._log.close()
         await self.state_stream.close(seal=seal)
         await self.ledger.stream.close(seal=seal)
-
-
-def state_stream(stream: str) -> str:
-    """The name of the stream that holds the state of the topic with this one."""
-    return f"{stream}#state"

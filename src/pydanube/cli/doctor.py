@@ -21,6 +21,7 @@ import click
 
 from pydanube import __version__
 from pydanube.base.errors import DanubeError, VerbUnknown
+from pydanube.base.limits import BLOCKED_LISTED_MAX
 from pydanube.cli.output import Output, printed
 from pydanube.cli.running import client_of, run
 from pydanube.cli.settings import broker_of, place_options
@@ -174,12 +175,16 @@ async def _broker(ctx: click.Context) -> list[Finding]:
 
 
 async def _subscriptions(client: Client) -> list[Finding]:
-    """Those that go no further by themselves."""
+    """Those that go no further by themselves, and topics that are damaged."""
     try:
         blocked = await client.admin.blocked_subscriptions()
     except VerbUnknown:  # an older broker
         return []
-    return [
+    damaged = [
+        Finding("damage", FAIL, f"{topic} is damaged on disk", f"See `danube storage salvage {topic} --dry-run`.")
+        for topic in (await client.admin.damaged_topics())[:BLOCKED_LISTED_MAX]
+    ]
+    return damaged + [
         Finding(
             "subscription",
             WARN,

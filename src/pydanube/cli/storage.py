@@ -137,26 +137,56 @@ async def salvage(client: Client, output: Output, agreement: Agreement, topic: s
     over it. Restore the storage directory from a backup instead if there is one.
     """
     topics = [topic] if topic is not None else await client.admin.damaged_topics()
-    rows = [each for name in topics for each in await client.admin.salvage_topic(name)]
+    found = [await client.admin.examine_topic(name) for name in topics]
+    rows = [each for examined in found for each in examined["damage"]]
     if not rows:
         output.done(f"nothing is damaged: looked at {many(len(topics), 'topic')}", damage=[])
         return Exit.FINE
     shown = [each | {"messages": "unknown" if each["messages"] is None else each["messages"]} for each in rows]
+    left = [each for examined in found for each in examined["state_left"]]
     if output.for_people:
-        output.rows(shown, ("topic", "what", "ledger", "first", "last", "messages"))
+        output.rows(
+            [_without_offsets(each) for each in shown], ("topic", "what", "ledger", "first", "last", "messages")
+        )
+        for each in left:
+            say(state_left(each))
     known = sum(each["messages"] or 0 for each in rows if each["what"] == "messages")
-    fields = {"damage": rows, "messages": known}
-    deed = f"give up {many(known)} and {many(_others(rows), 'range')} of state or of unknown length"
-    if not agreement.given(output, deed, **fields):
+    fields = {"damage": rows, "state_left": left, "messages": known}
+    if not agreement.given(output, f"give up {damage_of(rows)}", **fields):
         return Exit.FAILED
     for name in topics:
         await client.admin.salvage_topic(name, accept=True)
-    output.done(f"gave up {many(known)}", **fields)
+    output.done(f"gave up {damage_of(rows)}", **fields)
     return Exit.FINE
 
 
-def _others(rows: list[Row]) -> int:
-    return sum(each["messages"] is None or each["what"] == "state" for each in rows)
+def _without_offsets(row: Row) -> Row:
+    """Records of state have numbers of their own, which are nothing to people."""
+    return row if row["what"] == "messages" else row | {"first": None, "last": None, "messages": None}
+
+
+def damage_of(rows: list[Row]) -> str:
+    """In words: messages, offsets that perhaps no message had, and state."""
+    messages = [each for each in rows if each["what"] == "messages"]
+    known = sum(each["messages"] or 0 for each in messages)
+    unknown = sum(each["last"] - each["first"] + 1 for each in messages if each["messages"] is None)
+    states = list(dict.fromkeys(each["topic"] for each in rows if each["what"] == "state"))
+    parts = [many(known)] if known else []
+    if unknown:
+        parts.append(f"at most {many(unknown)}{' more' if known else ''}, as nobody can tell how many there were")
+    if states:
+        parts.append(f"the damaged part of the state of {', '.join(states[:3])}{' and others' if states[3:] else ''}")
+    return "; ".join(parts)
+
+
+def state_left(left: Row) -> str:
+    """What becomes of a topic whose state is damaged, in a sentence or two."""
+    kept = [f"{each['subscription']} (done up to offset {each['floor']})" for each in left["subscriptions"]]
+    text = f"{left['topic']}: without the damaged part of its state it has "
+    text += f"{many(len(kept), 'subscription')}: {', '.join(kept)}" if kept else "no subscription that is known by name"
+    if lost := left["subscriptions_lost"]:
+        text += f"; {many(lost, 'subscription')} more {'is' if lost == 1 else 'are'} lost together with the name"
+    return f"{text}. Acknowledgements in that part are forgotten, and those messages are delivered again"
 
 
 @storage.command("upload", epilog="Example: danube storage upload orders")

@@ -77,7 +77,14 @@ async def describe(client: Client, output: Output, name: str) -> None:
     found = await client.admin.describe_topic(name)
     if output.for_people:
         found["tiers"] = {name: each for name, each in (found.get("tiers") or {}).items() if each and name != "bytes"}
+        found["damaged"] = [_damaged(each) for each in found.get("damaged") or ()]
     output.record({**_true(found), "messages": messages_of(found)})
+
+
+def _damaged(found: dict[str, Any]) -> str:
+    first, last, partition = found["first"], found["last"], found["partition"]
+    offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
+    return offsets if partition is None else f"{offsets} of partition {partition}"
 
 
 @topic.command("alter", epilog="Example: danube topic alter orders --partitions 8 --policy ttl_seconds=none")

@@ -282,7 +282,11 @@ class Admin:
 
     async def salvage_topic(self, topic: str, *, accept: bool = False) -> list[Reply]:
         """What is damaged of all partitions; with `accept` it is given up for good, and readers pass over it."""
-        return list((await self._finished("storage.salvage", topic=topic, accept=accept))["damage"])
+        return list((await self.examine_topic(topic, accept=accept))["damage"])
+
+    async def examine_topic(self, topic: str, *, accept: bool = False) -> Reply:
+        """The same as `damage`, and as `state_left`, by partition, what is left where the topic's state is damaged."""
+        return await self._finished("storage.salvage", topic=topic, accept=accept)
 
     # -- pipelines -----------------------------------------------------------------------------------------------------
 

@@ -111,6 +111,7 @@ class Consumer(Openable):
         self.inbox = Inbox(self._refuse)
         self.short: dict[Feed, None] = {}  # with little room left for what the broker may send
         self._arrivals = Waiters()
+        self._hindrance: DanubeError | None = None  # to be raised, once, by whoever waits
         self._closed: DanubeError | None = NotOpened(f"the consumer of {subscription!r} is not open yet")
         self._refresher: Task[None] | None = None
 
@@ -137,7 +138,11 @@ class Consumer(Openable):
                 yield batch
 
     async def receive(self, timeout: Duration | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
-        """The next message. Raises `NothingReceived` if none comes in `timeout` seconds."""
+        """The next message. Raises `NothingReceived` if none comes in `timeout` seconds.
+
+        Where everything that it consumes stands at messages that are damaged on the broker's disk, it raises
+        `OffsetsDamaged` instead of waiting, every few seconds for as long as that is so.
+        """
         try:
             async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
                 while True:
@@ -184,6 +189,9 @@ class Consumer(Openable):
         """Waits for more. If so many are `wanted` at once, it is for more than fits the prefetch, if need be."""
         if self._closed is not None:
             raise fresh(self._closed)
+        if self._hindrance is not None and self._stands_still:
+            error, self._hindrance = self._hindrance, None
+            raise fresh(error)
         for feed in list(self.short):
             feed.hurry()
             if wanted:
@@ -198,7 +206,9 @@ class Consumer(Openable):
     def _nothing(self, timeout: Duration | None) -> str:
         text = f"no message of {self.subscription!r} in {timeout} seconds"
         full = [feed for feed in self._feeds.values() if feed.unacked >= self.prefetch]
-        if full:
+        if hindered := [feed.hindrance for feed in self._feeds.values() if feed.hindrance is not None]:
+            text += f"; {hindered[0]}"
+        elif full:
             text += f"; {full[0].place} sends no more than {self.prefetch} (prefetch) that are not acknowledged"
         return text
 
@@ -277,6 +287,18 @@ class Consumer(Openable):
     def ack_failed(self, error: DanubeError, count: int) -> None:
         """Of messages whose acks nobody awaits."""
         self._say("ack_failed", error, count)
+
+    def hindered(self, error: DanubeError, *, new: bool) -> None:
+        """The broker cannot read on for a feed. Whoever waits is told if no other feed can bring anything."""
+        if new:
+            self._say("damaged", error, 0)
+        self._hindrance = error
+        if self._stands_still:
+            self._arrivals.wake()
+
+    @property
+    def _stands_still(self) -> bool:
+        return all(feed.hindrance is not None for feed in self._feeds.values())
 
     def _say(self, what: str, error: DanubeError, count: int) -> None:
         self.client.say(what, error)

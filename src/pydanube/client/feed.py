@@ -14,7 +14,16 @@ from asyncio import Future, Handle
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ArgumentInvalid, ClientClosed, ClientForked, DanubeError, NotAnswered
+from pydanube.base.errors import (
+    ArgumentInvalid,
+    ClientClosed,
+    ClientForked,
+    DanubeError,
+    NotAnswered,
+    OffsetsDamaged,
+    SegmentDamaged,
+    SegmentMissing,
+)
 from pydanube.base.limits import (
     ACK_RANGES_MAX,
     CLIENT_ACK_RANGES,
@@ -38,6 +47,7 @@ ACK_DELAY_SECONDS = 0.002  # acks that nobody awaits wait this long for company
 TELL_SECONDS_MIN, TELL_SECONDS_MAX = 0.01, 1.0  # between two notices of what the program has taken
 TELL_STEPS = 32  # in one ack timeout
 NEVER = -1
+HINDRANCES = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # said unasked: the subscription cannot go on
 
 
 class Feed(ReopeningChannel):
@@ -67,6 +77,7 @@ class Feed(ReopeningChannel):
         self._postponed = Postponed()
         self._openings = Waiters()  # of those who want to ask something on it
         self._leaving = False  # no connection is waited for any more
+        self.hindrance: DanubeError | None = None  # why the broker cannot read on, when it said so last
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
@@ -105,6 +116,7 @@ class Feed(ReopeningChannel):
                 group.finish()
         self.flush_acks()
         self._owed = self._lent = 0
+        self.hindrance = None
         self.connection.write(Grant(self.number, self.consumer.prefetch).encode())
         self._openings.wake()
 
@@ -188,6 +200,7 @@ class Feed(ReopeningChannel):
             self._free(last - first + 1)
             return
         self._attempts = 0
+        self.hindrance = None
         content = Batch.parse(data)
         if self._reliable:
             if self._held and first <= self._held.last:
@@ -215,6 +228,7 @@ class Feed(ReopeningChannel):
             self._free(gone.count)
 
     def reset(self, generation: int) -> None:
+        self.hindrance = None  # with the same generation that is all it says
         if generation > self.generation:
             self._new_generation(generation)
             count = self._held.count
@@ -393,6 +407,10 @@ class Feed(ReopeningChannel):
             group.finish()
 
     def refused(self, request: int, error: DanubeError) -> None:
+        if not request and isinstance(error, HINDRANCES):
+            known, self.hindrance = self.hindrance, error
+            self.consumer.hindered(error, new=str(known) != str(error))
+            return
         group = self._flying.pop(request, None)
         if group is not None:
             group.finish(error)

@@ -46,7 +46,7 @@ class Cause(Enum):
     ACKED = "It is acknowledged or was skipped."
     BELOW_START = "It lies before the start of the subscription."
     NOT_PUBLISHED = "It is not published or not confirmed yet."
-    UNREADABLE = "What comes next cannot be read now: {what}."
+    UNREADABLE = "What comes next cannot be read: {what}."
     SEEK_PENDING = "A seek of the subscription is not durable yet."
     RATE_LIMITED = "The subscription is beyond its dispatch rate; more goes out at {until}."
     CURSOR_FULL = "Too many scattered acknowledgements are kept; message {offset} must be acknowledged first."

@@ -133,7 +133,7 @@ class StreamRecord:
         """The sealed ledgers and the segments that end below `before` are dead from now on."""
         self.check_owner(epoch)
         ends = [entry.last + 1 for entry in self.cold.entries if entry.last < before]
-        return replace(self, kept_from=max([self.kept_from, self.ledgers.end_before(before), *ends]))
+        return self._kept_from(max([self.kept_from, self.ledgers.end_before(before), *ends]))
 
     def swept(self, epoch: Epoch, deleted: Collection[LedgerId]) -> StreamRecord:
         """Without those dead ledgers, for no node has them any more."""
@@ -165,7 +165,12 @@ class StreamRecord:
     def truncated(self, epoch: Epoch, before: int) -> StreamRecord:
         """Nothing below `before` is there any more; ledgers that hold more stay until they can go as a whole."""
         self.check_owner(epoch)
-        return replace(self, kept_from=max(self.kept_from, before))
+        return self._kept_from(max(self.kept_from, before))
+
+    def _kept_from(self, offset: int) -> StreamRecord:
+        """What was given up below it would be gone by now in any case: nobody comes there any more."""
+        lost = tuple(each for each in self.lost if each.last >= offset)
+        return replace(self, kept_from=offset, lost=lost)
 
     @property
     def first(self) -> int:
@@ -208,7 +213,7 @@ class StreamRecord:
         """With these accepted as lost, for good."""
         self.check_owner(epoch)
         merged: list[Lost] = []
-        for each in sorted({*self.lost, *lost}):
+        for each in sorted({*self.lost, *(each for each in lost if each.last >= self.kept_from)}):
             before = merged[-1] if merged else None
             if before is not None and before.known == each.known and each.first <= before.last + 1:
                 merged[-1] = replace(before, last=max(before.last, each.last))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pydanube.base.errors import SegmentDamaged, SegmentMissing
 from pydanube.broker.options import TopicOptions
-from pydanube.broker.topic import Topic, state_stream
+from pydanube.broker.state_log import state_stream
+from pydanube.broker.topic import Topic
 from pydanube.ledger.catalog import StreamRecord
 from pydanube.ledger.cold import SegmentIndex
 from pydanube.ledger.retention import RetentionPolicy

@@ -6,7 +6,6 @@ It knows nothing of subscriptions; they tell it what may go.
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
@@ -18,8 +17,6 @@ from pydanube.ledger.retention import RetentionPolicy, trim_before
 from pydanube.storage.stream import Stream
 from pydanube.storage.tail import TailCache
 from pydanube.wire.batch import Batch
-
-log = logging.getLogger(__name__)
 
 
 class ManagedLedger:
@@ -103,7 +100,6 @@ class ManagedLedger:
         try:
             batches = await self.read(offset)
         except OffsetsDamaged as damage:
-            log.error("%s. %s", damage, damage.help)
             return [], damage.last + 1
         return batches, batches[-1].last_offset + 1
 

@@ -30,7 +30,14 @@ from pydanube.base.errors import (
     NodeDirectoryInvalid,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import OFFSET_MAX, READ_BYTES_MAX, READS_AT_ONCE_MAX, READS_WAITING_MAX, RESERVE_OFFSETS
+from pydanube.base.limits import (
+    LEDGERS_A_TURN,
+    OFFSET_MAX,
+    READ_BYTES_MAX,
+    READS_AT_ONCE_MAX,
+    READS_WAITING_MAX,
+    RESERVE_OFFSETS,
+)
 from pydanube.ledger.group import Kind
 from pydanube.ledger.scan import Damage
 from pydanube.ledger.table import BUFFERED, NOTHING_REFUSED, OPEN, SEALED, Control, Ledger
@@ -193,9 +200,16 @@ class DiskNode:
     def list(self) -> Future[Statuses]:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
-        answer: Future[Statuses] = self._loop.create_future()
-        answer.set_result([self._status(ledger) for ledger in self._state.table])
-        return answer
+        return self._loop.create_task(self._list())
+
+    async def _list(self) -> Statuses:
+        """There may be very many: the others of the loop have their turns between."""
+        found: Statuses = []
+        for number, ledger in enumerate(tuple(self._state.table), 1):
+            found.append(self._status(ledger))
+            if not number % LEDGERS_A_TURN:
+                await asyncio.sleep(0)
+        return found
 
     # -- for the operator --------------------------------------------------------------------------------------------
 

@@ -39,7 +39,22 @@ class Reading:
         self._cold = cold or ColdReader(None)
         self._record = StreamRecord()
         self._copies = CopyReader(name, nodes, self._end)
-        self.damaged: dict[int, int] = {}  # first and last offsets of what was found damaged, and nobody gave up yet
+        self._damaged: dict[int, int] = {}  # first and last offsets
+
+    @property
+    def damaged(self) -> dict[int, int]:
+        """First and last offsets of what was found damaged, is still there, and nobody gave up yet."""
+        if self._damaged:
+            first = self._record.first
+            self._damaged = {start: last for start, last in self._damaged.items() if last >= first}
+        return self._damaged
+
+    def damage_at(self, offset: int) -> OffsetsDamaged | None:
+        """What was found damaged there, without looking for more."""
+        for first, last in self.damaged.items():
+            if first <= offset <= last:
+                return OffsetsDamaged.between(first, last, self.title)
+        return None
 
     @property
     def confirmed(self) -> int:
@@ -63,7 +78,11 @@ class Reading:
         except DanubeError as error:
             if offset < self._record.cold.end:  # evicted just now, or this copy of it is damaged
                 return await self._read_cold(offset, bytes_max)
-            if not isinstance(error, EntryMissing) or ledger.durability is not Durability.BUFFERED:
+            if not isinstance(error, EntryMissing):
+                raise
+            if offset < (first := self._record.first):  # deleted just now
+                return await self.read(first, bytes_max)
+            if ledger.durability is not Durability.BUFFERED:
                 raise
             return await self.read(await self._copies.behind_gap(ledger, offset), bytes_max)
 
@@ -77,11 +96,14 @@ class Reading:
         record = self._record
         for ledger in [ledger for ledger in record.ledgers if not record.is_dead(ledger)]:
             end = self._end(ledger)
-            offset = max(ledger.first, record.first, record.cold.end)
+            offset = max(ledger.first, self._needed_from)
             while (offset := self.past_lost(offset)) <= end:
                 try:
                     offset = (await self._read_ledger(ledger, offset, READ_AHEAD_BYTES))[-1].last_offset + 1
                 except EntryMissing:
+                    if offset < self._needed_from:  # deleted, or evicted, while this went on
+                        offset = self._needed_from
+                        continue
                     if ledger.durability is not Durability.BUFFERED:
                         raise
                     offset = await self._copies.behind_gap(ledger, offset)
@@ -89,7 +111,12 @@ class Reading:
                     lost = _lost(damage.first, damage.last, ledger.unknown_from)
                     found += [(ledger.id, each) for each in lost]
                     offset = damage.last + 1
-        return found
+        return [(ledger_id, lost) for ledger_id, lost in found if lost.last >= self._needed_from]
+
+    @property
+    def _needed_from(self) -> int:
+        """From here on messages lie on the nodes and nowhere else."""
+        return max(self._record.first, self._record.cold.end)
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Batch]:
         record = self._record
@@ -133,9 +160,11 @@ class Reading:
             following = await behind_damage(ledger.id, offset, nodes)
             end = min([self._end(ledger), *(each.first - 1 for each in self._record.lost if each.first > offset)])
             last = end if following is None else max(offset, min(following - 1, end))
-            if len(self.damaged) < LOST_RANGES_MAX:
-                self.damaged[offset] = last
-            raise OffsetsDamaged.between(offset, last, self.title, damage) from damage
+            error = OffsetsDamaged.between(offset, last, self.title)
+            if offset not in self.damaged and len(self._damaged) < LOST_RANGES_MAX:
+                log.error("%s (%s)", error, damage)
+                self._damaged[offset] = last
+            raise error from damage
 
     def _end(self, ledger: LedgerRecord) -> int:
         """The last offset of the ledger that anybody may see now."""

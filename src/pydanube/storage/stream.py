@@ -262,9 +262,10 @@ class Stream(Reading):
     async def give_up(self, lost: Sequence[Lost]) -> None:
         """From now on readers pass over these; durable on return."""
         await self.decide(lambda record: record.given_up(record.owner, lost))
-        self.damaged.clear()
+        self._damaged.clear()
         for each in lost:
-            log.error("%s: offsets %d to %d are given up as damaged", self.title, each.first, each.last)
+            which = f"offset {each.first}" if each.first == each.last else f"offsets {each.first} to {each.last}"
+            log.error("%s: %s given up as damaged", self.title, which)
 
     # -- trimming ----------------------------------------------------------------------------------------------------
 

@@ -212,6 +212,16 @@ class GrpcConsumer:
             self._ahead -= dropped
             self._top_up()
 
+    def hindered(self, error: DanubeError | None) -> None:
+        """The end of its stream is all that can be said here, and costs nothing if the consumer has nothing in hand."""
+        call, hold = self.call, self.hold
+        if error is None or call is None or hold is None or self._waiting:
+            return
+        if isinstance(hold.host, SubscriptionHost) and not hold.host.engine.held(hold.consumer.id):
+            self.call = None
+            self._service.detach(self)
+            call.finish(Status.DATA_LOSS, f"{error} ({error.help})")
+
     def closed(self, error: DanubeError) -> None:
         """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again."""
         self.hold = None

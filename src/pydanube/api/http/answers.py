@@ -141,7 +141,7 @@ ANSWERS: dict[str, Object] = {
         "tiers": {"type": ["object", "null"], "properties": _USAGE},
         "lost_messages": NUMBER,
         "lost_unknown": NUMBER,
-        "damaged": _list(_list(NUMBER)),
+        "damaged": _list(_object({"partition": NUMBER_OR_NULL, "first": NUMBER, "last": NUMBER})),
     },
     "topic.alter": _TOPIC,
     "topic.truncate": {"messages": NUMBER},
@@ -204,6 +204,15 @@ ANSWERS: dict[str, Object] = {
                     "first": NUMBER,
                     "last": NUMBER,
                     "messages": NUMBER_OR_NULL,
+                }
+            )
+        ),
+        "state_left": _list(
+            _object(
+                {
+                    "topic": TEXT,
+                    "subscriptions": _list(_object({"subscription": TEXT, "floor": NUMBER})),
+                    "subscriptions_lost": NUMBER,
                 }
             )
         ),

@@ -13,7 +13,7 @@ from pydanube.broker.holds import ConsumerHold, Producer
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Receipt
 from pydanube.wire.batch import Batch, Codec
-from pydanube.wire.commands import Ack, Limit, Nack, Range, Recall, Reset, Taken, encode_deliver
+from pydanube.wire.commands import Ack, Error, Limit, Nack, Range, Recall, Reset, Taken, encode_deliver
 from pydanube.wire.commands import Receipt as Durability
 
 if TYPE_CHECKING:
@@ -97,6 +97,12 @@ class ConsumerChannel:
             return
         for at in range(0, len(ranges), ACK_RANGES_MAX):
             self._connection.send(Recall(self.number, generation, list(ranges[at : at + ACK_RANGES_MAX])).encode())
+
+    def hindered(self, error: DanubeError | None) -> None:
+        if error is not None:
+            self._connection.send(Error.of(error, self.number).encode())
+        elif self.hold is not None and isinstance(self.hold.host, SubscriptionHost):
+            self.reset(self.hold.host.known.cursor.generation)
 
     def closed(self, error: DanubeError) -> None:
         self.hold = None

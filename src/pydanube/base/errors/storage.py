@@ -88,14 +88,20 @@ class OffsetsDamaged(DanubeError):
 
     code = "offsets_damaged"
     blame = "environment"
-    help = "Restore the storage directory from a backup, or accept the loss with `danube storage salvage`."
+    help = (
+        "Restore the storage directory from a backup, or accept the loss with `danube storage salvage`, which lists it "
+        "first."
+    )
     first: int = 0
     last: int = 0
 
     @classmethod
-    def between(cls, first: int, last: int, topic: str, cause: DanubeError) -> OffsetsDamaged:
-        which = f"offset {first} is" if first == last else f"offsets {first} to {last} are"
-        error = cls(f"{topic}: {which} damaged on disk: {cause}")
+    def between(cls, first: int, last: int, title: str) -> OffsetsDamaged:
+        """`title` is a topic's name, or says whose state it is: then offsets mean nothing to anybody."""
+        which = f": offset {first} is" if first == last else f": offsets {first} to {last} are"
+        *state, topic = title.split(" ")
+        found = f"{title} is" if state else f"{topic}{which}"
+        error = cls(f"{found} damaged on disk; see `danube storage salvage {topic} --dry-run`")
         error.first, error.last = first, last
         return error
 
