@@ -219,9 +219,13 @@ def test_whoever_waits_at_damaged_messages_is_told_and_goes_on_once_the_loss_is_
 def test_a_consumer_of_several_topics_goes_on_with_the_others(written: Path, tmp_path: Path) -> None:
     damaged = overwritten(written, tmp_path / "data", place_of(journal(written), TOPICS[1], 0))
     said: list[Exception] = []
-    with broker_beside(damaged) as beside, pydanube.sync.connect(beside.url) as client, client.consumer(
-        TOPICS[1:], subscription="both", start="earliest", on_error=lambda error, _: said.append(error)
-    ) as consumer:
+    with (
+        broker_beside(damaged) as beside,
+        pydanube.sync.connect(beside.url) as client,
+        client.consumer(
+            TOPICS[1:], subscription="both", start="earliest", on_error=lambda error, _: said.append(error)
+        ) as consumer,
+    ):
         got = [consumer.receive(20) for _ in range(MESSAGES)]
         assert {message.topic for message in got} == {TOPICS[2]}
         deadline = time.monotonic() + 20

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
-from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
+from pydanube.ledger.catalog import Copies, LedgerRecord, Lost, Phase, StreamRecord, new_ledger
 from pydanube.ledger.cold import Cold
 from pydanube.ledger.segments import Segment
 
@@ -185,6 +185,15 @@ def test_the_end_stays_when_a_ledger_goes_before_the_segments_that_precede_it() 
     record = record.with_cold(Epoch(1), Cold(entries=(segment,), local_from=10)).swept(Epoch(1), [FIRST])
     record = record.trimmed(Epoch(1), 20).swept(Epoch(1), [LedgerId(2)])
     assert (record.end, record.first) == (19, 20)
+
+
+def test_what_was_given_up_is_forgotten_when_nothing_below_is_kept() -> None:
+    """Else a topic that lives long would run into the limit of its ranges."""
+    record = opened().given_up(Epoch(1), [Lost(1, 1), Lost(3, 5), Lost(8, 8, known=False)])
+    assert record.truncated(Epoch(1), 4).lost == (Lost(3, 5), Lost(8, 8, known=False))
+    passed = record.truncated(Epoch(1), 9)
+    assert passed.lost == ()
+    assert passed.given_up(Epoch(1), [Lost(2, 2), Lost(9, 9)]).lost == (Lost(9, 9),)
 
 
 def test_a_ledger_that_ends_empty_has_no_bytes() -> None:
