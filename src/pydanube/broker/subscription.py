@@ -494,7 +494,7 @@ class SubscriptionHost:
         except Exception as error:  # whatever it is, the message stays and is tried again
             log.warning("subscription %s could not give up offset %d: %s", self.known.name, poisoned.offset, error)
             if not self._closed and generation == self.known.cursor.generation:
-                why = _sentence(error) if isinstance(error, DanubeError) else f"{type(error).__name__}: {error}"
+                why = in_words(error) if isinstance(error, DanubeError) else f"{type(error).__name__}: {error}"
                 self.engine.poison_failed(poisoned.offset, self.now, why)
                 self.wake()
 
