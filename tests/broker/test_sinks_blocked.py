@@ -11,8 +11,10 @@ import pytest
 
 from broker.sink_world import KEY, OTHER, TOPIC, Job, message, rows_of, seen, started
 from pydanube.base.errors import DiskFailed, SinkBlocked, SinkExpired, TooManySinks
+from pydanube.broker import sink_records as records
 from pydanube.broker import sinks as module
 from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.metrics import Metrics, Page
 from pydanube.broker.sinks import Sinks, staging_topic
 from pydanube.broker.standalone import Broker
 from pydanube.broker.topic import Topic
@@ -48,6 +50,12 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Sinks, "_decided", decided)
     return why
+
+
+async def scraped(broker: Broker) -> str:
+    page = Page()
+    await Metrics(broker.service).collect(page)
+    return await page.text()
 
 
 async def publish(broker: Broker, topic: str, text: str) -> None:
@@ -90,7 +98,7 @@ async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_go
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way_out: str
 ) -> None:
     monkeypatch.setattr(module, "SINK_BLOCKED_SECONDS", 0.2)
-    real, failing = module._staged_batches, True
+    real, failing = module.staged_batches, True
 
     async def unreadable(*arguments: Any) -> AsyncIterator[Any]:
         async for batch in real(*arguments):
@@ -98,11 +106,13 @@ async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_go
                 raise DiskFailed("a sector cannot be read")
             yield batch
 
-    monkeypatch.setattr(module, "_staged_batches", unreadable)
+    monkeypatch.setattr(module, "staged_batches", unreadable)
     async with started(tmp_path) as broker:
         sinks = broker.service.sinks
         writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 4), OTHER: rows_of("b", 1)}))
         await until(lambda: sinks.blocked(KEY) is not None)
+        assert [each.key for each in sinks.listed(1)] == [KEY]
+        assert "danube_sinks_blocked 1" in await scraped(broker)
         for place in (TOPIC, OTHER):
             with pytest.raises(SinkBlocked, match="a sector cannot be read"):
                 await publish(broker, place, "refused")
@@ -116,6 +126,7 @@ async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_go
                 await writing
             assert await seen(broker) == []
         assert sinks.blocked(KEY) is None
+        assert "danube_sinks_blocked 0" in await scraped(broker)
         await publish(broker, TOPIC, "after")
 
 
@@ -141,18 +152,29 @@ def test_a_writer_is_remembered_for_ninety_days_after_its_last_batch() -> None:
     assert [each.key.query for each in overdue(records, 90 * DAY + 2)] == ["old"]
 
 
+def test_a_writer_whose_last_time_is_not_known_counts_as_old() -> None:
+    assert [each.key.query for each in overdue([record("unknown", 0), record("known", 1)], 90 * DAY + 1)] == ["unknown"]
+
+
+def test_at_the_limit_there_is_room_for_one_more_as_soon_as_one_is_a_week_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "SINKS_MAX", 3)
+    known = [record("1", 1), record("2", 2), record("undone", 1, committed=False)]
+    assert overdue(known[1:], 8 * DAY) == []
+    assert [each.key.query for each in overdue(known, 8 * DAY)] == ["1"]
+
+
 def test_where_there_are_too_many_the_oldest_go_after_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "SINKS_MAX", 2)
     records = [record(str(day), day * DAY) for day in (3, 1, 2, 4)]
     assert [each.key.query for each in overdue(records, 8 * DAY + 1)] == ["1"]
-    assert [each.key.query for each in overdue(records, 30 * DAY)] == ["1", "2"]
+    assert [each.key.query for each in overdue(records, 30 * DAY)] == ["1", "2", "3"]
 
 
 @in_loop
 async def test_old_records_go_by_themselves_and_one_writer_too_many_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in (module, core):
+    for place in (module, records, core):
         monkeypatch.setattr(place, "SINKS_MAX", 2)
     async with started(tmp_path) as broker:
         for number in range(2):
@@ -160,7 +182,8 @@ async def test_old_records_go_by_themselves_and_one_writer_too_many_is_refused(
         with pytest.raises(TooManySinks):
             await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]})
         assert await Job(broker, key=SinkKey("query-0", TOPIC, "0")).write(1, {TOPIC: ["z"]}) is Verdict.NEW
-        monkeypatch.setattr(core, "SINK_KEPT_SECONDS", -1)
+        for age in ("SINK_KEPT_SECONDS", "SINK_KEPT_SECONDS_MIN"):
+            monkeypatch.setattr(core, age, -1)
         assert await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]}) is Verdict.NEW
         assert [each.key.query for each in broker.service.sinks.listed()] == ["one more"]
         await broker.service.sinks.tidy()

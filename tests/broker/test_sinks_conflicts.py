@@ -12,7 +12,7 @@ import pytest
 from broker.sink_world import KEY, TOPIC, Job, rows_of, seen, started
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
 from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.sinks import PREFIX
+from pydanube.broker.sink_records import PREFIX
 from pydanube.broker.standalone import Broker
 from pydanube.ledger.sinks import Once, Repeat, SinkKey, SinkRecord, Verdict
 from tier.broker_world import in_loop
@@ -149,7 +149,7 @@ OLDER = {
 async def test_a_record_of_an_older_version_still_counts(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await broker.service.create_topic(ANONYMOUS, TOPIC)
-        store = broker.service.sinks._store
+        store = broker.service.sinks._records._store
         await store.transact([], [(PREFIX + KEY.digest, json.dumps(OLDER).encode())])
         with pytest.raises(SinkConflict, match="wiped"):
             await other(broker).write(0, {TOPIC: ["a"]}, source=end(110, began=[0]))

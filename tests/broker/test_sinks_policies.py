@@ -26,7 +26,7 @@ async def refused(broker: Broker, error: type[Exception], batch: int, rows: list
     with pytest.raises(error):
         await Job(broker).write(batch, {TOPIC: rows})
     assert await seen(broker) == before
-    record, _ = broker.service.sinks._load(KEY)
+    record, _ = broker.service.sinks._records.load(KEY)
     assert record is None or record.batch < batch, "nothing is decided"
 
 

@@ -12,6 +12,7 @@ import pytest
 from broker.sink_world import KEY, OTHER, TOPIC, Crash, Job, message, rows_of, seen, started
 from pydanube.base.errors import DiskFailed, DiskFull, MetadataConflict, TopicBusy
 from pydanube.broker import sinks as module
+from pydanube.broker.sink_records import PREFIX
 from pydanube.broker.sinks import staging_topic
 from pydanube.broker.standalone import Broker
 from pydanube.broker.topic import Receipt, Topic
@@ -35,7 +36,7 @@ class Failing:
         real = LocalMetadata.transact
 
         async def transact(store: LocalMetadata, checks: Any, changes: Sequence[Any], **options: Any) -> int:
-            if any(key.startswith(module.PREFIX) for key, _ in changes):
+            if any(key.startswith(PREFIX) for key, _ in changes):
                 self.asked += 1
                 await self.may_write.wait()
                 if self.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import socket
@@ -178,3 +179,14 @@ def test_doctor_finds_a_stranger_at_the_port(run: Danube) -> None:
         code, found = findings(run, "--url", f"danube://127.0.0.1:{stranger.getsockname()[1]}")
         thread.join()
     assert (code, found["broker"]) == (1, "fail")
+
+
+def test_doctor_reports_writers_that_are_blocked() -> None:
+    class Blocked:
+        async def ask(self, verb: str, fields: dict[str, object]) -> dict[str, object]:
+            assert verb == "sink.list"
+            return {"sinks": [{"error": None}, {"error": "batch 7 is decided and cannot be written: no room"}]}
+
+    [found] = asyncio.run(doctor._sinks(Blocked()))  # type: ignore[arg-type]
+    assert (found.result, found.found) == ("fail", "batch 7 is decided and cannot be written: no room")
+    assert "danube sink forget --abandon" in found.advice

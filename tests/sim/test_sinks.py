@@ -75,19 +75,19 @@ def test_others_who_publish_between_the_rows_of_a_job_are_found(monkeypatch: pyt
 
 @pytest.mark.parametrize("wrong", [-1, 1])
 def test_rows_that_are_counted_wrongly_after_a_crash_are_found(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
-    honest = sinks._rows_from
+    honest = sinks.rows_from
 
     async def miscounted(topic: Topic, offset: int) -> int:
         there = await honest(topic, offset)
         return max(0, there + wrong) if there else 0
 
-    monkeypatch.setattr(sinks, "_rows_from", miscounted)
+    monkeypatch.setattr(sinks, "rows_from", miscounted)
     found("I12", first=30 if wrong > 0 else 0)  # one row too many is rarer to be seen
 
 
 def test_rows_that_are_counted_while_some_are_on_their_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where those behind them cannot be read at the first attempt, they are counted soon after they were sent."""
-    honest, reads = sinks._staged_batches, 0
+    honest, reads = sinks.staged_batches, 0
 
     async def failing(staged: Topic, refs: list[Ref], skipped: int) -> AsyncIterator[Batch]:
         nonlocal reads
@@ -100,11 +100,11 @@ def test_rows_that_are_counted_while_some_are_on_their_way_are_found(monkeypatch
     async def hasty(topic: Topic) -> None:
         await topic.ledger.stream.ready()
 
-    monkeypatch.setattr(sinks, "_staged_batches", failing)
+    monkeypatch.setattr(sinks, "staged_batches", failing)
     monkeypatch.setattr(sinks, "RETRY_SECONDS", 0.001)
     plans = [plan_for(seed, "sinks").only(faults=()) for seed in range(4)]
     assert [run_plan(plan).violations for plan in plans] == [()] * 4
-    monkeypatch.setattr(sinks, "_quiet", hasty)
+    monkeypatch.setattr(sinks, "quiet", hasty)
     assert any(run_plan(plan).violations for plan in plans)
 
 

@@ -41,7 +41,7 @@ async def commit(caller: Caller, fields: Object) -> Object:
 
 async def list_sinks(caller: Caller, fields: Object) -> Object:
     sinks = caller.service.sinks
-    return {"sinks": [_described(each, sinks.blocked(each.key)) for each in sinks.listed()[:1_000]]}
+    return {"sinks": [_described(each, sinks.blocked(each.key)) for each in sinks.listed(1_000)]}
 
 
 def _described(record: SinkRecord, blocked: SinkBlocked | None) -> Object:

@@ -89,6 +89,9 @@ FAMILIES: dict[str, Family] = {
     "danube_pipeline_state_rows": Family("gauge", "Rows in the state of the query.", _PIPELINE),
     "danube_pipeline_state_bytes": Family("gauge", "Memory that the state takes.", _PIPELINE),
     "danube_pipeline_restarts_total": Family("counter", "How often this run began anew.", _PIPELINE),
+    "danube_sinks_blocked": Family(
+        "gauge", "Writers whose decided batch cannot be written, so that nobody publishes to its topics."
+    ),
     "danube_topics": Family("gauge", "Topics and partitions that are open."),
     "danube_tail_cache_bytes": Family("gauge", "Memory that the newest batches of all topics take."),
     "danube_disk_free_bytes": Family("gauge", "Free space where messages are stored."),
@@ -279,6 +282,7 @@ class Metrics:
         await _add_pipelines(page, service.admin.pipelines)
         for code, count in service.rejected.items():
             page.add("danube_publishes_rejected_total", count, code)
+        page.add("danube_sinks_blocked", service.sinks.blocked_writers)
         page.add("danube_topics", len(opened))
         page.add("danube_tail_cache_bytes", service.surroundings.cache.bytes)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,6 @@ from pydanube.base.errors import (
     MetadataConflict,
     MetadataFull,
     MetadataInvalid,
-    NotReliable,
     RequestInvalid,
     SinkBlocked,
     SinkExpired,
@@ -35,10 +34,7 @@ from pydanube.base.errors import (
     TopicNotFound,
 )
 from pydanube.base.limits import (
-    RATE_DEBT_SECONDS_MAX,
-    READ_AHEAD_BYTES,
     SINK_BLOCKED_SECONDS,
-    SINK_SETTLE_SECONDS,
     SINK_TEXT_BYTES_MAX,
     SINK_WINDOW_BYTES,
     SINKS_MAX,
@@ -47,6 +43,8 @@ from pydanube.base.limits import (
 from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory import SYSTEM
 from pydanube.broker.holds import ANONYMOUS, Opened, Principal
+from pydanube.broker.sink_records import SinkRecords, outlived
+from pydanube.broker.sink_rows import admitted, quiet, rows_from, settled, slow_down, staged_batches
 from pydanube.broker.topic import Topic
 from pydanube.broker.turns import Turns
 from pydanube.ledger.sink_inputs import bounded
@@ -59,21 +57,17 @@ from pydanube.ledger.sinks import (
     SinkRecord,
     Verdict,
     judge,
-    overdue,
     read_decision,
 )
 from pydanube.ports.metadata import MetadataStore
-from pydanube.wire.batch import Batch
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
 
 log = logging.getLogger(__name__)
-PREFIX = "sinks/"
 STAGING = "sink-"
 TIDY_SECONDS = 600.0
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
-SETTLING_SECONDS, SETTLING_SECONDS_MAX = 0.001, 0.1  # between looks whether a partition is settled
 REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has not begun to write
 LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # what was staged: no waiting brings it back
 STAGED_BYTES_MAX = 64 * 1024 * 1024  # of what is committed, before the staging topic is cut
@@ -84,7 +78,7 @@ class Sinks:
 
     def __init__(self, service: Service, store: MetadataStore) -> None:
         self._service = service
-        self._store = store
+        self._records = SinkRecords(store)
         self.window_bytes = SINK_WINDOW_BYTES
         self.staged_bytes_max = STAGED_BYTES_MAX
         self._turns = Turns()  # of those who commit for one writer, by digest
@@ -96,10 +90,9 @@ class Sinks:
         self._failing: dict[str, float] = {}  # of those decided, since when they cannot be written
         self._blocked: dict[str, SinkBlocked] = {}  # of these, those that need somebody to look at them, and why
         self._given_up: dict[str, None] = {}  # of these, those that an operator does not want any more
-        for key, entry in store.scan(PREFIX):
-            record = SinkRecord.decode(entry.value)
+        for record in self._records.listed():
             if not record.committed:
-                self._undone[key.removeprefix(PREFIX)] = record
+                self._undone[record.key.digest] = record
 
     # -- for writers ---------------------------------------------------------------------------------------------------
 
@@ -110,7 +103,7 @@ class Sinks:
             await self._service.create_topic(
                 principal, name, durability=Durability.FSYNC, policies={"retention_seconds": STAGED_SECONDS}
             )
-        return name, self._load(key)[0]
+        return name, self._records.load(key)[0]
 
     async def commit(self, principal: Principal, key: SinkKey, request: Request) -> Verdict:
         """Done when the rows are there and seen. Once it is decided it happens, whether or not somebody waits."""
@@ -119,21 +112,21 @@ class Sinks:
         request = request._replace(source=bounded(request.source))
         async with self._turns.of(key.digest):
             await self._finish(key.digest)
-            record, version = self._load(key)
+            record, version = self._records.load(key)
             topic = await self._topic_of(key)
-            if record is not None and _outlived(record, topic):
+            if record is not None and outlived(record, topic):
                 record = None
             if record is None:
                 await self._make_room()
-            others = () if record is not None else self._others(key, topic)
+            others = () if record is not None else self._records.others(key, topic)
             verdict = judge(record, request, others, query=key.query)
             if verdict is Verdict.NEW:
                 targets = await self._decide(principal, key, request, version)
                 await self._finish(key.digest)
-                await _slow_down(targets)
+                await slow_down(targets)
             elif record is not None and (repeated := record.repeated(request)) != record:
                 repeated = replace(repeated, time=self._service.clock.wall())
-                await self._put(repeated, version)  # before it is answered: its next write is not the same
+                await self._records.put(repeated, version)  # before it is answered: its next write is not the same
             return verdict
 
     async def forget(self, principal: Principal, key: SinkKey, *, abandon: bool = False) -> None:
@@ -148,24 +141,20 @@ class Sinks:
                 await self._abandon(key)
                 return
             await self._finish(key.digest)
-            record, version = self._load(key)
+            record, version = self._records.load(key)
             if record is not None:
-                await self._drop(record, version)
+                await self._records.drop(record, version)
 
     async def _abandon(self, key: SinkKey) -> None:
         digest = key.digest
         with suppress(SinkBlocked):
             await self._finish(digest)  # until it notices that it is not wanted, or is done after all
         del self._given_up[digest]
-        record, version = self._load(key)
+        record, version = self._records.load(key)
         if record is not None:
-            await self._drop(record, version)
+            await self._records.drop(record, version)
         if digest in self._undone:
             self._release(digest)
-
-    async def _drop(self, record: SinkRecord, version: int) -> None:
-        key = PREFIX + record.key.digest
-        await self._store.transact([(key, version)], [(key, None)])
 
     def blocked(self, key: SinkKey) -> SinkBlocked | None:
         """Why the last batch of the writer cannot be written, if somebody has to look at it."""
@@ -176,8 +165,16 @@ class Sinks:
         if any(staging_topic(record.key) == str(topic) for record in self._undone.values()):
             raise TopicBusy(f"{topic} holds rows that a job has committed, and that are being written")
 
-    def listed(self) -> list[SinkRecord]:
-        return [SinkRecord.decode(entry.value) for _, entry in self._store.scan(PREFIX)]
+    @property
+    def blocked_writers(self) -> int:
+        """Whose last batch cannot be written until somebody has looked at it."""
+        return len(self._blocked)
+
+    def listed(self, limit: int | None = None) -> list[SinkRecord]:
+        """Those that are blocked first."""
+        blocked = [self._undone[digest] for digest in self._blocked]
+        others = [each for each in self._records.listed(limit) if each.key.digest not in self._blocked]
+        return [*blocked, *others][:limit]
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
@@ -195,8 +192,8 @@ class Sinks:
             for place in sorted(refs, key=str):  # all in one order, so that no two writers wait for each other
                 opened = await self._service.open(principal, place, create=True, reliable=True)
                 await self._service.counted(opened.name.namespace)
-                topic = await _admitted(opened, staged, refs[place])
-                offset = await _settled(topic)
+                topic = await admitted(opened, staged, refs[place])
+                offset = await settled(topic)
                 reserved[place] = topic
                 targets.append(opened)
                 parts.append(Part(str(opened.name), opened.record.id, offset, sum(ref.rows for ref in refs[place])))
@@ -222,10 +219,10 @@ class Sinks:
         pause, unsure = RETRY_SECONDS, False
         while digest in self._unstored:
             try:
-                await self._put(record, self._unstored[digest])
+                await self._records.put(record, self._unstored[digest])
                 del self._unstored[digest]
             except DanubeError as error:
-                if self._load(record.key)[0] == record:  # only the answer was lost
+                if self._records.load(record.key)[0] == record:  # only the answer was lost
                     del self._unstored[digest]
                     return
                 unsure = unsure or not isinstance(error, (*REFUSED, MetadataConflict))
@@ -348,14 +345,14 @@ class Sinks:
         """It is durable that all rows are there. Before that nobody publishes behind them: see `_rows_from`."""
         pause = RETRY_SECONDS
         while True:
-            current, version = self._load(record.key)
+            current, version = self._records.load(record.key)
             if current != record:
                 break  # done, and only the answer was lost
             try:
                 if record.once is Once.PLAIN:
-                    await self._store.transact([(PREFIX + digest, version)], [(PREFIX + digest, None)])
+                    await self._records.drop(record, version)
                 else:
-                    await self._put(record.finished(), version)
+                    await self._records.put(record.finished(), version)
                 break
             except DanubeError as error:
                 log.warning("a write to %s is there, and not yet known to be: %s", record.key.target, error)
@@ -385,13 +382,13 @@ class Sinks:
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _append(self, opened: Opened, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
-        await _quiet(topic)  # what an attempt before this one has sent is there, or never will be
-        there = await _rows_from(topic, part.offset)
+        await quiet(topic)  # what an attempt before this one has sent is there, or never will be
+        there = await rows_from(topic, part.offset)
         if there > part.rows:
             raise RequestInvalid(f"{topic.name} has {there} rows from {part.offset} on, not {part.rows}")
         under_way: deque[tuple[int, Future[None]]] = deque()
         bytes_under_way = 0
-        async for batch in _staged_batches(staged, refs, there):
+        async for batch in staged_batches(staged, refs, there):
             while bytes_under_way + batch.size > self.window_bytes and under_way:
                 size, confirmed = under_way.popleft()
                 await confirmed
@@ -419,18 +416,18 @@ class Sinks:
 
     async def _make_room(self) -> None:
         """For one more writer."""
-        if len(self.listed()) >= SINKS_MAX:
+        if self._records.full:
             await self._forget_old()
-        if len(self.listed()) >= SINKS_MAX:
+        if self._records.full:
             raise TooManySinks(f"{SINKS_MAX} writers are remembered, and each has written lately")
 
     async def _forget_old(self) -> None:
         """Writers that have not come for long: what they repeat from now on is written again."""
-        for record in overdue(self.listed(), self._service.clock.wall()):
+        for record in self._records.overdue(self._service.clock.wall()):
             async with self._turns.of(record.key.digest):
-                current, version = self._load(record.key)
+                current, version = self._records.load(record.key)
                 if current == record:
-                    await self._drop(record, version)
+                    await self._records.drop(record, version)
 
     async def tidy(self) -> None:
         """Old records, and staging topics of writes that never were decided: what was staged has grown old."""
@@ -441,7 +438,7 @@ class Sinks:
             if opened.name.namespace != SYSTEM or digest == opened.name.name or not isinstance(opened.topic, Topic):
                 continue
             ledger = opened.topic.ledger
-            used = self._store.get(PREFIX + digest) is not None or digest in self._undone or digest in self._turns
+            used = self._records.knows(digest) or digest in self._undone or digest in self._turns
             if not used and not opened.producers and 0 < ledger.confirmed_end <= ledger.first:
                 with suppress(DanubeError):
                     await self._service.delete_topic(ANONYMOUS, str(opened.name))
@@ -454,17 +451,6 @@ class Sinks:
             task.cancel()
         await asyncio.gather(*rolling, return_exceptions=True)
 
-    # -- records -------------------------------------------------------------------------------------------------------
-
-    def _load(self, key: SinkKey) -> tuple[SinkRecord | None, int]:
-        entry = self._store.get(PREFIX + key.digest)
-        return (None, 0) if entry is None else (SinkRecord.decode(entry.value), entry.version)
-
-    def _others(self, key: SinkKey, topic: int | None) -> list[SinkRecord]:
-        """Of queries that have written the same to the same topic."""
-        alike = [each for each in self.listed() if (each.key.target, each.key.name) == (key.target, key.name)]
-        return [each for each in alike if not _outlived(each, topic)]
-
     async def _topic_of(self, key: SinkKey) -> int | None:
         """The id of the target, if it is one topic and is there."""
         try:
@@ -472,96 +458,6 @@ class Sinks:
         except DanubeError:
             return None
 
-    async def _put(self, record: SinkRecord, version: int) -> None:
-        key = PREFIX + record.key.digest
-        await self._store.transact([(key, version)], [(key, record.encode())])
-
 
 def staging_topic(key: SinkKey) -> str:
     return f"/{SYSTEM}/{STAGING}{key.digest}"
-
-
-def _outlived(record: SinkRecord, topic: int | None) -> bool:
-    """The topic that it is about was deleted; one that has its name now has nothing of it."""
-    return record.topic is not None and record.topic != topic
-
-
-async def _admitted(opened: Opened, staged: Topic, refs: Sequence[Ref]) -> Topic:
-    """What a producer would be refused, a job is too, before anything is decided."""
-    opened.check_producers()
-    if not isinstance(opened.topic, Topic):
-        raise NotReliable(f"{opened.name} keeps nothing, so nothing can be written to it exactly once")
-    opened.admit(0)
-    if opened.policies.message_bytes_max is not None:
-        async for batch in _staged_batches(staged, refs, 0):
-            opened.check_messages(batch)
-    return opened.topic
-
-
-async def _slow_down(targets: Sequence[Opened]) -> None:
-    """A job is held to publish rates as producers are: it is answered late, and far beyond them refused."""
-    waits = [each.pace.wait_seconds for each in targets if each.pace is not None]
-    if waits:
-        await asyncio.sleep(min(max(waits), RATE_DEBT_SECONDS_MAX))
-
-
-async def _settled(topic: Topic) -> int:
-    """Nobody else publishes any more, and all before is confirmed; the offset of the next message."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + SINK_SETTLE_SECONDS
-    while topic.reserved:
-        if topic.blocked is not None:
-            raise SinkBlocked(*topic.blocked.args)
-        if loop.time() >= deadline:
-            raise TopicBusy(f"{topic.name} is being written by another job")
-        await asyncio.sleep(0.01)
-    topic.reserved = True
-    try:
-        async with asyncio.timeout_at(deadline):
-            await _quiet(topic)
-        offset = topic.ledger.stream.next_offset
-    except TimeoutError:
-        topic.reserve(None)
-        raise TopicBusy(f"what others published to {topic.name} is not confirmed yet") from None
-    except BaseException:
-        topic.reserve(None)
-        raise
-    topic.reserve(offset)
-    return offset
-
-
-async def _quiet(topic: Topic) -> None:
-    """Nothing is on its way, and the next offset is certain."""
-    pause = SETTLING_SECONDS
-    while not topic.settled:
-        if topic.closed or topic.lost:
-            raise TopicClosed(f"{topic.name} is not served here any more")
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, SETTLING_SECONDS_MAX)
-
-
-async def _rows_from(topic: Topic, offset: int) -> int:
-    """How many rows of a job are there already: nobody else has written from `offset` on."""
-    stream, rows = topic.ledger.stream, 0
-    while offset <= stream.confirmed:
-        for batch in await stream.read(offset, READ_AHEAD_BYTES):
-            rows += batch.count
-            offset = batch.last_offset + 1
-    return rows
-
-
-async def _staged_batches(staged: Topic, refs: Sequence[Ref], skipped: int) -> AsyncIterator[Batch]:
-    """What the refs name, in their order, but for the first rows."""
-    for ref in refs:
-        if skipped >= ref.rows:
-            skipped -= ref.rows
-            continue
-        offset, skipped = ref.first + skipped, 0
-        while offset <= ref.last:
-            for batch in await staged.ledger.read(offset):
-                first = max(offset, batch.base_offset)
-                last = min(ref.last, batch.last_offset)
-                if first > last:
-                    break
-                yield batch.slice(first - batch.base_offset, last - first + 1)
-                offset = last + 1

@@ -158,7 +158,7 @@ async def _broker(ctx: click.Context) -> list[Finding]:
             began = time.perf_counter()
             await client.admin.namespaces()
             took = time.perf_counter() - began
-            objects = [*await _subscriptions(client), *await _objects(client)]
+            objects = [*await _subscriptions(client), *await _sinks(client), *await _objects(client)]
     except DanubeError as error:
         if _is_taken(broker.url):
             return [Finding("broker", FAIL, f"{where}: {error}", error.help)]
@@ -193,6 +193,16 @@ async def _subscriptions(client: Client) -> list[Finding]:
         )
         for each in blocked
     ]
+
+
+async def _sinks(client: Client) -> list[Finding]:
+    """Writers whose topics take nothing until somebody has looked at them."""
+    try:
+        found = (await client.ask("sink.list", {}))["sinks"]
+    except VerbUnknown:  # an older broker
+        return []
+    advice = "Mend the cause, or give the batch up with `danube sink forget --abandon`."
+    return [Finding("sink", FAIL, each["error"], advice) for each in found if each["error"] is not None]
 
 
 async def _objects(client: Client) -> list[Finding]:

@@ -99,7 +99,7 @@ class SinkRecord:
     parts: tuple[Part, ...] = ()  # until it is committed
     topic: int | None = None  # the id of its target; None if rows name theirs, or there was none yet
     repeats: tuple[Repeat, ...] = ()  # the last runs that came with this batch again
-    time: int = 0  # when it was decided, or last repeated, in microseconds; 0 if that is not known
+    time: int = 0  # when it was decided, or last repeated, in microseconds; 0 counts as long ago
 
     def finished(self) -> SinkRecord:
         return replace(self, committed=True, parts=())
@@ -160,11 +160,12 @@ class SinkRecord:
 
 
 def overdue(records: Iterable[SinkRecord], now: int) -> list[SinkRecord]:
-    """Those that need not be remembered any more: finished long ago, or not so long where there are too many."""
-    finished = sorted((each for each in records if each.committed), key=lambda each: each.time)
-    beyond = len(finished) - SINKS_MAX
+    """Those that need not be remembered any more: finished long ago, or not so long if one more would be too many."""
+    known = list(records)
+    finished = sorted((each for each in known if each.committed), key=lambda each: each.time)
+    beyond = len(known) + 1 - SINKS_MAX
     ages = (SINK_KEPT_SECONDS_MIN if place < beyond else SINK_KEPT_SECONDS for place in range(len(finished)))
-    return [each for each, age in zip(finished, ages, strict=True) if 0 < each.time < now - age * 1_000_000]
+    return [each for each, age in zip(finished, ages, strict=True) if each.time < now - age * 1_000_000]
 
 
 def judge(
