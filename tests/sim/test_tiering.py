@@ -19,12 +19,12 @@ from pydanube.storage.stream import Stream
 from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import Batch
 
-SEEDS = 40
+SEEDS = 200  # the rarest takes one seed in forty
 
 
-def found(*promises: str, first: int = 0) -> Outcome:
+def found(*promises: str) -> Outcome:
     """The first seed that breaks one of these promises."""
-    for seed in range(first, first + SEEDS):
+    for seed in range(SEEDS):
         outcome = run_seed(seed, "tier")
         if set(promises) & {violation.promise for violation in outcome.violations}:
             return outcome
@@ -37,6 +37,7 @@ def test_seeds_with_object_storage_keep_every_promise() -> None:
 
 
 REGRESSIONS = [
+    (5, "a read below a truncation that had ended every segment called itself without end"),
     (97, "a seek into a gap was held against a topic whose messages below it had ended"),
     (109, "an owner that opened too slowly was taken for the one that serves"),
     (114, "the last change of an owner was held against it, though the removal had not begun"),
@@ -153,4 +154,4 @@ def test_ledgers_that_go_while_they_become_a_segment_are_found(monkeypatch: pyte
         return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from, self.cold.local_from)
 
     monkeypatch.setattr(StreamRecord, "is_dead", unaware)
-    found("I1", "I8", "I9", first=80)  # about one in a hundred: retention must reach what is being written
+    found("I1", "I2", "I8", "I9")

@@ -272,6 +272,21 @@ async def test_what_retention_or_a_truncation_ends_is_deleted_and_nothing_else(t
 
 
 @in_loop
+async def test_a_reader_below_what_was_truncated_goes_on_behind_it_when_no_segment_is_left(tmp_path: Path) -> None:
+    async with opened(tmp_path, WorldObjects(), LOCAL_NOTHING) as broker:
+        topic = await topic_of(broker)
+        await publish(topic, 0, 10)
+        await tiering_of(broker).upload(topic)
+        await work(broker, topic)
+        await topic.truncate(10)
+        await work(broker, topic)
+        assert topic.ledger.stream.record.cold.entries == ()
+        await publish(topic, 10, 5)
+        batches = await topic.ledger.stream.read(3, 1_000_000)
+        assert batches[0].base_offset == 10
+
+
+@in_loop
 async def test_a_deleted_topic_takes_its_objects_along_and_no_others(tmp_path: Path) -> None:
     objects = WorldObjects()
     async with opened(tmp_path, objects, LOCAL_NOTHING) as broker:

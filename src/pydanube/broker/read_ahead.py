@@ -80,7 +80,8 @@ class ReadAhead:
             batches = []
         else:
             self.go_on()
-        self.reading = False
+        finally:
+            self.reading = False
         if cleared == self._cleared:
             self._batches.extend(batches)
         self._wake()

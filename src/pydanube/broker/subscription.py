@@ -534,7 +534,7 @@ class SubscriptionHost:
     def _done(self, task: Future[None]) -> None:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("subscription %s: %s", self.known.name, error, exc_info=error)
+            self._loop.call_exception_handler({"message": f"subscription {self.known.name} failed", "exception": error})
 
     def stop(self) -> None:
         """Nothing more is handed out or taken, from this call on."""

@@ -10,9 +10,11 @@ from pydanube.base.errors import DanubeError, SegmentDamaged, SegmentMissing
 from pydanube.broker.tiering import Space, Tiering
 from pydanube.broker.topic import Topic
 from pydanube.ledger.retention import RetentionPolicy
+from pydanube.ledger.segments import SegmentPlan
 from pydanube.ledger.tiering import TierSettings
 from pydanube.sim.offload import SimOffload
 from pydanube.storage.cold import ColdReader, ColdTier
+from pydanube.storage.stream import Stream
 from pydanube.tier.direct import DirectSegments
 
 if TYPE_CHECKING:
@@ -68,11 +70,14 @@ async def read_through(broker: TopicBroker, topic: Topic, memory: TopicMemory) -
 async def truncate_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
     draw, world = broker.random, broker.world
     while True:
-        await asyncio.sleep(draw.uniform(2.0, 8.0))
+        await asyncio.sleep(draw.uniform(1.0, 4.0))
+        writing = draw.random() < 0.5 and await _segment_being_written(topic.ledger.stream)
         first, end = topic.ledger.first, topic.ledger.confirmed_end
         if world.healed or topic.lost:
             return
         before = draw.randint(first, first + (end - first) // 2)
+        if writing:
+            before = max(before, min(writing.last + 1, end))
         memory.history.truncated = max(memory.history.truncated, before)
         try:
             await topic.truncate(before)
@@ -80,3 +85,12 @@ async def truncate_now_and_then(broker: TopicBroker, topic: Topic, memory: Topic
             world.loop.trace("truncate.failed", topic.name, before, error.code)
             continue
         world.loop.trace("truncated", topic.name, before)
+
+
+async def _segment_being_written(stream: Stream) -> SegmentPlan | None:
+    """The plan of the next segment, if there is one within some seconds."""
+    for _ in range(60):
+        if (planned := stream.record.cold.planned) is not None:
+            return planned
+        await asyncio.sleep(0.05)
+    return None

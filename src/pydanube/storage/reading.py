@@ -126,7 +126,8 @@ class Reading:
             if self._record.cold == record.cold:
                 raise
             return await self.read(max(offset, self._record.first), bytes_max)  # merged or trimmed meanwhile
-        return batches or await self.read(record.cold.end, bytes_max)
+        # Behind the last segment, or, when all segments were deleted, behind where the last one ended.
+        return batches or await self.read(max(record.cold.end, record.cold.local_from), bytes_max)
 
     async def read_planned(self, plan: SegmentPlan) -> AsyncIterator[Batch]:
         """What a planned segment is to hold, from the nodes, whatever readers may see of it by now."""
