@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 import pydanube.sync
-from pydanube.base.errors import DataLost, SubscriptionInUse, SubscriptionKindDiffers, SubscriptionNotFound
+from pydanube.base.errors import (
+    ConnectionLost,
+    DataLost,
+    SubscriptionInUse,
+    SubscriptionKindDiffers,
+    SubscriptionNotFound,
+)
 from pydanube.spark import subscription as module
 from pydanube.spark.link import Link, close_links
 from pydanube.spark.offsets import from_json
@@ -26,7 +32,7 @@ Client = pydanube.sync.Client
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TAKEOVER_SECONDS", 0.3)
+    monkeypatch.setattr(module, "TAKEOVER_KEEPALIVES", 0.01)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -182,6 +188,32 @@ def test_what_was_said_while_the_broker_was_away_is_said_again(tmp_path: Path) -
         link.wait(progress.close())
         link.close()
         close_links()
+
+
+def test_a_query_whose_connection_broke_unnoticed_takes_over_what_it_held(client: Client, topic: str, url: str) -> None:
+    """As after a NAT that forgot the connection: the broker still has the consumer, and would for a minute."""
+    fill(client, topic, numbers(0, 9))
+    link = Link(url, None)
+    link.open(0.0)
+    progress = Progress(link.client, "q")
+    id = int(client.admin.describe_topic(topic)["id"])
+    states = {topic: TopicState(topic, id, 0, (0,), (10,), 100)}
+
+    async def at(offset: int, *, cut: bool = False) -> None:
+        if cut:
+            [mark] = progress._marks.values()
+            assert mark.connection is not None
+            mark.connection.leave(mark.number)  # and the broker hears nothing of it
+            mark.broken(ConnectionLost("reset by peer"))
+        await progress.reached(from_json({topic: {"id": id, "0": offset}}), states)
+
+    link.wait(at(4))
+    link.wait(at(8, cut=True))
+    until(lambda: described(client, topic)["floor"] == 8)
+    link.wait(at(9))
+    assert described(client, topic)["consumers"] == 1
+    link.wait(progress.close())
+    link.close()
 
 
 def test_without_a_subscription_a_warning_says_what_is_not_held(

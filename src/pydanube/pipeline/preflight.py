@@ -26,10 +26,10 @@ from pydanube.pipeline.spec_sinks import TopicSink
 from pydanube.pipeline.spec_source import FileSource, TopicSource
 from pydanube.spark.link import Link
 from pydanube.spark.options import Options
+from pydanube.spark.subscription import takeover_seconds
 from pydanube.spark.topics import look, offsets_at
 
 OPEN_SECONDS = 0.5  # for a broker that is just there
-TAKEOVER_SECONDS = 8.0  # for a driver that was just killed, until its workers are gone
 PAUSE_SECONDS = 0.2
 LIVE = ("starting", "running", "retrying", "stopping")
 KEEPING = ("retention_seconds", "retention_bytes")  # policies that keep what all subscriptions have read
@@ -133,7 +133,7 @@ async def _check_free(client: Client, flow: Flow, url: str) -> str:
     source = flow.source
     assert isinstance(source, TopicSource)
     assert source.subscription is not None
-    until = client.loop.time() + TAKEOVER_SECONDS
+    until = client.loop.time() + await takeover_seconds(client)
     for name in await look(client, Options.of(topic_options(flow, url), streaming=True), absent_ok=True):
         while await _consumers(client, name, source.subscription):
             if client.loop.time() > until:

@@ -1,7 +1,8 @@
 """A query's progress, kept on the broker as a subscription: its lag is seen there, and retention waits for it.
 
 The driver is the subscription's one consumer and asks for no messages; it only says how far the query has come. So a
-second query under the same name finds it taken. Without a driver it is idle, and goes after `IDLE_SECONDS`.
+second query under the same name finds it taken; where its own channel broke unnoticed by the broker, a query takes over
+what it held. Without a driver it is idle, and goes after `IDLE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 from pydanube.base.errors import ConsumerBusy, DanubeError, SubscriptionInUse
 from pydanube.client import Client
@@ -20,7 +22,7 @@ from pydanube.wire.commands import Ack
 
 log = logging.getLogger(__name__)
 IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough for a disk
-TAKEOVER_SECONDS = 3.0  # for a driver that was just killed, until the broker has seen its end
+TAKEOVER_KEEPALIVES = 2.5  # a connection that nobody is at any more ends after two, and is looked at every half
 RETRY_SECONDS = 0.1
 
 
@@ -31,6 +33,7 @@ class Progress:
         self._client = client
         self._subscription = subscription
         self._marks: dict[str, Mark] = {}
+        self._name = f"spark-{uuid4().hex}"  # by which the broker knows this query again
 
     async def reached(self, known: Offsets, states: States) -> None:
         """Everything below these offsets is done. Raises `SubscriptionInUse` if another query has the name."""
@@ -46,8 +49,8 @@ class Progress:
                 self._marks[place].advance(min(offset, state.ends[number]))
 
     async def _open(self, topic: str, place: str, offset: int) -> Mark:
-        until = self._client.loop.time() + TAKEOVER_SECONDS
-        mark = Mark(self._client, topic, place, self._subscription, offset)
+        until = self._client.loop.time() + await takeover_seconds(self._client)
+        mark = Mark(self._client, topic, place, self._subscription, offset, self._name)
         while True:
             try:
                 await self._client.within("open_consumer", mark.open())
@@ -63,15 +66,23 @@ class Progress:
         self._marks.clear()
 
 
+async def takeover_seconds(client: Client) -> float:
+    """How long a subscription can be held by somebody who is gone."""
+    welcome = (await client.connection()).welcome
+    assert welcome is not None, "a connection that is handed out has been welcomed"
+    return TAKEOVER_KEEPALIVES * welcome.keepalive_seconds
+
+
 class Mark(ReopeningChannel):
     """The driver's channel to the subscription in one partition, opened again whenever it breaks."""
 
-    def __init__(self, client: Client, topic: str, place: str, subscription: str, start: int) -> None:
+    def __init__(self, client: Client, topic: str, place: str, subscription: str, start: int, name: str) -> None:
         super().__init__(client)
         self.topic = topic
         self._place = place
         self._subscription = subscription
         self._start = start
+        self._name = name
         self._done = 0  # everything below it
         self._generation = 0
         self._lost: DanubeError | None = None
@@ -85,7 +96,8 @@ class Mark(ReopeningChannel):
             "subscription": self._subscription,
             "type": "exclusive",
             "start": self._start,
-            "name": "spark",
+            "name": self._name,
+            "takes_over": True,
             "create": False,
             "options": {"idle_seconds": IDLE_SECONDS},
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydanube.api.direct_verbs import VERBS as DIRECT_VERBS
@@ -12,7 +13,7 @@ from pydanube.api.sink_verbs import VERBS as SINK_VERBS
 from pydanube.api.storage_verbs import VERBS as PLAIN_VERBS
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.verbs import Verb as PlainVerb
-from pydanube.base.errors import ChannelInvalid, RequestInvalid
+from pydanube.base.errors import ChannelInvalid, ConsumerBusy, RequestInvalid, SubscriptionInUse
 from pydanube.base.limits import READ_AHEAD_BYTES, TOPIC_WATCH_SECONDS_MAX
 from pydanube.broker.delivery import Timing
 from pydanube.broker.subscription import SubscriptionHost
@@ -114,7 +115,8 @@ async def open_consumer(connection: NativeConnection, fields: Object, request: i
         raise RequestInvalid("filters are texts")
     with connection.opening(channel_number(fields)):
         channel = ConsumerChannel(connection, channel_number(fields))
-        hold = await connection.service.open_consumer(
+        opening = partial(
+            connection.service.open_consumer,
             connection.principal,
             text(fields, "topic"),
             text(fields, "subscription"),
@@ -129,6 +131,12 @@ async def open_consumer(connection: NativeConnection, fields: Object, request: i
             options=options_of(fields),
             timing=Timing.TAKEN if flag(fields, "says_taken", False) else Timing.DELIVERED,
         )
+        try:
+            hold = await opening()
+        except ConsumerBusy:  # by now it is known that the caller may be here
+            if not flag(fields, "takes_over", False) or not _take_over(connection, fields):
+                raise
+            hold = await opening()
         channel.hold = hold
         connection.add(channel)
     channel.top_up()
@@ -138,6 +146,21 @@ async def open_consumer(connection: NativeConnection, fields: Object, request: i
         answer |= {"generation": cursor.generation, "floor": cursor.floor}
         return {**answer, "reliable": True, "ack_timeout": timeout}
     return {"generation": 0, "floor": 0, "reliable": False, **answer}
+
+
+def _take_over(connection: NativeConnection, fields: Object) -> bool:
+    """Whether whoever holds the subscription has the caller's own name, and has let go: its connection may be half
+    open, and only the caller knows that nobody is at the other end.
+    """
+    name = text(fields, "name", "")
+    host = connection.service.subscription(connection.principal, text(fields, "topic"), text(fields, "subscription"))
+    found = [] if host is None else [each for each in host.consumers.values() if each.name == name]
+    for each in found if name else ():
+        if isinstance(each.sink, ConsumerChannel) and (hold := each.sink.hold) is not None:
+            connection.service.close_consumer(hold, crashed=True)
+            each.sink.closed(SubscriptionInUse(f"{text(fields, 'subscription')!r} was taken over by {name}"))
+            return True
+    return False
 
 
 @verb("close")
