@@ -11,7 +11,7 @@ from broker.topic_world import SECOND, TopicWorld, batch_of, connected, insist, 
 from pydanube.base.errors import PolicyInvalid, TopicRecovering
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB
 from pydanube.broker import upkeep
-from pydanube.broker.options import TopicOptions
+from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.topic import Topic
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.state_records import Cause, SubscriptionKind
@@ -253,6 +253,45 @@ def test_retention_by_time_does_not_wait_for_a_ledger_to_be_full(world: TopicWor
         assert topic.ledger.first == 10, "what is young stays"
 
     world.options = TopicOptions(retention=RetentionPolicy(seconds=2))
+    world.run(main())
+
+
+def test_a_subscription_that_only_holds_lets_nothing_go_that_would_stay_without_it(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        await ledgers(world, topic, 3)
+        holding = SubscriptionOptions(holds_only=True)
+        pipeline = await topic.subscribe("pipeline", SHARED, start="earliest", options=holding)
+        await pipeline.ack(0, [(0, 2)])
+        await passes(topic, 3)
+        assert topic.ledger.first == 0, "kept before it came, and after it has read it"
+        other = await subscribed(topic, SHARED)
+        await ledgers(world, topic, 3)
+        await other.ack(0, [(0, 5)])
+        await passes(topic, 3)
+        assert topic.ledger.first == 3, "the other one lets go, and this one holds what it has not read"
+        await topic.alter_subscription("pipeline", {"holds_only": False})
+        await topic.unsubscribe("s")
+        await pipeline.ack(0, [(3, 5)])
+        await passes(topic, 3)
+        assert topic.ledger.first == 6, "it was asked for"
+
+    world.options = SMALL
+    world.run(main())
+
+
+def test_what_a_subscription_only_holds_outlives_the_retention_time(world: TopicWorld) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        await topic.subscribe("pipeline", SHARED, start="earliest", options=SubscriptionOptions(holds_only=True))
+        await ledgers(world, topic, 3)
+        await passes(topic, 10)
+        assert topic.ledger.first == 0
+        await topic.subscription("pipeline").ack(0, [(0, 2)])
+        await passes(topic, 10)
+        assert topic.ledger.first == 3
+
+    world.options = replace(SMALL, retention=RetentionPolicy(seconds=2))
     world.run(main())
 
 

@@ -19,7 +19,10 @@ from pydanube.dispatch.policy import PoisonPolicy
     ("given_options", "sentence"),
     [
         ({"idle_seconds": 0}, "idle_seconds is a whole number of seconds, 1 or more, not 0"),
-        ({"retries": {}}, "a subscription has the options failure, dispatch and idle_seconds, not 'retries'"),
+        (
+            {"retries": {}},
+            "a subscription has the options failure, dispatch, idle_seconds and holds_only, not 'retries'",
+        ),
         ({"failure": 5}, "failure is an object, options by name, not int"),
         ({"failure": None}, "failure is an object, options by name, not NoneType"),
         (

@@ -192,18 +192,18 @@ def test_validate_takes_a_connect_server_and_no_nonsense(
 
 
 @pytest.mark.parametrize("kept", ["no", "topic", "namespace", "subscription"])
-def test_it_is_told_that_what_is_read_may_go(
+def test_it_is_told_that_what_is_read_may_go_if_that_is_asked_for(
     danube: Danube, client: pydanube.sync.Client, url: str, file: Path, topic: str, kept: str
 ) -> None:
     name = topic.split("/")[-1]
     whole = f"/{name}/orders"
     client.admin.create_namespace(name, policies={"retention_bytes": 1000} if kept == "namespace" else None)
     client.admin.create_topic(whole, policies={"retention_seconds": 60} if kept == "topic" else None)
-    more = ", subscription: false" if kept == "subscription" else ""
+    more = "" if kept == "subscription" else ", release: true"
     file.write_text(file.read_text().replace(f"topic: {topic}", f"topic: {whole}{more}"))
     said = (
-        f"what this pipeline has read may go from {whole}, without retention_seconds or retention_bytes; "
-        "`subscription: false` lets it stay"
+        f"release: what this pipeline has read may be deleted from {whole}, which has neither retention_seconds nor "
+        "retention_bytes"
     )
     found = danube("pipeline", "validate", str(file), "-o", "json").json
     assert (said in found["warnings"]) == (kept == "no")

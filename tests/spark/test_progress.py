@@ -21,8 +21,9 @@ from pydanube.base.errors import (
 from pydanube.spark import subscription as module
 from pydanube.spark.link import Link, close_links
 from pydanube.spark.offsets import from_json
+from pydanube.spark.options import IDLE_SECONDS
 from pydanube.spark.plan import TopicState
-from pydanube.spark.subscription import IDLE_SECONDS, Progress
+from pydanube.spark.subscription import Progress
 from pydanube.testing.broker import broker_beside
 from pydanube.testing.clock import VirtualClock
 from spark.world import Query, Readers, fill, numbers, values_of
@@ -131,6 +132,12 @@ def test_an_inactive_one_says_when_it_goes(client: Client, readers: Readers, top
     query = Query(readers.stream(subscription="q"))
     query.trigger()
     assert described(client, topic)["options"]["idle_seconds"] == IDLE_SECONDS
+    assert described(client, topic)["options"]["holds_only"] is True
+    query.reader.stop()
+    options = {"subscription.release": "true", "subscription.idleSeconds": "never"}
+    query = Query(readers.stream(subscription="q", **options), start=query.at)
+    query.trigger()  # another one says otherwise
+    assert not {"idle_seconds", "holds_only"} & set(described(client, topic)["options"])
     query.reader.stop()
 
 

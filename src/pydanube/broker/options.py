@@ -19,10 +19,12 @@ from pydanube.dispatch.policy import ACK_TIMEOUT_DEFAULT, DispatchSettings, Fail
 from pydanube.ledger.catalog import Copies
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.ledger.topic_state import TopicState
 
 DEAD_LETTERS = "-dlq"  # behind the names of the topic and the subscription
 _NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
-OPTIONS = ("failure", "dispatch", "idle_seconds")
+OPTIONS = ("failure", "dispatch", "idle_seconds", "holds_only")
+_HOLDS_ONLY = b'"holds_only":true'  # as `encode` writes it: looked for without decoding all options at every turn
 Section = TypeVar("Section", FailurePolicy, DispatchSettings)
 
 
@@ -50,6 +52,16 @@ class TopicOptions:
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:
             raise PolicyInvalid(f"a message cannot live for {self.ttl_seconds} seconds")
 
+    def deletable_before(self, state: TopicState) -> int | None:
+        """Where the slowest subscription durably stands: none needs anything below. None without subscriptions.
+
+        Where only a subscription that is done lets messages go, those that only hold messages let none go.
+        """
+        found = state.deletable_before()
+        if found and self.retention is None and all(_HOLDS_ONLY in known.options for known in state):
+            return 0
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
@@ -58,12 +70,15 @@ class SubscriptionOptions:
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     dispatch: DispatchSettings = field(default_factory=DispatchSettings)
     idle_seconds: int | None = None  # without a consumer for so long, it is deleted; None is never
+    holds_only: bool = False  # keeps messages until it has them, and lets none go that would stay without it
     timeout_chosen: bool = field(default=False, compare=False)  # somebody named failure.ack_timeout
     poison_chosen: bool = field(default=False, compare=False)  # the same of failure.poison
 
     def __post_init__(self) -> None:
         if self.idle_seconds is not None and not (type(self.idle_seconds) is int and self.idle_seconds > 0):
             raise PolicyInvalid(f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}")
+        if type(self.holds_only) is not bool:
+            raise PolicyInvalid(f"holds_only is true or false, not {self.holds_only!r:.50}")
 
     def encode(self) -> bytes:
         return json.dumps(self.stored(), separators=(",", ":")).encode()
@@ -86,7 +101,7 @@ class SubscriptionOptions:
 
     def to_json(self) -> dict[str, Any]:
         """All that hold, for people and programs to see."""
-        held = {name: value for name, value in asdict(self).items() if name in OPTIONS and value is not None}
+        held = {name: value for name, value in asdict(self).items() if name in OPTIONS and value not in (None, False)}
         plain: dict[str, Any] = json.loads(json.dumps(held, default=_plain))
         return plain
 
@@ -95,7 +110,8 @@ class SubscriptionOptions:
         unknown = [name for name in found if name not in OPTIONS]
         if unknown:
             raise PolicyInvalid(
-                f"a subscription has the options failure, dispatch and idle_seconds, not {unknown[0][:100]!r}"
+                "a subscription has the options failure, dispatch, idle_seconds and holds_only, "
+                f"not {unknown[0][:100]!r}"
             )
         failure = found.get("failure", {})
         if isinstance(failure, Mapping) and failure.get("poison", "dead_letter") != "dead_letter":
@@ -105,6 +121,7 @@ class SubscriptionOptions:
             changed,
             _changed(self.dispatch, "dispatch", found.get("dispatch", {})),
             found.get("idle_seconds", self.idle_seconds),
+            found.get("holds_only", self.holds_only),
             self.timeout_chosen or "ack_timeout" in failure,
             self.poison_chosen or "poison" in failure,
         )

@@ -361,8 +361,9 @@ class Tiering:
             return True
         rest = LedgerInfo(head.last + 1, first.last, first.bytes - head.bytes, first.newest)
         stretches = chain((head, rest), record.stretches(first.last + 1))
-        policy, unneeded, now = topic.options.retention, topic.state.deletable_before(), self._clock.wall()
+        policy, unneeded = topic.options.retention, topic.options.deletable_before(topic.state)
         total = record.bytes
+        now = self._clock.wall()
         return trim_before(stretches, policy, unneeded, now, total_bytes=total, clock_trusted=True) > head.last
 
     async def _fold(self, topic: Topic) -> None:

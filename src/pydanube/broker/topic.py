@@ -520,7 +520,7 @@ class Topic:
 
     def roll_unneeded(self, bytes_min: int) -> None:
         """Where space is short: most of the open ledger may be done with, and only sealed ones can go."""
-        needed, stream = self.state.deletable_before(), self.ledger.stream
+        needed, stream = self.options.deletable_before(self.state), self.ledger.stream
         if needed is None or stream.open_bytes < bytes_min:
             return
         *_, open_ledger = [Extent(0, 0, 0), *extents_of(stream, stream.record.end + 1)]
@@ -531,7 +531,7 @@ class Topic:
         """What lies below may go, by the policy and by what subscriptions and producers still need."""
         if self.pinned:
             return self.ledger.first
-        policy, unneeded = self.options.retention, self.state.deletable_before()
+        policy, unneeded = self.options.retention, self.options.deletable_before(self.state)
         before = self.ledger.trim_before(policy, unneeded, now, clock_trusted=clock_trusted, needed_from=None)
         needed_from = self.state.needed_from()
         if needed_from is not None and needed_from < before:

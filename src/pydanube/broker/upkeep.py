@@ -75,7 +75,7 @@ class Upkeep:
         topic.ledger.stream.roll_if_old()
         if trusted and retention is not None and retention.seconds is not None:
             before = wall - retention.seconds * SECOND
-            topic.ledger.stream.roll_if_outlived(before, topic.state.deletable_before())
+            topic.ledger.stream.roll_if_outlived(before, topic.options.deletable_before(topic.state))
 
     async def _drop_idle(self, name: str) -> None:
         topic = self._topic

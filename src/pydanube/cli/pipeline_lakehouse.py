@@ -33,7 +33,7 @@ CATALOG = ("catalog", "type", "uri", "warehouse")
 @click.option(
     "--subscription/--no-subscription",
     default=True,
-    help="Keep messages until they are in the table. What all subscriptions have read may go: see retention_seconds.",
+    help="Keep messages until they are in the table. What is read stays in the topic as its policies say.",
 )
 @click.option("--every", "trigger", default="10 seconds", show_default=True, help="How often rows are written.")
 @click.option("--checkpoint", metavar="PLACE", help="Else ~/.danube/pipelines/NAME.")

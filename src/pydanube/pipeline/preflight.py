@@ -66,7 +66,7 @@ def check(
                 if running:
                     link.wait(check_stopped(link.client, flow.name, gone))
                 found += link.wait(_check_source(link.client, flow, url, begun, start))
-                if not begun and flow.source.subscription is not None:
+                if not begun and flow.source.release:
                     notes += link.wait(_told_what_goes(link.client, flow, url))
                 if running and flow.source.subscription is not None:
                     found.append(link.wait(_check_free(link.client, flow, url)))
@@ -125,8 +125,8 @@ async def _told_what_goes(client: Client, flow: Flow, url: str) -> list[str]:
     if not going:
         return []
     which = going[0] if len(going) == 1 else f"{going[0]} and {len(going) - 1} more topics"
-    kept = " or ".join(KEEPING)
-    return [f"what this pipeline has read may go from {which}, without {kept}; `subscription: false` lets it stay"]
+    kept = " nor ".join(KEEPING)
+    return [f"release: what this pipeline has read may be deleted from {which}, which has neither {kept}"]
 
 
 async def _check_free(client: Client, flow: Flow, url: str) -> str:

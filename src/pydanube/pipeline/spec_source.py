@@ -32,6 +32,7 @@ OF_TOPICS = (
     "ca",
     "start",
     "subscription",
+    "release",
     "max_records",
     "max_bytes",
     "format",
@@ -64,6 +65,7 @@ class TopicSource:
     ca: str | None
     start: str  # earliest, latest, an ISO time or JSON of offsets
     subscription: str | None
+    release: bool  # what was read may be deleted, if nobody else needs it
     max_records: int
     max_bytes: int | None
     format: str
@@ -158,6 +160,7 @@ def _topic(section: Section, pipeline: str, mode: str, expect: tuple[str, ...]) 
         ca=parse_ca(section),
         start=parse_start(section.key("start"), section.raw("start")) if "start" in section else "earliest",
         subscription=_subscription(section, pipeline),
+        release=section.flag("release", False),
         max_records=section.whole("max_records", 1, OFFSET_MAX, RECORDS_MAX) or RECORDS_MAX,
         max_bytes=_max_bytes(section),
         format=section.one_of("format", TOPIC_FORMATS, RAW),
@@ -170,6 +173,8 @@ def _topic(section: Section, pipeline: str, mode: str, expect: tuple[str, ...]) 
         fail_on_data_loss=section.flag("fail_on_data_loss", True),
         objects_url=section.maybe_text("objects_url"),
     )
+    if source.release and source.subscription is None:
+        raise section.wrong("release", "is for a subscription, and there is none")
     if "message" in section and source.format == RAW:
         raise section.wrong("message", "is for payloads that are decoded; a raw topic has these columns anyway")
     if source.objects_url is not None:

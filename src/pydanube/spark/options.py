@@ -36,6 +36,8 @@ NAMES = (
     "maxRecordsPerTrigger",
     "maxBytesPerTrigger",
     "subscription",
+    "subscription.release",
+    "subscription.idleSeconds",
     "failOnDataLoss",
     "minPartitions",
     "includeAttributes",
@@ -54,8 +56,16 @@ KAFKA_NAMES = {  # what the same thing is called in Spark's Kafka source
     "groupidprefix": "subscription",
     "includeheaders": "includeAttributes",
 }
-OF_STREAMS = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "subscription", "watermarkOf")
+OF_STREAMS = (
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "subscription",
+    "subscription.release",
+    "subscription.idleSeconds",
+    "watermarkOf",
+)
 OF_BATCHES = ("endingOffsets", "endingTimestamp")
+IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough for a disk
 TASKS_MAX = 100_000  # more tasks than a driver can plan
 MILLISECOND = 1_000
 DIGITS_MAX = 20  # of a number; Python reads no more than some thousands
@@ -91,6 +101,8 @@ class Options:
     meta: bool
     objects_url: str | None = None  # where executors find segments, if not where the broker says; `off` for nowhere
     value: ValueOptions | None = None  # what payloads are, if they are to be decoded
+    release: bool = False  # whether what was read may be deleted, if nobody else needs it
+    idle_seconds: int | None = None  # after which a subscription that no query uses goes; None is never
     watermark_of: str | None = None  # the query's own checkpoint, for the column `watermark`
 
     @classmethod
@@ -117,6 +129,8 @@ class Options:
             meta=_flag(values, "includeMeta", False),
             objects_url=_objects_url(values),
             value=value_options(values),
+            release=_flag(values, "subscription.release", False),
+            idle_seconds=_idle_seconds(values),
             watermark_of=values.get("watermarkOf"),
         )
         if not streaming and options.starting == LATEST:
@@ -268,6 +282,13 @@ def _number(values: Mapping[str, str], name: str, top: int) -> int | None:
     if not text.isdecimal() or len(text) > DIGITS_MAX or not 0 < int(text) <= top:
         raise OptionInvalid(f"{name} is a whole number from 1 to {top}, not {text[:100]!r}")
     return int(text)
+
+
+def _idle_seconds(values: Mapping[str, str]) -> int | None:
+    name = "subscription.idleSeconds"
+    if values.get(name, "").strip().lower() == "never":
+        return None
+    return _number(values, name, OFFSET_MAX) or IDLE_SECONDS
 
 
 def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:

@@ -198,7 +198,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warned = True
             return
         if self._progress is None:
-            self._progress = Progress(self._link.client, self._options.subscription)
+            name, release, idle = self._options.subscription, self._options.release, self._options.idle_seconds
+            self._progress = Progress(self._link.client, name, release=release, idle_seconds=idle)
         await self._progress.reached(start, states)
 
     @helpful

@@ -2,7 +2,7 @@
 
 The driver is the subscription's one consumer and asks for no messages; it only says how far the query has come. So a
 second query under the same name finds it taken; where its own channel broke unnoticed by the broker, a query takes over
-what it held. Without a driver it is idle, and goes after `IDLE_SECONDS`.
+what it held. Without a driver it is idle, and goes after as long as its query says.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from uuid import uuid4
 from pydanube.base.errors import ConsumerBusy, DanubeError, SubscriptionInUse
 from pydanube.client import Client
 from pydanube.client.channel import ReopeningChannel
+from pydanube.spark.link import patiently
 from pydanube.spark.offsets import Offsets
 from pydanube.spark.plan import States
 from pydanube.wire.commands import Ack
 
 log = logging.getLogger(__name__)
-IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough for a disk
 TAKEOVER_KEEPALIVES = 2.5  # a connection that nobody is at any more ends after two, and is looked at every half
 RETRY_SECONDS = 0.1
 
@@ -29,10 +29,15 @@ RETRY_SECONDS = 0.1
 class Progress:
     """Of one query: a place on the broker for each partition. Belongs to the loop of its client."""
 
-    def __init__(self, client: Client, subscription: str) -> None:
+    def __init__(
+        self, client: Client, subscription: str, *, release: bool = False, idle_seconds: int | None = None
+    ) -> None:
+        """Unless `release` is said, the subscription only holds: a query that is tried out deletes no history."""
         self._client = client
         self._subscription = subscription
+        self._options = {"holds_only": not release, "idle_seconds": idle_seconds}
         self._marks: dict[str, Mark] = {}
+        self._settled: set[str] = set()  # topics in which the subscription has its options
         self._name = f"spark-{uuid4().hex}"  # by which the broker knows this query again
 
     async def reached(self, known: Offsets, states: States) -> None:
@@ -41,16 +46,19 @@ class Progress:
             state = states.get(name)
             if state is None:  # gone; one that gets its name later is another
                 self._marks = {place: mark for place, mark in self._marks.items() if mark.topic != name}
+                self._settled.discard(name)
                 continue
             for number, offset in enumerate(offsets.next):
                 place = state.place(number)
                 if place not in self._marks:
                     self._marks[place] = await self._open(name, place, offset)
                 self._marks[place].advance(min(offset, state.ends[number]))
+            if name not in self._settled:
+                await self._settle(name)
 
     async def _open(self, topic: str, place: str, offset: int) -> Mark:
         until = self._client.loop.time() + await takeover_seconds(self._client)
-        mark = Mark(self._client, topic, place, self._subscription, offset, self._name)
+        mark = Mark(self._client, topic, place, self._subscription, offset, self._name, self._options)
         while True:
             try:
                 await self._client.within("open_consumer", mark.open())
@@ -59,6 +67,12 @@ class Progress:
                 if self._client.loop.time() > until:
                     raise mark.in_use() from None
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _settle(self, topic: str) -> None:
+        """One that was there before goes by what this query says."""
+        admin = self._client.admin
+        await patiently(lambda: admin.alter_subscription(topic, self._subscription, options=self._options))
+        self._settled.add(topic)
 
     async def close(self) -> None:
         for mark in self._marks.values():
@@ -76,13 +90,23 @@ async def takeover_seconds(client: Client) -> float:
 class Mark(ReopeningChannel):
     """The driver's channel to the subscription in one partition, opened again whenever it breaks."""
 
-    def __init__(self, client: Client, topic: str, place: str, subscription: str, start: int, name: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        place: str,
+        subscription: str,
+        start: int,
+        name: str,
+        options: Mapping[str, Any],
+    ) -> None:
         super().__init__(client)
         self.topic = topic
         self._place = place
         self._subscription = subscription
         self._start = start
         self._name = name
+        self._options = {key: value for key, value in options.items() if value is not None}
         self._done = 0  # everything below it
         self._generation = 0
         self._lost: DanubeError | None = None
@@ -99,7 +123,7 @@ class Mark(ReopeningChannel):
             "name": self._name,
             "takes_over": True,
             "create": False,
-            "options": {"idle_seconds": IDLE_SECONDS},
+            "options": self._options,
         }
         return "open_consumer", fields
 
