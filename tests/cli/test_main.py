@@ -92,7 +92,7 @@ def test_the_version_is_the_package_s(run: Danube) -> None:
         (["consume", "t", "--from", "soon"], 2, "'soon' is none of earliest, latest, an offset, 10m (ago)"),
         (["consume", "t", "--since", "1m", "--offset", "3"], 2, "one of --from, --since and --offset"),
         (["consume", "t", "-f", "%z"], 2, "%z is nothing that -f knows"),
-        (["topic", "list", "--url", "nonsense"], 2, "is no address of a broker"),
+        (["topic", "list", "--url", "nonsense"], 2, "is not the address of a broker"),
         (["topic", "describe", "no such name"], 2, "no such name"),
         (["topic", "describe", "not-there"], 3, "topic not found: topic /default/not-there (Create it with"),
         (["subscription", "list", "not-there"], 3, "topic not found"),

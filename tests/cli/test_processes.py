@@ -93,6 +93,19 @@ def test_a_pipe_that_closes_ends_it_with_nothing_said(danube: Danube, url: str, 
     assert done.stderr == "ended 0\n"
 
 
+@pytest.mark.parametrize("options", [[], ["-s", "readers"], ["-s", "readers", "-o", "json"]])
+def test_a_consumer_that_waits_ends_when_its_reader_leaves(
+    danube: Danube, url: str, topic: str, started: list[Started], options: list[str]
+) -> None:
+    danube("produce", topic, stdin=b"only\n")
+    consumer = Started("consume", topic, "--from", "earliest", *options, url=url)
+    started.append(consumer)
+    assert b"only" in consumer.line()
+    assert consumer.process.stdout is not None
+    consumer.process.stdout.close()  # nothing more is published: there is nothing to write that would tell it
+    assert consumer.process.wait(20) == 0
+
+
 def test_watching_and_top_end_with_ctrl_c(danube: Danube, url: str, topic: str, started: list[Started]) -> None:
     danube("topic", "create", topic)
     for command in (["subscription", "lag", topic, "--watch", "--every", "10ms"], ["top", "--every", "10ms"]):

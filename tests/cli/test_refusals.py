@@ -214,16 +214,20 @@ def test_a_file_that_is_there_is_replaced_only_by_force(danube: Danube, topic: s
     assert "mine" not in file.read_text()
 
 
-def test_a_link_stays_one(danube: Danube, topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_what_is_behind_a_link_is_not_written(danube: Danube, topic: str, tmp_path: Path, force: list[str]) -> None:
     danube("produce", topic, stdin=b"1\n")
-    (tmp_path / "elsewhere").mkdir()
-    link = tmp_path / "topic.jsonl"
-    link.symlink_to("elsewhere/real.jsonl")
-    for force in ([], ["--force"]):
-        assert danube("export", topic, str(link), *force).code == 0
+    victim, there, dangling = tmp_path / "victim", tmp_path / "there.jsonl", tmp_path / "dangling.jsonl"
+    victim.write_text("precious")
+    there.symlink_to(victim)
+    dangling.symlink_to(tmp_path / "nowhere")
+    for link in (there, dangling):
+        refused = danube("export", topic, str(link), *force)
+        assert refused.code == 1
+        assert "is a link (Name the file itself, or delete the link first.)" in refused.err
         assert link.is_symlink()
-        assert len((tmp_path / "elsewhere" / "real.jsonl").read_text().splitlines()) == 1
-    assert sorted(each.name for each in (tmp_path / "elsewhere").iterdir()) == ["real.jsonl"]
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_pipe_is_written_to_and_stays(danube: Danube, topic: str, tmp_path: Path) -> None:

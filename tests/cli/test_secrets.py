@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from cli.conftest import Danube
 from pydanube.api.server import Server, StandaloneSettings, load
 from pydanube.base.redaction import HIDDEN, is_secret, redacted, redacted_options
+from pydanube.cli.contexts import contexts_file
 from pydanube.cli.standalone import _Formatter
 
 SECRET = "TOPSECRET"
@@ -25,12 +27,21 @@ OPTIONS = "--storage-objects-options"
         ["--objects", f"s3://AKIA:{SECRET}/{SECRET}@bucket/x"],
         ["--objects", f"s3://bucket/x?secret_access_key={SECRET}&region=eu"],
         ["--objects", f"{SECRET}://bucket\0"],
+        ["--objects", f"s3:AKIA:{SECRET}@bucket/x"],
+        ["--objects", f"AKIA:{SECRET}@bucket"],
+        ["--objects", SECRET],
+        ["--objects", f"s3://bucket {SECRET}"],
+        ["--objects", f"s3://AKIA:{SECRET}/bucket"],
+        ["--objects", f"s3://bucket/x#{SECRET}"],
+        [OPTIONS, f"endpoint=me:{SECRET}@host"],
         [OPTIONS, f"secret_access_key={SECRET}"],
         [OPTIONS, f"secret_access_key:{SECRET}"],
         [OPTIONS, f"region=eu,session_token={SECRET},endpoint=https://a:{SECRET}@b"],
         [OPTIONS, "region=eu", f"secret_access_key={SECRET}"],
         [f"--storage-objects-option=secret_access_key={SECRET}"],
         ["--url", f"danube://me:{SECRET}@127.0.0.1:1"],
+        ["--url", f"me:{SECRET}@127.0.0.1:1"],
+        ["--url", f"danube://127.0.0.1:1?token={SECRET}"],
     ],
 )
 @pytest.mark.parametrize("command", [["config", "show"], ["config", "show", "-o", "json"], ["doctor"], ["standalone"]])
@@ -125,6 +136,34 @@ def test_options_are_judged_by_their_names() -> None:
     assert redacted_options(given) == {**given, "secret_access_key": HIDDEN, "Token": HIDDEN}
     assert is_secret("session_token")
     assert not is_secret("credential_path")
+
+
+@pytest.mark.parametrize("url", [f"danube://me:{SECRET}@127.0.0.1:1", f"danube://127.0.0.1:1?x={SECRET}"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["context", "list"],
+        ["context", "list", "-o", "json"],
+        ["context", "use", "saved"],
+        ["context", "show"],
+        ["context", "delete", "saved", "--dry-run"],
+        ["context", "add", "saved", "--url", "URL"],
+        ["doctor"],
+        ["config", "show"],
+        ["topic", "list"],
+    ],
+)
+def test_a_saved_or_inherited_address_is_shown_without_its_secret(
+    run: Danube, monkeypatch: pytest.MonkeyPatch, command: list[str], url: str
+) -> None:
+    contexts_file().parent.mkdir(parents=True, exist_ok=True)
+    contexts_file().write_text(json.dumps({"current": "saved", "contexts": {"saved": {"url": url}}}))
+    command = [url if each == "URL" else each for each in command]
+    ended = run(*command)
+    assert SECRET not in ended.text + ended.err
+    monkeypatch.setenv("DANUBE_URL", url)
+    ended = run(*command)
+    assert SECRET not in ended.text + ended.err
 
 
 # -- files of others ---------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ _SECRET = re.compile(
 )
 _FILE_NAME = re.compile(r"_(path|file)$")  # where a secret is, not what it is
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s'\"]*)")
+_WHOLE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^\s'\"/?#]*)[^\s'\"]*")
+_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")  # with its port: what else stands there may be a password
 _ASSIGNED = re.compile(
     r"([\w.-]*(?:secret|password|token|credential|connection_string|access_key|application_key)[\w.-]*)(['\"]?\s*[=:]\s*)"
     r"(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)'\"]+)",
@@ -28,11 +30,24 @@ def redacted(text: str) -> str:
 
 
 def redacted_options(options: Mapping[str, str]) -> dict[str, str]:
-    return {name: HIDDEN if is_secret(name.lower()) else redacted(text) for name, text in options.items()}
+    return {name: HIDDEN if is_secret(name.lower()) else _redacted_option(text) for name, text in options.items()}
+
+
+def redacted_url(text: str) -> str:
+    """A setting that must be a URL. What is not one may be anything, a secret too, and is not shown at all."""
+    found = _WHOLE_URL.fullmatch(text)
+    return redacted(text) if found and _HOST.fullmatch(found[1].rpartition("@")[2]) else HIDDEN
+
+
+def _redacted_option(text: str) -> str:
+    """Its name is not a secret's. Someone may still have put a user and a password into it, in whatever form."""
+    if "://" in text:
+        return redacted_url(text)
+    return HIDDEN if "@" in text else redacted(text)
 
 
 def _without_user(found: re.Match[str]) -> str:
-    rest, query, _ = found[2].partition("?")
+    rest, query, _ = found[2].replace("#", "?").partition("?")
     _, user, place = rest.rpartition("@")
     return found[1] + (f"{HIDDEN}@" if user else "") + place + (f"?{HIDDEN}" if query else "")
 

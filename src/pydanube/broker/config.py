@@ -30,7 +30,7 @@ from pydanube.base.limits import (
     MIB,
     TAIL_CACHE_BYTES,
 )
-from pydanube.base.redaction import redacted, redacted_options
+from pydanube.base.redaction import redacted_options, redacted_url
 from pydanube.ledger.tiering import TierSettings
 
 PREFIX = "DANUBE_"
@@ -111,7 +111,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 PATH = Kind("a path", _path)
-URL = Kind("a URL", _text, redacted)
+URL = Kind("a URL", _text, redacted_url)
 PAIRS = Kind("a mapping of texts, name=value,name=value", _pairs, redacted_options)
 SWITCH = Kind("true or false", _switch)
 LISTEN = Kind("host:port, port 0 for a free one", lambda text: _address(text, port_min=0))

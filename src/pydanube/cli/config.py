@@ -48,10 +48,10 @@ def show(output: Output, config: Path | None, **flags: Any) -> None:
     given = config is not None or any(value is not None for value in flags.values())
     found = None if given else _asked(broker)
     if found is not None:
-        say(f"in force at {broker.url}")
+        say(f"in force at {broker.shown}")
     else:
         if not given:
-            say(f"no broker at {broker.url}; this is what one would be started with")
+            say(f"no broker at {broker.shown}; this is what one would be started with")
         found = _local(config, flags)
     output.rows(list(_rows(found)), ("setting", "value", "source", "name"))
 

@@ -18,7 +18,7 @@ from pydanube.cli import values
 from pydanube.cli.failures import Exit, Failure, say
 from pydanube.cli.formats import FIELDS, TABLE_HEADER, Writer, writer_of
 from pydanube.cli.reading import bounded_places, nothing_left, place_in, stored
-from pydanube.cli.running import connected
+from pydanube.cli.running import connected, ended_by_its_reader
 from pydanube.cli.subscription import TYPES, described, floors_of
 from pydanube.cli.values import PLACES
 from pydanube.client import Client, Consumer, Message
@@ -65,7 +65,7 @@ async def consume(
 
     Without --subscription nothing is left behind and nobody else is affected. Each message stands on a line of its
     own; JSON has what is no text in base64, marked by payload_encoding. A subscription that is there goes on where it
-    is, as the type that it has. Ctrl-C ends it.
+    is, as the type that it has. It ends by Ctrl-C, or when nobody reads what it prints.
     """
     places = [each for each in (start, since, offset) if each is not None]
     if len(places) > 1:
@@ -79,16 +79,17 @@ async def consume(
         printer.write_header()
     place = topic if partition is None else f"{topic}-part-{partition}"
     try:
-        if exit_at_end and not found.reliable:
-            say(f"{topic} keeps nothing, so it is at its end")
-        elif subscription is not None:
-            async with await _consumer(client, place, subscription, kind, begin) as consumer:
-                await _consume(consumer, place, exit_at_end, printer)
-        elif found.reliable:
-            await _read(client, topic, "latest" if begin is None else begin, partition, exit_at_end, printer)
-        else:
-            await _listen(client, place, printer)
-    except asyncio.CancelledError:  # Ctrl-C is how it ends
+        with ended_by_its_reader():
+            if exit_at_end and not found.reliable:
+                say(f"{topic} keeps nothing, so it is at its end")
+            elif subscription is not None:
+                async with await _consumer(client, place, subscription, kind, begin) as consumer:
+                    await _consume(consumer, place, exit_at_end, printer)
+            elif found.reliable:
+                await _read(client, topic, "latest" if begin is None else begin, partition, exit_at_end, printer)
+            else:
+                await _listen(client, place, printer)
+    except asyncio.CancelledError:  # Ctrl-C is how it ends, or whoever read it has left
         return
 
 

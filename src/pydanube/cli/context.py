@@ -52,7 +52,7 @@ def use(output: Output, name: str) -> None:
     found = contexts.find(name)
     contexts.current = name
     contexts.save()
-    output.done(f"using {name}: {found.url}", name=name, url=found.url)
+    output.done(f"using {name}: {found.shown}", name=name, url=found.shown)
 
 
 @context.command("list", epilog="Example: danube context list")
@@ -61,7 +61,8 @@ def list_contexts(output: Output) -> None:
     """All that are saved."""
     contexts = Contexts.load()
     rows = [
-        {"name": name, **each._asdict(), "current": name == contexts.current} for name, each in contexts.saved.items()
+        {"name": name, "url": each.shown, "ca_file": each.ca_file, "current": name == contexts.current}
+        for name, each in contexts.saved.items()
     ]
     output.rows(rows, ("name", "url", "ca_file", "current"))
 
@@ -72,11 +73,10 @@ def list_contexts(output: Output) -> None:
 @click.pass_context
 def show(ctx: click.Context, output: Output) -> None:
     """The broker that commands use here and now, and what says so."""
-    from pydanube.client.transport import without_userinfo
-
     broker = broker_of(ctx)
-    url = without_userinfo(broker.url)  # of the environment, perhaps: nothing has looked at it
-    output.record({"url": url, "ca_file": broker.ca_file, "origin": broker.origin, "file": str(contexts_file())})
+    output.record(
+        {"url": broker.shown, "ca_file": broker.ca_file, "origin": broker.origin, "file": str(contexts_file())}
+    )
 
 
 @context.command("delete", epilog="Example: danube context delete staging --yes")
@@ -87,7 +87,7 @@ def delete(output: Output, agreement: Agreement, name: str) -> None:
     """Forget it."""
     contexts = Contexts.load()
     found = contexts.find(name)
-    if agreement.given(output, f"forget the context {name}: {found.url}", name=name):
+    if agreement.given(output, f"forget the context {name}: {found.shown}", name=name):
         del contexts.saved[name]
         contexts.current = None if contexts.current == name else contexts.current
         contexts.save()

@@ -20,6 +20,13 @@ class Saved(NamedTuple):
     url: str
     ca_file: str | None = None
 
+    @property
+    def shown(self) -> str:
+        """Without what may be a password: the file may have been written by hand."""
+        from pydanube.client.transport import without_userinfo
+
+        return without_userinfo(self.url)
+
 
 def contexts_file() -> Path:
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"

@@ -149,7 +149,7 @@ def _sync_seconds(directory: Path) -> float:
 
 async def _broker(ctx: click.Context) -> list[Finding]:
     broker = broker_of(ctx)
-    where = f"{broker.url} ({broker.origin})"
+    where = f"{broker.shown} ({broker.origin})"
     try:
         async with client_of(ctx) as client:
             now = time.time_ns() // 1000

@@ -86,12 +86,11 @@ async def export(
     """Write a topic to a file: Parquet, JSON lines or CSV.
 
     Of what is there now. FILE is made under another name and moved when it is whole; a pipe or device is written to as
-    it is, and `-` is stdout. What is no text is base64 in JSON lines and CSV, and marked by payload_encoding and
-    key_encoding.
+    it is, a link to a file is refused, and `-` is stdout. What is no text is base64 in JSON lines and CSV, and marked
+    by payload_encoding and key_encoding.
     """
     kind = format_of(file, given)
-    if not force:
-        _check_new(file)
+    _check_target(file, force=force)
     await place_in(client, topic, partition, start, end)
     places = await bounded_places(client, topic, start, partition, end)
     schema = None
@@ -110,8 +109,14 @@ async def export(
     output.summary(f"{many(written)} of {topic} exported", beside=file == "-", **fields)
 
 
-def _check_new(file: str) -> None:
-    if file != "-" and Path(file).is_file():
+def _check_target(file: str, *, force: bool) -> None:
+    """What is behind a link was not named: it is neither written nor replaced, and neither is the link."""
+    if file == "-":
+        return
+    path = Path(file)
+    if path.is_symlink() and (path.is_file() or not path.exists()):
+        raise Failure(f"{file} is a link", "Name the file itself, or delete the link first.")
+    if path.is_file() and not force:
         raise Failure(f"{file} is there already", "Choose another name, or say --force.")
 
 
@@ -125,7 +130,7 @@ def _target(file: str) -> Iterator[IO[bytes]]:
         with Path(file).open("wb") as target:
             yield target
         return
-    with replacing(Path(file).resolve()) as target:  # a link stays one
+    with replacing(Path(file)) as target:
         yield target
         target.flush()
         os.fsync(target.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Output, printed
 from pydanube.cli.pipeline_files import explain, reset, run, validate
 from pydanube.cli.pipeline_lakehouse import lakehouse
-from pydanube.cli.running import connected
+from pydanube.cli.running import connected, ended_by_its_reader
 from pydanube.cli.values import shown_time, sized
 from pydanube.client import Client
 
@@ -87,7 +88,14 @@ async def logs(client: Client, output: Output, name: str, follow: bool) -> None:
     """The last lines that a pipeline said, with the time at which the broker got them."""
     found = await client.admin.pipeline_logs(name)
     after = _print_lines(output, found["lines"], 0, paged=follow)
-    while follow and found["state"] not in ENDED:
+    if follow and found["state"] not in ENDED:
+        with ended_by_its_reader(), suppress(asyncio.CancelledError):  # Ctrl-C is how it ends, too
+            await _follow(client, output, name, after)
+
+
+async def _follow(client: Client, output: Output, name: str, after: int) -> None:
+    state = ""
+    while state not in ENDED:
         await asyncio.sleep(POLL_SECONDS)
         try:
             found = await client.admin.pipeline_logs(name, after=after)
@@ -95,7 +103,7 @@ async def logs(client: Client, output: Output, name: str, follow: bool) -> None:
             if not error.retriable:
                 raise
             continue
-        after = _print_lines(output, found["lines"], after, paged=True)
+        after, state = _print_lines(output, found["lines"], after, paged=True), found["state"]
 
 
 def _print_lines(output: Output, lines: list[Reply], after: int, *, paged: bool) -> int:

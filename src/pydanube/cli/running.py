@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import select
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import stat
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any
 
@@ -18,6 +23,7 @@ from pydanube.cli.failures import say
 from pydanube.cli.settings import broker_of, place_options
 from pydanube.client import Client, ClientEvent
 
+LOOKS_MILLISECONDS = 500  # after which a thread that watches stdout sees that it is not needed any more
 logging.getLogger("pydanube.client").addHandler(logging.NullHandler())  # commands say it in their own words
 
 
@@ -58,6 +64,40 @@ async def _on_client(work: Callable[..., Awaitable[Any]], *arguments: Any, **opt
             for note in getattr(error, "__notes__", ()):
                 lost.add_note(note)
             raise lost from error
+
+
+@contextmanager
+def ended_by_its_reader() -> Iterator[None]:
+    """Cancels the task when nobody reads stdout any more: a command that waits for messages has nothing to write."""
+    try:
+        stdout = sys.stdout.fileno()
+        piped = stat.S_ISFIFO(mode := os.fstat(stdout).st_mode) or stat.S_ISSOCK(mode)
+    except (OSError, ValueError):  # it is not a file
+        piped = False
+    task = asyncio.current_task()
+    if task is None or not piped or not hasattr(select, "poll"):
+        yield
+        return
+    loop, ended = asyncio.get_running_loop(), threading.Event()
+
+    def leave() -> None:
+        if not ended.is_set():  # else it ends already, and closes what it has open
+            task.cancel()
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(stdout, 0)  # only its end
+        while not ended.is_set():
+            if poll.poll(LOOKS_MILLISECONDS):
+                with suppress(RuntimeError):  # the loop has ended as well
+                    loop.call_soon_threadsafe(leave)
+                return
+
+    threading.Thread(target=watch, name="danube-reader", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def client_of(context: click.Context, on_event: Callable[[ClientEvent], None] | None = None) -> Client:

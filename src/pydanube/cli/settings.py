@@ -19,6 +19,13 @@ class Broker(NamedTuple):
     ca_file: str | None
     origin: str
 
+    @property
+    def shown(self) -> str:
+        """Its address without what may be a password: nothing has looked at it yet."""
+        from pydanube.client.transport import without_userinfo
+
+        return without_userinfo(self.url)
+
 
 def saved_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """For a shell, behind the name of a context that is not whole yet."""

@@ -33,7 +33,7 @@ def parse_addresses(text: str) -> list[Address]:
     """`danube://host:port`, several hosts with commas between them, `danubes://` for TLS."""
     scheme, _, rest = text.partition("://")
     if scheme not in ("danube", "danubes") or not rest:
-        raise AddressInvalid(f"{without_userinfo(text)[:200]!r} is no address of a broker")
+        raise AddressInvalid(f"{without_userinfo(text)[:200]!r} is not the address of a broker")
     if "@" in rest:
         raise AddressInvalid(
             f"{without_userinfo(text)[:200]!r}: no name or password belongs in the address of a broker"
@@ -42,7 +42,9 @@ def parse_addresses(text: str) -> list[Address]:
 
 
 def without_userinfo(text: str) -> str:
-    """For messages: what stands before the last `@` may be a password."""
+    """For messages: what stands before the last `@` may be a password, and what stands behind `?` too."""
+    text, options, _ = text.partition("?")
+    text += "?***" if options else ""
     hidden, _, host = text.rpartition("@")
     if not hidden:
         return text
@@ -60,7 +62,7 @@ def _parse_address(place: str, tls: bool) -> Address:
         if parts.path or parts.query or parts.fragment:
             host = None
     if not host:
-        raise AddressInvalid(f"{place[:200]!r} is no host and port")
+        raise AddressInvalid(f"{without_userinfo(place)[:200]!r} is not a host and port")
     return Address(host, DEFAULT_PORT if port is None else port, tls)
 
 
