@@ -35,10 +35,10 @@ async def put(store: MemoryMetadata, *names: str, value: bytes | None = b"{}") -
 def test_a_change_is_told_to_those_who_wait_for_its_namespace() -> None:
     async def story(store: MemoryMetadata, changes: TopicChanges) -> None:
         await put(store, "default/before")
-        start = await changes.after("default", None, HOUR)
+        start = await changes.after(frozenset({"default"}), None, HOUR)
         assert start == Changes(store.revision, [])
-        waiting = asyncio.ensure_future(changes.after("default", start.revision, HOUR))
-        elsewhere = asyncio.ensure_future(changes.after("shop", start.revision, HOUR))
+        waiting = asyncio.ensure_future(changes.after(frozenset({"default"}), start.revision, HOUR))
+        elsewhere = asyncio.ensure_future(changes.after(frozenset({"shop"}), start.revision, HOUR))
         await asyncio.sleep(0)
         revision = await put(store, "default/a", "default/b")
         assert await waiting == Changes(revision, ["/default/a", "/default/b"])
@@ -46,7 +46,7 @@ def test_a_change_is_told_to_those_who_wait_for_its_namespace() -> None:
         await put(store, "default/a", value=None)
         await put(store, "shop/x")
         assert (await elsewhere).topics == ["/shop/x"]
-        found = await changes.after("default", revision, HOUR)
+        found = await changes.after(frozenset({"default"}), revision, HOUR)
         assert found.topics == ["/default/a"], "that it is gone is a change too"
 
     run(story)
@@ -54,18 +54,18 @@ def test_a_change_is_told_to_those_who_wait_for_its_namespace() -> None:
 
 def test_who_comes_back_hears_of_all_that_it_missed_and_nothing_twice() -> None:
     async def story(store: MemoryMetadata, changes: TopicChanges) -> None:
-        revision = (await changes.after("default", None, 0)).revision
+        revision = (await changes.after(frozenset({"default"}), None, 0)).revision
         heard: list[str] = []
         for number in range(50):
             await put(store, f"default/t{number}")
             if number % 7 == 0:  # it is away for six of them
-                found = await changes.after("default", revision, HOUR)
+                found = await changes.after(frozenset({"default"}), revision, HOUR)
                 heard += sorted(found.topics, key=lambda name: int(name[10:]))
                 revision = found.revision
-        found = await changes.after("default", revision, 0)
+        found = await changes.after(frozenset({"default"}), revision, 0)
         heard += found.topics
         assert heard == [f"/default/t{number}" for number in range(50)]
-        assert await changes.after("default", found.revision, 0.001) == Changes(found.revision, [])
+        assert await changes.after(frozenset({"default"}), found.revision, 0.001) == Changes(found.revision, [])
 
     run(story)
 
@@ -74,16 +74,16 @@ def test_who_was_away_too_long_or_comes_from_elsewhere_is_told_so(monkeypatch: p
     monkeypatch.setattr(topic_changes, "TOPIC_CHANGES_KEPT", 3)
 
     async def story(store: MemoryMetadata, changes: TopicChanges) -> None:
-        start = (await changes.after("default", None, 0)).revision
+        start = (await changes.after(frozenset({"default"}), None, 0)).revision
         for number in range(5):
             await put(store, f"default/t{number}")
         await asyncio.sleep(0)
-        assert (await changes.after("default", start, HOUR)).missed
-        assert (await changes.after("default", start + 1, HOUR)).missed
-        assert (await changes.after("default", start + 2, HOUR)).topics == [
+        assert (await changes.after(frozenset({"default"}), start, HOUR)).missed
+        assert (await changes.after(frozenset({"default"}), start + 1, HOUR)).missed
+        assert (await changes.after(frozenset({"default"}), start + 2, HOUR)).topics == [
             f"/default/t{number}" for number in (2, 3, 4)
         ]
-        assert (await changes.after("default", store.revision + 1, HOUR)).missed, "of other metadata"
+        assert (await changes.after(frozenset({"default"}), store.revision + 1, HOUR)).missed, "of other metadata"
 
     run(story)
 
@@ -92,10 +92,10 @@ def test_many_changes_at_once_are_not_told_one_by_one(monkeypatch: pytest.Monkey
     monkeypatch.setattr(topic_changes, "TOPIC_CHANGES_TOLD_MAX", 2)
 
     async def story(store: MemoryMetadata, changes: TopicChanges) -> None:
-        start = (await changes.after("default", None, 0)).revision
+        start = (await changes.after(frozenset({"default"}), None, 0)).revision
         revision = await put(store, "default/a", "default/b", "default/c")
         await asyncio.sleep(0)
-        assert await changes.after("default", start, HOUR) == Changes(revision, [], missed=True)
+        assert await changes.after(frozenset({"default"}), start, HOUR) == Changes(revision, [], missed=True)
 
     run(story)
 
@@ -104,15 +104,15 @@ def test_a_watch_that_lags_wakes_everybody_to_look_at_everything(monkeypatch: py
     monkeypatch.setattr(Feed.__init__, "__defaults__", (2,))
 
     async def story(store: MemoryMetadata, changes: TopicChanges) -> None:
-        start = (await changes.after("default", None, 0)).revision
-        waiting = asyncio.ensure_future(changes.after("default", start, HOUR))
+        start = (await changes.after(frozenset({"default"}), None, 0)).revision
+        waiting = asyncio.ensure_future(changes.after(frozenset({"default"}), start, HOUR))
         await asyncio.sleep(0)
         await put(store, *(f"default/t{number}" for number in range(3)))
         found = await waiting
         assert found.missed
         await put(store, "default/later")
         await asyncio.sleep(0)
-        assert (await changes.after("default", found.revision, HOUR)).topics == ["/default/later"]
+        assert (await changes.after(frozenset({"default"}), found.revision, HOUR)).topics == ["/default/later"]
 
     run(story)
 
@@ -121,14 +121,14 @@ def test_no_more_wait_than_are_allowed_and_those_who_leave_make_room(monkeypatch
     monkeypatch.setattr(topic_changes, "TOPIC_WATCHERS_MAX", 1)
 
     async def story(store: MemoryMetadata, changes: TopicChanges) -> None:
-        start = (await changes.after("default", None, 0)).revision
-        waiting = asyncio.ensure_future(changes.after("default", start, HOUR))
+        start = (await changes.after(frozenset({"default"}), None, 0)).revision
+        waiting = asyncio.ensure_future(changes.after(frozenset({"default"}), start, HOUR))
         await asyncio.sleep(0)
         with pytest.raises(TopicBusy):
-            await changes.after("default", start, HOUR)
+            await changes.after(frozenset({"default"}), start, HOUR)
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert await changes.after("default", start, 0.001) == Changes(start, [])
+        assert await changes.after(frozenset({"default"}), start, 0.001) == Changes(start, [])
         assert changes._waiting == {}
 
     run(story)

@@ -50,8 +50,8 @@ def test_a_new_topic_costs_one_question_about_it_and_others_cost_none(tmp_path: 
             await until(lambda: topics_of(first) == topics_of(second) == ["/default/orders-1"])
             assert asked.count("topic.list") == 0
             assert asked.count("topic") == 2
-            assert client.topic_watches._tasks.keys() == {"default"}, "both wait with one request"
-        assert client.topic_watches._tasks == {}
+            assert client.topic_watches.namespaces == ["default"], "both wait with one request"
+        assert client.topic_watches._task is None
 
     with_client(tmp_path, run)
 
@@ -171,5 +171,28 @@ def test_a_consumer_by_pattern_closes_while_its_topics_are_deleted(tmp_path: Pat
 
         feeds[0].close = close_while_others_go  # type: ignore[method-assign]
         await consumer.close()
+
+    with_client(tmp_path, run)
+
+
+def test_who_follows_more_namespaces_than_a_connection_serves_requests_still_asks_and_hears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far more than this machine opens quickly would be needed: so fewer are served at once."""
+    monkeypatch.setattr("pydanube.client.connection.CLIENT_REQUESTS_AT_ONCE", 5)
+    monkeypatch.setattr("pydanube.api.tcp.connection.REQUESTS_AT_ONCE_MAX", 6)
+    monkeypatch.setattr("pydanube.client.topic_watch.TOPIC_WATCH_NAMESPACES_MAX", 8)
+
+    async def run(client: Client) -> None:
+        producers: list[Any] = []
+        for number in range(12):
+            await client.admin.create_namespace(f"n{number}")
+            await client.admin.create_topic(f"/n{number}/wide", partitions=1)
+            producers.append(await client.producer(f"/n{number}/wide").open())
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(client.bounds("/n0/wide-part-0") for _ in range(20)))
+            for number in (0, 11):
+                await client.admin.alter_topic(f"/n{number}/wide", partitions=2)
+            await until(lambda: [len(each.next_sequences) for each in producers] == [2] + [1] * 10 + [2])
 
     with_client(tmp_path, run)

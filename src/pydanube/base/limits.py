@@ -117,6 +117,7 @@ TOPICS_REOPENING = 4  # of these, those that nobody has asked for, after a start
 TOPICS_RESUMING = 4  # topics whose interrupted changes are finished at once after a start, apart from the others
 TOPIC_CHANGES_KEPT = 16_384  # changes of topics that a broker remembers for who waits to hear of them; about 3 MiB
 TOPIC_CHANGES_TOLD_MAX = 200  # topics in one answer, so that it fits a control frame; of more, all are looked at
+TOPIC_WATCH_NAMESPACES_MAX = 200  # in one request, so that it fits a control frame; who follows more hears of all
 TOPIC_WATCHERS_MAX = 20_000  # requests that wait for a change at a time; beyond it TopicBusy
 TOPIC_WATCH_SECONDS_MAX = 20.0  # that such a request waits; less than a client waits for an answer
 UNUSED_SUBSCRIPTION_SECONDS = 60  # without a consumer, after which a subscription of a topic that keeps nothing ends

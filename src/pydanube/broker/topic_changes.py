@@ -17,10 +17,12 @@ from pydanube.base.limits import TOPIC_CHANGES_KEPT, TOPIC_CHANGES_TOLD_MAX, TOP
 from pydanube.ports.metadata import MetadataStore, Watch
 
 _TOPICS = "topics/"
+_EVERY = ""  # among those who wait: for changes anywhere; not the name of a namespace
+Followed = frozenset[str] | None  # namespaces; None: all of them
 
 
 class Changes(NamedTuple):
-    """Of the topics of a namespace up to a revision. `missed`: any of them may have changed, whatever `topics` says."""
+    """Of the topics of some namespaces up to a revision. `missed`: any may have changed, whatever `topics` says."""
 
     revision: int
     topics: list[str]
@@ -45,42 +47,51 @@ class TopicChanges:
         self._waiters = 0
         self._watching: Task[None] | None = None
 
-    async def after(self, namespace: str, revision: int | None, seconds: float) -> Changes:
-        """Changes after a revision, as soon as there are some, or none after so long. Without one: where we are now."""
+    async def after(
+        self, namespaces: Followed, revision: int | None, seconds: float, *, replaced: Future[None] | None = None
+    ) -> Changes:
+        """Changes after a revision, as soon as there are some, or none after so long. Without one: where we are now.
+
+        `replaced` is done when whoever asks has asked again, and does not wait for this answer any more.
+        """
         if self._watching is None:
             watch = self._begin()
             self._watching = asyncio.get_running_loop().create_task(self._watch(watch))
         if revision is None:
             return Changes(self._noted, [])
-        found = self._find(namespace, revision)
+        found = self._find(namespaces, revision)
         if found.topics or found.missed:
             return found
         if self._waiters >= TOPIC_WATCHERS_MAX:
             raise TopicBusy(f"{TOPIC_WATCHERS_MAX} requests wait for changes of topics")
-        await self._wait(namespace, seconds)
-        return self._find(namespace, revision)
+        await self._wait(namespaces, seconds, replaced)
+        return self._find(namespaces, revision)
 
-    def _find(self, namespace: str, revision: int) -> Changes:
+    def _find(self, namespaces: Followed, revision: int) -> Changes:
         if not self._since <= revision <= self._noted:
             return Changes(self._noted, [], missed=True)
         newer = takewhile(lambda change: change.revision > revision, reversed(self._recent))
-        topics = sorted({change.topic for change in newer if change.namespace == namespace})
+        topics = sorted({change.topic for change in newer if namespaces is None or change.namespace in namespaces})
         if len(topics) > TOPIC_CHANGES_TOLD_MAX:
             return Changes(self._noted, [], missed=True)
         return Changes(self._noted, topics)
 
-    async def _wait(self, namespace: str, seconds: float) -> None:
+    async def _wait(self, namespaces: Followed, seconds: float, replaced: Future[None] | None) -> None:
         waiter: Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(namespace, {})
-        waiting[waiter] = None
+        places = [_EVERY] if namespaces is None else list(namespaces)
+        for namespace in places:
+            self._waiting.setdefault(namespace, {})[waiter] = None
         self._waiters += 1
         try:
-            await asyncio.wait([waiter], timeout=seconds)
+            ends = [waiter] if replaced is None else [waiter, replaced]
+            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._waiters -= 1
-            waiting.pop(waiter, None)
-            if not waiting and self._waiting.get(namespace) is waiting:
-                del self._waiting[namespace]
+            for namespace in places:
+                waiting = self._waiting.get(namespace, {})
+                waiting.pop(waiter, None)
+                if not waiting:
+                    self._waiting.pop(namespace, None)
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
@@ -109,6 +120,7 @@ class TopicChanges:
         if len(self._recent) > TOPIC_CHANGES_KEPT:
             self._since = self._recent.popleft().revision
         self._wake(change.namespace)
+        self._wake(_EVERY)
 
     def _wake(self, namespace: str) -> None:
         for waiter in self._waiting.pop(namespace, ()):

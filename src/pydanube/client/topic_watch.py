@@ -1,6 +1,6 @@
 """What a client hears of topics that are made, changed or deleted: the broker says so, and nobody asks again and again.
 
-One request waits at the broker for each namespace that somebody follows. It names the revision that was heard of last,
+One request waits at the broker, for all namespaces that somebody follows. It names the revision that was heard of last,
 so a lost connection or a restart of the broker leaves no gap.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from asyncio import Event, Task, TimerHandle
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import ClientClosed, DanubeError
-from pydanube.base.limits import TOPIC_CHANGES_TOLD_MAX, TOPIC_WATCH_SECONDS_MAX
+from pydanube.base.limits import TOPIC_CHANGES_TOLD_MAX, TOPIC_WATCH_NAMESPACES_MAX, TOPIC_WATCH_SECONDS_MAX
+from pydanube.base.names import parse_topic
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
@@ -22,6 +23,7 @@ RETRY_SECONDS_MAX = 30.0  # of a topic that failed again and again
 GATHER_SECONDS = 0.02  # in which changes come together, so that many at once are looked at once
 Names = Collection[str] | None  # topics that changed; None: any may have
 Failed = dict[str, DanubeError]  # topics, and why
+Reply = dict[str, Any]
 Look = Callable[[Names], Awaitable[Failed | None]]
 
 
@@ -48,43 +50,81 @@ class News:
 
 
 class TopicWatches:
-    """Of one client: those of its namespaces that somebody follows."""
+    """Of one client: the namespaces that somebody follows, for all of which one request waits."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._listeners: dict[str, dict[News, None]] = {}
-        self._tasks: dict[str, Task[None]] = {}
+        self._listeners: dict[str, dict[News, None]] = {}  # by namespace
+        self._revision: int | None = None  # what happened up to it is known
+        self._asking: Task[Reply] | None = None
+        self._task: Task[None] | None = None
+
+    @property
+    def namespaces(self) -> list[str]:
+        return sorted(self._listeners)
 
     def join(self, namespace: str, news: News) -> None:
+        if namespace not in self._listeners and self._asking is not None:
+            self._asking.cancel()  # and asked again, with this one
         self._listeners.setdefault(namespace, {})[news] = None
-        if namespace not in self._tasks:
-            self._tasks[namespace] = self._client.loop.create_task(self._watch(namespace))
+        if self._revision is not None:
+            news.add(None)
+        if self._task is None:
+            self._task = self._client.loop.create_task(self._watch())
 
     def leave(self, namespace: str, news: News) -> None:
         listeners = self._listeners[namespace]
         del listeners[news]
         if not listeners:
             del self._listeners[namespace]
-            self._tasks.pop(namespace).cancel()
+        if not self._listeners and self._task is not None:
+            self._task.cancel()
+            self._task = self._revision = None
 
-    async def _watch(self, namespace: str) -> None:
+    async def _watch(self) -> None:
+        try:
+            while True:
+                found = await self._ask()
+                if found is not None:
+                    self._tell(found)
+                    if found["topics"]:
+                        await asyncio.sleep(GATHER_SECONDS)
+        except ClientClosed:
+            return
+
+    async def _ask(self) -> Reply | None:
+        """None if it failed, or if somebody has joined meanwhile."""
         seconds = min(TOPIC_WATCH_SECONDS_MAX, self._client.request_timeout / 2)
-        fields: dict[str, str | int] = {"namespace": namespace, "milliseconds": int(seconds * 1_000)}
-        while True:
-            try:
-                found = await self._client.ask("topic.watch", fields)
-            except ClientClosed:
-                return
-            except DanubeError:  # the client says itself that its connection is lost
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            unknown = "revision" not in fields or bool(found["missed"])
-            fields["revision"] = int(found["revision"])
-            names: Names = None if unknown else found["topics"]
-            if names is None or names:
-                for news in self._listeners.get(namespace, ()):
-                    news.add(names)
-                await asyncio.sleep(GATHER_SECONDS)
+        fields: dict[str, Any] = {"milliseconds": int(seconds * 1_000)}
+        if len(self._listeners) <= TOPIC_WATCH_NAMESPACES_MAX:
+            fields["namespaces"] = self.namespaces
+        if self._revision is not None:
+            fields["revision"] = self._revision
+        self._asking = asking = self._client.loop.create_task(self._client.ask("topic.watch", fields))
+        asking.add_done_callback(lambda task: task.cancelled() or task.exception())  # heard of, also if we are gone
+        try:
+            await asyncio.wait([asking])
+        finally:
+            asking.cancel()  # if we are
+            self._asking = None
+        if asking.cancelled():
+            return None
+        error = asking.exception()
+        if error is None:
+            return asking.result()
+        if not isinstance(error, DanubeError) or isinstance(error, ClientClosed):
+            raise error
+        await asyncio.sleep(RETRY_SECONDS)  # the client says itself that its connection is lost
+        return None
+
+    def _tell(self, found: Reply) -> None:
+        unknown, self._revision = self._revision is None or bool(found["missed"]), int(found["revision"])
+        changed: dict[str, list[str]] = {}
+        for name in found["topics"]:
+            changed.setdefault(parse_topic(name).namespace, []).append(name)
+        for namespace in self._listeners if unknown else changed:
+            for news in self._listeners.get(namespace, ()):
+                news.add(None if unknown else changed[namespace])
 
 
 class Retries:

@@ -88,6 +88,7 @@ class NativeConnection(Worker):
         self._out_bytes = 0
         self._flushing = False
         self._tasks: dict[Task[None], None] = {}
+        self._watch: Future[None] | None = None  # of the request that waits for changes of topics
         self._account = Account(service.intake)  # of what it publishes and is not confirmed yet
         self._greeted = False
         self._closed = False
@@ -335,6 +336,13 @@ class NativeConnection(Worker):
             error = DanubeError(f"the broker failed: {type(error).__name__}")
         if not self._closed:
             self.send(Error.of(error, channel, request).encode())
+
+    def replace_watch(self) -> Future[None]:
+        """Of a request that waits for changes of topics: done when the next such request comes."""
+        if self._watch is not None and not self._watch.done():
+            self._watch.set_result(None)
+        self._watch = self._loop.create_future()
+        return self._watch
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from pydanube.api.storage_verbs import VERBS as PLAIN_VERBS
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.verbs import Verb as PlainVerb
 from pydanube.base.errors import ChannelInvalid, ConsumerBusy, RequestInvalid, SubscriptionInUse
-from pydanube.base.limits import READ_AHEAD_BYTES, TOPIC_WATCH_SECONDS_MAX
+from pydanube.base.limits import READ_AHEAD_BYTES, TOPIC_WATCH_NAMESPACES_MAX, TOPIC_WATCH_SECONDS_MAX
 from pydanube.broker.delivery import Timing
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.ledger.dedup import Renewal
@@ -196,11 +196,20 @@ async def resume(connection: NativeConnection, fields: Object, request: int) -> 
 
 @verb("topic.watch")
 async def watch_topics(connection: NativeConnection, fields: Object, request: int) -> Object:
-    """Topics of a namespace that changed after a revision, as soon as there are some; without one, what it is now."""
-    namespace, seconds = text(fields, "namespace"), number(fields, "milliseconds", 0) / 1_000
-    await connection.service.namespace_policies(connection.principal, namespace)  # which must exist
-    seconds = max(0.0, min(seconds, TOPIC_WATCH_SECONDS_MAX))
-    found = await connection.service.topic_changes.after(namespace, number(fields, "revision", None), seconds)
+    """Topics that changed after a revision, as soon as there are some; without one, what it is now.
+
+    A connection has one that waits: another answers it.
+    """
+    named = field(fields, "namespaces", list, None)
+    if named is not None and (len(named) > TOPIC_WATCH_NAMESPACES_MAX or not all(type(each) is str for each in named)):
+        raise RequestInvalid(f"namespaces must be at most {TOPIC_WATCH_NAMESPACES_MAX} names")
+    seconds = max(0.0, min(number(fields, "milliseconds", 0) / 1_000, TOPIC_WATCH_SECONDS_MAX))
+    found = await connection.service.topic_changes.after(
+        None if named is None else frozenset(named),
+        number(fields, "revision", None),
+        seconds,
+        replaced=connection.replace_watch(),
+    )
     return {"revision": found.revision, "topics": found.topics, "missed": found.missed}
 
 
