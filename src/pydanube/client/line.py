@@ -43,6 +43,7 @@ class InLine(Handed[Result]):
     __slots__ = ("_handed", "_line", "_place", "_waiters", "bytes", "count", "deadline", "error", "watched")
 
     def __init__(self, line: Line, place: Callable[[], Handed[Result]], size: int, count: int, deadline: float) -> None:
+        super().__init__()
         self._line = line
         self._place: Callable[[], Handed[Result]] | None = place
         self._handed: Handed[Result] | None = None

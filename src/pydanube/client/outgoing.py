@@ -239,7 +239,10 @@ def fresh(error: DanubeError) -> DanubeError:
 class Handed(Coroutine[Any, Any, Result], Generic[Result]):
     """What `send` returns. `await` it, make a task of it, or drop it: the message goes all the same."""
 
-    __slots__ = ("_steps",)  # set when a task drives it
+    __slots__ = ("_steps",)
+
+    def __init__(self) -> None:
+        self._steps: Generator[Any, None, Result] | None = None  # of the task that drives it
 
     def __await__(self) -> Generator[Any, None, Result]:
         raise NotImplementedError
@@ -256,20 +259,20 @@ class Handed(Coroutine[Any, Any, Result], Generic[Result]):
 
     # For `create_task` and `TaskGroup`, which take coroutines only.
 
-    def _driven(self) -> Generator[Any, None, Result]:
-        if not hasattr(self, "_steps"):
-            self._steps = self.__await__()
-        return self._steps
-
     def send(self, value: Any) -> Any:
-        return self._driven().send(value)
+        steps = self._steps
+        if steps is None:
+            steps = self._steps = self.__await__()
+        return steps.send(value)
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
         error = kind if value is None else value
-        return self._driven().throw(error if traceback is None else error.with_traceback(traceback))
+        return self._steps.throw(error if traceback is None else error.with_traceback(traceback))
 
     def close(self) -> None:
-        if hasattr(self, "_steps"):
+        if self._steps is not None:
             self._steps.close()
 
 
@@ -279,6 +282,7 @@ class Sent(Handed[Receipt]):
     __slots__ = ("_outgoing", "_row")
 
     def __init__(self, outgoing: Outgoing, row: int) -> None:
+        self._steps = None
         self._outgoing = outgoing
         self._row = row
 
@@ -345,6 +349,7 @@ class SentMany(Handed[Receipts]):
     __slots__ = ("_batches",)
 
     def __init__(self, batches: list[Outgoing]) -> None:
+        super().__init__()
         self._batches = batches
 
     def __await__(self) -> Generator[Any, None, Receipts]:
