@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from broker.service_world import ServiceWorld, Work
 from pydanube.base.errors import NodeBusy, TopicNotFound
-from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
+from pydanube.base.limits import PARTITIONS_AT_ONCE, TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import parse_topic
 from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.options import SubscriptionOptions
@@ -429,3 +430,74 @@ def test_a_new_partition_has_the_dead_letters_of_the_others_though_options_were_
     world = ServiceWorld()
     world.run(work)
     world.end()
+
+
+def test_partitions_of_a_topic_that_keeps_nothing_are_added_in_turn_too() -> None:
+    async def main(service: Service) -> None:
+        record = await service.create_topic(ANONYMOUS, TOPIC, reliable=False, partitions=3)
+        async with service.spreading._turns.of(record.id):
+            growing = asyncio.ensure_future(grow(service))
+            await asyncio.sleep(10)
+            assert not growing.done()
+        await growing
+        assert (await service.topic(ANONYMOUS, TOPIC)).partitions == 5
+
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+def test_only_some_partitions_are_opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = [0]
+    real = Service.open
+
+    async def counted(self: Service, *arguments: Any, **options: Any) -> Any:
+        opening.add(task := object())
+        at_once.append(len(opening))
+        try:
+            return await real(self, *arguments, **options)
+        finally:
+            opening.discard(task)
+
+    async def main(service: Service) -> None:
+        await service.create_topic(ANONYMOUS, TOPIC, partitions=100)
+        monkeypatch.setattr(Service, "open", counted)
+        await service.admin.subscribe(ANONYMOUS, TOPIC, "billing", SHARED)
+        await service.admin.describe_subscription(ANONYMOUS, TOPIC, "billing")
+
+    opening: set[object] = set()
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+    assert max(at_once) == PARTITIONS_AT_ONCE
+
+
+def test_a_topic_never_outlives_its_namespace() -> None:
+    outcomes = set()
+    for steps in range(12):
+
+        async def main(service: Service, steps: int = steps) -> None:
+            await service.create_topic(ANONYMOUS, "/default/first")  # numbers of topics are set aside
+            await service.create_namespace(ANONYMOUS, "shop", {})
+            deleting = asyncio.ensure_future(service.delete_namespace(ANONYMOUS, "shop"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            creating = asyncio.ensure_future(service.create_topic(ANONYMOUS, "/shop/orders"))
+            ended = await asyncio.gather(deleting, creating, return_exceptions=True)
+            outcomes.add(tuple(type(each).__name__ for each in ended))
+
+        async def creation_first(service: Service, steps: int = steps) -> None:
+            await service.create_topic(ANONYMOUS, "/default/second")
+            await service.create_namespace(ANONYMOUS, "shop", {})
+            creating = asyncio.ensure_future(service.create_topic(ANONYMOUS, "/shop/orders"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            deleting = asyncio.ensure_future(service.delete_namespace(ANONYMOUS, "shop"))
+            ended = await asyncio.gather(deleting, creating, return_exceptions=True)
+            outcomes.add(tuple(type(each).__name__ for each in ended))
+
+        for work in (main, creation_first):
+            world = ServiceWorld()
+            world.run(work)
+            world.end()
+    assert outcomes == {("NoneType", "NamespaceNotFound"), ("NamespaceNotEmpty", "TopicRecord")}

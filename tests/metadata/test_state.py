@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pydanube.base.errors import MetadataConflict, MetadataFull
 from pydanube.base.limits import METADATA_KEYS_MAX, METADATA_LONGER_BYTES
 from pydanube.metadata import state as state_module
-from pydanube.metadata.records import NO_SESSION, Entry, Transaction
+from pydanube.metadata.records import NO_SESSION, Change, Entry, Transaction
 from pydanube.metadata.state import MetadataState
 
 Model = dict[str, tuple[bytes, int, int]]  # value, version, session
@@ -189,3 +189,30 @@ def test_what_is_decided_and_not_durable_counts_exactly(monkeypatch: pytest.Monk
         state.decide((), [("b", bytes(90))])
         with pytest.raises(MetadataFull):
             state.decide((), [("b", bytes(110))])
+
+
+def test_a_prefix_is_empty_after_all_that_was_decided() -> None:
+    state = MetadataState()
+
+    def decided(*changes: tuple[str, bytes | None]) -> None:
+        state.expect(state.decide((), changes))
+
+    def empty() -> bool:
+        try:
+            state.decide((), (), empty="a/")
+        except MetadataConflict:
+            return False
+        return True
+
+    decided(("a", b""), ("b/x", b""))
+    assert empty()
+    decided(("a/x", b"on its way"))
+    assert not empty()
+    decided(("a/x", None), ("a/never", None))
+    assert empty()
+    state = MetadataState()
+    state.replay(1, [Change("a/x", b"", NO_SESSION), Change("a/y", b"", NO_SESSION)])
+    decided(("a/x", None))
+    assert not empty()
+    decided(("a/y", None))
+    assert empty()

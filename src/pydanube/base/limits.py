@@ -110,6 +110,7 @@ REPEATS_WAITING_MAX = 65_536  # batches of one topic sent again while the first 
 # -- broker ----------------------------------------------------------------------------------------------------------
 TOPIC_NAME_CHARACTERS_MAX = 255  # of a topic's whole name, and of a namespace
 PARTITIONS_MAX = 1024  # of one topic
+PARTITIONS_AT_ONCE = 32  # of one topic that are opened or changed at a time: others find a turn between them
 NAMESPACES_MAX = 10_000
 STREAM_TAKE_SECONDS = 30.0  # of one attempt to open a stream that fails: it holds a turn of the topics meanwhile
 TOPICS_OPENING_MAX = 64  # topics that are taken at once; the others wait their turn

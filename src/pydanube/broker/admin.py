@@ -284,7 +284,7 @@ class Admin:
         parsed, service = parse_topic(name), self._service
         record = await service.topic(principal, name)
         places = [parsed] if parsed.partition is not None else record.places()
-        return await together([service.open(principal, str(place)) for place in places])
+        return await together(lambda place: service.open(principal, str(place)), places)
 
     async def _find(self, principal: Principal, topic: str, subscription: str) -> list[tuple[Opened, AnySubscription]]:
         """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""

@@ -161,11 +161,18 @@ class Directory:
             raise NamespaceNotEmpty(f"namespace {name} has topics: {topics}")
 
     async def delete_namespace(self, name: str) -> None:
-        self.check_deletable(name)
-        entry = self._store.get(_namespace_key(name))
-        assert entry is not None
-        gone = [key for key in (_namespace_key(name), _turn_key(name)) if self._store.get(key) is not None]
-        await self._store.transact([(_namespace_key(name), entry.version)], [(key, None) for key in gone])
+        """Whoever makes a topic in it at the same time either comes first, and it is not empty, or finds it gone."""
+        key = _namespace_key(name)
+        while True:
+            self.check_deletable(name)
+            entry = self._store.get(key)
+            assert entry is not None
+            gone: list[tuple[str, None]] = [(each, None) for each in (key, _turn_key(name)) if self._store.get(each)]
+            try:
+                await self._store.transact([(key, entry.version)], gone, empty=f"{_TOPICS}{name}/")
+                return
+            except MetadataConflict:
+                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

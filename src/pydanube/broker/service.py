@@ -314,9 +314,9 @@ class Service:
         """More partitions, other policies; what is open follows at once."""
         whole = parse_whole(name)
         before, work = self._directory.get(whole), partial(self._alter, whole, partitions=partitions, policies=policies)
-        if partitions is None or not before.reliable:
+        if partitions is None:
             return await work()
-        return await self.spreading.grow(before, partial(work, with_more=growth_of))
+        return await self.spreading.grow(before, partial(work, with_more=growth_of) if before.reliable else work)
 
     async def _alter(self, whole: TopicName, **changes: Any) -> TopicRecord:
         try:

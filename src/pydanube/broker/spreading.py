@@ -12,10 +12,11 @@ import asyncio
 import json
 import logging
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydanube.base.errors import DanubeError, MetadataClosed, SubscriptionNotFound, TopicNotFound
+from pydanube.base.limits import PARTITIONS_AT_ONCE
 from pydanube.broker.directory import Directory, TopicRecord
 from pydanube.broker.holds import ANONYMOUS, Opened
 from pydanube.broker.options import SubscriptionOptions
@@ -32,6 +33,7 @@ PREFIX = "changes/"
 RETRY_SECONDS = 0.5
 Fields = Mapping[str, Any]
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 def change_of(topic: int, change: str, fields: Fields) -> tuple[str, bytes]:
@@ -133,7 +135,7 @@ class Spreading:
 
     async def _make(self, record: TopicRecord, change: str, fields: Fields) -> None:
         service = self._service
-        places = await together([service.open(ANONYMOUS, str(each), changing=True) for each in record.places()])
+        places = await together(lambda each: service.open(ANONYMOUS, str(each), changing=True), record.places())
         self._current(record)  # these may be of another topic that has its name now
         try:
             await _CHANGES[change](service, places, fields)
@@ -167,9 +169,15 @@ def _settle(places: Sequence[Opened]) -> None:
         each.changing = False
 
 
-async def together(work: Sequence[Awaitable[Result]]) -> list[Result]:
-    """What all of them return; raises the first failure when the last has ended."""
-    results = await asyncio.gather(*work, return_exceptions=True)
+async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[Item]) -> list[Result]:
+    """What it returns of each, some at a time; raises the first failure when the last has ended."""
+    gate = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+    async def one(item: Item) -> Result:
+        async with gate:
+            return await work(item)
+
+    results = await asyncio.gather(*map(one, items), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
@@ -196,7 +204,7 @@ async def _subscribe(service: Service, places: Sequence[Opened], fields: Fields)
     name, kind = fields["subscription"], SubscriptionKind[fields["kind"]]
     for each in places:  # refused before it is made anywhere
         each.check_subscriptions(name)
-    await together([service.enter(each, name, kind, fields["start"], options) for each in places])
+    await together(lambda each: service.enter(each, name, kind, fields["start"], options), places)
 
 
 async def _unsubscribe(service: Service, places: Sequence[Opened], fields: Fields) -> None:
@@ -208,7 +216,7 @@ async def _unsubscribe(service: Service, places: Sequence[Opened], fields: Field
             await opened.topic.unsubscribe(name)
             opened.forget(host)
 
-    await together([leave(each) for each in places])
+    await together(leave, places)
     await service.pending.drop(str(places[0].record.name), name)
 
 
@@ -217,25 +225,26 @@ async def _alter(service: Service, places: Sequence[Opened], fields: Fields) -> 
     there = [service.reliable(each) for each in places if name in each.topic.subscriptions]
     if not there:
         raise SubscriptionNotFound(f"{places[0].record.name} has no subscription {name!r}")
-    await together([topic.alter_subscription(name, changes) for topic in there])
+    await together(lambda topic: topic.alter_subscription(name, changes), there)
 
 
 async def _seek(service: Service, places: Sequence[Opened], fields: Fields) -> None:
     """To offsets that were found out before, where nobody has sought since."""
+    to = fields["to"]  # a partition that it does not name was added since
 
-    async def seek(opened: Opened, offset: int, generation: int) -> None:
+    async def seek(opened: Opened) -> None:
+        offset, generation = to[str(opened.name)]
         host = opened.topic.subscriptions.get(fields["subscription"])
         if isinstance(host, SubscriptionHost) and host.known.cursor.generation == generation:
             await service.reliable(opened).seek(host, offset)
 
-    to = fields["to"]  # a partition that it does not name was added since
-    await together([seek(each, *to[str(each.name)]) for each in places if str(each.name) in to])
+    await together(seek, [each for each in places if str(each.name) in to])
 
 
 async def _truncate(service: Service, places: Sequence[Opened], fields: Fields) -> None:
     before = fields["before"]  # a partition that it does not name was added since: it had no messages
-    there = [(service.reliable(each), before[str(each.name)]) for each in places if str(each.name) in before]
-    await together([topic.truncate(end) for topic, end in there])
+    there = [each for each in places if str(each.name) in before]
+    await together(lambda each: service.reliable(each).truncate(before[str(each.name)]), there)
 
 
 _CHANGES: dict[str, Callable[[Service, Sequence[Opened], Fields], Awaitable[None]]] = {

@@ -108,8 +108,11 @@ class MetadataState:
         session: int = NO_SESSION,
         *,
         reserve: bool = False,
+        empty: str = "",
     ) -> Transaction:
         """The transaction to log, if every key has its version after all that was decided before.
+
+        And if no key starts with `empty` then, unless that is nothing.
 
         What makes the store smaller, or makes no more of it than longer numbers, is never refused for want of room.
         """
@@ -118,6 +121,8 @@ class MetadataState:
             current = self._version(key)
             if current != version:
                 raise MetadataConflict(f"{key!r} has version {current}, not {version}")
+        if empty and self._some(empty):
+            raise MetadataConflict(f"there are keys that start with {empty!r}")
         wanted = tuple(Change(key, value, NO_SESSION if value is None else session) for key, value in changes)
         payload = encode_changes(wanted)
         self._check_room(wanted, reserve)
@@ -158,6 +163,12 @@ class MetadataState:
         self._coming.clear()
         self._coming_bytes = self._coming_keys = 0
         self._decided = self.revision
+
+    def _some(self, prefix: str) -> bool:
+        """Whether any key starts so, after all that was decided before."""
+        coming = [(key, each.version) for key, each in self._coming.items() if key.startswith(prefix)]
+        gone = sum(not version and key in self._entries for key, version in coming)
+        return any(version for _, version in coming) or self.count(prefix) > gone
 
     def _version(self, key: str) -> int:
         coming = self._coming.get(key)

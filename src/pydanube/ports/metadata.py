@@ -47,12 +47,14 @@ class MetadataStore(Protocol):
         *,
         session: int = NO_SESSION,
         reserve: bool = False,
+        empty: str = "",
     ) -> int:
-        """If every key still has its version (0: absent), makes all changes durably (None deletes) and returns the new
-        revision, which is also the version of every key written. Keys written with a session go when it ends. `reserve`
-        is for what is needed to make room: it may use the last of it, and what makes the store smaller always may.
+        """If every key still has its version (0: absent), and no key starts with `empty` (unless that is nothing),
+        makes all changes durably (None deletes) and returns the new revision, which is also the version of every key
+        written. Keys written with a session go when it ends. `reserve` is for what is needed to make room: it may use
+        the last of it, and what makes the store smaller always may.
 
-        Raises `MetadataConflict` if a key does not, and nothing happened. After `MetadataInvalid`, `MetadataFull`,
+        Raises `MetadataConflict` if that is not so, and nothing happened. After `MetadataInvalid`, `MetadataFull`,
         `MetadataBusy`, `MetadataClosed` or `SessionExpired` nothing happened either; after any other error it may or
         may not have.
         """

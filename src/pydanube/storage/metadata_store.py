@@ -118,12 +118,13 @@ class LocalStore(ABC):
         *,
         session: int = NO_SESSION,
         reserve: bool = False,
+        empty: str = "",
     ) -> int:
         if self._closed:
             raise MetadataClosed("the metadata store is closed")
         if session != NO_SESSION and session not in self._sessions:
             raise SessionExpired(f"session {session}")
-        transaction = self._state.decide(checks, changes, session, reserve=reserve)
+        transaction = self._state.decide(checks, changes, session, reserve=reserve, empty=empty)
         await self._log(transaction)
         return transaction.revision
 
