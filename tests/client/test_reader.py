@@ -159,9 +159,7 @@ def test_a_reader_goes_on_with_a_broker_that_was_started_again(tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_new_partitions_join_from_their_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.client.reader.REFRESH_SECONDS", 0.01)
-
+def test_new_partitions_join_from_their_beginning_as_soon_as_there_are_any(tmp_path: Path) -> None:
     async def run(client: Client) -> None:
         await client.admin.create_topic(TOPIC, partitions=1)
         async with client.reader(TOPIC, start="latest") as reader:

@@ -30,14 +30,14 @@ from pydanube.base.limits import (
     PRODUCER_BATCH_MESSAGES,
     PRODUCER_BUFFER_BYTES,
 )
-from pydanube.base.names import full_name, parse_topic
+from pydanube.base.names import full_name
 from pydanube.client.bulk import Bulk
 from pydanube.client.ending import Openable
 from pydanube.client.failures import Failures
 from pydanube.client.lane import Lane
 from pydanube.client.line import InLine, Line
 from pydanube.client.outgoing import Handed, OnError, Outgoing, Receipt, Receipts, Sent, SentMany, fresh
-from pydanube.client.topic_watch import Names, follow
+from pydanube.client.topic_watch import follow_topic
 from pydanube.client.values import (
     Duration,
     When,
@@ -460,22 +460,8 @@ class Producer(Openable):
         self._closed = None
         self.client.add(self)
         if found.partitions:  # else it never has any
-            self._refresher = self.client.loop.create_task(self._refresh())
+            self._refresher = self.client.loop.create_task(follow_topic(self.client, self.topic, self._grow))
         return self
-
-    async def _refresh(self) -> None:
-        topic = parse_topic(self.topic)
-
-        async def look(changed: Names) -> None:
-            if changed is not None and str(topic) not in changed:
-                return
-            try:
-                await self._grow()
-            finally:
-                if self._closed is not None and self._refresher is not None:
-                    self._refresher.cancel()  # it was closed meanwhile, which waits for nothing that is being opened
-
-        await follow(self.client, [topic.namespace], look)
 
     def _stop_looking(self) -> None:
         if self._refresher is not None and not self._opening:
@@ -501,6 +487,8 @@ class Producer(Openable):
             raise
         finally:
             self._opening = []
+            if self._closed is not None and self._refresher is not None:
+                self._refresher.cancel()  # it was closed meanwhile, which waits for nothing that is being opened
         self._lanes += opening
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import Task
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -16,6 +17,7 @@ from pydanube.client.consumer import Start, wire_start
 from pydanube.client.ending import Openable
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import fresh
+from pydanube.client.topic_watch import follow_topic
 from pydanube.client.values import Duration, seconds_of
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.005  # at the end of a topic: doubled while nothing comes
 POLL_SECONDS_MAX = 0.1
-REFRESH_SECONDS = 5.0  # how often new partitions are looked for
 Offsets = Mapping[int | None, int]  # by partition; None is a topic without partitions
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class Reader(Openable):
         self._queue: deque[MessageBatch] = deque()  # read and not handed out
         self._rows: Iterator[Message] = iter(())  # of the batch that is being handed out
         self._reading = asyncio.Lock()
-        self._looked = 0.0  # for new partitions, by the loop's time
+        self._refresher: Task[None] | None = None  # looks for new partitions
         self._closed: DanubeError | None = NotOpened(f"the reader of {topic} is not open yet")
 
     @property
@@ -213,7 +214,6 @@ class Reader(Openable):
                 if self._closed is not None:
                     raise fresh(self._closed)
                 try:
-                    await self._look()
                     await self._read_in_turn()
                 except DanubeError as error:
                     if not error.retriable:
@@ -246,18 +246,12 @@ class Reader(Openable):
                 self._queue.extend(found)
                 return
 
-    async def _look(self) -> None:
-        """For new partitions, now and then. A topic without partitions never has any, nor has a reader with an end."""
-        now = self.client.loop.time()
+    async def _grow(self) -> None:
+        """New partitions join, from their beginning."""
         places = self._places
-        if self._end is not None or self._partition is not None or now - self._looked < REFRESH_SECONDS:
-            return
-        if places[0].partition is None:
-            return
-        self._looked = now
         for number, name in (await self.client.topic(self.topic)).places()[len(places) :]:
             first, _ = await self.client.bounds(name)
-            if places is self._places:
+            if places is self._places:  # else somebody has sought meanwhile, and found it
                 places.append(Place(self.topic, number, name, first, self._deserializer))
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -265,7 +259,6 @@ class Reader(Openable):
     async def seek(self, to: Start | Offsets) -> None:
         places = await places_of(self.client, self.topic, to, self._partition, self._deserializer, self._end)
         self._places, self._turn = places, 0
-        self._looked = self.client.loop.time()
         self._queue.clear()
         self._rows = iter(())
 
@@ -273,10 +266,14 @@ class Reader(Openable):
         await self.seek(self._start)
         self._closed = None
         self.client.add(self)
+        if self._end is None and self._partition is None and self._places[0].partition is not None:
+            self._refresher = self.client.loop.create_task(follow_topic(self.client, self.topic, self._grow))
         return self
 
     async def close(self) -> None:
         self._closed = ClientClosed(f"the reader of {self.topic} was closed")
+        if self._refresher is not None:
+            self._refresher.cancel()
         self.client.remove(self)
 
     @property

@@ -174,3 +174,14 @@ async def follow(client: Client, namespaces: Iterable[str], look: Look) -> None:
         retries.cancel()
         for namespace in watched:
             client.topic_watches.leave(namespace, news)
+
+
+async def follow_topic(client: Client, topic: str, look: Callable[[], Awaitable[None]]) -> None:
+    """Calls `look` at first and whenever the topic has changed, until it is cancelled."""
+    whole = parse_topic(topic).whole
+
+    async def look_if_changed(changed: Names) -> None:
+        if changed is None or str(whole) in changed:
+            await look()
+
+    await follow(client, [whole.namespace], look_if_changed)
