@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.flow import KEYS, Flow, check_master, is_local, warnings
+from pydanube.pipeline.flow import KEYS, TABLE_TRIGGER, Flow, check_master, is_local, warnings
 from pydanube.pipeline.spec_fields import FILE_BYTES_MAX, Duration, parse_duration
 from pydanube.pipeline.spec_sinks import IcebergSink, TableSink, TopicSink
 from pydanube.pipeline.spec_source import FileSource, RateSource, TopicSource
@@ -116,6 +116,7 @@ def test_the_plan_is_json_and_says_what_targets_need(tmp_path: Path) -> None:
             "partition_by": ["customer"],
             "merge_schema": True,
             "upsert": {"keys": ["customer"], "sequence_by": "window_end"},
+            "maintain": {"compact": False, "expire_seconds": None},
         },
         {
             "kind": "iceberg",
@@ -128,6 +129,7 @@ def test_the_plan_is_json_and_says_what_targets_need(tmp_path: Path) -> None:
             "partition_by": [],
             "merge_schema": False,
             "upsert": None,
+            "maintain": {"compact": False, "expire_seconds": None},
         },
         {
             "kind": "topic",
@@ -150,8 +152,34 @@ def test_what_is_not_said_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None
     assert (flow.source.start, flow.source.subscription, flow.source.mode) == ("earliest", "p", "failfast")
     assert flow.source.max_records == 1_000_000
     assert flow.checkpoint == "/people/ann/.danube/pipelines/p"
-    assert (flow.output_mode, flow.trigger, flow.available_now) == ("append", None, False)
+    assert (flow.output_mode, flow.trigger, flow.available_now) == ("append", Duration(10_000_000), False)
     assert flow.plan("danube://here:1")["targets"][0]["uri"] == "/data/out"
+
+
+def test_tables_are_not_written_as_fast_as_possible_unless_it_is_said() -> None:
+    table = {"iceberg": {"table": "shop.orders", "catalog": "home"}}
+    for sinks in ({"parquet": "x"}, table, [{"topic": "y"}, {"delta": "x"}]):
+        assert Flow.of(minimal(sink=sinks)).trigger == TABLE_TRIGGER
+    for sinks in ({"topic": "y"}, {"console": True}):
+        assert Flow.of(minimal(sink=sinks)).trigger is None
+    quick = Flow.of(minimal(trigger="0 seconds"))
+    assert (quick.trigger, quick.available_now) == (None, False)
+    assert "runs as fast as possible" in quick.words()[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "compact", "expire_seconds"),
+    [
+        (True, True, 3 * 86_400),
+        (False, False, None),
+        ({}, True, 3 * 86_400),
+        ({"compact": False, "expire": "2 hours"}, False, 7_200),
+        ({"expire": False}, True, None),
+    ],
+)
+def test_maintenance_is_asked_for_as_a_whole_or_in_parts(given: Any, compact: bool, expire_seconds: int | None) -> None:
+    [sink] = Flow.of(minimal(sink={"delta": "x", "maintain": given})).plan("danube://here:1")["targets"]
+    assert sink["maintain"] == {"compact": compact, "expire_seconds": expire_seconds}
 
 
 def test_keys_that_yaml_takes_for_truth_stay_keys(tmp_path: Path) -> None:
@@ -256,7 +284,7 @@ def test_a_flow_in_words() -> None:
         "  rows may be late by 60 seconds after event_time",
         "  count(*) as n per 60 seconds of event_time",
         "to delta:/data/out (append)",
-        "runs as fast as possible, checkpoint /data/c",
+        "runs every 10 seconds, checkpoint /data/c",
     ]
 
 

@@ -228,6 +228,8 @@ WRONG: list[tuple[Any, str]] = [
     # the rest
     (minimal(checkpoint="out/points"), "checkpoint: /data/out/points and sink (/data/out) lie in each other"),
     (minimal(checkpoint="s3://a:b@c/d"), "checkpoint: has a credential"),
+    (minimal(sink={"delta": "x", "maintain": {"expire": "7 days"}}), "sink.maintain.expire: must be 1 hour to 6 days"),
+    (minimal(sink={"parquet": "x", "maintain": True}), "sink.maintain: is for delta and iceberg, not for parquet"),
     (minimal(trigger="soon"), "trigger: must be a duration such as 1 second, or available_now, not 'soon'"),
     (minimal(trigger=1), "trigger: must be a duration such as 1 second, or available_now, not 1"),
     (minimal(restart={"attempts": -1}), "restart.attempts: must be a whole number from 0"),

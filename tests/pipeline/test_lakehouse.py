@@ -75,6 +75,10 @@ def test_the_command_shows_the_file_that_does_the_same(tmp_path: Path) -> None:
     assert flow.sinks[0].spec("")["uri"].endswith("/c.db")  # type: ignore[union-attr]
     assert flow.sinks[0].partition_by == ("_date",)  # type: ignore[union-attr]
     assert flow.source.mode == "permissive"
+    assert all(each.maintain.compact for each in (*flow.sinks, flow.dead_letters))  # type: ignore[union-attr]
+    done = CliRunner().invoke(lakehouse, [*options, "--print", "--no-maintain"])
+    flow = Flow.of(yaml.safe_load(done.output))
+    assert not any(each.maintain.compact for each in (*flow.sinks, flow.dead_letters))  # type: ignore[union-attr]
 
 
 @pytest.fixture

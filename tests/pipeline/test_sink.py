@@ -14,6 +14,7 @@ from pyspark.sql import types
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
+from pydanube.base.limits import TASK_ROWS_BYTES
 from pydanube.pipeline.targets import sink
 from pydanube.pipeline.targets.delta import DeltaTarget
 from pydanube.pipeline.targets.plan import Plan
@@ -100,6 +101,30 @@ def some(numbers: range) -> pa.RecordBatch:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+def files(world: World, name: str) -> list[str]:
+    return DeltaTable(world.folder / name).file_uris()
+
+
+def test_few_rows_of_many_tasks_are_one_file(world: World) -> None:
+    messages = world.staged(*(range(at, at + 3) for at in range(0, 300, 3)), range(0))
+    assert not list(world.folder.rglob("*.parquet"))  # nothing that a crash could leave behind
+    world.commit(messages)
+    assert [len(files(world, name)) for name in ("one", "two", "dead")] == [1, 1, 1]
+    assert world.ids("one") == [number for number in range(300) if number % 5]
+    assert world.ids("dead") == list(range(0, 300, 5))
+    world.commit(world.staged(range(300)))  # again, divided otherwise
+    assert len(world.ids("one")) == 240
+
+
+def test_tasks_with_many_rows_write_their_own_files_and_keep_their_place(world: World) -> None:
+    large = TASK_ROWS_BYTES // 8 + 1
+    messages = world.staged(range(1, 4), range(10), range(10, large + 10), range(large + 10, large + 20))
+    assert [each.parts is None for each in messages if isinstance(each, sink.Staged)] == [True, True, False, True]
+    world.names = ["one"]
+    staged = world.writer()._all_staged([each for each in messages if isinstance(each, sink.Staged)])
+    assert [sum(file.rows for file in each.parts[0]) for each in staged if each.parts] == [3 + 8, large * 4 // 5, 8]
 
 
 def test_rows_are_divided(world: World) -> None:

@@ -36,6 +36,11 @@ CATALOG = ("catalog", "type", "uri", "warehouse")
     help="Keep messages until they are in the table. What is read stays in the topic as its policies say.",
 )
 @click.option("--every", "trigger", default="10 seconds", show_default=True, help="How often rows are written.")
+@click.option(
+    "--maintain/--no-maintain",
+    default=True,
+    help="Merge small files of the table, and delete after three days what was replaced.",
+)
 @click.option("--checkpoint", metavar="PLACE", help="Else ~/.danube/pipelines/NAME.")
 @master_option
 @remote_option

@@ -97,9 +97,10 @@ class Pipeline:
         merge_schema: bool = False,
         upsert: Names | None = None,
         sequence_by: str | None = None,
+        maintain: bool | Mapping[str, Any] = False,
     ) -> Pipeline:
         """A table at a path or URL; `upsert` are the keys by which rows are replaced."""
-        return self._sink("delta", place, _table_keys(partition_by, merge_schema, upsert, sequence_by))
+        return self._sink("delta", place, _table_keys(partition_by, merge_schema, upsert, sequence_by, maintain))
 
     def to_iceberg(
         self,
@@ -114,10 +115,11 @@ class Pipeline:
         merge_schema: bool = False,
         upsert: Names | None = None,
         sequence_by: str | None = None,
+        maintain: bool | Mapping[str, Any] = False,
     ) -> Pipeline:
         """A table of a catalog, as `shop.orders`."""
         where = {"table": table, "catalog": catalog, "type": type, "uri": uri, "warehouse": warehouse}
-        keys = _table_keys(partition_by, merge_schema, upsert, sequence_by)
+        keys = _table_keys(partition_by, merge_schema, upsert, sequence_by, maintain)
         return self._sink("iceberg", _given({**where, "properties": properties}), keys)
 
     def to_parquet(self, place: str, *, partition_by: Names | None = None) -> Pipeline:
@@ -214,10 +216,14 @@ def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table_keys(
-    partition_by: Names | None, merge_schema: bool, upsert: Names | None, sequence_by: str | None
+    partition_by: Names | None,
+    merge_schema: bool,
+    upsert: Names | None,
+    sequence_by: str | None,
+    maintain: bool | Mapping[str, Any],
 ) -> dict[str, Any]:
     keys = None if upsert is None and sequence_by is None else _given({"keys": upsert, "sequence_by": sequence_by})
-    return {"partition_by": partition_by, "merge_schema": merge_schema, "upsert": keys}
+    return {"partition_by": partition_by, "merge_schema": merge_schema, "upsert": keys, "maintain": maintain}
 
 
 def _url(url: str | None) -> str:

@@ -70,6 +70,7 @@ NAME_CHARACTERS_MAX = 100
 HOME = "~/.danube/pipelines"  # of checkpoints
 ATTEMPTS = 10
 BACKOFF = Duration(1_000_000)
+TABLE_TRIGGER = Duration(10_000_000)  # each batch is a commit and a file or more: not too many small ones
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _LOOPBACK = re.compile(r"sc://(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?(/.*)?")
 _MASTER = re.compile(
@@ -135,13 +136,14 @@ class Flow:
         section = Section("", mapping, KEYS, root)
         name = _name(section)
         dead_letters = parse_dead_letters(section.raw("dead_letters") if "dead_letters" in section else None, root)
-        trigger, available_now = _trigger(section)
+        sinks = parse_sinks(section.raw("sink"), root)
+        trigger, available_now = _trigger(section, sinks)
         flow = cls(
             name=name,
             source=parse_source(section.raw("source"), root, name, dead_letters=dead_letters is not None),
             transforms=parse_steps(section.raw("transforms") if "transforms" in section else None, root),
             output_mode=section.one_of("output_mode", MODES, "append"),
-            sinks=parse_sinks(section.raw("sink"), root),
+            sinks=sinks,
             dead_letters=dead_letters,
             late=section.one_of("late", CHOICES) if "late" in section else None,
             checkpoint=section.maybe_place("checkpoint") or absolute(f"{HOME}/{name}", root),
@@ -238,14 +240,15 @@ def _name(section: Section) -> str:
     return name
 
 
-def _trigger(section: Section) -> tuple[Duration | None, bool]:
+def _trigger(section: Section, sinks: tuple[Sink, ...]) -> tuple[Duration | None, bool]:
     if "trigger" not in section:
-        return None, False
+        tables = any(isinstance(each, TableSink | IcebergSink) for each in sinks)
+        return TABLE_TRIGGER if tables else None, False
     found = section.raw("trigger")
     if isinstance(found, str) and found.strip().lower().replace("-", "_").replace(" ", "_") == AVAILABLE_NOW:
         return None, True
     try:
-        return parse_duration("trigger", found), False
+        return parse_duration("trigger", found) or None, False
     except FlowInvalid:
         pass
     raise section.wrong("trigger", f"must be a duration such as 1 second, or available_now, not {shown(found)}")

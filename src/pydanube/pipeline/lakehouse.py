@@ -36,6 +36,7 @@ class Job:
     start: str = "earliest"
     subscription: bool = True
     trigger: str = TRIGGER
+    maintain: bool = True
     checkpoint: str | None = None
     folder: str = "."
 
@@ -55,8 +56,11 @@ class Job:
             target["partition_by"] = list(self.partition_by)
         if "parquet" not in target:
             target["merge_schema"] = True  # a field that the schema gets later
+            target["maintain"] = self.maintain
         if self.dead_letters is not None:
-            found["dead_letters"] = self._sink("--dead-letters", self.dead_letters)
+            found["dead_letters"] = letters = self._sink("--dead-letters", self.dead_letters)
+            if "parquet" not in letters:
+                letters["maintain"] = self.maintain
         if self.checkpoint is not None:
             found["checkpoint"] = self.checkpoint
         found["trigger"] = self.trigger

@@ -11,6 +11,7 @@ from pydanube.base.errors import FlowInvalid
 from pydanube.base.limits import PARTITIONS_MAX
 from pydanube.base.redaction import is_secret
 from pydanube.pipeline.spec_fields import (
+    Duration,
     Section,
     absolute,
     check_no_secrets,
@@ -20,19 +21,21 @@ from pydanube.pipeline.spec_fields import (
 )
 from pydanube.pipeline.spec_source import parse_ca, parse_topic_name, parse_url
 from pydanube.pipeline.targets.identity import iceberg_identity, place_identity
+from pydanube.pipeline.targets.maintenance import EXPIRE_SECONDS, EXPIRE_SECONDS_MAX, EXPIRE_SECONDS_MIN
 
 KINDS = ("delta", "iceberg", "parquet", "topic", "console")
 OF_KIND: dict[str, tuple[str, ...]] = {
-    "delta": ("partition_by", "merge_schema", "upsert"),
-    "iceberg": ("partition_by", "merge_schema", "upsert"),
+    "delta": ("partition_by", "merge_schema", "upsert", "maintain"),
+    "iceberg": ("partition_by", "merge_schema", "upsert", "maintain"),
     "parquet": ("partition_by",),
     "topic": ("url", "ca", "key", "value", "create_partitions"),
     "console": (),
 }
-ALL_KEYS = ("partition_by", "merge_schema", "upsert", "url", "ca", "key", "value", "create_partitions")
+ALL_KEYS = ("partition_by", "merge_schema", "upsert", "maintain", "url", "ca", "key", "value", "create_partitions")
 CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-memory")
 SINKS_MAX = 16
 CONSOLE_ROWS = 20
+EXPIRE = Duration(EXPIRE_SECONDS * 1_000_000)
 _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 
@@ -40,6 +43,17 @@ _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 class Upsert:
     keys: tuple[str, ...]
     sequence_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Maintain:
+    """What a pipeline does for a table beside writing to it; `expire` None: nothing that was replaced goes."""
+
+    compact: bool = False
+    expire: Duration | None = None
+
+    def spec(self) -> dict[str, Any]:
+        return {"compact": self.compact, "expire_seconds": None if self.expire is None else int(self.expire.seconds)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +65,7 @@ class TableSink:
     partition_by: tuple[str, ...]
     merge_schema: bool
     upsert: Upsert | None
+    maintain: Maintain = Maintain()
 
     @property
     def label(self) -> str:
@@ -64,6 +79,7 @@ class TableSink:
         found: dict[str, Any] = {"kind": self.kind, "uri": self.uri, "partition_by": list(self.partition_by)}
         if self.kind == "delta":
             found |= {"merge_schema": self.merge_schema, "upsert": _upsert_spec(self.upsert)}
+            found["maintain"] = self.maintain.spec()
         return found
 
 
@@ -78,6 +94,7 @@ class IcebergSink:
     partition_by: tuple[str, ...]
     merge_schema: bool
     upsert: Upsert | None
+    maintain: Maintain = Maintain()
     kind: str = "iceberg"
 
     @property
@@ -100,6 +117,7 @@ class IcebergSink:
             "partition_by": list(self.partition_by),
             "merge_schema": self.merge_schema,
             "upsert": _upsert_spec(self.upsert),
+            "maintain": self.maintain.spec(),
         }
 
 
@@ -200,10 +218,10 @@ def parse_sink(path: str, found: object, folder: str) -> Sink:
     if kind == "topic":
         return _topic(section)
     partition_by, merge = section.names("partition_by"), section.flag("merge_schema", False)
-    upsert = _upsert(section)
+    upsert, maintain = _upsert(section), _maintain(section)
     if kind == "iceberg":
-        return _iceberg(section, partition_by, merge, upsert)
-    return TableSink(kind, section.place(kind), partition_by, merge, upsert)
+        return _iceberg(section, partition_by, merge, upsert, maintain)
+    return TableSink(kind, section.place(kind), partition_by, merge, upsert, maintain)
 
 
 def _not_for(name: str, kind: str) -> str:
@@ -218,6 +236,20 @@ def _upsert(section: Section) -> Upsert | None:
     return Upsert(inner.names("keys", required=True), inner.maybe_text("sequence_by"))
 
 
+def _maintain(section: Section) -> Maintain:
+    found = section.raw("maintain") if "maintain" in section else False
+    if isinstance(found, bool):
+        return Maintain(True, EXPIRE) if found else Maintain()
+    inner = Section(section.key("maintain"), found, ("compact", "expire"))
+    compact = inner.flag("compact", True)
+    if "expire" in inner and inner.raw("expire") is False:
+        return Maintain(compact)
+    expire = inner.duration("expire", EXPIRE)
+    if not EXPIRE_SECONDS_MIN <= expire.seconds <= EXPIRE_SECONDS_MAX:
+        raise inner.wrong("expire", f"must be 1 hour to 6 days, or false, not {shown(inner.raw('expire'))}")
+    return Maintain(compact, expire)
+
+
 def _topic(section: Section) -> TopicSink:
     return TopicSink(
         topic=parse_topic_name(section.key("topic"), section.text("topic")),
@@ -229,7 +261,9 @@ def _topic(section: Section) -> TopicSink:
     )
 
 
-def _iceberg(section: Section, partition_by: tuple[str, ...], merge: bool, upsert: Upsert | None) -> IcebergSink:
+def _iceberg(
+    section: Section, partition_by: tuple[str, ...], merge: bool, upsert: Upsert | None, maintain: Maintain
+) -> IcebergSink:
     keys = ("table", "catalog", "type", "uri", "warehouse", "properties")
     inner = Section(section.key("iceberg"), section.raw("iceberg"), keys, section.folder)
     table = inner.text("table")
@@ -251,6 +285,7 @@ def _iceberg(section: Section, partition_by: tuple[str, ...], merge: bool, upser
         partition_by=partition_by,
         merge_schema=merge,
         upsert=upsert,
+        maintain=maintain,
     )
 
 

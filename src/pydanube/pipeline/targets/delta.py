@@ -32,6 +32,7 @@ from deltalake.transaction import AddAction
 
 from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
 from pydanube.base.limits import MIB
+from pydanube.pipeline.targets.delta_maintenance import maintain
 from pydanube.pipeline.targets.delta_table import (
     can_add,
     check_features,
@@ -42,6 +43,7 @@ from pydanube.pipeline.targets.delta_table import (
 )
 from pydanube.pipeline.targets.files import Files, WrittenFile, check_partition_columns
 from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place, folder_at, identity_of, place_of, sync
+from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
 from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows
 
@@ -63,6 +65,7 @@ class DeltaTarget:
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
+    maintenance: Maintenance = NO_MAINTENANCE
 
     @property
     def label(self) -> str:
@@ -127,8 +130,14 @@ class DeltaTarget:
                     continue
                 self._synced(table.version() + 1)
                 self._drop_staged(files)
+                if self.maintenance and is_due(mark.batch):
+                    attempt(self.label, self._maintain)
                 return Verdict.NEW
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
+
+    def _maintain(self) -> None:
+        with self._typed():
+            maintain(self.uri, self._open, self.maintenance)
 
     # -- the table -----------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pydanube.base.errors import SchemaMismatch
+from pydanube.base.limits import TABLE_FILE_BYTES
 from pydanube.pipeline.targets.folder import Folder, folder_at
-from pydanube.pipeline.targets.partitioned import FILE_BYTES, HELD_BYTES, Part, PartitionedFiles, Values
+from pydanube.pipeline.targets.partitioned import HELD_BYTES, Part, PartitionedFiles, Values
 from pydanube.pipeline.targets.statistics import gathered
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -51,7 +52,7 @@ class Files(PartitionedFiles[WrittenFile]):
         *,
         below: str = "",
         stats: bool = False,
-        file_bytes: int = FILE_BYTES,
+        file_bytes: int = TABLE_FILE_BYTES,
         held_bytes: int = HELD_BYTES,
     ) -> None:
         rest = pa.schema([each for each in schema if each.name not in partition_by])

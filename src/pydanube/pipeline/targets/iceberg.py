@@ -24,7 +24,8 @@ from pyiceberg.utils.properties import property_as_bool
 from pydanube.base.errors import OptionInvalid, TargetFailed, TargetRefused
 from pydanube.pipeline.targets.iceberg_expiry import clean, due
 from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout, StagedFile, columns_of, remove
-from pydanube.pipeline.targets.iceberg_library import LeanTransaction
+from pydanube.pipeline.targets.iceberg_library import LeanTransaction, without_retries
+from pydanube.pipeline.targets.iceberg_maintenance import maintain
 from pydanube.pipeline.targets.iceberg_table import (
     TablePlace,
     Wanted,
@@ -35,6 +36,7 @@ from pydanube.pipeline.targets.iceberg_table import (
     typed,
 )
 from pydanube.pipeline.targets.iceberg_upsert import Change, all_files, upserted
+from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
@@ -44,7 +46,19 @@ FILES_MAX = 100_000  # of one batch
 SOURCE_CHARACTERS_MAX = 1_000  # that a table remembers; of longer ones it has the hash
 LAYOUT_SECONDS = 300.0  # that a worker takes the table to be the same; whether it is so, the driver checks
 LAYOUTS_MAX = 16
-_KEYS = ("kind", "table", "catalog", "type", "uri", "warehouse", "properties", "partition_by", "merge_schema", "upsert")
+_KEYS = (
+    "kind",
+    "table",
+    "catalog",
+    "type",
+    "uri",
+    "warehouse",
+    "properties",
+    "partition_by",
+    "merge_schema",
+    "upsert",
+    "maintain",
+)
 _SHOWN_CHARACTERS = 60
 
 _layouts: dict[tuple[Any, ...], tuple[float, Layout]] = {}
@@ -59,6 +73,7 @@ class IcebergTarget:
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
+    maintenance: Maintenance = NO_MAINTENANCE
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> IcebergTarget:
@@ -81,7 +96,8 @@ class IcebergTarget:
         columns, merge_schema = spec.get("partition_by") or [], spec.get("merge_schema", False)
         _check(_names(columns) and len(set(columns)) == len(columns), "partition_by is a list of columns, each once")
         _check(isinstance(merge_schema, bool), "merge_schema is true or false")
-        return cls(place, tuple(columns), merge_schema, *_upsert(spec.get("upsert")))
+        maintenance = Maintenance.of(spec.get("maintain"))
+        return cls(place, tuple(columns), merge_schema, *_upsert(spec.get("upsert")), maintenance)
 
     @property
     def label(self) -> str:
@@ -139,9 +155,9 @@ class IcebergTarget:
     def _commit(self, mark: Mark, files: list[StagedFile], replaces: tuple[str, ...], *, replace: bool) -> Verdict:
         now = replace_source(mark)
         doubts: list[Exception] = []
-        for attempt in range(COMMITS_MAX):
-            if attempt:
-                time.sleep(uniform(0.5, 1.0) * min(PAUSE_SECONDS * 2**attempt, PAUSE_SECONDS_MAX))
+        for tries in range(COMMITS_MAX):
+            if tries:
+                time.sleep(uniform(0.5, 1.0) * min(PAUSE_SECONDS * 2**tries, PAUSE_SECONDS_MAX))
             table = self.place.load()
             last = remembered(table, now)
             if judge(last, now, replaces) is Verdict.DONE:
@@ -155,7 +171,7 @@ class IcebergTarget:
                 return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
             before = table.metadata
             try:
-                gone = _commit_once(table, now, change)
+                gone = _commit_once(table, now, change, self.maintenance.expire_seconds)
             except CommitFailedException:
                 remove(table.io, change.written)
                 continue
@@ -166,6 +182,8 @@ class IcebergTarget:
                 continue
             remove(table.io, change.unused)
             clean(table.io, before, gone)
+            if self.maintenance and is_due(mark.batch):
+                attempt(self.label, lambda: maintain(self.place, self.maintenance))
             return Verdict.NEW
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
 
@@ -194,16 +212,15 @@ class _Told:
         self._files.drop()
 
 
-def _commit_once(table: Table, mark: Mark, change: Change) -> list[Snapshot]:
+def _commit_once(table: Table, mark: Mark, change: Change, expire_seconds: int | None) -> list[Snapshot]:
     """All of it or nothing, and only if the table is as it was loaded. Returns the snapshots that ended with it."""
-    own = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": own})  # not in the catalog: others may retry
-    gone = due(table.metadata, time.time_ns() // 1_000_000)
+    without_retries(table)
+    gone = due(table.metadata, time.time_ns() // 1_000_000, expire_seconds)
     transaction = LeanTransaction(table)
     transaction.set_properties(properties_of(mark))
     summary = {"danube.pipeline": mark.pipeline, "danube.batch": str(mark.batch)}
     update = transaction.update_snapshot(snapshot_properties=summary)
-    merges = property_as_bool(own, TableProperties.MANIFEST_MERGE_ENABLED, False)
+    merges = property_as_bool(table.metadata.properties, TableProperties.MANIFEST_MERGE_ENABLED, False)
     append = update.merge_append if merges else update.fast_append
     with transaction.replacing(table.io, summary) if change.removes else append() as snapshot:
         for file in change.adds:

@@ -30,13 +30,17 @@ READERS_MS = 10 * 60 * 1000  # that a reader has for data files which a snapshot
 _MANIFEST = re.compile(r"(?P<stem>.*-m)(?P<number>\d{1,2})\.avro")  # as this library names them, from 0 on
 
 
-def due(metadata: TableMetadata, now_ms: int) -> list[Snapshot]:
-    """Those that end with the commit that is being made, oldest first."""
+def due(metadata: TableMetadata, now_ms: int, expire_seconds: int | None = None) -> list[Snapshot]:
+    """Those that end with the commit that is being made, oldest first. `expire_seconds` is for tables that say nothing
+    themselves."""
     most = property_as_int(metadata.properties, SNAPSHOTS_MAX)
-    if most is None:
+    if most is None and expire_seconds is None:
         return []
     chain = _chain(metadata)
-    oldest_ms = now_ms - (property_as_int(metadata.properties, AGE_MAX_MS, DAY_MS) or 0)
+    age_ms = DAY_MS if expire_seconds is None else expire_seconds * 1000
+    oldest_ms = now_ms - (property_as_int(metadata.properties, AGE_MAX_MS, age_ms) or 0)
+    if most is None:
+        most = len(chain) + 1
     fewest = property_as_int(metadata.properties, KEPT_MIN, 1) or 1
     if len(chain) + 1 > most:
         most -= most // 5  # several at once, because the manifests of the next one are read for each time

@@ -24,9 +24,10 @@ from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 
 from pydanube.base.errors import SchemaMismatch
+from pydanube.base.limits import TABLE_FILE_BYTES
 from pydanube.pipeline.targets.iceberg_metrics import metrics
 from pydanube.pipeline.targets.iceberg_types import file_schema
-from pydanube.pipeline.targets.partitioned import FILE_BYTES, HELD_BYTES, Part, PartitionedFiles, Values
+from pydanube.pipeline.targets.partitioned import HELD_BYTES, Part, PartitionedFiles, Values
 
 Columns = tuple[tuple[int, str, str], ...]  # ids, types and names
 
@@ -110,7 +111,7 @@ class IcebergFiles(PartitionedFiles[StagedFile]):
     """Raises `SchemaMismatch`, and what the table's storage raises."""
 
     def __init__(
-        self, layout: Layout, task: str, *, file_bytes: int = FILE_BYTES, held_bytes: int = HELD_BYTES
+        self, layout: Layout, task: str, *, file_bytes: int = TABLE_FILE_BYTES, held_bytes: int = HELD_BYTES
     ) -> None:
         super().__init__(layout.arrow, layout.partition_by, file_bytes, held_bytes)
         self._layout = layout

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 from uuid import uuid4
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
-from pyiceberg.table import Transaction
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT
 
 
 class LeanTransaction(Transaction):
@@ -34,7 +36,13 @@ class LeanTransaction(Transaction):
             self._apply((RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids}),))
 
     def replacing(self, io: FileIO, properties: dict[str, str]) -> LeanOverwrite:
-        return LeanOverwrite(
+        return self._changing(LeanOverwrite, io, properties)
+
+    def merging(self, io: FileIO, properties: dict[str, str]) -> LeanReplace:
+        return self._changing(LeanReplace, io, properties)
+
+    def _changing(self, kind: type[Change], io: FileIO, properties: dict[str, str]) -> Change:
+        return kind(
             operation=Operation.OVERWRITE,
             transaction=self,
             io=io,
@@ -50,3 +58,20 @@ class LeanOverwrite(_OverwriteFiles, _MergeAppendFiles):
 
     def _existing_manifests(self) -> list[ManifestFile]:
         return [each for each in super()._existing_manifests() if each.has_added_files() or each.has_existing_files()]
+
+
+class LeanReplace(LeanOverwrite):
+    """Other files with the same rows, which is what the operation `replace` says. The library cannot sum it up."""
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        found = super()._summary(snapshot_properties)
+        return Summary(operation=Operation.REPLACE, **found.additional_properties)
+
+
+Change = TypeVar("Change", bound=LeanOverwrite)
+
+
+def without_retries(table: Table) -> None:
+    """For this commit, not in the catalog: the library would repeat a commit without looking at what others did."""
+    own = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": own})

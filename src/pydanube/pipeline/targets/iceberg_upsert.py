@@ -74,7 +74,7 @@ def upserted(
     try:
         kept = np.ones(len(rows), bool)
         for task in table.scan(row_filter=_around(rows, keys), selected_fields=tuple(columns)).plan_files():
-            gone, lost = matched(_scanned(table, task, columns), rows, keys, sequence_by)
+            gone, lost = matched(scanned(table, task, columns), rows, keys, sequence_by)
             kept[lost] = False
             if len(gone):
                 _rewrite(table, task, gone, label, change)
@@ -110,7 +110,7 @@ def _around(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
     return found
 
 
-def _scanned(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Table:
+def scanned(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Table:
     """Rows of one file, without those that were deleted; always in the same order."""
     schema = table.schema().select(*columns)
     scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
@@ -139,7 +139,7 @@ def matched(old: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str
 
 
 def _rewrite(table: Table, task: FileScanTask, gone: pa.Array, label: str, change: Change) -> None:
-    old = _scanned(table, task, [field.name for field in table.schema().fields])
+    old = scanned(table, task, [field.name for field in table.schema().fields])
     stays = np.ones(len(old), bool)
     stays[gone.to_numpy()] = False
     change.removes.append(task.file)

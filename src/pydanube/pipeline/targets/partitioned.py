@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from pydanube.base.limits import MIB
 
-FILE_BYTES = 128 * MIB  # about; a file is closed when it has reached them
 HELD_BYTES = 32 * MIB  # of rows that wait for more, so that row groups are not tiny
 OPEN_MAX = 256  # partitions of one task at a time: each has a file that grows
 BUCKETS = 64  # of spilled rows: a task of 16,000 partitions still writes each of them once

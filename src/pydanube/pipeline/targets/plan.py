@@ -62,12 +62,14 @@ def target_of(spec: Spec) -> Target:
     match spec.get("kind"):
         case "delta":
             from pydanube.pipeline.targets.delta import DeltaTarget
+            from pydanube.pipeline.targets.maintenance import Maintenance
 
-            _check_keys("a target delta", spec, ("kind", "uri", "partition_by", "merge_schema", "upsert"))
+            _check_keys("a target delta", spec, ("kind", "uri", "partition_by", "merge_schema", "upsert", "maintain"))
             keys, sequence_by = _upsert(spec.get("upsert"))
             merge_schema = spec.get("merge_schema", False)
             _check(isinstance(merge_schema, bool), "merge_schema is true or false")
-            return DeltaTarget(_uri(spec), _partition_by(spec), merge_schema, keys, sequence_by)
+            maintenance = Maintenance.of(spec.get("maintain"))
+            return DeltaTarget(_uri(spec), _partition_by(spec), merge_schema, keys, sequence_by, maintenance)
         case "parquet":
             from pydanube.pipeline.targets.parquet import ParquetTarget
 

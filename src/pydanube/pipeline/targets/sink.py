@@ -1,8 +1,9 @@
 """`format("danube_tables")`: all rows of a pipeline's batch on their way to all of its targets, in one pass.
 
-`write` runs in executors, once or more for each task; `commit` on the driver, at the end. Dead letters are committed
-first, then the targets in their order. Each remembers the batch by itself: if it is cut short anywhere, the next
-attempt completes the rest and repeats nothing. `abort` has nothing to do.
+`write` runs in executors, once or more for each task; `commit` on the driver, at the end. A task with few rows hands
+them over as they are, and the driver stages those of all such tasks together. Dead letters are committed first, then
+the targets in their order. Each remembers the batch by itself: if it is cut short anywhere, the next attempt completes
+the rest and repeats nothing. `abort` has nothing to do.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -26,6 +28,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
+from pydanube.base.limits import TASK_ROWS_BYTES
 from pydanube.pipeline.targets.plan import Plan, target_of
 from pydanube.pipeline.targets.record import Mark, dead_letters
 from pydanube.pipeline.targets.target import Stager, Target
@@ -50,11 +53,13 @@ _prepared: dict[tuple[str, str, bool, bool], float] = {}  # until when, in this 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task hands to the driver: a part for each target."""
+    """What one task hands to the driver: a part for each target; or the rows themselves, if they are few."""
 
     mark: Mark
-    parts: list[Any]
+    parts: list[Any] | None
     dead: Any = None
+    rows: bytes = b""  # Arrow, if there are no parts: the driver stages those of several tasks together
+    letters: bytes = b""
 
 
 class _Sink:
@@ -116,19 +121,33 @@ class _Sink:
 
     def stage(self, rows: Iterator[pa.RecordBatch], property_of: Callable[[str], str | None], partition: int) -> Staged:
         mark = mark_of(self._plan.pipeline, property_of, self._identity)
-        task = f"{mark.batch}-{partition}-{uuid4().hex}"
+        few: list[tuple[pa.RecordBatch, pa.RecordBatch | None]] = []
+        room = TASK_ROWS_BYTES
+        divided = map(self._divided, rows)
+        for each in divided:
+            few.append(each)
+            room -= each[0].nbytes + (0 if each[1] is None else each[1].nbytes)
+            if room < 0:
+                return self._staged(mark, str(partition), chain(few, divided))
+        good, bad = [each for each, _ in few if len(each)], [each for _, each in few if each is not None]
+        return Staged(mark, None, rows=packed(good, self._schema), letters=packed(bad, self._letter_schema))
+
+    def _staged(
+        self, mark: Mark, task: str, rows: Iterable[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]
+    ) -> Staged:
+        """Good rows with all targets, and the others with that of dead letters."""
+        name = f"{mark.batch}-{task}-{uuid4().hex}"
         stagers: list[Stager] = []
         try:
             letters = None
             if self._letters is not None:
-                letters = self._letters.open(dead_letters(mark), self._letter_schema, task)
+                letters = self._letters.open(dead_letters(mark), self._letter_schema, name)
                 stagers.append(letters)
             for target in self._targets:
-                stagers.append(target.open(mark, self._schema, task))
+                stagers.append(target.open(mark, self._schema, name))
             mains = stagers[letters is not None :]
-            for each in rows:
-                good, bad = self._divided(each)
-                if len(good):
+            for good, bad in rows:
+                if good is not None and len(good):
                     for stager in mains:
                         stager.add(good)
                 if letters is not None and bad is not None:
@@ -139,6 +158,20 @@ class _Sink:
             for stager in stagers:
                 stager.drop()
             raise
+
+    def _all_staged(self, messages: Sequence[Staged]) -> list[Staged]:
+        """With the rows of tasks that had few: one file for neighbours, not one for each. The order stays."""
+        found: list[Staged] = []
+        for few, run in groupby(messages, lambda each: each.parts is None):
+            if not few:
+                found += run
+                continue
+            tasks = list(run)
+            rows = [(each, None) for task in tasks for each in unpacked(task.rows)]
+            letters = [(None, each) for task in tasks for each in unpacked(task.letters)]
+            if rows or letters:
+                found.append(self._staged(tasks[0].mark, f"few{len(found)}", chain(rows, letters)))
+        return found
 
     def _divided(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         """Good rows, and the others if there are any."""
@@ -160,6 +193,7 @@ class _Sink:
         marks = {each.mark for each in staged}
         if len(staged) < len(messages) or len(marks) > 1:
             raise SinkExpired("a task has handed over nothing, or what belongs to another write")
+        staged = self._all_staged(staged)
         for found in marks:
             mark = dataclasses.replace(found, source=source_end(self._checkpoint, found.batch))
             replaces = self._plan.replaces
@@ -167,7 +201,7 @@ class _Sink:
                 parts = [each.dead for each in staged if each.dead is not None]
                 self._letters.commit(dead_letters(mark), self._letter_schema, parts, replace=False, replaces=replaces)
             for number, target in enumerate(self._targets):
-                parts = [each.parts[number] for each in staged if each.parts[number] is not None]
+                parts = [each.parts[number] for each in staged if each.parts and each.parts[number] is not None]
                 target.commit(mark, self._schema, parts, replace=self._replace, replaces=replaces)
 
 
@@ -227,6 +261,26 @@ def mark_of(
     if query is None or batch is None:
         raise OptionInvalid("danube_tables is for streams, and for foreachBatch: no batch of a query is being written")
     return Mark(pipeline, query, run_of(property_of), int(batch))
+
+
+def packed(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    """As Arrow's stream; nothing for no rows."""
+    import pyarrow as pa
+
+    if not batches:
+        return b""
+    output = pa.BufferOutputStream()
+    with pa.ipc.new_stream(output, schema) as stream:
+        for each in batches:
+            stream.write_batch(each)
+    found: bytes = output.getvalue().to_pybytes()
+    return found
+
+
+def unpacked(data: bytes) -> list[pa.RecordBatch]:
+    import pyarrow as pa
+
+    return list(pa.ipc.open_stream(data)) if data else []
 
 
 def letter_schema() -> pa.Schema:

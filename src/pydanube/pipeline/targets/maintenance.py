@@ -1,0 +1,102 @@
+"""What a pipeline does for its tables beside writing: merging small files, and letting go of what was replaced. Pure.
+
+Maintenance runs in the driver, after the commit of every 32nd batch. It commits on its own, against the version of the
+table that it read: if anybody else was faster it is given up until its next turn, and so it is when it fails. The rows
+of the batch are in the table by then. Its commits carry no mark of a batch, and leave those that are there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydanube.base.errors import OptionInvalid
+from pydanube.base.limits import MIB, TABLE_FILE_BYTES
+
+log = logging.getLogger(__name__)
+BATCHES = 32  # between two turns: what a turn reads is shared out among these
+FILES_MIN = 8  # of one partition that are worth merging
+FILES_MAX = 1_000  # that one commit takes out of one partition
+FULL_BYTES = TABLE_FILE_BYTES // 2  # a file of that size stays as it is
+TURN_BYTES = 256 * MIB  # that one turn rewrites: it keeps the next batch waiting
+EXPIRE_SECONDS = 3 * 86_400
+EXPIRE_SECONDS_MIN = 3_600  # readers that have just begun finish
+EXPIRE_SECONDS_MAX = 6 * 86_400  # after seven days a Delta table forgets which files it took out
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """What is done. `expire_seconds` is how long what was replaced can still be read; None: it is kept."""
+
+    compact: bool = False
+    expire_seconds: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.compact or self.expire_seconds is not None
+
+    @classmethod
+    def of(cls, spec: Any) -> Maintenance:
+        """Raises `OptionInvalid`."""
+        if spec is None:
+            return cls()
+        if not isinstance(spec, Mapping) or set(spec) - {"compact", "expire_seconds"}:
+            raise OptionInvalid("maintain has compact and expire_seconds")
+        compact, expire = spec.get("compact", False), spec.get("expire_seconds")
+        if type(compact) is not bool:
+            raise OptionInvalid("maintain: compact is true or false")
+        if expire is not None and (type(expire) is not int or not EXPIRE_SECONDS_MIN <= expire <= EXPIRE_SECONDS_MAX):
+            raise OptionInvalid(f"maintain: expire_seconds is {EXPIRE_SECONDS_MIN} to {EXPIRE_SECONDS_MAX}")
+        return cls(compact, expire)
+
+
+NO_MAINTENANCE = Maintenance()
+
+
+def is_due(batch: int) -> bool:
+    return batch % BATCHES == BATCHES - 1
+
+
+def attempt(label: str, work: Callable[[], None]) -> None:
+    """The batch is committed: whatever goes wrong now can wait for the next turn, but not in silence."""
+    try:
+        work()
+    except Exception as error:
+        log.warning("%s: maintenance is put off until a later batch: %s: %s", label, type(error).__name__, error)
+
+
+def groups(files: Iterable[Item], place: Callable[[Item], Hashable], size: Callable[[Item], int]) -> list[list[Item]]:
+    """Files that are to become one, for each partition that has enough of them; at most `TURN_BYTES` altogether."""
+    by_place: dict[Hashable, list[Item]] = {}
+    for each in files:
+        if size(each) < FULL_BYTES:
+            by_place.setdefault(place(each), []).append(each)
+    found: list[list[Item]] = []
+    room = TURN_BYTES
+    for members in sorted(by_place.values(), key=len, reverse=True):
+        sizes = [size(each) for each in members]
+        chosen = smallest(sizes)
+        used = sum(sizes[at] for at in chosen)
+        if chosen and (used <= room or not found):
+            found.append([members[at] for at in chosen])
+            room -= used
+    return found
+
+
+def smallest(sizes: Sequence[int]) -> list[int]:
+    """The smallest files, up to the first that is larger than all before it together.
+
+    So a file is rewritten only when it at least doubles: about twenty times until it is full, whatever comes in.
+    """
+    found: list[int] = []
+    total = 0
+    for at in sorted(range(len(sizes)), key=sizes.__getitem__):
+        larger = len(found) >= FILES_MIN and sizes[at] > total
+        if larger or total + sizes[at] > TABLE_FILE_BYTES or len(found) >= FILES_MAX:
+            break
+        found.append(at)
+        total += sizes[at]
+    return sorted(found) if len(found) >= FILES_MIN else []
