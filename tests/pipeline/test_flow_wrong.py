@@ -228,6 +228,21 @@ WRONG: list[tuple[Any, str]] = [
     # the rest
     (minimal(checkpoint="out/points"), "checkpoint: /data/out/points and sink (/data/out) lie in each other"),
     (minimal(checkpoint="s3://a:b@c/d"), "checkpoint: has a credential"),
+    (
+        minimal(sink={"delta": "x", "upsert": {"keys": "id", "sequence_by": "at", "delete_when": "tombstone"}}),
+        "sink.upsert.sequence_by: does not go with delete_when: nothing remembers when a key was deleted",
+    ),
+    (
+        minimal(sink={"delta": "x", "upsert": {"keys": "id", "delete_when": "op = 'd'"}}),
+        "sink.upsert.delete_when: there is no",
+    ),
+    (
+        minimal(
+            source={"topic": "orders", "tombstones": "skip"},
+            sink={"delta": "x", "upsert": {"keys": "key", "delete_when": "tombstone"}},
+        ),
+        "sink.upsert.delete_when: nothing would be deleted, for source.tombstones is skip",
+    ),
     (minimal(sink={"delta": "x", "maintain": {"expire": "7 days"}}), "sink.maintain.expire: must be 1 hour to 6 days"),
     (minimal(sink={"parquet": "x", "maintain": True}), "sink.maintain: is for delta and iceberg, not for parquet"),
     (minimal(trigger="soon"), "trigger: must be a duration such as 1 second, or available_now, not 'soon'"),

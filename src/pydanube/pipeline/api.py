@@ -97,10 +97,12 @@ class Pipeline:
         merge_schema: bool = False,
         upsert: Names | None = None,
         sequence_by: str | None = None,
+        delete_when: str | None = None,
         maintain: bool | Mapping[str, Any] = False,
     ) -> Pipeline:
         """A table at a path or URL; `upsert` are the keys by which rows are replaced."""
-        return self._sink("delta", place, _table_keys(partition_by, merge_schema, upsert, sequence_by, maintain))
+        replaced = {"keys": upsert, "sequence_by": sequence_by, "delete_when": delete_when}
+        return self._sink("delta", place, _table_keys(partition_by, merge_schema, replaced, maintain))
 
     def to_iceberg(
         self,
@@ -115,11 +117,13 @@ class Pipeline:
         merge_schema: bool = False,
         upsert: Names | None = None,
         sequence_by: str | None = None,
+        delete_when: str | None = None,
         maintain: bool | Mapping[str, Any] = False,
     ) -> Pipeline:
         """A table of a catalog, as `shop.orders`."""
         where = {"table": table, "catalog": catalog, "type": type, "uri": uri, "warehouse": warehouse}
-        keys = _table_keys(partition_by, merge_schema, upsert, sequence_by, maintain)
+        replaced = {"keys": upsert, "sequence_by": sequence_by, "delete_when": delete_when}
+        keys = _table_keys(partition_by, merge_schema, replaced, maintain)
         return self._sink("iceberg", _given({**where, "properties": properties}), keys)
 
     def to_parquet(self, place: str, *, partition_by: Names | None = None) -> Pipeline:
@@ -218,11 +222,10 @@ def _given(keys: Mapping[str, Any]) -> dict[str, Any]:
 def _table_keys(
     partition_by: Names | None,
     merge_schema: bool,
-    upsert: Names | None,
-    sequence_by: str | None,
+    upsert: Mapping[str, Any],
     maintain: bool | Mapping[str, Any],
 ) -> dict[str, Any]:
-    keys = None if upsert is None and sequence_by is None else _given({"keys": upsert, "sequence_by": sequence_by})
+    keys = _given(upsert) or None
     return {"partition_by": partition_by, "merge_schema": merge_schema, "upsert": keys, "maintain": maintain}
 
 

@@ -22,6 +22,7 @@ from pydanube.pipeline.progress import LATE as OBSERVED_LATE
 from pydanube.pipeline.progress import OBSERVED
 from pydanube.pipeline.spec_sinks import Sink, TopicSink
 from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, SKIP, FileSource, RateSource, TopicSource
+from pydanube.pipeline.targets.target import CHANGE
 from pydanube.pipeline.transforms import apply, told
 from pydanube.spark.committing import local_checkpoint
 from pydanube.spark.launch import activate
@@ -94,14 +95,15 @@ class Batches:
 
 def batch(spark: SparkSession, flow: Flow, url: str, start: str | None = None) -> DataFrame:
     """The same flow over what there is now: rows as the stream would have written them at its end."""
-    return transformed(source(spark, flow, url, start, streaming=False), flow)
+    return transformed(source(spark, flow, url, start, streaming=False), flow).drop(CHANGE)
 
 
 def explain(spark: SparkSession, flow: Flow, url: str) -> str:
     """The flow in words, the columns that it writes, and Spark's plan. Nothing is started."""
     frame = transformed(source(spark, flow, url), flow)
     check_columns(frame, flow)
-    columns = [f"  {each.name} {each.dataType.simpleString()}" for each in frame.schema.fields if each.name != DEAD]
+    shown = [each for each in frame.schema.fields if each.name not in (CHANGE, DEAD)]
+    columns = [f"  {each.name} {each.dataType.simpleString()}" for each in shown]
     said = io.StringIO()
     with redirect_stdout(said):
         frame.explain(mode="formatted")
@@ -182,13 +184,15 @@ def _of_topic(reader: Any, flow: Flow, found: TopicSource, options: Mapping[str,
     if found.format == RAW:
         plain = [name for name in raw.columns if name != "watermark"]
         columns = [time.alias(name) if name == EVENT_TIME else f.col(name) for name in plain]
+        columns += _change(raw, flow)
         parts = f.struct(*_ABOUT, f.col("value"), f.lit(None).cast("string").alias("error"))
         return _judged(raw.select(*columns, parts.alias(_PARTS), *watermark), flow, _PARTS)
-    fields = [each.name for each in raw.schema["value"].dataType.fields]
-    names = {name.lower() for name in fields}
-    if DEAD in names or _PARTS in names:
-        raise FlowInvalid(f"source.schema: a field cannot be called {DEAD} or {_PARTS}")
-    columns = [f.col("value")[name].alias(name) for name in fields]
+    kinds = {each.name: each.dataType.simpleString() for each in raw.schema["value"].dataType.fields}
+    names = {name.lower() for name in kinds}
+    if taken := next((name for name in (DEAD, _PARTS, CHANGE) if name in names), None):
+        raise FlowInvalid(f"source.schema: a field cannot be called {taken}")
+    columns = [value.alias(name) for name, value in _values(raw, flow, kinds).items()]
+    columns += _change(raw, flow)
     if EVENT_TIME not in names:
         columns.append(time.alias(EVENT_TIME))
     if found.message == COLUMNS:
@@ -210,6 +214,34 @@ def _has_payload(raw: DataFrame) -> Column:
 
     found = f.col("value").isNotNull()
     return found | f.col("value_error").isNotNull() if "value_error" in raw.columns else found
+
+
+def _values(raw: DataFrame, flow: Flow, kinds: Mapping[str, str]) -> dict[str, Column]:
+    """The fields of the payload. Those of a message that only deletes are null but for its keys, which its own key has:
+    as text, or as a JSON object if there are several.
+    """
+    from pyspark.sql import functions as f
+
+    found = {name: f.col("value")[name] for name in kinds}
+    text = f.col("key").cast("string")
+    keys = [name for name in flow.deleting if name in kinds]
+    if len(keys) == 1:
+        found[keys[0]] = f.coalesce(found[keys[0]], f.when(~_has_payload(raw), text.try_cast(kinds[keys[0]])))
+    elif keys:
+        given = f.from_json(text, ", ".join(f"`{name}` {kinds[name]}" for name in keys))
+        for name in keys:
+            found[name] = f.coalesce(found[name], f.when(~_has_payload(raw), given[name]))
+    return found
+
+
+def _change(raw: DataFrame, flow: Flow) -> list[Column]:
+    """Where a row is in the topic, and whether it deletes: what upserts go by, if nothing else says which is newer."""
+    from pyspark.sql import functions as f
+
+    if not flow.ordered:
+        return []
+    deleted = ~_has_payload(raw) if flow.deleting else f.lit(False)
+    return [f.struct(deleted.alias("deleted"), f.col("timestamp"), f.col("offset")).alias(CHANGE)]
 
 
 def _message_columns(found: TopicSource, names: set[str]) -> list[Column]:
@@ -287,9 +319,17 @@ def _failed(frame: DataFrame, flow: Flow) -> Column | None:
     from pyspark.sql import functions as f
 
     found: Column | None = None
+    judged: Column = f.lit(True)
+    if flow.deleting:  # nothing is expected of a message that only deletes, but a key
+        deletes = f.col(CHANGE)["deleted"]
+        judged = ~deletes
+        keyless = [deletes & _column(name).isNull() for name in flow.deleting if name in frame.columns]
+        for each in keyless:
+            said = f.lit(f"expected a key that names {', '.join(flow.deleting)}, for there is no payload")
+            found = f.when(each, said) if found is None else found.when(each, said)
     for at, text in enumerate(flow.source.expect):
         with told(f"source.expect[{at}]: {text}"):
-            unmet = ~f.coalesce(_attempted(f.expr(text).cast("boolean")), f.lit(False))
+            unmet = judged & ~f.coalesce(_attempted(f.expr(text).cast("boolean")), f.lit(False))
             _ = frame.select(unmet).schema  # only now its columns are looked at
         said = f.lit(f"expected {text}")
         found = f.when(unmet, said) if found is None else found.when(unmet, said)
@@ -325,7 +365,12 @@ def transformed(frame: DataFrame, flow: Flow) -> DataFrame:
 
 def check_columns(frame: DataFrame, flow: Flow) -> None:
     """What sinks need of the columns, as far as it is known before there is a row."""
-    fields = [each for each in frame.schema.fields if each.name != DEAD]
+    if flow.deleting and CHANGE not in frame.columns:
+        raise FlowInvalid(
+            f"sink.upsert.delete_when: the steps lose the column {CHANGE}, which says what deletes: add it to the "
+            "SELECT; no table gets it"
+        )
+    fields = [each for each in frame.schema.fields if each.name not in (CHANGE, DEAD)]
     names = [each.name for each in fields]
     folded = [name.lower() for name in names]
     twice = next((name for at, name in enumerate(names) if name.lower() in folded[:at]), None)

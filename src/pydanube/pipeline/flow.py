@@ -34,6 +34,7 @@ from pydanube.pipeline.spec_sinks import (
     TableSink,
     Target,
     TopicSink,
+    Upsert,
     check_sinks,
     parse_dead_letters,
     parse_sinks,
@@ -41,6 +42,7 @@ from pydanube.pipeline.spec_sinks import (
 )
 from pydanube.pipeline.spec_source import (
     PERMISSIVE,
+    SKIP,
     FileSource,
     RateSource,
     Source,
@@ -179,6 +181,22 @@ class Flow:
         return wanted and self.late_rule is not None
 
     @property
+    def upserts(self) -> tuple[Upsert, ...]:
+        """Of those sinks that have one."""
+        found = [each.upsert for each in self.sinks if isinstance(each, TableSink | IcebergSink)]
+        return tuple(each for each in found if each is not None)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows carry their place in the topic to the sinks: where nothing else says which is newer."""
+        return isinstance(self.source, TopicSource) and any(each.sequence_by is None for each in self.upserts)
+
+    @property
+    def deleting(self) -> tuple[str, ...]:
+        """Columns that are keys of rows which a message without a payload deletes; none if it does not."""
+        return tuple(dict.fromkeys(name for each in self.upserts if each.delete_when for name in each.keys))
+
+    @property
     def url(self) -> str | None:
         """The broker that the file names, if it does."""
         return self.source.url if isinstance(self.source, TopicSource) else None
@@ -286,6 +304,7 @@ def _check(flow: Flow) -> None:
     if flow.dead_letters is not None and not can_fail(flow.source) and not flow.keeps_late:
         failing = "mode is failfast" if flow.source.mode == "failfast" else "no format is decoded and nothing expected"
         raise FlowInvalid(f"dead_letters: no row could ever go there: {failing}")
+    _check_deletes(flow)
     _check_loops(flow)
     for name, place in _written(flow):
         if within(flow.checkpoint, place) or within(place, flow.checkpoint):
@@ -309,6 +328,20 @@ def _why_only_counted(flow: Flow) -> str:
     if flow.late_rule is not None:
         return "source.mode is failfast"
     return "only where nothing but the watermark lies between the source and a `deduplicate` or window it is known"
+
+
+def _check_deletes(flow: Flow) -> None:
+    path = "sink.upsert.delete_when" if len(flow.sinks) == 1 else "upsert.delete_when"
+    if not flow.deleting:
+        return
+    if not isinstance(flow.source, TopicSource):
+        raise FlowInvalid(f"{path}: only messages of a topic can be without a payload")
+    if not all(each.delete_when for each in flow.upserts):
+        raise FlowInvalid(f"{path}: must be said of all sinks with upsert, or of none")
+    if flow.source.tombstones == SKIP:
+        raise FlowInvalid(f"{path}: nothing would be deleted, for source.tombstones is skip")
+    if any(isinstance(each, Aggregate) for each in flow.transforms):
+        raise FlowInvalid(f"{path}: does not go with aggregate: a group is not deleted with one of its messages")
 
 
 def _check_loops(flow: Flow) -> None:

@@ -35,14 +35,18 @@ ALL_KEYS = ("partition_by", "merge_schema", "upsert", "maintain", "url", "ca", "
 CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-memory")
 SINKS_MAX = 16
 CONSOLE_ROWS = 20
+TOMBSTONE = "tombstone"  # a message without a payload
 EXPIRE = Duration(EXPIRE_SECONDS * 1_000_000)
 _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
+    """By which columns rows replace each other, which of two is newer, and what deletes."""
+
     keys: tuple[str, ...]
-    sequence_by: str | None
+    sequence_by: str | None  # None: the one that comes later in the topic
+    delete_when: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +236,19 @@ def _not_for(name: str, kind: str) -> str:
 def _upsert(section: Section) -> Upsert | None:
     if "upsert" not in section:
         return None
-    inner = Section(section.key("upsert"), section.raw("upsert"), ("keys", "sequence_by"))
-    return Upsert(inner.names("keys", required=True), inner.maybe_text("sequence_by"))
+    inner = Section(section.key("upsert"), section.raw("upsert"), ("keys", "sequence_by", "delete_when"))
+    found = Upsert(
+        inner.names("keys", required=True),
+        inner.maybe_text("sequence_by"),
+        inner.one_of("delete_when", (TOMBSTONE,)) if "delete_when" in inner else None,
+    )
+    if found.delete_when is not None and found.sequence_by is not None:
+        raise inner.wrong(
+            "sequence_by",
+            "does not go with delete_when: nothing remembers when a key was deleted, so an older row would bring it "
+            "back; without it rows count in the order of the topic",
+        )
+    return found
 
 
 def _maintain(section: Section) -> Maintain:

@@ -45,6 +45,7 @@ from pydanube.pipeline.targets.files import Files, WrittenFile, check_partition_
 from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place, folder_at, identity_of, place_of, sync
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.target import CHANGE, with_change
 from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
@@ -74,6 +75,10 @@ class DeltaTarget:
     @property
     def identity(self) -> str:
         return identity_of(self.uri)
+
+    @property
+    def takes_changes(self) -> bool:
+        return bool(self.keys)
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         check_partition_columns(schema, self.partition_by)
@@ -224,7 +229,8 @@ class DeltaTarget:
             content = folder.read(file.path)
             if content is None:
                 raise TargetFailed(f"{self.label}: what was staged is gone: {file.path}")
-            tables.append(pq.read_table(io.BytesIO(content)).cast(schema))
+            rows = pq.read_table(io.BytesIO(content))
+            tables.append(rows.cast(with_change(schema) if CHANGE in rows.column_names else schema))
         return pa.concat_tables(tables)
 
     def _drop_staged(self, files: Sequence[WrittenFile]) -> None:

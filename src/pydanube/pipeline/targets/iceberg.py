@@ -38,6 +38,7 @@ from pydanube.pipeline.targets.iceberg_table import (
 from pydanube.pipeline.targets.iceberg_upsert import Change, all_files, upserted
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.target import CHANGE, with_change
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
 DOUBTS_MAX = 3  # attempts of which nobody knows how they ended
@@ -107,6 +108,10 @@ class IcebergTarget:
     def identity(self) -> str:
         return self.place.identity
 
+    @property
+    def takes_changes(self) -> bool:
+        return bool(self.keys)
+
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         with self.place.told():
             return check_table(self.place, self._wanted(schema))
@@ -131,8 +136,12 @@ class IcebergTarget:
             if len(_layouts) >= LAYOUTS_MAX:
                 _layouts.clear()
             table = self.place.load()
-            check_columns(table, schema, self.label)
-            found = _layouts[key] = now, Layout.of(table, schema, self.label)
+            rows = pa.schema([field for field in schema if field.name != CHANGE])
+            check_columns(table, rows, self.label)
+            layout = Layout.of(table, rows, self.label)
+            if CHANGE in schema.names:  # is staged too, for the driver: these files are never the table's
+                layout = replace(layout, arrow=with_change(layout.arrow))
+            found = _layouts[key] = now, layout
         return found[1]
 
     def commit(
@@ -168,6 +177,7 @@ class IcebergTarget:
             _check_same(table, files, self.label, by_name=bool(self.keys))
             change = self._change(table, files, replace=replace)
             if not change:
+                remove(table.io, change.unused)
                 return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
             before = table.metadata
             try:

@@ -31,7 +31,8 @@ from pyiceberg.table import FileScanTask, Table
 from pydanube.base.errors import TargetRefused
 from pydanube.base.limits import MIB
 from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout, StagedFile, remove
-from pydanube.pipeline.targets.upsert import newest_rows
+from pydanube.pipeline.targets.target import CHANGE, with_change
+from pydanube.pipeline.targets.upsert import newest_rows, split_deleted
 
 BATCH_BYTES_MAX = 512 * MIB  # of an upsert, in files: the driver holds it
 _IN_MAX = 200  # values that readers look for in statistics one by one
@@ -68,17 +69,19 @@ def upserted(
         )
     staged = pa.concat_tables([_read(table, file) for file in files])
     layout = Layout.of(table, staged.schema, label)
-    rows = newest_rows(staged.cast(layout.arrow), keys, sequence_by, label)
+    placed = CHANGE in staged.column_names
+    staged = staged.cast(with_change(layout.arrow) if placed else layout.arrow)
+    rows, deleted = split_deleted(newest_rows(staged, keys, sequence_by, label))
     columns = [*keys, *([sequence_by] if sequence_by else [])]
     change = Change(list(files))
     try:
-        kept = np.ones(len(rows), bool)
+        kept = ~deleted.to_numpy()
         for task in table.scan(row_filter=_around(rows, keys), selected_fields=tuple(columns)).plan_files():
             gone, lost = matched(scanned(table, task, columns), rows, keys, sequence_by)
             kept[lost] = False
             if len(gone):
                 _rewrite(table, task, gone, label, change)
-        if not kept.all() or len(rows) < len(staged):
+        if placed or not kept.all() or len(rows) < len(staged):
             change.unused = [file.path for file in files]
             change.adds = [each for each in change.adds if each.path not in change.unused]
             _write(layout, rows.filter(pa.array(kept)), change)

@@ -41,6 +41,10 @@ class ParquetTarget:
     def identity(self) -> str:
         return identity_of(self.uri)
 
+    @property
+    def takes_changes(self) -> bool:
+        return False
+
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         check_partition_columns(schema, self.partition_by)
         folder = folder_at(self.uri)

@@ -31,7 +31,7 @@ from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
 from pydanube.base.limits import TASK_ROWS_BYTES
 from pydanube.pipeline.targets.plan import Plan, target_of
 from pydanube.pipeline.targets.record import Mark, dead_letters
-from pydanube.pipeline.targets.target import Stager, Target
+from pydanube.pipeline.targets.target import CHANGE, Stager, Target, with_change
 from pydanube.spark.committing import BATCH, QUERY, run_of, source_end
 from pydanube.spark.helpful import helpful
 
@@ -71,6 +71,7 @@ class _Sink:
         schema: pa.Schema,
         *,
         dead: bool,
+        change: bool,
         replace: bool,
         checkpoint: str | None,
         identity: tuple[str, str, int] | None = None,
@@ -78,7 +79,8 @@ class _Sink:
         self._plan = plan
         self._targets = [target_of(spec) for spec in plan.targets]
         self._letters = target_of(plan.dead_letters) if plan.dead_letters is not None and dead else None
-        self._schema = schema  # of good rows
+        self._schema = schema  # of good rows, as tables have them
+        self._rows_schema = with_change(schema) if change else schema  # and as they come
         self._letter_schema = letter_schema()
         self._replace = replace
         self._checkpoint = checkpoint
@@ -130,7 +132,7 @@ class _Sink:
             if room < 0:
                 return self._staged(mark, str(partition), chain(few, divided))
         good, bad = [each for each, _ in few if len(each)], [each for _, each in few if each is not None]
-        return Staged(mark, None, rows=packed(good, self._schema), letters=packed(bad, self._letter_schema))
+        return Staged(mark, None, rows=packed(good, self._rows_schema), letters=packed(bad, self._letter_schema))
 
     def _staged(
         self, mark: Mark, task: str, rows: Iterable[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]
@@ -144,12 +146,12 @@ class _Sink:
                 letters = self._letters.open(dead_letters(mark), self._letter_schema, name)
                 stagers.append(letters)
             for target in self._targets:
-                stagers.append(target.open(mark, self._schema, name))
+                schema = self._rows_schema if target.takes_changes else self._schema
+                stagers.append(target.open(mark, schema, name))
             mains = stagers[letters is not None :]
             for good, bad in rows:
                 if good is not None and len(good):
-                    for stager in mains:
-                        stager.add(good)
+                    self._add(mains, good)
                 if letters is not None and bad is not None:
                     letters.add(bad)
             dead = letters.finish() if letters is not None else None
@@ -158,6 +160,11 @@ class _Sink:
             for stager in stagers:
                 stager.drop()
             raise
+
+    def _add(self, stagers: Sequence[Stager], rows: pa.RecordBatch) -> None:
+        plain = rows.drop_columns([CHANGE]) if CHANGE in rows.schema.names else rows
+        for target, stager in zip(self._targets, stagers, strict=True):
+            stager.add(rows if target.takes_changes else plain)
 
     def _all_staged(self, messages: Sequence[Staged]) -> list[Staged]:
         """With the rows of tasks that had few: one file for neighbours, not one for each. The order stays."""
@@ -184,8 +191,8 @@ class _Sink:
             if wrong.null_count < len(wrong):
                 bad = _letters_of(wrong.drop_null(), self._plan.pipeline, self._letter_schema)
                 rows = rows.filter(pc.is_null(wrong))
-        if not rows.schema.equals(self._schema):
-            rows = rows.cast(self._schema)
+        if not rows.schema.equals(self._rows_schema):
+            rows = rows.cast(self._rows_schema)
         return rows, bad
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -321,12 +328,13 @@ def _given(options: Mapping[str, str], schema: StructType) -> tuple[Plan, pa.Sch
         kind = schema.fields[-1].dataType
         if not isinstance(kind, StructType) or kind.names != letter_schema().names[:-1]:
             raise OptionInvalid(f"the column {DEAD} is a STRUCT of {DEAD_DDL}")
-    return plan, arrow_schema(StructType([field for field in schema.fields if field.name != DEAD]))
+    return plan, arrow_schema(StructType([field for field in schema.fields if field.name not in (CHANGE, DEAD)]))
 
 
 def _told(options: Mapping[str, str], schema: StructType, overwrite: bool) -> dict[str, Any]:
     return {
         "dead": DEAD in schema.names,
+        "change": CHANGE in schema.names,
         "replace": overwrite,
         "checkpoint": options.get("checkpointLocation"),
         "identity": _identity(options),

@@ -11,6 +11,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+CHANGE = "_change"  # a column that is not written: STRUCT<deleted BOOLEAN, timestamp TIMESTAMP, offset BIGINT>
+CHANGE_FIELDS = ("deleted", "timestamp", "offset")
+
+
+def with_change(schema: pa.Schema) -> pa.Schema:
+    """Of rows that say where they were in the topic, and whether they delete."""
+    import pyarrow as pa
+
+    kinds = (pa.bool_(), pa.timestamp("us", "UTC"), pa.int64())
+    kind = pa.struct(list(zip(CHANGE_FIELDS, kinds, strict=True)))
+    return pa.schema([*(field for field in schema if field.name != CHANGE), pa.field(CHANGE, kind)])
+
+
 class Stager(Protocol):
     """One task's part of a batch. Nothing of it is seen until it is committed."""
 
@@ -39,6 +52,11 @@ class Target(Protocol):
     @property
     def identity(self) -> str:
         """Where it is, however that is written: two that have the same one would hide each other's batches."""
+        ...
+
+    @property
+    def takes_changes(self) -> bool:
+        """Whether rows replace and delete others: then what it stages has the column `_change`, if rows have it."""
         ...
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:

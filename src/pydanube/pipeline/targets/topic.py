@@ -51,6 +51,10 @@ class TopicTarget:
             with suppress(TopicExists):  # somebody else was faster
                 link.wait(link.client.admin.create_topic(whole_name(self.topic), partitions=self.partitions or 0))
 
+    @property
+    def takes_changes(self) -> bool:
+        return False
+
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         """Also asks the broker: a topic that keeps nothing is refused now."""
         import pyarrow as pa

@@ -10,7 +10,9 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
 from pydanube.base.errors import RowInvalid, SchemaMismatch
+from pydanube.pipeline.targets.target import CHANGE, CHANGE_FIELDS
 
+_DELETED = "_danube_deleted"
 _KEY_CHARACTERS_SHOWN = 100
 
 
@@ -25,7 +27,8 @@ def check_upsert(schema: pa.Schema, keys: Sequence[str], sequence_by: str | None
 
 
 def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, label: str) -> pa.Table:
-    """One row for each key: of several the one with the greatest `sequence_by`, of equal ones the last.
+    """One row for each key: of several the one with the greatest `sequence_by`, of equal ones the last. Without one
+    it is the last in the topic, if rows say where they were.
 
     Raises `RowInvalid` for a key that is null, and for a second row if nothing says which is newer.
     """
@@ -33,13 +36,16 @@ def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, la
         if rows.column(name).null_count:
             raise RowInvalid(
                 f"{label}: a row has no {name}, which is a key of the upsert; a message without a payload "
-                "has none: `tombstones: skip` of the source leaves these out"
+                "has none: `delete_when: tombstone` deletes by it, and `tombstones: skip` of the source leaves it out"
             )
+    placed = CHANGE in rows.column_names
     if sequence_by is not None:
         rows = rows.take(_oldest_first(rows.column(sequence_by)))
+    elif placed:
+        rows = rows.take(_topic_order(rows.column(CHANGE)))
     numbered = rows.select(list(keys)).append_column("_number", pa.array(np.arange(len(rows))))
     last = numbered.group_by(list(keys), use_threads=False).aggregate([("_number", "max"), ("_number", "count")])
-    if sequence_by is None and len(last) < len(rows):
+    if sequence_by is None and not placed and len(last) < len(rows):
         twice = last.filter(pc.greater(last.column("_number_count"), 1)).select(list(keys))
         [first] = twice.slice(0, 1).to_pylist()
         shown = ", ".join(f"{name}={value!r}" for name, value in first.items())[:_KEY_CHARACTERS_SHOWN]
@@ -56,22 +62,38 @@ def _oldest_first(times: pa.ChunkedArray) -> pa.Array:
     return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
 
 
+def _topic_order(changes: pa.ChunkedArray) -> pa.Array:
+    """By append time, then by offset: those of one key are in one partition, and of one order in both."""
+    columns = {name: pc.struct_field(changes, name) for name in CHANGE_FIELDS[1:]}
+    return pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+
+
+def split_deleted(rows: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
+    """The rows as a table has them, and of each whether it deletes."""
+    if CHANGE not in rows.column_names:
+        return rows, pa.chunked_array([np.zeros(len(rows), bool)])
+    deleted = pc.fill_null(pc.struct_field(rows.column(CHANGE), CHANGE_FIELDS[0]), False)
+    return rows.drop_columns([CHANGE]), deleted
+
+
 def merge(
     table: DeltaTable, rows: pa.Table, keys: Sequence[str], sequence_by: str | None, properties: CommitProperties
 ) -> None:
     """In one commit. A row of the table that is newer by `sequence_by` stays."""
+    rows, deleted = split_deleted(rows)
     same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in keys)
     values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
     newer = None
     if sequence_by is not None:
         column = _quoted(sequence_by)
         newer = f"t.{column} IS NULL OR s.{column} >= t.{column}"
-    (
-        table.merge(rows, same, "s", "t", commit_properties=properties)
-        .when_matched_update(values, newer)
-        .when_not_matched_insert(values)
-        .execute()
-    )
+    merging = table.merge(rows.append_column(_DELETED, deleted), same, "s", "t", commit_properties=properties)
+    if pc.any(deleted).as_py():
+        merging = merging.when_matched_delete(f"s.{_DELETED}")
+    stays = f"NOT s.{_DELETED}"
+    merging.when_matched_update(values, stays if newer is None else f"{stays} AND ({newer})").when_not_matched_insert(
+        values, stays
+    ).execute()
 
 
 def _quoted(name: str) -> str:
