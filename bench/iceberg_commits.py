@@ -1,6 +1,7 @@
-"""What a commit to an Iceberg table costs, early and late: `python bench/iceberg_commits.py [COMMITS]`.
+"""What a commit to an Iceberg table costs, early and late: `python bench/iceberg_commits.py [COMMITS] [--maintain]`.
 
-CPU of the driver's part only; the catalog is SQLite and the warehouse a folder.
+CPU of the driver's part only; the catalog is SQLite and the warehouse a folder. With `--maintain` they also merge small
+files, as `danube pipeline lakehouse` does.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ def committed(target: IcebergTarget, number: int) -> float:
 
 
 def main() -> None:
-    commits = int(sys.argv[1]) if len(sys.argv) > 1 else COMMITS
+    given = [each for each in sys.argv[1:] if each != "--maintain"]
+    maintain = {"maintain": {"compact": True}} if len(given) < len(sys.argv) - 1 else {}
+    commits = int(given[0]) if given else COMMITS
     with tempfile.TemporaryDirectory() as root:
         place = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/warehouse"}
-        target = IcebergTarget.of({"kind": "iceberg", "table": "bench.orders", **place})
+        target = IcebergTarget.of({"kind": "iceberg", "table": "bench.orders", **place, **maintain})
         target.prepare(ROWS.schema)
         size = max(1, commits // GROUPS)
         means = []

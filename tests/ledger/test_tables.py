@@ -66,7 +66,7 @@ def test_what_is_missing_is_added_what_is_not_listed_goes_and_nothing_else_chang
     old, kept, new = row_of([100, 100, 100])
     changes = table_changes(listing(kept, new), listed(old, kept), 19)
     assert paths(changes.adds) == [(table_file(STREAM, new).path, True)]
-    assert paths(changes.removes) == [(table_file(STREAM, old).path, True)]
+    assert paths(changes.removes) == [(table_file(STREAM, old).path, False)]
     assert not table_changes(listing(kept, new), listed(kept, new), 29)
 
 
@@ -78,6 +78,14 @@ def test_only_rows_that_are_in_the_same_commit_taken_and_given_are_no_change_of_
     assert [changed for _, changed in changes.removes] == [False, False]
     never_listed = table_changes(listing(merged), listed(parts[0]), 9)
     assert [changed for _, changed in (*never_listed.adds, *never_listed.removes)] == [True, True]
+
+
+def test_only_rows_at_the_beginning_end_without_a_change_of_data() -> None:
+    first, middle, last = row_of([100, 100, 100])
+    gone = table_changes(listing(), listed(first, middle, last), 29)
+    assert [changed for _, changed in gone.removes] == [False, False, False]
+    odd = table_changes(listing(first, last), listed(first, middle, last), 29)
+    assert [changed for _, changed in odd.removes] == [True]
 
 
 def test_a_file_of_others_without_statistics_goes_as_well() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("deltalake")
@@ -18,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.tables_world import FIRST, SCHEMA, batch, by_id, rows, stage, write
 from pydanube.base.errors import RowInvalid, SchemaMismatch, SinkConflict, TableUnsupported, TargetFailed, TargetRefused
 from pydanube.pipeline.targets.delta import DeltaTarget, number_of
+from pydanube.pipeline.targets.maintenance import BATCHES, Maintenance
 from pydanube.pipeline.targets.record import Verdict
 
 
@@ -274,7 +276,6 @@ def test_columns_that_are_never_null(tmp_path: Path) -> None:
 
 
 PROPERTIES = [
-    ({"delta.enableChangeDataFeed": "true"}, "change data feed"),
     ({"delta.setTransactionRetentionDuration": "interval 7 days"}, "setTransactionRetentionDuration"),
 ]
 
@@ -331,7 +332,6 @@ HAND_MADE: list[tuple[dict[str, Any], dict[str, str], dict[str, Any], str]] = [
         {},
         "column mapping",
     ),
-    (featured("deletionVectors", reader=("deletionVectors",)), {}, {}, "deletion vectors"),
     (featured("inCommitTimestamp"), {}, {}, "inCommitTimestamp"),
     (featured("rowTracking", "domainMetadata"), {}, {}, "domainMetadata"),
 ]
@@ -367,6 +367,35 @@ def test_features_that_are_not_in_use_do_no_harm(tmp_path: Path, protocol: dict[
         DeltaTarget(target.uri, keys=("id",)).prepare(SCHEMA)
     with pytest.raises(TableUnsupported, match="append-only"):
         write(target, batch(1), rows([2]), replace=True)
+
+
+VECTORS = featured("deletionVectors", "variantType", reader=("deletionVectors", "variantType"))
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "configuration", "named"),
+    [
+        (VECTORS, {"delta.enableDeletionVectors": "true"}, "deletion vectors"),
+        ({"minReaderVersion": 1, "minWriterVersion": 4}, FEED, "change data feed"),
+        (featured("changeDataFeed"), FEED, "change data feed"),
+    ],
+)
+def test_what_only_changes_of_rows_must_heed_does_not_keep_anybody_from_adding(
+    tmp_path: Path, protocol: dict[str, Any], configuration: dict[str, str], named: str
+) -> None:
+    uri = hand_made(tmp_path / "t", protocol, configuration, {})
+    target = DeltaTarget(uri, maintenance=Maintenance(compact=True))
+    target.prepare(SCHEMA)
+    assert write(target, batch(BATCHES - 1), *(rows([number]) for number in range(10))) is Verdict.NEW
+    assert write(target, batch(BATCHES - 1), rows([1])) is Verdict.DONE
+    table = DeltaTable(uri)
+    assert sum(pq.read_metadata(each).num_rows for each in table.file_uris()) == 10
+    assert len(table.file_uris()) == (10 if protocol is VECTORS else 1)  # rows that vectors hide would come back
+    with pytest.raises(TableUnsupported, match=named):
+        DeltaTarget(uri, keys=("id",)).prepare(SCHEMA)
+    with pytest.raises(TableUnsupported, match=named):
+        write(target, batch(BATCHES), rows([2]), replace=True)
 
 
 def test_other_partition_columns_are_refused(target: DeltaTarget) -> None:

@@ -56,6 +56,11 @@ class TableListing:
     folded: tuple[Folded, ...] = ()
 
     @property
+    def first(self) -> int:
+        """The first offset there is, in a file or folded; behind all if there is none."""
+        return min([_LAST, *(file.first for file in self.files), *(each.first for each in self.folded)])
+
+    @property
     def last(self) -> int:
         """The last offset there is, in a file or folded."""
         return max([NO_OFFSET, *(file.last for file in self.files), *(each.last for each in self.folded)])
@@ -73,7 +78,7 @@ class Listed(NamedTuple):
 
 class Change(NamedTuple):
     file: TableFile | Listed
-    changes_data: bool  # False if the same rows were there before, in other files
+    changes_data: bool  # False if the same rows were there before, in other files, or if they have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +129,14 @@ def table_changes(listing: TableListing, table: Sequence[Listed], followed: int)
     same = _same_rows(adds, removes)
     return Changes(
         tuple(Change(file, file.path not in same) for file in adds),
-        tuple(Change(file, file.path not in same) for file in removes),
+        tuple(Change(file, not (file.path in same or _ended(file, listing))) for file in removes),
     )
+
+
+def _ended(file: Listed, listing: TableListing) -> bool:
+    """Rows that retention or a truncation took away at the beginning. That is no change to those who have read them: a
+    stream over the table would end at it."""
+    return _OWN.fullmatch(file.path) is not None and file.last < listing.first
 
 
 def _holding(folded: Sequence[Folded], first: int, last: int) -> Folded | None:

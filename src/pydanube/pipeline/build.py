@@ -17,6 +17,7 @@ from uuid import uuid4
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.late import LATE, REASON, WATERMARK, late, reason, without_late
+from pydanube.pipeline.lookups import file_lists, keep_listed
 from pydanube.pipeline.progress import DEAD as OBSERVED_DEAD
 from pydanube.pipeline.progress import LATE as OBSERVED_LATE
 from pydanube.pipeline.progress import OBSERVED
@@ -25,7 +26,7 @@ from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, SKIP, FileSo
 from pydanube.pipeline.targets.target import CHANGE
 from pydanube.pipeline.transforms import apply, told
 from pydanube.spark.committing import local_checkpoint
-from pydanube.spark.launch import activate
+from pydanube.spark.launch import activate, cores_of, fit_shuffles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,6 +58,7 @@ def query(
     from pyspark.sql import functions as f
 
     activate(spark)
+    fit_shuffles(spark, flow.spark)
     place = checkpoint or flow.checkpoint
     frame = transformed(source(spark, flow, url, start, checkpoint=place), flow)
     check_columns(frame, flow)
@@ -68,12 +70,19 @@ def query(
         writer = writer.trigger(availableNow=True)
     elif flow.trigger is not None:
         writer = writer.trigger(processingTime=str(flow.trigger))
+    lookups = file_lists(frame)
     if flow.console is not None:
-        return writer.format("console").options(numRows=flow.console.rows, truncate=False).start()
-    plan = json.dumps(flow.plan(url, replaces))
-    if flow.output_mode == "update":
-        return writer.foreachBatch(Batches(plan, place)).start()
-    return writer.format(SINK_FORMAT).option("plan", plan).start()
+        writer = writer.format("console").options(numRows=flow.console.rows, truncate=False)
+    else:
+        plan = json.dumps(flow.plan(url, replaces))
+        if flow.output_mode == "update":
+            writer = writer.foreachBatch(Batches(plan, place))
+        else:
+            writer = writer.format(SINK_FORMAT).option("plan", plan)
+    started = writer.start()
+    if lookups:
+        keep_listed(lookups, started)
+    return started
 
 
 class Batches:
@@ -131,6 +140,8 @@ def source(
             options = topic_options(flow, url, start, streaming=streaming)
             if checkpoint is not None and flow.late_rule is not None and local_checkpoint(checkpoint) is not None:
                 options["watermarkOf"] = checkpoint
+            if (cores := cores_of(spark)) is not None:
+                options["cores"] = str(cores)
             return _of_topic(spark.readStream if streaming else spark.read, flow, found, options)
         reader: Any = spark.readStream if streaming else spark.read
         if isinstance(found, RateSource):

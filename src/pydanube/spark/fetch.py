@@ -31,6 +31,7 @@ READ_BYTES = 2 * 1024 * 1024  # asked for at a time; measured: less costs the br
 AHEAD_MAX = 8  # ranges whose first answer is asked for before it is their turn
 SMALL_BYTES = 64 * 1024  # batches below it are put together, for each costs Spark as much as a large one
 JOINED_ROWS, JOINED_BYTES = 8_192, 4 * 1024 * 1024
+HANDED_BYTES = 8 * 1024 * 1024  # unpacked, of one batch that Spark gets: its JVM holds it beside the rows made of it
 
 
 class Answer(NamedTuple):
@@ -54,7 +55,7 @@ def read_job(options: Options, names: Sequence[str], job: Job) -> Iterator[pa.Re
     store = None if job.place is None else store_at(link, job.place)
     columns = Columns(names if decoding is None else decoding.needed, job.watermark)
     found = joined(Reading(link, options.fail_on_data_loss, columns, store).all_of(job.ranges))
-    return found if decoding is None else map(decoding.batch, found)
+    return handed(found if decoding is None else map(decoding.batch, found))
 
 
 class Reading:
@@ -166,10 +167,11 @@ class Reading:
 
 
 def joined(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """The same rows; small batches put together."""
+    """The same rows; small batches put together. They count unpacked: a kilobyte may have held megabytes."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
-    for bytes, batch in batches:
+    for packed, batch in batches:
+        bytes = max(packed, batch.nbytes)
         if bytes >= SMALL_BYTES and not small:
             yield batch
             continue
@@ -180,6 +182,17 @@ def joined(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordB
             small, rows, size = [], 0, 0
     if small:
         yield _one(small)
+
+
+def handed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, in slices of no more bytes than Spark should hold at a time; a larger row goes alone."""
+    for each in batches:
+        if each.nbytes <= HANDED_BYTES:
+            yield each
+            continue
+        rows = max(1, each.num_rows * HANDED_BYTES // each.nbytes)
+        for start in range(0, each.num_rows, rows):
+            yield each.slice(start, rows)
 
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

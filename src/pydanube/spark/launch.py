@@ -25,11 +25,14 @@ JAVA_MIN = 17
 JAVA_PLACES = {"/usr/lib/jvm": "*", "/Library/Java/JavaVirtualMachines": "*/Contents/Home"}  # of systems
 JAVA_SECONDS = 20.0  # for `java -version` on a machine that is busy
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+WRITE_BATCH_BYTES = 16 * 1024 * 1024  # on the way to a writer: without it ten thousand rows, however large
+SHUFFLES, SHUFFLES_OF_SPARK = "spark.sql.shuffle.partitions", "200"
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.python.filterPushdown.enabled": "false",  # gives wrong results
     "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(WRITE_BATCH_BYTES),
 }
 LOCAL_SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",  # takes 35 ms off each batch
@@ -74,7 +77,7 @@ def session(
         os.environ["PYSPARK_PYTHON"] = python
         os.environ["PYSPARK_DRIVER_PYTHON"] = python if local else sys.executable
     builder = SparkSession.builder.appName(name).master(master)
-    cores = {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)} if local else {}
+    cores = {SHUFFLES: str(os.cpu_count() or 1)} if local else {}
     for key, value in {**SETTINGS, **(LOCAL_SETTINGS if local else {}), **cores, **(config or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -95,6 +98,22 @@ def activate(spark: SparkSession) -> None:
     """
     if type(spark).__module__ == "pyspark.sql.session":  # not of Spark Connect, whose server sees to it
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
+def cores_of(spark: SparkSession) -> int | None:
+    """Of all executors there are now; not known of a Connect server's."""
+    if type(spark).__module__ != "pyspark.sql.session":
+        return None
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def fit_shuffles(spark: SparkSession, given: Mapping[str, str]) -> None:
+    """As many partitions as the cluster has cores, twice, instead of Spark's 200: each is a task of every batch, and a
+    query with state keeps the number that it began with. What somebody has set stays.
+    """
+    cores = cores_of(spark)
+    if cores is not None and SHUFFLES not in given and spark.conf.get(SHUFFLES) == SHUFFLES_OF_SPARK:
+        spark.conf.set(SHUFFLES, str(min(2 * cores, int(SHUFFLES_OF_SPARK))))
 
 
 def find_java() -> Path:

@@ -40,6 +40,7 @@ NAMES = (
     "subscription.idleSeconds",
     "failOnDataLoss",
     "minPartitions",
+    "cores",
     "includeAttributes",
     "includeMeta",
     "watermarkOf",
@@ -97,6 +98,7 @@ class Options:
     subscription: str | None
     fail_on_data_loss: bool
     tasks_min: int | None
+    cores: int | None  # of all executors; else those of the driver's machine
     attributes: bool
     meta: bool
     objects_url: str | None = None  # where executors find segments, if not where the broker says; `off` for nowhere
@@ -125,6 +127,7 @@ class Options:
             subscription=_subscription(values),
             fail_on_data_loss=_flag(values, "failOnDataLoss", True),
             tasks_min=_number(values, "minPartitions", TASKS_MAX),
+            cores=_number(values, "cores", TASKS_MAX),
             attributes=_flag(values, "includeAttributes", False),
             meta=_flag(values, "includeMeta", False),
             objects_url=_objects_url(values),

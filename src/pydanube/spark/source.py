@@ -89,7 +89,8 @@ def _partitions(
     link: Link, ranges: Sequence[Range], states: States, options: Options, watermark: int | None = None
 ) -> list[InputPartition]:
     sealed, place = link.wait(look_for_segments(link.client, options, ranges, states))
-    tasks = with_stored(split(ranges, states, options.tasks_min, os.cpu_count() or 1), sealed)
+    cores = options.cores or os.cpu_count() or 1
+    tasks = with_stored(split(ranges, states, options.tasks_min, cores), sealed)
     return [InputPartition(Job(task, place, watermark)) for task in tasks]
 
 

@@ -20,6 +20,8 @@ _HARMLESS = frozenset(  # what files need not know of, or what is looked at belo
         "invariants",
         "checkConstraints",
         "changeDataFeed",
+        "deletionVectors",
+        "variantType",
         "generatedColumns",
         "columnMapping",
         "identityColumns",
@@ -36,8 +38,8 @@ def check_features(table: DeltaTable, *, changes_rows: bool) -> None:
     """Raises `TableUnsupported` that names the feature. `changes_rows`: upserts and complete mode."""
     protocol, metadata = table.protocol(), table.metadata()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-    if "deletionVectors" in features:
-        raise TableUnsupported("the table has deletion vectors")
+    if changes_rows and "deletionVectors" in features:
+        raise TableUnsupported("the table has deletion vectors, which hide rows: it can only be added to")
     if unknown := sorted(features - _HARMLESS):
         raise TableUnsupported(f"the table has the feature {unknown[0]}")
     if protocol.min_writer_version > _LEGACY_VERSION_MAX and not protocol.writer_features:
@@ -48,10 +50,10 @@ def check_features(table: DeltaTable, *, changes_rows: bool) -> None:
         raise TableUnsupported(f"the table has the check constraint {name}")
     if settings.get("delta.columnmapping.mode", "none") != "none":
         raise TableUnsupported("the table has column mapping")
-    if settings.get("delta.enablechangedatafeed") == "true":
-        raise TableUnsupported("the table has a change data feed")
-    if settings.get("delta.enabledeletionvectors") == "true":
-        raise TableUnsupported("the table has deletion vectors")
+    if changes_rows and settings.get("delta.enablechangedatafeed") == "true":
+        raise TableUnsupported(
+            "the table has a change data feed, which wants each change of a row: it can only be added to"
+        )
     if "delta.settransactionretentionduration" in settings:
         raise TableUnsupported(
             "the table has delta.setTransactionRetentionDuration: it would forget which batches it has"

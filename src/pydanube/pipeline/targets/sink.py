@@ -130,12 +130,12 @@ class _Sink:
             few.append(each)
             room -= each[0].nbytes + (0 if each[1] is None else each[1].nbytes)
             if room < 0:
-                return self._staged(mark, str(partition), chain(few, divided))
+                return self._staged(mark, partition, chain(few, divided))
         good, bad = [each for each, _ in few if len(each)], [each for _, each in few if each is not None]
         return Staged(mark, None, rows=packed(good, self._rows_schema), letters=packed(bad, self._letter_schema))
 
     def _staged(
-        self, mark: Mark, task: str, rows: Iterable[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]
+        self, mark: Mark, task: int, rows: Iterable[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]
     ) -> Staged:
         """Good rows with all targets, and the others with that of dead letters."""
         name = f"{mark.batch}-{task}-{uuid4().hex}"
@@ -177,7 +177,7 @@ class _Sink:
             rows = [(each, None) for task in tasks for each in unpacked(task.rows)]
             letters = [(None, each) for task in tasks for each in unpacked(task.letters)]
             if rows or letters:
-                found.append(self._staged(tasks[0].mark, f"few{len(found)}", chain(rows, letters)))
+                found.append(self._staged(tasks[0].mark, len(found), chain(rows, letters)))
         return found
 
     def _divided(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:

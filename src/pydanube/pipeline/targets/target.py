@@ -75,7 +75,8 @@ class Target(Protocol):
         ...
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> Stager:
-        """In a task. `task` is unique to the attempt, and fit for the name of a file."""
+        """In a task, or on the driver for tasks with few rows. `task` is unique to the attempt, and fit for the name of
+        a file: the batch, a number and something that nobody had before, with dashes between."""
         ...
 
     def commit(
