@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -25,6 +26,30 @@ def test_each_message_is_in_one_batch(client: Client, readers: Readers, topic: s
     assert query.trigger() == []
     fill(client, topic, numbers(10, 29))
     assert values_of(query.trigger()) == numbers(10, 29)
+
+
+def test_a_trigger_without_news_waits_for_some_at_the_broker(
+    client: Client, readers: Readers, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, numbers(0, 9), partitions=2)
+    query = Query(readers.stream())
+    monkeypatch.setattr("pydanube.spark.source.IDLE_SECONDS", 4.9)
+    began = monotonic()
+    assert values_of(query.trigger()) == numbers(0, 9)
+    assert monotonic() - began < 4.9, "what is there is not waited for"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(query.trigger)
+        fill(client, topic, [b"news"])
+        assert values_of(waiting.result()) == [b"news"]
+    monkeypatch.setattr("pydanube.spark.source.IDLE_SECONDS", 0.2)
+    began = monotonic()
+    assert query.trigger() == []
+    assert monotonic() - began >= 0.2
+    query.reader.prepareForTriggerAvailableNow()
+    monkeypatch.setattr("pydanube.spark.source.IDLE_SECONDS", 4.9)
+    began = monotonic()
+    assert query.trigger() == []
+    assert monotonic() - began < 4.9, "what ends when all is read waits for nothing"
 
 
 def test_it_starts_at_the_latest_unless_told_otherwise(client: Client, readers: Readers, topic: str) -> None:

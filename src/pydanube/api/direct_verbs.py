@@ -1,13 +1,16 @@
-"""What a job asks that reads segments from object storage by itself: which there are, and where.
+"""What a job asks that reads by itself: which segments there are in object storage, where, and when there is more.
 
 Only of the native protocol. No answer has a credential: whoever reads there has their own.
 """
 
 from __future__ import annotations
 
-from pydanube.api.fields import number, text
+import asyncio
+
+from pydanube.api.fields import field, number, text
 from pydanube.api.verbs import Caller, Verb, limit_of, page
 from pydanube.base.errors import RequestInvalid
+from pydanube.base.limits import NEWS_PLACES_MAX, NEWS_SECONDS_MAX
 from pydanube.ledger.segments import Segment
 from pydanube.wire.objects import Object
 
@@ -28,6 +31,28 @@ async def sealed(caller: Caller, fields: Object) -> Object:
     return page("segments", [_facts(key, segment) for key, segment in found[:limit]], len(found) > limit)
 
 
+async def news(caller: Caller, fields: Object) -> Object:
+    """Answered when one of the partitions has a message at the offset named for it, or when the time is over."""
+    offsets = field(fields, "offsets", dict)
+    seconds = max(0.0, min(number(fields, "milliseconds") / 1_000, NEWS_SECONDS_MAX))
+    if len(offsets) > NEWS_PLACES_MAX or not all(type(each) is int and each >= 0 for each in offsets.values()):
+        raise RequestInvalid(f"offsets are those of at most {NEWS_PLACES_MAX} partitions, by their names")
+    waits = [
+        asyncio.ensure_future(caller.service.wait_beyond(caller.principal, place, offset, seconds))
+        for place, offset in offsets.items()
+    ]
+    if waits:
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        for each in done:
+            each.result()  # a topic that is gone, for one
+    return {}
+
+
 def _facts(key: str, segment: Segment) -> Object:
     return {
         "key": key,
@@ -41,4 +66,4 @@ def _facts(key: str, segment: Segment) -> Object:
     }
 
 
-VERBS: dict[str, Verb] = {"storage.place": place, "storage.sealed": sealed}
+VERBS: dict[str, Verb] = {"storage.place": place, "storage.sealed": sealed, "news": news}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pydanube.base.errors import ColumnInvalid, DanubeError, TopicNotFound
+from pydanube.base.limits import NEWS_PLACES_MAX
 from pydanube.spark.columns import WATERMARK, check_schema, ddl
 from pydanube.spark.decode import decoded_columns
 from pydanube.spark.fetch import read_job
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 DELETIONS_MAX = 10  # of topics, while one trigger is planned
+IDLE_SECONDS = 0.5  # that a trigger without news waits for some; a stop waits for it, and so do other sources
 
 
 class DanubeSource(DataSource):
@@ -137,6 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._warned = False
         self._seen: Offsets | None = None  # the newest there was when it was last looked
+        self._states: States = {}  # and all else that is known of the topics
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_names": self._names}
@@ -174,10 +178,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _advance(self, start: Offsets, limit: ReadLimit) -> Offsets:
         for _ in range(DELETIONS_MAX):
             try:
+                end = await self._next(start, limit)
+                if self._target is not None or not await self._waited(start, end):
+                    return end
                 return await self._next(start, limit)
             except TopicNotFound as error:  # there when it was looked, and then it was not
                 self._lost(f"deleted while the next batch was planned: {error}")
         return await self._next(start, limit)
+
+    async def _waited(self, start: Offsets, end: Offsets) -> bool:
+        """If there is nothing new, for a moment or until there is. Spark would ask again at once, and cannot stop the
+        query while it is asking: so it is a short moment.
+        """
+        places = {
+            self._states[name].place(number): offset
+            for name, each in end.items()
+            for number, offset in enumerate(each.next)
+        }
+        idle = all(name in start and start[name].next == each.next for name, each in end.items())
+        if not idle or not 0 < len(places) <= NEWS_PLACES_MAX:
+            return False
+        with suppress(DanubeError):  # whoever looks next is told
+            fields = {"offsets": places, "milliseconds": int(1_000 * IDLE_SECONDS)}
+            await self._link.client.ask("news", fields)
+            return True
+        return False
 
     async def _next(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """A topic that is absent was there when the query began: whether that is an error, `check_known` says."""
@@ -185,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = await look(client, options, absent_ok=True)
         check_known(start, states, self._lost)
         await self._hold(start, states)
-        self._seen = latest(states)
+        self._seen, self._states = latest(states), states
         end = _not_before(start, self._seen if self._target is None else _at_most(self._target, self._seen))
         if not isinstance(limit, ReadAllAvailable):
             records = limit.max_rows if isinstance(limit, ReadMaxRows) else None
