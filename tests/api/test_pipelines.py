@@ -240,6 +240,23 @@ def test_after_a_restart_of_the_broker_the_next_report_enters_a_pipeline_again(t
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
+def test_what_a_pipeline_remembers_of_itself_outlives_the_broker_and_goes_when_it_is_forgotten(tmp_path: Path) -> None:
+    async def first(client: Client, http: Http, clock: VirtualClock) -> None:
+        assert (await client.ask("pipeline.record", {"pipeline": "orders"}))["record"] is None
+        kept = await client.ask("pipeline.record", {"pipeline": "orders", "record": '{"generation": 1}'})
+        assert kept == {"pipeline": "orders", "record": '{"generation": 1}'}
+
+    async def second(client: Client, http: Http, clock: VirtualClock) -> None:
+        assert (await client.ask("pipeline.record", {"pipeline": "orders"}))["record"] == '{"generation": 1}'
+        await client.admin.forget_pipeline("orders")
+        assert (await client.ask("pipeline.record", {"pipeline": "orders"}))["record"] is None
+        with pytest.raises(PipelineNotFound):
+            await client.admin.forget_pipeline("orders")
+
+    with_broker(tmp_path, first)
+    with_broker(tmp_path, second)
+
+
 def test_progress_is_exported_while_a_pipeline_runs(tmp_path: Path) -> None:
     async def story(client: Client, http: Http, clock: VirtualClock) -> None:
         await client.report_pipeline("orders", "r1", info=INFO, state="running", progress=PROGRESS)

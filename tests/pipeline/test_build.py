@@ -390,6 +390,9 @@ def test_the_same_in_python_with_a_function_of_the_program(
     running = pipeline.to_delta("out").start(spark, "one", checkpoint="points-1", **options)
     assert running.awaitTermination(120)
     assert table(tmp_path / "out") == [(1, 15.0), (2, 3.0)]
+    windows = pydanube.pipeline.topic(topic, schema=DDL).watermark("1 minute").deduplicate("id").to_delta("out")
+    with pytest.raises(FlowInvalid, match=r"transforms: the checkpoint .* was made with another one"):
+        windows.start(spark, "one", checkpoint="points-1", **options)
     console = pipeline.to_console(1)
     assert "Python: tripled" in console.explain(spark, url=url)
     running = console.start(spark, "two", checkpoint="points-2", **options)

@@ -159,3 +159,14 @@ def test_what_a_query_raises_with_a_code_of_ours_is_that_error() -> None:
     assert (type(cause.error), cause.line, cause.may_pass) == (RowInvalid, "expected amount > 1", False)
     other = cause_of(kind(text.format("no code: at all")))
     assert (type(other.error), other.line) == (PipelineFailed, "[USER_RAISED_EXCEPTION] no code: at all")
+
+
+@pytest.mark.parametrize("where", ["the error", "what the jvm said"])
+def test_an_out_of_memory_is_called_that_however_it_ends(where: str) -> None:
+    lost = "An error occurred while calling o57.awaitTermination"
+    text = "Caused by: java.lang.OutOfMemoryError: Java heap space\n\tat java.base/java.util.Arrays.copyOf"
+    error = type("Py4JNetworkError", (Exception,), {})(f"{lost}\n{text}" if where == "the error" else lost)
+    found = cause_of(error, [] if where == "the error" else text.splitlines())
+    assert isinstance(found.error, PipelineFailed)
+    assert found.line.startswith("Spark ran out of memory: Java heap space; raise spark.driver.memory")
+    assert found.may_pass

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pydanube.base.errors import FlowInvalid, PipelineRunning, TargetRefused
-from pydanube.pipeline.checkpoint import REPLACES_MAX, look, open_checkpoint, peek
+from pydanube.pipeline.checkpoint import REPLACES_MAX, Record, look, open_checkpoint, peek
 
 FIRST, SECOND = "8a06ee86-f454-4d0e-ae58-5de43bffaa7b", "1b06ee86-f454-4d0e-ae58-5de43bffaa7c"
 
@@ -202,6 +204,38 @@ def test_what_only_spark_can_write_is_handed_to_it_and_not_reset() -> None:
         assert checkpoint.location == "s3a://bucket/orders"
         assert checkpoint.begin("d", {}) == []
         checkpoint.tidy()
-        with pytest.raises(FlowInvalid, match="written by Spark only and cannot be reset from here"):
+        with pytest.raises(FlowInvalid, match="written by Spark only, and there is no broker to ask"):
             checkpoint.reset("earliest")
     assert look("s3a://bucket/orders", "orders") is None
+
+
+class Kept:
+    """As the broker keeps it."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+
+    def load(self) -> dict[str, Any] | None:
+        return None if self.text is None else dict(json.loads(self.text))
+
+    def save(self, record: Mapping[str, Any]) -> None:
+        self.text = json.dumps(record)
+
+
+def test_of_a_place_that_only_spark_can_write_the_broker_keeps_the_record() -> None:
+    place, kept = "s3a://bucket/points", Kept()
+    assert peek(place, "orders", kept) == (Record("orders"), False, None)
+    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+        assert checkpoint.begin("d1", {}, {"transforms": ["1 minute"]}) == []
+        assert checkpoint.location == place
+    assert peek(place, "orders", kept)[1]
+    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+        with pytest.raises(FlowInvalid, match="transforms: the checkpoint s3a://bucket/points was made with another"):
+            checkpoint.check({"transforms": ["5 minutes"]})
+        checkpoint.reset("earliest", [FIRST])
+        assert (checkpoint.location, checkpoint.record.replaces) == (f"{place}/1", (FIRST,))
+    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+        assert (checkpoint.location, checkpoint.record.start) == (f"{place}/1", "earliest")
+    kept.text = '{"name": "orders"}'
+    with pytest.raises(FlowInvalid, match="the broker's record of orders"):
+        open_checkpoint(place, "orders", keeper=kept)

@@ -80,6 +80,7 @@ def test_late_rows_become_dead_letters_with_their_payload_and_reason(
     progress = outcome.progress
     assert (progress.late_rows, progress.late_dropped, progress.dead_rows) == (3, 0, 3)
     assert said[-1] == "finished: 50 rows in 6 batches; 3 late rows are dead letters"
+    assert list((tmp_path / "points").rglob("*.changelog")), "state is in RocksDB, and written as what changed"
 
 
 def test_late_rows_without_dead_letters_are_counted_and_told(

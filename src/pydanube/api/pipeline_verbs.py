@@ -11,7 +11,7 @@ from typing import Any
 
 from pydanube.api.fields import field, number, text
 from pydanube.api.verbs import VERBS, Caller, Verb, limit_of, page, verb
-from pydanube.base.errors import RequestInvalid
+from pydanube.base.errors import PipelineLimitReached, PipelineNotFound, RequestInvalid
 from pydanube.base.limits import (
     PIPELINE_CAUSE_CHARACTERS_MAX,
     PIPELINE_INFO_BYTES_MAX,
@@ -19,6 +19,7 @@ from pydanube.base.limits import (
     PIPELINE_LINES_REPORTED_MAX,
     PIPELINE_NUMBERS_MAX,
     PIPELINE_RUN_CHARACTERS_MAX,
+    PIPELINES_MAX,
 )
 from pydanube.base.names import check_pipeline
 from pydanube.broker.pipelines import REPORTED, Line, Order, Pipeline, Pipelines, Report, State, What
@@ -26,6 +27,7 @@ from pydanube.wire.objects import Object, write_object
 
 __all__ = ["NATIVE_VERBS", "VERBS"]
 OFFSET_MAX = (1 << 63) - 1
+_RECORDS = "pipelines/"  # names of notes
 _RUN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _CONTROLS = dict.fromkeys([*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " ")
@@ -207,9 +209,29 @@ async def order(caller: Caller, fields: Object) -> Object:
 
 @verb("pipeline.forget")
 async def forget(caller: Caller, fields: Object) -> Object:
-    """One that does not run is not listed any more."""
-    _pipelines(caller).forget(_name(fields))
+    """One that does not run is not listed any more, and what it remembered here is gone."""
+    name, notes = _name(fields), caller.service.notes
+    kept = notes.get(_RECORDS + name) is not None
+    try:
+        _pipelines(caller).forget(name)
+    except PipelineNotFound:
+        if not kept:
+            raise
+    await notes.put(_RECORDS + name, None)
     return {}
 
 
-NATIVE_VERBS: dict[str, Verb] = {"pipeline.report": report, "pipeline.order": order}
+async def record(caller: Caller, fields: Object) -> Object:
+    """What a pipeline remembers of itself, where only Spark can write its checkpoint: a text of its own."""
+    name, notes = _name(fields), caller.service.notes
+    found = text(fields, "record", None)
+    if found is not None:
+        known = notes.all(_RECORDS)
+        if _RECORDS + name not in known and len(known) >= PIPELINES_MAX:
+            raise PipelineLimitReached(f"{len(known)} pipelines have a record here; forget one of them")
+        await notes.put(_RECORDS + name, found.encode())
+    kept = notes.get(_RECORDS + name)
+    return {"pipeline": name, "record": None if kept is None else kept.decode()}
+
+
+NATIVE_VERBS: dict[str, Verb] = {"pipeline.report": report, "pipeline.order": order, "pipeline.record": record}

@@ -88,13 +88,15 @@ def run_flow(
     began = time.monotonic()
     outcome = runner.run()
     found, seconds = outcome.progress, round(time.monotonic() - began, 3)
+    late = f", {found.late_rows:,} of them late" if found.late_rows else ""
     output.summary(
-        f"{flow.name} {outcome.how}: {found.rows:,} rows in {found.batches:,} batches, {seconds:,.1f} s",
+        f"{flow.name} {outcome.how}: {found.rows:,} rows in {found.batches:,} batches, {seconds:,.1f} s{late}",
         beside=flow.console is not None,
         pipeline=flow.name,
         outcome=outcome.how,
         rows=found.rows,
         batches=found.batches,
+        late_rows=found.late_rows,
         restarts=found.restarts,
         seconds=seconds,
     )
@@ -257,6 +259,7 @@ def reset(
     """
     flow = load(ctx, file, checkpoint)
     from pydanube.pipeline.checkpoint import open_checkpoint
+    from pydanube.pipeline.keeping import keeper_of
     from pydanube.pipeline.resetting import plan_reset, written_again
     from pydanube.pipeline.resetting import reset as begin_anew
     from pydanube.pipeline.runner import with_ca
@@ -281,7 +284,7 @@ def reset(
                     generation=opened.record.generation,
                 )
 
-    with open_checkpoint(flow.checkpoint, flow.name) as opened:
+    with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, broker.url, broker.ca_file)) as opened:
         run_coroutine(work())
 
 

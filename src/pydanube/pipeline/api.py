@@ -199,9 +199,9 @@ class Pipeline:
         self, spark: SparkSession, name: str, *, url: str | None = None, available_now: bool | None = None, **keys: Any
     ) -> StreamingQuery:
         """As a query of a session that is there, which is yours to watch and to stop."""
-        from pydanube.pipeline.build import query
+        from pydanube.pipeline.runner import start
 
-        return query(spark, self.flow(name, **keys), url=_url(url), available_now=available_now)
+        return start(spark, self.flow(name, **keys), url=_url(url), available_now=available_now)
 
     def explain(self, spark: SparkSession | None = None, name: str = "pipeline", *, url: str | None = None) -> str:
         """The pipeline in words, its columns and Spark's plan."""

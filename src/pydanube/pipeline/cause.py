@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,8 @@ _FINAL: tuple[type[BaseException], ...] = (  # of Python: to try again gives the
 _RAISED_IN_SQL = re.compile(
     r"\[USER_RAISED_EXCEPTION\] (?P<code>[a-z_]+): (?P<text>[^\n]*?)(?: SQLSTATE|$)", re.MULTILINE
 )
+_OUT_OF_MEMORY = re.compile(r"\bjava\.lang\.OutOfMemoryError(?:: (?P<what>[^\n]*))?")
+_MEMORY = "raise spark.driver.memory, on a cluster spark.executor.memory, in `spark`, or lower max_records"
 _CHECKPOINT = "the file was changed in a way that its checkpoint does not take; `danube pipeline reset` begins anew"
 _MOVED = "IllegalArgumentException: Wrong basePath "  # the files of its last batch are elsewhere
 _NOTES = {
@@ -68,9 +71,17 @@ class Cause:
         return f"{self.error}{notes}"
 
 
-def cause_of(error: BaseException) -> Cause:
-    """Of whatever a query, or the making of one, has raised."""
+def cause_of(error: BaseException, said: Iterable[str] = ()) -> Cause:
+    """Of whatever a query, or the making of one, has raised. `said` is what the JVM wrote before it went: one that has
+    no memory left ends in many ways, and most name something else.
+    """
     trace = trace_of(error)
+    short = _OUT_OF_MEMORY.search(trace) or _OUT_OF_MEMORY.search("\n".join(said))
+    if short is not None:
+        what = _one_line(short["what"] or "")
+        failed = PipelineFailed(_cut(f"Spark ran out of memory{f': {what}' if what else ''}"))
+        failed.add_note(_MEMORY)
+        return Cause(failed, may_pass=True, trace=trace)
     own = _own(error)
     if own is not None:
         return Cause(own, _passes(own), trace)

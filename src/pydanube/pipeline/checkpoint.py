@@ -1,7 +1,8 @@
 """The folder in which a pipeline remembers how far it has come: `pipeline.json`, and Spark's own checkpoint below it.
 
 A reset makes a new generation beside the old one, which stays until the new one has committed a batch. One process at a
-time uses a folder: it has the lock. A place that only Spark can write, as hdfs://, is handed to it as it is.
+time uses a folder: it has the lock. Of a place that only Spark can write, as hdfs://, the broker keeps the record, and
+sees to it that one process at a time uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
 from pydanube.pipeline.changes import REASONS
@@ -41,17 +42,32 @@ class Record:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what may not change, see `changes.py`
 
 
+class Keeper(Protocol):
+    """Where the record is of a place that only Spark can write."""
+
+    def load(self) -> dict[str, Any] | None: ...
+
+    def save(self, record: Mapping[str, Any]) -> None: ...
+
+
 class Checkpoint:
     """Made by `open_checkpoint`, which has its lock until `close`."""
 
     def __init__(
-        self, place: str, path: Path | None, record: Record, lock: int | None, before: str | None = None
+        self,
+        place: str,
+        path: Path | None,
+        record: Record,
+        lock: int | None,
+        before: str | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.place = place
         self.record = record
         self.before = before  # the run that had the lock before, and is gone
         self._path = path
         self._lock = lock
+        self._keeper = keeper
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +83,10 @@ class Checkpoint:
     @property
     def location(self) -> str:
         """What Spark is told."""
-        return self.place if self._path is None else str(self._path / str(self.record.generation))
+        if self._path is not None:
+            return str(self._path / str(self.record.generation))
+        generation = self.record.generation
+        return f"{self.place.rstrip('/')}/{generation}" if generation else self.place
 
     @property
     def query(self) -> str | None:
@@ -77,7 +96,7 @@ class Checkpoint:
     @property
     def begun(self) -> bool:
         """Whether there is anything to go on from."""
-        return self.query is not None
+        return self.query is not None or (self._path is None and bool(self.record.digest))
 
     def check(self, fixed: Mapping[str, Any]) -> None:
         """Raises `FlowInvalid` if something changed that must not while there is this to go on from."""
@@ -95,7 +114,10 @@ class Checkpoint:
         """
         before, fixed = self.record, dict(fixed or {})
         self.check(fixed)
-        if self._path is None or (before.digest == digest and before.fixed == fixed and (self._path / RECORD).exists()):
+        if self._path is None and self._keeper is None:
+            return []
+        written = self._path is None or (self._path / RECORD).exists()
+        if before.digest == digest and before.fixed == fixed and written:
             return []
         changed = [key for key in essentials if before.essentials.get(key) != essentials[key]] if self.begun else []
         self._write(replace(before, digest=digest, essentials=dict(essentials), fixed=fixed))
@@ -106,16 +128,13 @@ class Checkpoint:
 
         `lost` are queries of which no checkpoint is there any more.
         """
-        if self._path is None:
-            raise FlowInvalid(
-                f"checkpoint: {self.place} is written by Spark only and cannot be reset from here; a pipeline that is "
-                "to be reset keeps its checkpoint in a folder"
-            )
+        if self._path is None and self._keeper is None:
+            raise FlowInvalid(f"checkpoint: {self.place} is written by Spark only, and there is no broker to ask")
         before = self.record
         known = [*before.replaces, *([self.query] if self.query is not None else []), *lost]
         replaces = tuple(dict.fromkeys(known))[-REPLACES_MAX:]
         generation = before.generation + 1
-        while (self._path / str(generation)).exists():  # of a reset that was undone by hand
+        while self._path is not None and (self._path / str(generation)).exists():  # of a reset that was undone by hand
             generation += 1
         self._write(replace(before, generation=generation, start=start, replaces=replaces))
         return replaces
@@ -130,7 +149,11 @@ class Checkpoint:
 
     def _write(self, record: Record) -> None:
         """Under another name first, so that no half of it is ever seen."""
-        assert self._path is not None
+        if self._path is None:
+            assert self._keeper is not None
+            self._keeper.save(asdict(record))
+            self.record = record
+            return
         handle, temporary = tempfile.mkstemp(dir=self._path, prefix=f".{RECORD}-")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -148,11 +171,11 @@ class Checkpoint:
         self.record = record
 
 
-def open_checkpoint(place: str, name: str, run: str = "") -> Checkpoint:
+def open_checkpoint(place: str, name: str, run: str = "", keeper: Keeper | None = None) -> Checkpoint:
     """Raises `PipelineRunning` if a process has it, `FlowInvalid` if it is another pipeline's, and `TargetRefused`."""
     local = local_path(place)
     if local is None:
-        return Checkpoint(place, None, Record(name), None)
+        return Checkpoint(place, None, _kept(place, name, keeper), None, keeper=keeper)
     path = Path(local)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -177,13 +200,24 @@ def look(place: str, name: str) -> Record | None:
     return _read(Path(local), name)
 
 
-def peek(place: str, name: str) -> tuple[Record, bool, str | None]:
+def _kept(place: str, name: str, keeper: Keeper | None) -> Record:
+    found = None if keeper is None else keeper.load()
+    if found is None:
+        return Record(name)
+    try:
+        return _record(found)
+    except (ValueError, TypeError, KeyError):
+        raise FlowInvalid(f"checkpoint: the broker's record of {name}, at {place}, is from another version") from None
+
+
+def peek(place: str, name: str, keeper: Keeper | None = None) -> tuple[Record, bool, str | None]:
     """What a run would find, without anything being made: the record, whether there is something to go on from, and
     the run that had it last and is gone. Raises as `open_checkpoint` does.
     """
     local = local_path(place)
     if local is None:
-        return Record(name), False, None
+        record = _kept(place, name, keeper)
+        return record, bool(record.digest), None
     path = Path(local)
     try:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
@@ -232,10 +266,7 @@ def _sign(lock: int, run: str) -> None:
 def _read(path: Path, name: str) -> Record:
     try:
         with (path / RECORD).open("rb") as file:
-            found = json.loads(file.read(RECORD_BYTES_MAX))
-        record = Record(**{**found, "replaces": tuple(map(str, found["replaces"]))})
-        if type(record.generation) is not int or record.generation < 0:
-            raise ValueError(record.generation)
+            record = _record(json.loads(file.read(RECORD_BYTES_MAX)))
     except (FileNotFoundError, NotADirectoryError):
         if any((path / each).exists() for each in _OF_SPARK):
             raise FlowInvalid(
@@ -248,6 +279,13 @@ def _read(path: Path, name: str) -> Record:
         raise FlowInvalid(f"checkpoint: {path / RECORD} cannot be read: is it from another version?") from None
     if record.name != name:
         raise FlowInvalid(f"checkpoint: {path} is that of the pipeline {record.name}; give {name} a folder of its own")
+    return record
+
+
+def _record(found: Mapping[str, Any]) -> Record:
+    record = Record(**{**found, "replaces": tuple(map(str, found["replaces"]))})
+    if type(record.generation) is not int or record.generation < 0:
+        raise ValueError(record.generation)
     return record
 
 

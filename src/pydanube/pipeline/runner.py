@@ -26,6 +26,7 @@ from pydanube.pipeline.cause import Cause, cause_of
 from pydanube.pipeline.changes import fixed
 from pydanube.pipeline.checkpoint import Checkpoint, open_checkpoint, peek
 from pydanube.pipeline.flow import Flow, check_master, warnings
+from pydanube.pipeline.keeping import keeper_of
 from pydanube.pipeline.progress import Progress
 from pydanube.pipeline.reporting import FAILED, RETRYING, RUNNING, STARTING, STOPPED, STOPPING, Reporter
 from pydanube.pipeline.session import Noise, Sessions, settings_not_in_force
@@ -33,6 +34,7 @@ from pydanube.pipeline.spec_sinks import TopicSink
 from pydanube.pipeline.spec_source import TopicSource
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 TURN_SECONDS = 0.25  # between looks at signals and orders
@@ -121,9 +123,10 @@ class Runner:
         flow = self._flow
         self._sessions.check()
         check_master(flow, self._sessions.where)
-        record, begun, gone = peek(flow.checkpoint, flow.name)
+        keeper = keeper_of(flow, self._url, self._ca_file)
+        record, begun, gone = peek(flow.checkpoint, flow.name, keeper)
         self._notes = preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone).notes
-        with open_checkpoint(flow.checkpoint, flow.name, self.run_id) as checkpoint:
+        with open_checkpoint(flow.checkpoint, flow.name, self.run_id, keeper) as checkpoint:
             checkpoint.check(fixed(flow))
             self._reporter = self._make_reporter(checkpoint)
             self._reporter.begin()
@@ -184,7 +187,7 @@ class Runner:
                     self._look(query)  # the last batches before
                 with suppress(Exception):
                     query.stop()
-            return cause_of(error)
+            return cause_of(error, self._sessions.said)
 
     def _start(self, checkpoint: Checkpoint) -> StreamingQuery:
         flow, record = self._flow, checkpoint.record
@@ -402,6 +405,24 @@ class Runner:
             self._abandoned = True
             raise KeyboardInterrupt
         self.stop()
+
+
+def start(spark: SparkSession, flow: Flow, *, url: str, available_now: bool | None = None) -> StreamingQuery:
+    """Only the query, in a session that is there, with the same record of it as a run has. The lock is let go at once:
+    whoever starts a query watches it, and tables and subscription keep a second one out.
+    """
+    with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, url)) as checkpoint:
+        checkpoint.begin(flow.digest, flow.essentials(), fixed(flow))
+        record = checkpoint.record
+        return build.query(
+            spark,
+            flow,
+            url=url,
+            checkpoint=checkpoint.location,
+            start=record.start,
+            replaces=record.replaces,
+            available_now=available_now,
+        )
 
 
 def with_ca(flow: Flow, ca_file: str | None, *, named: bool = False) -> Flow:

@@ -79,6 +79,11 @@ class Sessions:
         self._config: dict[str, str] = {}
 
     @property
+    def said(self) -> list[str]:
+        """What the JVM wrote to stderr last."""
+        return list(self._noise.last)
+
+    @property
     def where(self) -> str:
         return self._remote or self._master
 
@@ -89,6 +94,7 @@ class Sessions:
             self.close()
         if self._spark is None:
             quiet()
+            self._noise.last.clear()
             self._spark = self._connect(wanted) if self._remote is not None else self._launch(wanted)
             self._config = wanted
             _register(self._spark)

@@ -27,12 +27,17 @@ JAVA_SECONDS = 20.0  # for `java -version` on a machine that is busy
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 WRITE_BATCH_BYTES = 16 * 1024 * 1024  # on the way to a writer: without it ten thousand rows, however large
 SHUFFLES, SHUFFLES_OF_SPARK = "spark.sql.shuffle.partitions", "200"
+_STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.python.filterPushdown.enabled": "false",  # gives wrong results
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(WRITE_BATCH_BYTES),
+    # state on disk, not on the JVM's heap; a batch writes what it changed. A checkpoint goes on with what it began with
+    "spark.sql.streaming.stateStore.providerClass": _STATE,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",  # of all stores together: 500 MB
 }
 LOCAL_SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",  # takes 35 ms off each batch
