@@ -19,6 +19,7 @@ from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed, RowIn
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.progress import Progress
 from pydanube.pipeline.runner import Outcome, Runner
+from pydanube.spark import durable
 from spark.killing import until
 
 PATIENCE_SECONDS = 120.0  # of a machine that is busy
@@ -307,3 +308,26 @@ def test_a_signal_stops_it_after_its_batch_and_a_second_one_at_once(
     assert time.monotonic() - began < 300  # not the ten minutes that the batch takes
     assert client.admin.pipeline(stuck.name)["state"] == "stopped"
     assert ids(tmp_path) == list(range(10))
+
+
+def test_after_a_power_cut_the_last_batch_comes_again_and_adds_nothing(
+    spark: SparkSession,
+    url: str,
+    flow: Callable[..., Flow],
+    send: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = flow()
+    for first in (0, 10):
+        send(first, first + 10)
+        Runner(made, url=url, available_now=True).run()
+    place = tmp_path / "checkpoint" / "0"
+    mark = json.loads((place / durable.MARK).read_text())
+    assert mark["planned"] == 1, "synced before each batch is written"
+    (place / durable.MARK).write_text(json.dumps({**mark, "done": 0}))  # as if the power had gone at its very end
+    (place / "offsets" / "2").write_bytes(b"")
+    monkeypatch.setattr(durable, "_boot", lambda: "another")
+    send(20, 25)
+    outcome = Runner(made, url=url, available_now=True).run()
+    assert (outcome.how, ids(tmp_path)) == ("finished", list(range(25)))

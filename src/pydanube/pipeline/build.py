@@ -138,8 +138,9 @@ def source(
         found = flow.source
         if isinstance(found, TopicSource):
             options = topic_options(flow, url, start, streaming=streaming)
-            if checkpoint is not None and flow.late_rule is not None and local_checkpoint(checkpoint) is not None:
-                options["watermarkOf"] = checkpoint
+            if checkpoint is not None and local_checkpoint(checkpoint) is not None:
+                options |= {"syncCheckpoint": checkpoint}
+                options |= {} if flow.late_rule is None else {"watermarkOf": checkpoint}
             if (cores := cores_of(spark)) is not None:
                 options["cores"] = str(cores)
             return _of_topic(spark.readStream if streaming else spark.read, flow, found, options)

@@ -21,6 +21,7 @@ from typing import Any, Protocol, Self
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
 from pydanube.pipeline.changes import REASONS
 from pydanube.pipeline.spec_fields import local_path
+from pydanube.spark.durable import heal
 
 RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
 RECORD_BYTES_MAX = 32 * 1024 * 1024  # offsets of very many partitions may be in it
@@ -113,6 +114,8 @@ class Checkpoint:
         What is `fixed` may not be another one: see `check`.
         """
         before, fixed = self.record, dict(fixed or {})
+        if self._path is not None:
+            heal(self.location)
         self.check(fixed)
         if self._path is None and self._keeper is None:
             return []

@@ -211,10 +211,10 @@ class Sessions:
 
 def _register(spark: SparkSession) -> None:
     """Spark finds them by itself, unless there is one broken `pyspark_*` package: that hides all of them."""
-    from pydanube.pipeline.targets.sink import TablesSink
+    from pydanube.pipeline.durable import DurableTables
     from pydanube.spark.source import DanubeSource
 
-    for each in (DanubeSource, TablesSink):
+    for each in (DanubeSource, DurableTables):
         spark.dataSource.register(each)
 
 

@@ -44,6 +44,7 @@ NAMES = (
     "includeAttributes",
     "includeMeta",
     "watermarkOf",
+    "syncCheckpoint",
     *VALUE_NAMES,
     "objects.url",
     "tls.ca",
@@ -64,6 +65,7 @@ OF_STREAMS = (
     "subscription.release",
     "subscription.idleSeconds",
     "watermarkOf",
+    "syncCheckpoint",
 )
 OF_BATCHES = ("endingOffsets", "endingTimestamp")
 IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough for a disk
@@ -106,6 +108,7 @@ class Options:
     release: bool = False  # whether what was read may be deleted, if nobody else needs it
     idle_seconds: int | None = None  # after which a subscription that no query uses goes; None is never
     watermark_of: str | None = None  # the query's own checkpoint, for the column `watermark`
+    sync_checkpoint: str | None = None  # the same, to be synced before messages are given up
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> Options:
@@ -135,6 +138,7 @@ class Options:
             release=_flag(values, "subscription.release", False),
             idle_seconds=_idle_seconds(values),
             watermark_of=values.get("watermarkOf"),
+            sync_checkpoint=values.get("syncCheckpoint"),
         )
         if not streaming and options.starting == LATEST:
             raise OptionInvalid("a batch read cannot start at latest: there would be nothing to read")

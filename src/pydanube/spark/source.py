@@ -6,6 +6,7 @@ The driver plans and knows the broker's state; `read` runs in executors, on a co
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from pydanube.base.errors import ColumnInvalid, DanubeError, TopicNotFound
 from pydanube.base.limits import NEWS_PLACES_MAX
 from pydanube.spark.columns import WATERMARK, check_schema, ddl
 from pydanube.spark.decode import decoded_columns
+from pydanube.spark.durable import settle
 from pydanube.spark.fetch import read_job
 from pydanube.spark.helpful import helpful
 from pydanube.spark.limits import Limits
@@ -139,6 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress: Progress | None = None
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._warned = False
+        self._settled: Offsets | None = None  # where the query stood when its checkpoint was synced
         self._seen: Offsets | None = None  # the newest there was when it was last looked
         self._states: States = {}  # and all else that is known of the topics
 
@@ -226,6 +229,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._progress is None:
             name, release, idle = self._options.subscription, self._options.release, self._options.idle_seconds
             self._progress = Progress(self._link.client, name, release=release, idle_seconds=idle)
+        if start != self._settled:
+            await asyncio.to_thread(settle, self._options.sync_checkpoint)
+            self._settled = start
         await self._progress.reached(start, states)
 
     @helpful

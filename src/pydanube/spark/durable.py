@@ -1,0 +1,155 @@
+"""Spark's checkpoint on a disk that forgets what was not synced: Spark renames files and never syncs them.
+
+A table is synced when it is committed, and messages are given up when they are done. So what a batch needs to be
+repeated is synced before it can write anything (`settle`), and after a power cut all that was not is taken away
+(`heal`): the last batch comes again, and whoever has it already says so. Only for folders; other places are durable by
+themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pydanube.spark.committing import local_checkpoint
+
+MARK = "danube-synced.json"
+MARK_BYTES_MAX = 10_000
+CLOCK_NANOSECONDS = 50_000_000  # files have the time of a coarser clock
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one after every start of the machine
+
+
+class Settled(NamedTuple):
+    """What of a checkpoint is on the disk for certain."""
+
+    planned: int = -1  # offsets of batches up to this one
+    done: int = -1  # commits of batches up to this one, and the state they left
+    until: int = 0  # and everything written before: nanoseconds since 1970
+    boot: str = ""
+
+
+def settle(checkpoint: str | None) -> None:
+    """Syncs what is new in a checkpoint. To be called before a batch is written, and before messages are given up."""
+    path = local_checkpoint(checkpoint)
+    if path is None or not (path / "offsets").is_dir():
+        return
+    known = _mark(path) or Settled()
+    planned, done = _newest(path / "offsets"), _newest(path / "commits")
+    if (planned, done) == (known.planned, known.done):
+        return
+    until = time.time_ns() - CLOCK_NANOSECONDS
+    folders = {path}
+    for file in _written(path, known):
+        _sync(file)
+        folders.add(file.parent)
+    for folder in sorted(folders):
+        _sync(folder)
+    _write(path, Settled(planned, done, until, _boot()))
+
+
+def heal(checkpoint: str) -> list[int]:
+    """Before a query starts: what a power cut may have left half written is taken away. Returns the batches whose end
+    was forgotten: they come again, the same as before.
+    """
+    path = local_checkpoint(checkpoint)
+    if path is None or not path.is_dir():
+        return []
+    known = _mark(path)
+    if known is None:
+        if _is_torn(path / "metadata"):  # then nothing was ever written to a target
+            shutil.rmtree(path)
+        return []
+    if known.boot and known.boot == _boot():
+        return []
+    again = [number for number in _numbers(path / "commits") if number > known.done]
+    for folder, last in (("offsets", known.planned), ("commits", known.done)):
+        for number in _numbers(path / folder):
+            if number > last:
+                for name in (str(number), f".{number}.crc"):
+                    (path / folder / name).unlink(missing_ok=True)
+    for file in _below(path / "state"):
+        if file.stat().st_mtime_ns > known.until:
+            file.unlink()
+    return sorted(again)
+
+
+def _written(path: Path, known: Settled) -> Iterator[Path]:
+    """Files since then; with their checksums, without which Hadoop would not read them."""
+    for folder, last in (("offsets", known.planned), ("commits", known.done)):
+        for number in _numbers(path / folder):
+            if number > last:
+                yield from (each for name in (str(number), f".{number}.crc") if (each := path / folder / name).exists())
+    if known.planned < 0:
+        yield from (each for name in ("metadata", ".metadata.crc") if (each := path / name).exists())
+    for file in _below(path / "state"):
+        try:
+            if file.stat().st_mtime_ns > known.until:
+                yield file
+        except FileNotFoundError:  # a temporary one, renamed meanwhile
+            continue
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for root, _, names in os.walk(folder):
+        yield from (Path(root) / name for name in names)
+
+
+def _numbers(folder: Path) -> list[int]:
+    try:
+        return [int(each.name) for each in folder.iterdir() if each.name.isdecimal()]
+    except FileNotFoundError:
+        return []
+
+
+def _newest(folder: Path) -> int:
+    return max(_numbers(folder), default=-1)
+
+
+def _is_torn(file: Path) -> bool:
+    try:
+        return "id" not in json.loads(file.read_bytes()[:MARK_BYTES_MAX])
+    except FileNotFoundError:
+        return False
+    except (ValueError, TypeError):
+        return True
+
+
+def _mark(path: Path) -> Settled | None:
+    try:
+        found = json.loads((path / MARK).read_bytes()[:MARK_BYTES_MAX])
+        return Settled(int(found["planned"]), int(found["done"]), int(found["until"]), str(found["boot"]))
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(path: Path, mark: Settled) -> None:
+    temporary = path / f".{MARK}-{os.getpid()}"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(mark._asdict(), file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path / MARK)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # tidied away by Spark meanwhile, so not needed
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
