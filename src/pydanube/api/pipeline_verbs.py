@@ -27,7 +27,8 @@ from pydanube.wire.objects import Object, write_object
 
 __all__ = ["NATIVE_VERBS", "VERBS"]
 OFFSET_MAX = (1 << 63) - 1
-_RECORDS = "pipelines/"  # names of notes
+_RECORDS = "pipelines/"  # what names of notes begin with
+_PARTS = ("checkpoint", "redriven")  # of a record: how it began, and which dead letters went through again
 _RUN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _CONTROLS = dict.fromkeys([*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " ")
@@ -211,26 +212,30 @@ async def order(caller: Caller, fields: Object) -> Object:
 async def forget(caller: Caller, fields: Object) -> Object:
     """One that does not run is not listed any more, and what it remembered here is gone."""
     name, notes = _name(fields), caller.service.notes
-    kept = notes.get(_RECORDS + name) is not None
+    kept = [key for part in _PARTS if notes.get(key := f"{_RECORDS}{part}/{name}") is not None]
     try:
         _pipelines(caller).forget(name)
     except PipelineNotFound:
         if not kept:
             raise
-    await notes.put(_RECORDS + name, None)
+    for key in kept:
+        await notes.put(key, None)
     return {}
 
 
 async def record(caller: Caller, fields: Object) -> Object:
     """What a pipeline remembers of itself, where only Spark can write its checkpoint: a text of its own."""
     name, notes = _name(fields), caller.service.notes
-    found = text(fields, "record", None)
+    found, part = text(fields, "record", None), text(fields, "part", _PARTS[0])
+    if part not in _PARTS:
+        raise RequestInvalid(f"part is one of {', '.join(_PARTS)}, not {part[:50]!r}")
+    key = f"{_RECORDS}{part}/{name}"
     if found is not None:
-        known = notes.all(_RECORDS)
-        if _RECORDS + name not in known and len(known) >= PIPELINES_MAX:
+        known = notes.all(f"{_RECORDS}{part}/")
+        if key not in known and len(known) >= PIPELINES_MAX:
             raise PipelineLimitReached(f"{len(known)} pipelines have a record here; forget one of them")
-        await notes.put(_RECORDS + name, found.encode())
-    kept = notes.get(_RECORDS + name)
+        await notes.put(key, found.encode())
+    kept = notes.get(key)
     return {"pipeline": name, "record": None if kept is None else kept.decode()}
 
 

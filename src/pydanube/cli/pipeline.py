@@ -13,7 +13,7 @@ from pydanube.cli import values
 from pydanube.cli.failures import Exit, Failure, printable
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Output, printed
-from pydanube.cli.pipeline_files import explain, reset, run, validate
+from pydanube.cli.pipeline_files import explain, redrive, reset, run, validate
 from pydanube.cli.pipeline_lakehouse import lakehouse
 from pydanube.cli.running import connected, ended_by_its_reader
 from pydanube.cli.values import shown_time, sized
@@ -163,4 +163,5 @@ async def restart(client: Client, output: Output, name: str) -> None:
 
 
 pipeline.add_command(reset)
+pipeline.add_command(redrive)
 pipeline.add_command(lakehouse)

@@ -288,6 +288,46 @@ def reset(
         run_coroutine(work())
 
 
+@click.command(epilog="Example: danube pipeline redrive orders.yaml --dry-run")
+@click.argument("file", type=FILE)
+@click.option("--late", is_flag=True, help="Those too that came too late; they need a longer delay, or are late again.")
+@printed
+@destructive
+@place_options
+@click.pass_context
+def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str, late: bool) -> None:
+    """Put the dead letters of a pipeline through it again, once each: publish them to their topic as new messages.
+
+    Do it when what they died of is mended. Other subscriptions of the topic get them again too. Each has the attribute
+    x-redriven-from. Those that do not fit still become dead letters again.
+    """
+    flow = load(ctx, file, None)
+    from pydanube.pipeline.redriving import redrive as put_through
+    from pydanube.pipeline.runner import with_ca
+
+    broker = broker_of(ctx)
+    flow = with_ca(flow, broker.ca_file)
+    if flow.dead_letters is None:
+        raise Failure(f"{flow.name} has no dead_letters")
+
+    async def work() -> None:
+        async with client_of_flow(ctx, flow) as client:
+            found = await put_through(client, flow, broker.url, late=late, dry_run=True)
+            more = f"; {found.late:,} that came too late stay" if found.late else ""
+            more += f"; {found.others:,} that came from no topic stay" if found.others else ""
+            facts = {"pipeline": flow.name, "late": found.late, "others": found.others}
+            deed = f"publish {found.letters:,} dead letters of {flow.name} again{more}"
+            if agreement.given(output, deed, **facts, letters=found.letters):
+                done = await put_through(client, flow, broker.url, late=late)
+                output.done(
+                    f"{done.letters:,} dead letters of {flow.name} go through it again{more}",
+                    **facts,
+                    letters=done.letters,
+                )
+
+    run_coroutine(work())
+
+
 def client_of_flow(ctx: click.Context, flow: Flow) -> Any:
     """The broker that the file names goes before the one of the command."""
     if flow.url is None or flow.url == broker_of(ctx).url:
