@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client.broker import TOPIC, unaware, with_client
+from client.broker import TOPIC, Door, unaware, until, with_client, with_door
 from pydanube.base.errors import (
     BatchInvalid,
     BatchTooLarge,
@@ -23,6 +23,8 @@ from pydanube.base.keys import fnv1a64
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.client import Client
 from pydanube.client.values import codec_of
+from pydanube.wire.batch import Batch
+from pydanube.wire.commands import Batches
 
 
 async def payloads_of(client: Client, topic: str = TOPIC, count: int = 1) -> list[bytes | None]:
@@ -368,3 +370,43 @@ def test_a_topic_of_the_other_kind_is_a_typed_error(tmp_path: Path) -> None:
                 pass
 
     with_client(tmp_path, run)
+
+
+async def batches_of(client: Client) -> list[int]:
+    """How many messages each batch of the topic has."""
+    answer = await client.ask_any("read", {"topic": TOPIC, "offset": 0, "bytes_max": 1 << 20})
+    assert isinstance(answer, Batches)
+    return [Batch.parse(data).count for data in answer.batches]
+
+
+def test_a_message_goes_at_once_and_what_follows_fills_a_batch_until_it_is_answered(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with client.producer(TOPIC) as producer:
+            door.stall()
+            sent = [producer.send(b"first")]
+            await until(lambda: bool(producer._lanes[0]._flying))  # though nobody awaits it
+            for number in range(10):
+                sent.append(producer.send(b"%d" % number))
+                await asyncio.sleep(0)  # each in a turn of its own
+            awaited = asyncio.gather(*sent)
+            await asyncio.sleep(0)
+            door.flow()
+            assert [receipt.offset for receipt in await awaited] == list(range(11))
+        assert await batches_of(client) == [1, 10]
+
+    with_door(tmp_path, run)
+
+
+def test_full_batches_wait_for_nothing_that_is_under_way(tmp_path: Path) -> None:
+    async def run(client: Client, door: Door) -> None:
+        async with client.producer(TOPIC, batch_messages=2) as producer:
+            await producer.send(b"the name is known")
+            door.stall()
+            sent = [producer.send(b"%d" % number) for number in range(7)]
+            await asyncio.sleep(0)
+            assert len(producer._lanes[0]._flying) == 3
+            door.flow()
+            await sent[-1]
+        assert await batches_of(client) == [1, 2, 2, 2, 1]
+
+    with_door(tmp_path, run)

@@ -99,7 +99,9 @@ class Lane(ReopeningChannel):
 
     def begin(self, linger: float) -> None:
         """The first message of a batch is being put in."""
-        if self._linger is None:
+        if not linger:
+            self.hurry(self.filling)
+        elif self._linger is None:
             self._linger = self.loop.call_later(linger, self.flush)
 
     def hurry(self, outgoing: Outgoing) -> None:
@@ -157,7 +159,7 @@ class Lane(ReopeningChannel):
         self._watch(outgoing)
 
     def pump(self) -> None:
-        """Sends what may be sent. A batch that lingered long enough is sealed only now: it grew meanwhile."""
+        """Sends what may be sent. A batch that is not full fills while others are under way, and goes behind them."""
         connection = self.connection
         flying = self._flying
         if connection is None and self._due and self.filling.payloads:
@@ -171,6 +173,8 @@ class Lane(ReopeningChannel):
             if not waiting:
                 if not self._due or not self.filling.payloads:
                     self._due = False
+                    return
+                if flying:
                     return
                 self.seal()
                 continue

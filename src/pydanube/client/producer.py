@@ -84,7 +84,7 @@ class Producer(Openable):
         compression: str = "none",
         serializer: Serializer | None = None,
         on_error: OnError | None = None,
-        linger: Duration = 0.002,
+        linger: Duration = 0.0,
         batch_bytes: int = PRODUCER_BATCH_BYTES,
         batch_messages: int = PRODUCER_BATCH_MESSAGES,
         buffer_bytes: int = PRODUCER_BUFFER_BYTES,
@@ -136,11 +136,12 @@ class Producer(Openable):
     ) -> Handed[Receipt]:
         """Hands a message over and returns at once. `await` the answer for its receipt, or drop it.
 
-        Awaiting sends at once; else it goes within `linger`, with others. While the buffer is full the message waits in
-        line, and `await` with it; `ProducerBusy` is raised only if very much waits there that nobody awaits. Text is
-        sent as UTF-8. Times are microseconds since 1970 or datetimes with a zone. `sequence` is the application's own
-        number for the message: one that was published before, also by an earlier process under the producer's name, is
-        not published again; a number left out is a `SequenceGap`. See `last_sequence`.
+        It goes at once if nothing is under way, else with others when that is answered; `linger` waits for company.
+        While the buffer is full the message waits in line, and `await` with it; `ProducerBusy` is raised only if very
+        much waits there that nobody awaits. Text is sent as UTF-8. Times are microseconds since 1970 or datetimes with
+        a zone. `sequence` is the application's own number for the message: one that was published before, also by an
+        earlier process under the producer's name, is not published again; a number left out is a `SequenceGap`. See
+        `last_sequence`.
         """
         if self._serializer is not None:
             payload = self._serializer(payload)
