@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pydanube.pipeline.targets import iceberg_expiry
 from pydanube.pipeline.targets.iceberg import IcebergTarget
 from pydanube.pipeline.targets.record import Mark
 
@@ -35,6 +36,7 @@ def main() -> None:
     given = [each for each in sys.argv[1:] if each != "--maintain"]
     maintain = {"maintain": {"compact": True}} if len(given) < len(sys.argv) - 1 else {}
     commits = int(given[0]) if given else COMMITS
+    iceberg_expiry.READERS_MS = 0  # a day of commits takes minutes here: the ten that readers have would be hours
     with tempfile.TemporaryDirectory() as root:
         place = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/warehouse"}
         target = IcebergTarget.of({"kind": "iceberg", "table": "bench.orders", **place, **maintain})

@@ -21,8 +21,8 @@ class Crash(Exception):
     pass
 
 
-def message(payload: str, producer: int = 0) -> Batch:
-    return build([payload.encode()], publish_time=1, producer_id=producer)
+def message(payload: str, producer: int = 0, sequence: int = 0) -> Batch:
+    return build([payload.encode()], publish_time=1, producer_id=producer, first_sequence=sequence)
 
 
 class Job:

@@ -126,7 +126,7 @@ async def test_what_was_staged_with_a_producer_is_written_without_it(tmp_path: P
         await receipt.confirmed
         await job.commit(0, await job.decide({TOPIC: [[receipt.offset, receipt.offset]]}))
         [row] = await read_all(await topic_of(broker, TOPIC))
-        assert (row.payload, row.producer, row.sequence) == (b"a", 0, 0)
+        assert (row.payload, row.producer, row.sequence) == (b"a", 0, 1)  # the number of the row
 
 
 @in_loop
@@ -153,38 +153,52 @@ async def test_bad_decisions_decide_nothing(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_rows_of_a_batch_stand_together_and_nobody_sees_a_part_of_them(
+async def test_producers_go_on_beside_a_batch_and_nobody_sees_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SINK_WINDOW_BYTES", 1)
     async with started(tmp_path) as broker:
         topic = await topic_of(broker, TOPIC)
+        broker.service.sinks.window_bytes = 1
         ends: set[int] = set()
-        busy = 0
+        published = 0
         stopped = False
 
-        async def publish() -> None:
-            nonlocal busy
+        async def publish(name: str) -> None:
+            nonlocal published
+            session = await topic.attach(name)
+            sequence = 0
             while not stopped:
                 ends.add(topic.ledger.confirmed_end)
-                try:
-                    await topic.publish(message("p")).confirmed
-                except TopicBusy:
-                    busy += 1
-                    await asyncio.sleep(0)
+                await topic.publish(message("p", session.producer, sequence), session.epoch).confirmed
+                sequence += 1
+                published += 1
 
-        publishing = [asyncio.create_task(publish()) for _ in range(3)]
+        publishing = [asyncio.create_task(publish(f"producer-{number}")) for number in range(3)]
         job = Job(broker)
         for batch in range(5):
             await job.write(batch, {TOPIC: rows_of(f"{batch}/", 30)})
         stopped = True
         await asyncio.gather(*publishing)
         found = await seen(broker)
+        between = 0
         for batch in range(5):
-            first = found.index(f"{batch}/0")
-            assert found[first : first + 30] == rows_of(f"{batch}/", 30)
-            assert not ends & set(range(first + 1, first + 30)), "somebody saw a part"
-        assert busy
+            first, last = found.index(f"{batch}/0"), found.index(f"{batch}/29")
+            there = found[first : last + 1]
+            assert [row for row in there if row != "p"] == rows_of(f"{batch}/", 30)
+            assert not ends & set(range(first + 1, last + 1)), "somebody saw a part"
+            between += there.count("p")
+        assert between
+        assert found.count("p") == published
+
+
+@in_loop
+async def test_a_message_without_a_producer_cannot_pass_for_a_row_of_a_job(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker:
+        topic = await topic_of(broker, TOPIC)
+        await topic.publish(message("odd", sequence=7)).confirmed
+        [row] = await read_all(topic)
+        assert (row.producer, row.sequence) == (0, 0)
 
 
 @in_loop
@@ -232,8 +246,7 @@ async def test_a_batch_that_was_decided_is_finished_by_the_next_start(
     async with opened(tmp_path, None) as broker:
         topic = await topic_of(broker, TOPIC)
         assert await seen(broker) == ["before"], "hidden until all of it is there"
-        with pytest.raises(TopicBusy):
-            topic.publish(message("between"))
+        await topic.publish(message("between")).confirmed
         if topic.ledger.stream.confirmed > 0:
             with pytest.raises(OffsetNotConfirmed):
                 await topic.ledger.read(1)
@@ -241,11 +254,13 @@ async def test_a_batch_that_was_decided_is_finished_by_the_next_start(
             await broker.service.delete_topic(ANONYMOUS, staging_topic(KEY))
         broker.service.reopen()
         assert await Job(broker, "run-2").write(0, {TOPIC: ["x"]}) is Verdict.DONE
-        assert await seen(broker) == ["before", *rows[TOPIC]]
+        found = await seen(broker)
+        assert found.count("between") == 1
+        assert [row for row in found if row != "between"] == ["before", *rows[TOPIC]]
         assert await seen(broker, OTHER) == rows[OTHER]
         await topic.publish(message("after")).confirmed
     async with started(tmp_path) as broker:
-        assert await seen(broker) == ["before", *rows[TOPIC], "after"]
+        assert await seen(broker) == [*found, "after"]
 
 
 @in_loop

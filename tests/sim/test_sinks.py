@@ -64,7 +64,7 @@ def test_rows_that_are_seen_before_all_are_there_are_found(monkeypatch: pytest.M
     found("I12")
 
 
-def test_others_who_publish_between_the_rows_of_a_job_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_jobs_that_write_between_the_rows_of_a_job_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def hide_alone(self: Topic, offset: int | None) -> None:
         self.reserved, self.ledger.hidden_from = False, offset
         self._changed(None)
@@ -97,14 +97,14 @@ def test_rows_that_are_counted_while_some_are_on_their_way_are_found(monkeypatch
                 raise DiskFailed("planted")
             yield batch
 
-    async def hasty(topic: Topic) -> None:
-        await topic.ledger.stream.ready()
+    async def hasty(_: object) -> None:
+        pass
 
     monkeypatch.setattr(sinks, "staged_batches", failing)
     monkeypatch.setattr(sinks, "RETRY_SECONDS", 0.001)
     plans = [plan_for(seed, "sinks").only(faults=()) for seed in range(4)]
     assert [run_plan(plan).violations for plan in plans] == [()] * 4
-    monkeypatch.setattr(sinks, "quiet", hasty)
+    monkeypatch.setattr(sinks, "landed", hasty)
     assert any(run_plan(plan).violations for plan in plans)
 
 

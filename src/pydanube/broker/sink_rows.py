@@ -1,9 +1,14 @@
-"""Rows of a batch that is written exactly once: what is staged, what is there, and when a partition is settled."""
+"""Rows of a batch that is written exactly once: what is staged, what of it is there, and where it begins.
+
+A job's rows have no producer, and number themselves from 1 on where batches have the sequences of their producers. So
+they are told apart from what others publish between them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from asyncio import Future
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from pydanube.base.errors import NotReliable, SinkBlocked, TopicBusy, TopicClosed
 from pydanube.base.limits import RATE_DEBT_SECONDS_MAX, READ_AHEAD_BYTES, SINK_SETTLE_SECONDS
@@ -12,7 +17,7 @@ from pydanube.broker.topic import Topic
 from pydanube.ledger.sinks import Ref
 from pydanube.wire.batch import Batch
 
-SETTLING_SECONDS, SETTLING_SECONDS_MAX = 0.001, 0.1  # between looks whether a partition is settled
+CERTAIN_SECONDS, CERTAIN_SECONDS_MAX = 0.001, 0.1  # between looks whether a partition is certain of its end
 
 
 async def admitted(opened: Opened, staged: Topic, refs: Sequence[Ref]) -> Topic:
@@ -34,8 +39,10 @@ async def slow_down(targets: Sequence[Opened]) -> None:
         await asyncio.sleep(min(max(waits), RATE_DEBT_SECONDS_MAX))
 
 
-async def settled(topic: Topic) -> int:
-    """Nobody else publishes any more, and all before is confirmed; the offset of the next message."""
+async def begin_rows(topic: Topic) -> int:
+    """From now on no other job writes there, and nothing from the offset on is seen. All rows will lie behind it: what
+    is confirmed below it stays, whatever becomes of what others are publishing.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SINK_SETTLE_SECONDS
     while topic.reserved:
@@ -47,11 +54,11 @@ async def settled(topic: Topic) -> int:
     topic.reserved = True
     try:
         async with asyncio.timeout_at(deadline):
-            await quiet(topic)
-        offset = topic.ledger.stream.next_offset
+            await certain(topic)
+        offset = topic.ledger.written_end
     except TimeoutError:
         topic.reserve(None)
-        raise TopicBusy(f"what others published to {topic.name} is not confirmed yet") from None
+        raise TopicBusy(f"where {topic.name} ends is not known yet") from None
     except BaseException:
         topic.reserve(None)
         raise
@@ -59,24 +66,35 @@ async def settled(topic: Topic) -> int:
     return offset
 
 
-async def quiet(topic: Topic) -> None:
-    """Nothing is on its way, and the next offset is certain."""
-    pause = SETTLING_SECONDS
-    while not topic.settled:
+async def certain(topic: Topic) -> None:
+    """It is known what became of all that failed to be written."""
+    pause = CERTAIN_SECONDS
+    while not topic.certain:
         if topic.closed or topic.lost:
             raise TopicClosed(f"{topic.name} is not served here any more")
         await asyncio.sleep(pause)
-        pause = min(2 * pause, SETTLING_SECONDS_MAX)
+        pause = min(2 * pause, CERTAIN_SECONDS_MAX)
 
 
 async def rows_from(topic: Topic, offset: int) -> int:
-    """How many rows of a job are there already: nobody else has written from `offset` on."""
+    """How many rows of a job are there already: no other job has written from `offset` on."""
     stream, rows = topic.ledger.stream, 0
     while offset <= stream.confirmed:
         for batch in await stream.read(offset, READ_AHEAD_BYTES):
-            rows += batch.count
+            if not batch.producer_id and batch.first_sequence:
+                rows = batch.first_sequence - 1 + batch.count
             offset = batch.last_offset + 1
     return rows
+
+
+async def landed(under_way: Iterable[Future[None]]) -> None:
+    """It is known of each whether it is there, however that ended."""
+    await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def numbered(batch: Batch, rows: int) -> Batch:
+    """A job's next batch, after so many rows of it."""
+    return batch.anonymous(rows + 1)
 
 
 async def staged_batches(staged: Topic, refs: Sequence[Ref], skipped: int) -> AsyncIterator[Batch]:

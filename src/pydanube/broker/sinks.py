@@ -1,8 +1,9 @@
 """Writes that happen exactly once: rows are staged in a hidden topic, decided in the metadata, and rolled forward.
 
 The decision comes first and is durable; then every partition gets its rows one behind the other. When all of them are
-there, and it is durable that they are, they are shown. Nobody else publishes to a partition meanwhile, so what is there
-of a batch after a crash is what lies behind the offset that the decision names.
+there, and it is durable that they are, they are shown, and with them what others have published between them: a
+producer waits for a window of rows at most. What is there of a batch after a crash is told by numbers that its rows
+have, behind the offset that the decision names; no other job writes to the partition meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +45,16 @@ from pydanube.base.names import TopicName, parse_topic
 from pydanube.broker.directory import SYSTEM
 from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.sink_records import SinkRecords, outlived
-from pydanube.broker.sink_rows import admitted, quiet, rows_from, settled, slow_down, staged_batches
+from pydanube.broker.sink_rows import (
+    admitted,
+    begin_rows,
+    certain,
+    landed,
+    numbered,
+    rows_from,
+    slow_down,
+    staged_batches,
+)
 from pydanube.broker.topic import Topic
 from pydanube.broker.turns import Turns
 from pydanube.ledger.sink_inputs import bounded
@@ -193,7 +203,7 @@ class Sinks:
                 opened = await self._service.open(principal, place, create=True, reliable=True)
                 await self._service.counted(opened.name.namespace)
                 topic = await admitted(opened, staged, refs[place])
-                offset = await settled(topic)
+                offset = await begin_rows(topic)
                 reserved[place] = topic
                 targets.append(opened)
                 parts.append(Part(str(opened.name), opened.record.id, offset, sum(ref.rows for ref in refs[place])))
@@ -342,7 +352,7 @@ class Sinks:
                 raise blocked from error
 
     async def _conclude(self, digest: str, record: SinkRecord) -> None:
-        """It is durable that all rows are there. Before that nobody publishes behind them: see `_rows_from`."""
+        """It is durable that all rows are there. Before that no other job writes behind them: see `rows_from`."""
         pause = RETRY_SECONDS
         while True:
             current, version = self._records.load(record.key)
@@ -382,22 +392,26 @@ class Sinks:
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
     async def _append(self, opened: Opened, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
-        await quiet(topic)  # what an attempt before this one has sent is there, or never will be
+        await certain(topic)  # what an attempt before this one has sent is there, or never will be
         there = await rows_from(topic, part.offset)
         if there > part.rows:
             raise RequestInvalid(f"{topic.name} has {there} rows from {part.offset} on, not {part.rows}")
         under_way: deque[tuple[int, Future[None]]] = deque()
         bytes_under_way = 0
-        async for batch in staged_batches(staged, refs, there):
-            while bytes_under_way + batch.size > self.window_bytes and under_way:
-                size, confirmed = under_way.popleft()
+        try:
+            async for batch in staged_batches(staged, refs, there):
+                while bytes_under_way + batch.size > self.window_bytes and under_way:
+                    size, confirmed = under_way.popleft()
+                    await confirmed
+                    bytes_under_way -= size
+                under_way.append((batch.size, topic.append_reserved(numbered(batch, there)).confirmed))
+                opened.charge(batch)
+                there += batch.count
+                bytes_under_way += batch.size
+            for _, confirmed in under_way:
                 await confirmed
-                bytes_under_way -= size
-            under_way.append((batch.size, topic.append_reserved(batch.anonymous()).confirmed))
-            opened.charge(batch)
-            bytes_under_way += batch.size
-        for _, confirmed in under_way:
-            await confirmed
+        finally:  # whoever counts next what is there finds all of it
+            await landed(confirmed for _, confirmed in under_way)
 
     async def _clear(self, staged: Topic, record: SinkRecord) -> None:
         """What was committed is not needed any more. Not worth a word if it stays: it grows old."""

@@ -93,7 +93,7 @@ class Topic:
         self.sessions = Sessions()
         self.subscriptions: dict[str, SubscriptionHost] = {}
         self.taken = Traffic()  # published here
-        self.reserved = False  # somebody writes rows that are to be seen at once, and nobody else may
+        self.reserved = False  # a job writes rows that are to be seen at once, and no other job may
         self.blocked: SinkBlocked | None = None  # why that does not come to an end
         self.pinned = False  # somebody needs what is here, however old it grows
         self.failed = 0  # batches of them that did not become durable as they were
@@ -220,17 +220,15 @@ class Topic:
         self._check_certain()
         if self.blocked is not None:
             raise SinkBlocked(*self.blocked.args)
-        if self.reserved:
-            raise TopicBusy(f"{self.name} is being written by a job that commits its rows at once")
         batch.check_published()
         producer = batch.producer_id
         if not producer:
-            return self._append(batch)
+            return self._append(batch.anonymous() if batch.first_sequence else batch)  # which would mark a job's
         verdict = self.state.producers.decide(producer, producer_epoch, batch.first_sequence, batch.count)
         if isinstance(verdict, Duplicate):
             confirmed = self._confirmation(verdict.base_offset + batch.count - 1)
             return Receipt(verdict.base_offset, confirmed, duplicate=True)
-        producers, end = self.state.producers, self.ledger.confirmed_end
+        producers, end = self.state.producers, self.ledger.written_end
         if producers.unconfirmed(producer, end) >= DEDUP_WINDOW_BATCHES:
             raise TopicBusy(f"{DEDUP_WINDOW_BATCHES} batches of the producer are not confirmed yet")
         receipt = self._append(batch)
@@ -239,19 +237,19 @@ class Topic:
         return receipt
 
     def reserve(self, offset: int | None) -> None:
-        """From now on only `append_reserved` writes, and nothing from `offset` on is seen; None ends it."""
+        """From now on nothing from `offset` on is seen, whoever publishes it; None ends it."""
         self.reserved, self.ledger.hidden_from = offset is not None, offset
         if offset is None:
             self.blocked = None
             self._changed(None)
 
     @property
-    def settled(self) -> bool:
-        """Whether it is known of all that was published what became of it."""
-        return self._rebuilding is None and self.ledger.settled
+    def certain(self) -> bool:
+        """Whether the next offset is known, and of what failed to be written what became of it."""
+        return self._rebuilding is None and self.ledger.stream.open
 
     def append_reserved(self, batch: Batch) -> Receipt:
-        """For who has it reserved: without a producer."""
+        """For the job that has it reserved: with its marks, and without a producer."""
         self._check_certain()
         return self._append(batch)
 
@@ -264,7 +262,7 @@ class Topic:
     def _confirmation(self, last: int) -> Future[None]:
         """Of a batch that was appended before and ends at `last`."""
         answer: Future[None] = self._loop.create_future()
-        if last < self.ledger.confirmed_end:
+        if last < self.ledger.written_end:
             answer.set_result(None)
         elif len(self._repeated) >= REPEATS_WAITING_MAX:
             raise TopicBusy(f"{len(self._repeated)} repeated batches wait for the confirmation of the first")
@@ -277,7 +275,7 @@ class Topic:
         for last, answer in waiting:
             if answer.done():
                 continue
-            if last < self.ledger.confirmed_end:
+            if last < self.ledger.written_end:
                 answer.set_result(None)
             elif error is not None:
                 answer.set_exception(error)
@@ -314,7 +312,7 @@ class Topic:
     def _doubt(self) -> None:
         """A write failed: which of the batches on their way are there is known only after the stream's recovery."""
         if self._rebuilding is None and not self._closed:
-            self._certain_end = self.ledger.confirmed_end
+            self._certain_end = self.ledger.written_end
             self._rebuilding = self._task(self._rebuild())
 
     async def _rebuild(self) -> None:
@@ -336,14 +334,14 @@ class Topic:
 
     def _producers_end(self) -> int:
         """Every confirmed batch below it is known to the producers: a snapshot says so for good."""
-        return self.ledger.confirmed_end if self._rebuilding is None else self._certain_end
+        return self.ledger.written_end if self._rebuilding is None else self._certain_end
 
     async def _remember_producers(self, offset: int | None) -> None:
         """Feeds the headers of confirmed batches from `offset` on to the producers. They may repeat what is damaged."""
         if offset is None:
             return
         offset = max(offset, self.ledger.first)
-        while (offset := self.ledger.past_lost(offset)) < self.ledger.confirmed_end:
+        while (offset := self.ledger.past_lost(offset)) < self.ledger.written_end:
             batches, offset = await self.ledger.read_around(offset)
             for batch in batches:
                 self.state.producers.appended(

@@ -33,18 +33,18 @@ class ManagedLedger:
     @property
     def confirmed_end(self) -> int:
         """Offsets below it may be seen; the next message gets this one or a higher one."""
-        end = self.stream.confirmed + 1
+        end = self.written_end
         return end if self.hidden_from is None else min(end, self.hidden_from)
+
+    @property
+    def written_end(self) -> int:
+        """Offsets below it are durable, whether or not they may be seen yet."""
+        return self.stream.confirmed + 1
 
     @property
     def first(self) -> int:
         """The first offset that is still there, or will be. What was trimmed may have left a gap behind it."""
         return min(self.stream.first, self.confirmed_end)
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing waits for its confirmation, nor for recovery: the stream knows its next offset."""
-        return not self._pending and self.stream.open
 
     def append(self, batch: Batch) -> tuple[Batch, Future[None]]:
         """The batch with its offsets, and a future that is the caller's own: to cancel it harms nobody."""
@@ -96,9 +96,10 @@ class ManagedLedger:
         return shown
 
     async def read_around(self, offset: int) -> tuple[list[Batch], int]:
-        """The same, or none where they are damaged, and where to go on: for who can do without them."""
+        """Also what may not be seen yet, or none where they are damaged, and where to go on: for who can do without."""
         try:
-            batches = await self.read(offset)
+            cached = self._tail.find(offset)
+            batches = [cached] if cached is not None else await self.stream.read(offset, READ_AHEAD_BYTES)
         except OffsetsDamaged as damage:
             return [], damage.last + 1
         return batches, batches[-1].last_offset + 1

@@ -350,12 +350,12 @@ class Batch:
         )
         return map(_MESSAGE_OF, rows)
 
-    def anonymous(self) -> Batch:
+    def anonymous(self, first_sequence: int = 0) -> Batch:
         """The same messages without a producer and not stamped: to be published elsewhere."""
-        if not self.producer_id and not self.first_sequence:
+        if not self.producer_id and self.first_sequence == first_sequence:
             header, content = self._header, self.content
         else:
-            header = replace(self._header, producer_id=0, first_sequence=0)
+            header = replace(self._header, producer_id=0, first_sequence=first_sequence)
             head = header.to_bytes()
             content = head + self.content[HEADER_BYTES:]
             header.crc = content_check(content)
