@@ -13,6 +13,7 @@ from pydanube.base.errors import (
     BatchInvalid,
     BatchTooLarge,
     DanubeError,
+    DiskFailed,
     FileMissing,
     LedgerDamaged,
     NodeDirectoryInvalid,
@@ -35,6 +36,7 @@ from pydanube.ledger.index import FileIndex, decode_index
 from pydanube.ledger.scan import Damage, Scan, scan_file
 from pydanube.ledger.table import LedgerTable
 from pydanube.ports.disk import Disk, DiskFile
+from pydanube.storage.bad_blocks import AroundBadBlocks
 from pydanube.wire.batch import Batch
 from pydanube.wire.sound import is_sound
 
@@ -97,7 +99,7 @@ def generations(names: Iterable[str], kind: str = "[a-z]+") -> list[int]:
 async def read_header(file: StoredFile, identity: NodeIdentity) -> FileHeader | None:
     """Opens the file and learns its salt. None if the header is damaged; one of another file or node is refused."""
     handle = file.handle = await file.disk.open(file.name)
-    start = await handle.read(0, FILE_START_BYTES)
+    start = await AroundBadBlocks(file.disk, handle).read(0, FILE_START_BYTES)
     claimed = decode_file_header(start[:BLOCK_BYTES])
     if claimed is not None and claimed.identity != identity:
         raise NodeDirectoryInvalid(f"{file.name} was written by node {claimed.identity}")
@@ -108,16 +110,21 @@ async def read_header(file: StoredFile, identity: NodeIdentity) -> FileHeader | 
     return header
 
 
-async def run_scan(handle: DiskFile, generation: int, end: int | None, *, sealed: bool = False) -> Scan:
-    """Drives the scanner over a real or simulated file."""
-    scan = scan_file(generation, await handle.size(), end, sealed=sealed)
+async def run_scan(file: StoredFile, end: int | None, *, sealed: bool = False) -> Scan:
+    """Drives the scanner over an open file, real or simulated."""
+    assert file.handle is not None
+    size, content = await file.handle.size(), AroundBadBlocks(file.disk, file.handle)
+    scan = scan_file(file.generation, size, end, sealed=sealed)
     request = next(scan)
     try:
         while True:
-            request = scan.send(await handle.read(*request))
+            request = scan.send(await content.read(*request))
     except StopIteration as done:
         result: Scan = done.value
-        return result
+    if end is None and not sealed and any(place >= result.end for place in content.bad):
+        # What was written last may lie there, and may have been synced: it is no torn tail for want of proof.
+        result.damage.append(Damage(file.generation, result.end, size - result.end, None))
+    return result
 
 
 async def load_index(file: StoredFile, end: int | None) -> tuple[FileIndex, int] | None:
@@ -131,6 +138,9 @@ async def load_index(file: StoredFile, end: int | None) -> tuple[FileIndex, int]
         return None
     try:
         data = await handle.read(0, await handle.size())
+    except DiskFailed as error:
+        log.warning("%s is built again: %s", handle.name, error)
+        return None
     finally:
         await handle.close()
     loaded = decode_index(data, file.generation, file.salt)
@@ -190,7 +200,7 @@ class FileCache:
         if file.index is None:
             loaded = await load_index(file, file.length)
             if loaded is None:
-                scan = await run_scan(handle, file.generation, file.length, sealed=True)
+                scan = await run_scan(file, file.length, sealed=True)
                 file.index, file.damage = scan.index, scan.damage
             else:
                 file.index = loaded[0]
@@ -226,7 +236,7 @@ class FileCache:
 
 
 async def read_entries(
-    handle: DiskFile, salt: int, block: int, end: int, ledger: LedgerId, offset: int, bytes_max: int
+    handle: AroundBadBlocks, salt: int, block: int, end: int, ledger: LedgerId, offset: int, bytes_max: int
 ) -> list[Batch]:
     """Batches of `ledger` from the one that holds `offset` on, without a gap, from the group at `block` and later ones.
 
@@ -268,7 +278,7 @@ async def read_entries(
     return batches
 
 
-async def find_sound(handle: DiskFile, salt: int, block: int, ledger: LedgerId, offset: int) -> tuple[bool, int]:
+async def find_sound(handle: AroundBadBlocks, salt: int, block: int, ledger: LedgerId, offset: int) -> tuple[bool, int]:
     """Whether the group at `block` has a sound batch of `ledger` at or after `offset`, and its base offset.
 
     If not, the offset behind all its batches. `LedgerDamaged` if its directory cannot be read.
@@ -291,7 +301,7 @@ async def find_sound(handle: DiskFile, salt: int, block: int, ledger: LedgerId, 
 
 
 async def _directory(
-    handle: DiskFile, chunk: bytes, start: int, position: int, head: GroupHead, ledger: LedgerId
+    handle: AroundBadBlocks, chunk: bytes, start: int, position: int, head: GroupHead, ledger: LedgerId
 ) -> list[Entry]:
     begin = position - start + GROUP_HEADER_BYTES
     packed = chunk[begin : begin + head.directory_bytes]

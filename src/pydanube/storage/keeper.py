@@ -29,7 +29,8 @@ from pydanube.ledger.group import (
 from pydanube.ledger.index import FileIndex
 from pydanube.ledger.scan import Damage
 from pydanube.ledger.table import Control
-from pydanube.ports.disk import Disk, DiskFile
+from pydanube.ports.disk import Disk
+from pydanube.storage.bad_blocks import AroundBadBlocks, Readable
 from pydanube.storage.files import StoredFile, file_name, index_name, store_index, try_remove
 from pydanube.storage.journal import ActiveFile
 from pydanube.storage.start import copy_group
@@ -203,16 +204,17 @@ class Keeper:
         for source in sources:
             self._source = source
             handle, _ = await state.cache.open(source)
+            content = AroundBadBlocks(source.disk, handle)
             try:
-                async for entry in _entries(handle, source):
+                async for entry in _entries(content, source):
                     if state.table.find(entry.ledger) is None:
                         continue
                     slot = slots[entry.ledger % len(slots)]
                     if slot not in copies:
                         copies[slot] = await self._begin(slot, sources)
-                    await self._add(copies[slot], handle, entry)
+                    await self._add(copies[slot], content, entry)
                 for copy in copies.values():
-                    await self._write(copy, handle)
+                    await self._write(copy, content)
             finally:
                 state.cache.done(source)
         for copy in copies.values():
@@ -239,15 +241,15 @@ class Keeper:
         file = StoredFile(disk, generation, salt, name, kept=True, handle=handle, index=index)
         return Copy(slot, disk, ActiveFile(file, handle, index, BLOCK_BYTES, 0, 0, 0, BLOCK_BYTES))
 
-    async def _add(self, copy: Copy, handle: DiskFile, entry: Entry) -> None:
+    async def _add(self, copy: Copy, source: Readable, entry: Entry) -> None:
         if copy.size + entry.length > GROUP_BYTES_TARGET or len(copy.entries) >= GROUP_ENTRIES_MAX:
-            await self._write(copy, handle)
+            await self._write(copy, source)
         copy.entries.append(entry)
         copy.size += entry.length
 
-    async def _write(self, copy: Copy, handle: DiskFile) -> None:
+    async def _write(self, copy: Copy, source: Readable) -> None:
         if copy.entries:
-            written = await copy_group(handle, copy.active, copy.entries, self._state.table)
+            written = await copy_group(source, copy.active, copy.entries, self._state.table)
             copy.entries, copy.size = [], 0
             await self._rest(written / self._state.disks.settings.copy_bytes_per_second)
 
@@ -298,7 +300,7 @@ class Keeper:
             await self.remove(source)
 
 
-async def _entries(handle: DiskFile, source: StoredFile) -> AsyncIterator[Entry]:
+async def _entries(handle: Readable, source: StoredFile) -> AsyncIterator[Entry]:
     """Every batch entry of a closed file, in the order it was written."""
     position = BLOCK_BYTES
     while position < source.length:

@@ -44,6 +44,7 @@ from pydanube.ledger.table import BUFFERED, NOTHING_REFUSED, OPEN, SEALED, Contr
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
+from pydanube.storage.bad_blocks import AroundBadBlocks
 from pydanube.storage.files import FileCache, StoredFile, find_sound, read_entries
 from pydanube.storage.journal import ActiveFile, Journal
 from pydanube.storage.keeper import Keeper
@@ -433,7 +434,7 @@ class DiskNode:
         assert file.handle is not None
         assert file.index is not None
         try:
-            return await find_sound(file.handle, file.salt, block, ledger.id, offset)
+            return await find_sound(AroundBadBlocks(file.disk, file.handle), file.salt, block, ledger.id, offset)
         except LedgerDamaged:
             return False, file.index.behind(ledger.id, offset)
         finally:
@@ -474,7 +475,8 @@ class DiskNode:
         active = self._journal.active
         end = active.position if file is active.file else file.length
         try:
-            return await read_entries(file.handle, file.salt, block, end, ledger.id, offset, bytes_max)
+            content = AroundBadBlocks(file.disk, file.handle)
+            return await read_entries(content, file.salt, block, end, ledger.id, offset, bytes_max)
         except LedgerDamaged as error:
             self._found_damaged(ledger, str(error))
             raise

@@ -21,10 +21,10 @@ from pydanube.base.limits import BLOCK_BYTES, DATA_DIRECTORIES_MAX, NODE_FILES_M
 from pydanube.ledger.group import blocks
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
+from pydanube.storage.bad_blocks import NODE_FILE, read_block_by_block
 from pydanube.storage.files import StoredFile, file_name, generations, read_header, try_remove
 
 log = logging.getLogger(__name__)
-NODE_FILE = "node"
 OWNER = "storage node"  # of the lock
 JOURNAL = 0xFFFFFFFF  # in place of a data directory's number: the file is in the journal's own directory
 _MAGIC = b"DND3"
@@ -93,6 +93,10 @@ async def read_node_file(disk: Disk) -> NodeFile | None:
         return None
     try:
         data = await handle.read(0, 2 * _BYTES_MAX)
+    except DiskFailed:
+        data, bad = await read_block_by_block(handle, 0, 2 * _BYTES_MAX)
+        if len(bad) * BLOCK_BYTES >= len(data):
+            raise  # the disk, rather than a part of this file
     finally:
         handle.close()
     found = decode_node_file(data)

@@ -33,6 +33,7 @@ from pydanube.ledger.scan import Damage, Group, Scan, add_to_index
 from pydanube.ledger.table import BUFFERED, SEALED, LedgerTable
 from pydanube.ports.disk import Disk, DiskFile
 from pydanube.ports.randomness import Randomness
+from pydanube.storage.bad_blocks import Readable
 from pydanube.storage.files import (
     StoredFile,
     file_name,
@@ -249,7 +250,7 @@ async def _open_in(found: _Found, scan: Scan, after: int) -> set[LedgerId]:
 async def _scan(found: _Found, generation: int) -> Scan:
     file = found.files[generation]
     assert file.handle is not None
-    scan = await run_scan(file.handle, generation, found.ends.get(generation))
+    scan = await run_scan(file, found.ends.get(generation))
     if generation != found.newest:  # an older file whose end nobody remembers: all that is whole in it counts
         for group in scan.uncovered:
             add_to_index(scan.index, group.entries, group.position)
@@ -270,7 +271,7 @@ async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
             found.indexes[file.generation], file.length = loaded
             continue
         assert file.handle is not None
-        scan = await run_scan(file.handle, file.generation, None, sealed=True)
+        scan = await run_scan(file, None, sealed=True)
         found.indexes[file.generation], file.length, file.damage = scan.index, scan.end, scan.damage
         housed = {ledger.id for ledger in found.table if ledger.homes >> slot & 1}
         _note_damage(found, scan, housed, after_checkpoint=False)
@@ -461,7 +462,7 @@ async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newes
     active.synced_number, active.synced_end = active.number, active.position
 
 
-async def copy_group(source: DiskFile, active: ActiveFile, entries: list[Entry], table: LedgerTable) -> int:
+async def copy_group(source: Readable, active: ActiveFile, entries: list[Entry], table: LedgerTable) -> int:
     """Writes the batches of `entries` as one more group of `active`, not synced; returns its length."""
     body = []
     for entry in entries:

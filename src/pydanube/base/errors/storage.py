@@ -252,7 +252,7 @@ class DiskFailed(DanubeError):
 
     code = "disk_failed"
     blame = "environment"
-    help = "Check the disk; the ledgers on it are fenced."
+    help = "Check the disk and the kernel's log; if the file stays unreadable, restore the directory from a backup."
 
 
 class FileMissing(DanubeError):

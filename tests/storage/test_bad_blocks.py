@@ -1,0 +1,204 @@
+"""Blocks that the disk cannot read: they cost what lies in them. A disk that fails altogether costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from broker.service_world import ServiceWorld
+from pydanube.base.errors import DanubeError, DiskFailed, OffsetsDamaged
+from pydanube.base.limits import BLOCK_BYTES
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.service import Service
+from pydanube.ledger.group import CHECKPOINTS, GroupKind
+from pydanube.sim.disk import SimDisk, SimFile
+from pydanube.storage.bad_blocks import NODE_FILE
+from pydanube.wire.batch import build
+from storage.damage import groups
+
+TOPICS = ("/default/a", "/default/b")
+COUNT = 3
+Breaks = Callable[[str, int], bool]  # whether a block of a file, by its position, cannot be read
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimDisk, Breaks], None]:
+    """From now on reads of a disk fail where blocks are broken."""
+
+    def begin(disk: SimDisk, breaks: Breaks) -> None:
+        def read(file: SimFile, position: int, length: int) -> Future[bytes]:
+            first = position // BLOCK_BYTES * BLOCK_BYTES
+            if file._disk is disk and any(breaks(file.name, at) for at in range(first, position + length, BLOCK_BYTES)):
+                answer: Future[bytes] = asyncio.get_running_loop().create_future()
+                answer.set_exception(DiskFailed(f"read {file.name}: Input/output error"))
+                return answer
+            return whole(file, position, length)
+
+        monkeypatch.setattr(SimFile, "read", read)
+
+    whole = SimFile.read
+    return begin
+
+
+def payload(topic: str, offset: int) -> bytes:
+    return f"{topic}:{offset}.".encode()
+
+
+async def write(service: Service) -> None:
+    for topic in TOPICS:
+        await service.create_topic(ANONYMOUS, topic)
+    for offset in range(COUNT):
+        for topic in TOPICS:
+            await publish(service, topic, offset)
+
+
+async def publish(service: Service, topic: str, number: int) -> int:
+    kept = service.reliable(await service.open(ANONYMOUS, topic))
+    receipt = kept.publish(build([payload(topic, number)], publish_time=1))
+    await receipt.confirmed
+    return receipt.offset
+
+
+async def covered(service: Service) -> None:
+    await write(service)
+    await asyncio.sleep(2)  # a mark says that all of it was synced
+
+
+async def lost_in(service: Service, topic: str) -> set[int]:
+    """What cannot be read; the rest is right."""
+    lost: set[int] = set()
+    for offset in range(COUNT):
+        try:
+            [batch, *_] = await service.read(ANONYMOUS, topic, offset, 1)
+        except OffsetsDamaged:
+            lost.add(offset)
+        else:
+            assert (batch.base_offset, batch.payloads()) == (offset, [payload(topic, offset)])
+    return lost
+
+
+def journal_of(world: ServiceWorld) -> str:
+    return max(name for name in world.disks[1].names() if name.startswith("journal-"))
+
+
+def place_of(world: ServiceWorld, content: bytes) -> int:
+    return world.disks[1].content(journal_of(world)).index(content) // BLOCK_BYTES * BLOCK_BYTES
+
+
+def blocks_of(world: ServiceWorld) -> list[int]:
+    """Of every group of the newest journal but the mark at its end, which nothing follows."""
+    found = list(groups(world.disks[1].content(journal_of(world))))
+    assert found[-1][1].kind is GroupKind.MARK
+    return list(range(0, found[-1][0], BLOCK_BYTES))
+
+
+@pytest.mark.parametrize("block", range(CHECKPOINTS + 14))
+def test_one_block_that_cannot_be_read_at_a_start_costs_what_is_in_it(
+    block: int, broken: Callable[[SimDisk, Breaks], None]
+) -> None:
+    world = ServiceWorld()
+    world.run(covered)
+    name, places = journal_of(world), blocks_of(world)
+    position = places[block % len(places)]
+    content = world.disks[1].content(name)[position : position + BLOCK_BYTES]
+    expected = {topic: {o for o in range(COUNT) if payload(topic, o) in content} for topic in TOPICS}
+    broken(world.disks[1], lambda file, at: file == name and at == position)
+
+    async def look(service: Service) -> None:
+        for topic in TOPICS:
+            try:
+                assert await lost_in(service, topic) == expected[topic]
+            except OffsetsDamaged as error:
+                assert "the state of" in str(error)
+            await service.salvage.examine(ANONYMOUS, topic, accept=True, ticket=None)
+            assert await publish(service, topic, 99) >= COUNT
+
+    world.run(look)
+
+
+def test_an_unreadable_last_group_is_no_torn_tail(broken: Callable[[SimDisk, Breaks], None]) -> None:
+    """It was acknowledged. Nothing behind it says so, and nobody can read that it was not."""
+    world = ServiceWorld()
+    world.run(write)
+    name, position = journal_of(world), place_of(world, payload(TOPICS[1], COUNT - 1))
+    broken(world.disks[1], lambda file, at: file == name and at == position)
+
+    async def look(service: Service) -> None:
+        assert await publish(service, TOPICS[1], 99) >= COUNT
+        assert await lost_in(service, TOPICS[1]) == {COUNT - 1}
+        assert not await lost_in(service, TOPICS[0])
+
+    world.run(look)
+
+
+def test_an_unreadable_block_found_while_the_broker_runs_can_be_given_up(
+    broken: Callable[[SimDisk, Breaks], None],
+) -> None:
+    world = ServiceWorld()
+    world.run(covered)
+    name, position = journal_of(world), place_of(world, payload(TOPICS[0], 1))
+
+    async def look(service: Service) -> None:
+        await service.open(ANONYMOUS, TOPICS[0])
+        broken(world.disks[1], lambda file, at: file == name and at == position)
+        assert await lost_in(service, TOPICS[0]) == {1}
+        await service.salvage.examine(ANONYMOUS, TOPICS[0], accept=True, ticket=None)
+        assert [batch.base_offset for batch in await service.read(ANONYMOUS, TOPICS[0], 1, 1)] == [2]
+
+    world.run(look)
+
+
+def test_a_disk_that_reads_nothing_stops_the_start_and_has_everything_when_it_is_back(
+    broken: Callable[[SimDisk, Breaks], None],
+) -> None:
+    world = ServiceWorld()
+    world.run(covered)
+    failing = True
+    broken(world.disks[1], lambda file, at: failing)
+
+    async def refused(service: Service) -> None:
+        raise AssertionError("it started")
+
+    with pytest.raises(DiskFailed, match="Input/output error"):
+        world.run(refused)
+    failing = False
+
+    async def look(service: Service) -> None:
+        assert not [offset for topic in TOPICS for offset in await lost_in(service, topic)]
+
+    world.run(look)
+
+
+def test_one_copy_of_the_node_file_is_enough(broken: Callable[[SimDisk, Breaks], None]) -> None:
+    world = ServiceWorld()
+    world.run(covered)
+    broken(world.disks[1], lambda file, at: file == NODE_FILE and at == 0)
+
+    async def look(service: Service) -> None:
+        assert not await lost_in(service, TOPICS[0])
+
+    world.run(look)
+
+
+def test_metadata_that_cannot_be_read_stops_the_start_and_is_named(broken: Callable[[SimDisk, Breaks], None]) -> None:
+    world = ServiceWorld()
+    world.run(covered)
+    broken(world.disks[0], lambda file, at: file.startswith("metadata-") and at == BLOCK_BYTES)
+
+    async def refused(service: Service) -> None:
+        raise AssertionError("it started")
+
+    with pytest.raises(DanubeError, match="metadata-") as error:
+        world.run(refused)
+    assert "restore the directory from a backup" in error.value.help
