@@ -13,7 +13,7 @@ from pydanube.broker.subscription import SubscriptionHost
 from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.keys import KeyState
 from pydanube.ledger import table
-from pydanube.ledger.catalog import Copies
+from pydanube.ledger.catalog import Copies, Phase, StreamRecord
 from pydanube.ledger.cursor import Range
 from pydanube.ledger.dedup import FRESH, Fresh, ProducerTable
 from pydanube.ledger.state_records import Cause
@@ -186,3 +186,12 @@ def test_an_ack_timeout_that_runs_in_a_clients_queue_is_found(monkeypatch: pytes
     """Every consumer is timed from the delivery on, as if it never said what it has taken."""
     monkeypatch.setattr("pydanube.broker.delivery.Consumer.is_timed", lambda consumer, options: True)
     first_violation("churn", "I4")
+
+
+def test_an_end_that_falls_when_a_later_ledger_is_deleted_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_what_is_listed(self: StreamRecord) -> int:
+        sealed = (each.last for each in reversed(self.ledgers) if each.phase is Phase.SEALED and not each.empty)
+        return next(sealed, self.next_offset - 1)
+
+    monkeypatch.setattr(StreamRecord, "end", property(of_what_is_listed))
+    first_violation("sweep", "I2")

@@ -53,6 +53,9 @@ def test_seeds_are_large_enough_and_every_fault_happens() -> None:
     assert all(run_seed(seed, "power").events >= 2_000 for seed in range(5))
     happened = {fault.kind for seed in range(200) for fault in plan_for(seed).faults}
     happened |= {
-        fault.kind for profile in ("silent", "mounts") for seed in range(5) for fault in plan_for(seed, profile).faults
+        fault.kind
+        for profile in ("silent", "mounts", "sweep")
+        for seed in range(5)
+        for fault in plan_for(seed, profile).faults
     }
     assert happened == set(FAULTS)

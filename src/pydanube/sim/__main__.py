@@ -15,7 +15,7 @@ from pydanube.sim.run import Outcome, run_job, run_plan
 from pydanube.sim.shrink import shrink
 
 # Seeds in CI, by profile: S0, D2, D8, D9, D10 and full queues, silence, N1, N5, N2, M3, D6 and R1, T1, N4, L1,
-# L2, L4, P3, N6 of the matrix; `sinks` is about I12, `mounts` about R2.
+# L2, L4, P3, N6 of the matrix; `sinks` is about I12, `mounts` about R2, `sweep` about R3.
 CI_SEEDS = {
     "mixed": 300,
     "power": 200,
@@ -29,6 +29,7 @@ CI_SEEDS = {
     "lossy": 100,
     "owners": 200,
     "wipe": 200,
+    "sweep": 40,
     "clock": 50,
     "storm": 200,
     "churn": 500,

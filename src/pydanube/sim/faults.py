@@ -138,6 +138,9 @@ class Troublemaker:
             self.victim = self._storage(fault)
         self.world.network.isolate(self.victim.name)
 
+    def _deaf(self, fault: Fault) -> None:
+        self.world.deaf[self._storage(fault).name] = fault.target
+
     def _one_way(self, fault: Fault) -> None:
         machines = self.world.machines
         a, b = self._any(fault).name, machines[fault.target // 7 % len(machines)].name
@@ -219,6 +222,7 @@ class Troublemaker:
         self._reliable()
         world.network.heal()
         world.objects.heal()
+        world.deaf.clear()
         for machine in world.machines:
             machine.clock.set_right()
             world.loop.resume(machine.process)

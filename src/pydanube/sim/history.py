@@ -57,6 +57,16 @@ class History:
         if before != payload:
             self._violated("I2", f"{name}: offset {offset} showed {before[:24]!r} and later {payload[:24]!r}")
 
+    def taken(self, name: str, confirmed: int) -> None:
+        """A new owner may show what is confirmed up to here; whatever was deleted of that, it never goes back."""
+        stream = self.streams[name]
+        if not self._may_lose(stream):
+            before = max(stream.acked, default=confirmed)
+            self.check(confirmed >= before, "I2", f"{name}: {before} was confirmed, and the end is {confirmed} now")
+
+    def _may_lose(self, stream: StreamHistory) -> bool:
+        return stream.durability is Durability.BUFFERED and (self.power_lost or self.sync_failed)
+
     def trim(self, name: str, before: int) -> None:
         stream = self.streams[name]
         stream.trimmed = max(stream.trimmed, before)
@@ -77,7 +87,7 @@ class History:
             self._violated("I5", f"{name}: an older epoch wrote above a newer one")
         for offset, payload, _ in found:
             self.see(name, offset, payload)
-        may_lose = stream.durability is Durability.BUFFERED and (self.power_lost or self.sync_failed)
+        may_lose = self._may_lose(stream)
         present = set(offsets)
         for offset in acked:
             if offset not in present and offset >= stream.trimmed and not may_lose:

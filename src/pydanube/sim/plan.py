@@ -31,6 +31,7 @@ FAULTS = {
     "wipe": "R1: a storage node loses its disk and comes back as a new one",
     "damage": "D6: bits flip on one storage node",
     "silent": "N1: one storage node hears nobody from then on, until everything heals",
+    "deaf": "R3: a storage node does not delete some ledgers until all heals: later ones go before earlier ones",
     "unmounted": "R2: a broker is started with one of its directories missing, or another one in its place",
     "catalogue": "the catalogue answers late or not at all",
     "objects_fail": "N6: requests to object storage fail",
@@ -42,7 +43,7 @@ FAULTS = {
     "objects_damaged": "N6: an object changes or is cut off, until it is restored in the end",
 }
 OBJECTS = tuple(kind for kind in FAULTS if kind.startswith("objects_"))
-NARROW = ("silent", "unmounted")  # only in the profiles that are about them
+NARROW = ("silent", "deaf", "unmounted")  # only in the profiles that are about them
 # Which faults a profile draws from. `mixed` draws a subset of all per seed, and nothing for every fourth seed.
 PROFILES: dict[str, tuple[str, ...]] = {
     "mixed": tuple(kind for kind in FAULTS if kind not in (*OBJECTS, *NARROW)),  # objects: where there is such storage
@@ -57,6 +58,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "lossy": ("lossy", "lossy", "rival", "kill"),
     "owners": ("rival", "pause", "isolate", "kill"),
     "wipe": ("wipe", "damage", "kill", "isolate"),
+    "sweep": ("deaf", "deaf", "kill", "power", "rival"),
     "clock": ("clock", "kill", "power"),
     "storm": ("pause", "power", "isolate", "one_way"),
     "churn": ("kill", "power", "clock"),
@@ -181,6 +183,8 @@ def plan_for(seed: int, profile: str = "mixed", *, scale: float = 1.0) -> Plan:
         return replace(plan, streams=max(2, plan.streams), pending_bytes=BUSY_BYTES, durabilities=2 * plan.durabilities)
     if profile == "silent":
         return _of_long_silence(plan, draw)
+    if profile == "sweep":
+        return replace(plan, trims=True, ledger_bytes=4_000)  # many ledgers, which soon go
     if plan.whole_broker:
         return _of_one_broker(plan, draw)
     return _with_object_faults(plan) if "tier" in plan.traits and profile == "mixed" else plan

@@ -36,6 +36,7 @@ class Broker:
         self._nodes = nodes
         self._random = world.loop.fork_random(f"clients/{name}/{world.loop.events}")
         self.streams: dict[str, Stream] = {}
+        self._emptied: set[str] = set()  # streams of which everything was deleted just now
 
     async def run(self) -> None:
         """Looks for streams to own, for ever."""
@@ -75,6 +76,7 @@ class Broker:
         began, lives = self._world.loop.time(), self._world.storage_lives()
         stream = await Stream.take(name, self._world.catalog, self._nodes, self._clock, self._randomness, settings)
         self._world.loop.trace("took", self._name, name, stream.epoch)
+        self._world.history.taken(name, stream.confirmed)
         took = self._world.loop.time() - began
         if plan.profile == "silent" and None not in lives and lives == self._world.storage_lives():
             self._world.history.check(took < TAKE_SECONDS, "I8", f"it took {took:.0f} s to take {name}")
@@ -88,6 +90,8 @@ class Broker:
         history = self._world.history.streams[stream.name]
         draw = self._random
         while history.attempts < self._world.plan.messages:
+            while stream.name in self._emptied and not self._world.healed:  # noqa: ASYNC110 - for a virtual second
+                await asyncio.sleep(0.1)
             sent = []
             for _ in range(draw.choice(SEND_SIZES)):
                 batch = self.batch(stream.name, history.attempts)
@@ -158,9 +162,18 @@ class Broker:
             if stream.lost or stream.confirmed < stream.first:
                 continue
             before = self._random.randint(stream.first, stream.confirmed)
+            everything = self._world.plan.profile == "sweep" and self._random.random() < 0.5
+            if everything:  # and nobody publishes for a while
+                self._emptied.add(stream.name)
+                await stream.seal()
+                before = stream.confirmed + 1
             self._world.history.trim(stream.name, before)
             try:
                 gone = await stream.trim(before)
             except DanubeError:
                 continue
+            finally:
+                if everything:
+                    await asyncio.sleep(self._random.uniform(0.0, 2.0))
+                    self._emptied.discard(stream.name)
             self._world.loop.trace("trimmed", stream.name, before, gone)

@@ -6,10 +6,13 @@ simulated.
 
 from __future__ import annotations
 
+import asyncio
+from asyncio import Future
 from dataclasses import dataclass, field
+from typing import Any, cast
 
-from pydanube.base.errors import DanubeError, QuorumLost
-from pydanube.base.ids import NodeIdentity
+from pydanube.base.errors import DanubeError, NodeUnreachable, QuorumLost
+from pydanube.base.ids import LedgerId, NodeIdentity
 from pydanube.base.limits import JOURNAL_PENDING_BYTES_MAX
 from pydanube.ports.storage import StorageNode
 from pydanube.sim.catalog import SimCatalog
@@ -55,10 +58,13 @@ class Nodes:
         self._random = world.loop.fork_random(f"choose/{world.loop.events}")
 
     def get(self, identity: NodeIdentity) -> StorageNode:
+        name = self._world.addresses[identity]
         if self._local is not None and identity == self._local.identity:
-            return self._local
-        assert self._caller is not None
-        return self._caller.node(self._world.addresses[identity], identity)
+            node: StorageNode = self._local
+        else:
+            assert self._caller is not None
+            node = self._caller.node(name, identity)
+        return node if name not in self._world.deaf else cast(StorageNode, Deaf(node, self._world.deaf[name]))
 
     def choose(self, count: int) -> list[NodeIdentity]:
         """As a membership service would: those that seem to be up first, in any order."""
@@ -70,6 +76,24 @@ class Nodes:
             raise QuorumLost(f"{len(known)} storage nodes are known, {count} are needed")
         best = sorted(known, key=lambda machine: machine.node is None)[:count]
         return [machine.identity for machine in best if machine.identity is not None]
+
+
+class Deaf:
+    """A storage node that hears of some deletions only, and of everything else."""
+
+    def __init__(self, node: StorageNode, which: int) -> None:
+        self._node = node
+        self._which = which
+
+    def __getattr__(self, operation: str) -> Any:
+        return getattr(self._node, operation)
+
+    def delete(self, ledger: LedgerId) -> Future[None]:
+        if (ledger + self._which) % 3:
+            return self._node.delete(ledger)
+        answer: Future[None] = asyncio.get_running_loop().create_future()
+        answer.set_exception(NodeUnreachable(f"ledger {ledger} stays for now"))
+        return answer
 
 
 @dataclass
@@ -87,6 +111,7 @@ class World:
     topics: dict[str, TopicMemory] = field(default_factory=dict)  # in a world of topics
     topic_hosts: dict[str, TopicBroker] = field(default_factory=dict)
     read_out: set[str] = field(default_factory=set)  # topics that are read as a whole: nothing of them is deleted now
+    deaf: dict[str, int] = field(default_factory=dict)  # storage nodes that do not delete every ledger, and which
     healed: bool = False
 
     def __post_init__(self) -> None:
@@ -206,8 +231,6 @@ class World:
         self, machine: Machine, journal: SimDisk, data: list[SimDisk], randomness: SimRandomness
     ) -> DiskNode:
         """As a supervisor would: a node that cannot start is started again."""
-        import asyncio
-
         while True:
             try:
                 node = await DiskNode.open(data, self.settings(), randomness, journal=journal)
