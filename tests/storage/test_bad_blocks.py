@@ -88,6 +88,14 @@ async def lost_in(service: Service, topic: str) -> set[int]:
     return lost
 
 
+async def state_is_damaged(service: Service, topic: str) -> bool:
+    try:
+        await service.open(ANONYMOUS, topic)
+    except OffsetsDamaged:
+        return True
+    return False
+
+
 def journal_of(world: ServiceWorld) -> str:
     return max(name for name in world.disks[1].names() if name.startswith("journal-"))
 
@@ -117,10 +125,8 @@ def test_one_block_that_cannot_be_read_at_a_start_costs_what_is_in_it(
 
     async def look(service: Service) -> None:
         for topic in TOPICS:
-            try:
+            if not await state_is_damaged(service, topic):
                 assert await lost_in(service, topic) == expected[topic]
-            except OffsetsDamaged as error:
-                assert "the state of" in str(error)
             await service.salvage.examine(ANONYMOUS, topic, accept=True, ticket=None)
             assert await publish(service, topic, 99) >= COUNT
 
