@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,4 +58,37 @@ def test_a_start_without_one_of_its_directories_is_refused_and_forgets_nothing(t
     assert tree(data) == before
     (tmp_path / "away").rename(data / name)
     assert asyncio.run(life()) == 10  # behind what was there
+    broker.end(signal.SIGTERM)
+
+
+def danube(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pydanube.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_storage_directory_that_is_gone_for_good_can_be_forgotten(tmp_path: Path) -> None:
+    """What is lost is shown first; afterwards the topic is there, and no offset is used again."""
+    broker, data = Process(tmp_path), tmp_path / "data"
+    forget = ("storage", "forget-node", "--data-dir", str(data))
+
+    async def life() -> int:
+        return await publish(await broker.start(), 5)
+
+    assert asyncio.run(life()) == 5
+    assert danube(*forget, "--yes").returncode != 0, "the broker runs"
+    broker.end(signal.SIGKILL)
+    refused = danube(*forget, "--yes")
+    assert refused.returncode != 0
+    assert "it is not lost" in refused.stderr
+    shutil.rmtree(data / "node")
+    before = tree(data)
+    shown = danube(*forget, "--dry-run")
+    assert shown.returncode == 1
+    assert "0 or more" in shown.stdout
+    assert "would forget storage node" in shown.stdout
+    assert tree(data) == before
+    assert danube(*forget, "--yes").returncode == 0
+    assert asyncio.run(life()) > 10
+    broker.end(signal.SIGTERM)
+    assert asyncio.run(life()) > 15
     broker.end(signal.SIGTERM)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
+from pydanube.base.limits import OFFSETS_OF_A_LEDGER_MAX
 from pydanube.ledger.catalog import Copies, LedgerRecord, Lost, Phase, StreamRecord, new_ledger
 from pydanube.ledger.cold import Cold
 from pydanube.ledger.segments import Segment
@@ -194,6 +195,23 @@ def test_what_was_given_up_is_forgotten_when_nothing_below_is_kept() -> None:
     passed = record.truncated(Epoch(1), 9)
     assert passed.lost == ()
     assert passed.given_up(Epoch(1), [Lost(2, 2), Lost(9, 9)]).lost == (Lost(9, 9),)
+
+
+def test_without_its_node_a_stream_goes_on_behind_every_offset_that_was_given() -> None:
+    record = opened().sealed(Epoch(1), FIRST, 9, 10, bytes=100, newest=1)
+    assert record.without_node("t", NodeIdentity("b" * 32)) is record
+    left = record.without_node("t", NODES[0])
+    assert (list(left.ledgers), left.first, left.end, left.next_offset) == ([], 10, 9, 10)
+    writing = record.opened(Epoch(1), ledger(2, Epoch(1), 10)).without_node("t", NODES[0])
+    assert writing.next_offset == writing.first == writing.end + 1 == 10 + OFFSETS_OF_A_LEDGER_MAX
+
+
+def test_without_its_node_a_stream_has_what_lies_in_object_storage_and_passes_over_the_rest() -> None:
+    record = opened().sealed(Epoch(1), FIRST, 9, 10, bytes=100, newest=1)
+    record = record.opened(Epoch(1), ledger(2, Epoch(1), 10)).sealed(Epoch(1), LedgerId(2), 14, 15, bytes=50, newest=2)
+    stored = record.with_cold(Epoch(1), Cold(entries=(Segment(0, 9, Epoch(1), 10, 100, 50, "c", "d", 1, 1, (0,)),)))
+    left = stored.without_node("t", NODES[0])
+    assert (left.first, left.end, left.past_lost(9), left.past_lost(10)) == (0, 14, 9, 15)
 
 
 def test_a_ledger_that_ends_empty_has_no_bytes() -> None:

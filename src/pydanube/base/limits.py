@@ -27,6 +27,7 @@ MARK_IDLE_SECONDS = 0.25  # an idle journal covers its last group after this lon
 NODE_FILES_MAX = 1 << 16  # journal and kept files of one node; 8 TiB of the usual size, 768 KiB of list
 DATA_DIRECTORIES_MAX = 32  # bits in a ledger's record of the directories that hold a part of it
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
+OFFSETS_OF_A_LEDGER_MAX = 1 << 40  # more than its bytes can hold messages; skipped where its end is lost with its disk
 LOST_RANGES_MAX = 1_000  # of one stream, given up as damaged: its record stays small enough for the metadata
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
 

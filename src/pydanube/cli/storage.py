@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ from pydanube.cli import values
 from pydanube.cli.failures import Exit, say
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed, progress
-from pydanube.cli.running import connected
+from pydanube.cli.running import connected, run
 from pydanube.cli.values import many, shown_time, sized
 from pydanube.client import Client
 
@@ -205,3 +206,32 @@ async def upload(client: Client, output: Output, topic: str) -> None:
     sizes = f"{sized(found['bytes'])}, as objects {sized(found['object_bytes'])}"
     what = f"{many(found['segments'], 'segment')} with {many(found['messages'])} ({sizes})"
     output.done(f"uploaded {what} of {topic}", **found)
+
+
+@storage.command("forget-node", epilog="Example: danube storage forget-node --data-dir ./data --dry-run")
+@click.option("--data-dir", type=Path, required=True, help="Of the broker, which must not be running.")
+@printed
+@destructive
+def forget_node(output: Output, agreement: Agreement, data_dir: Path) -> int:
+    """Give up a storage directory that is gone for good.
+
+    A broker does not start without its storage directory (`node` in the data directory), as it may only be missing for
+    now. If its disk is lost and there is no backup, this makes the metadata forget it: topics, policies and what lies
+    in object storage stay; all other messages, and all subscriptions and producers, are lost. The next start makes a
+    new directory. With --dry-run it lists what is lost, and ends with 1.
+    """
+    from pydanube.api.lost_node import forget
+
+    found = run(forget(data_dir, accept=False))
+    topics = found["topics"]
+    if output.for_people:
+        rows = [each | {"messages": f"{each['messages']:,}{' or more' if each['more'] else ''}"} for each in topics]
+        output.rows(rows, ("topic", "messages", "stored"))
+    known = sum(each["messages"] for each in topics)
+    deed = f"forget storage node {found['node']} with {many(known)} or more, and the subscriptions and producers of "
+    deed += many(len(topics), "topic or partition") if len(topics) == 1 else f"{len(topics):,} topics and partitions"
+    if not agreement.given(output, deed, **found):
+        return Exit.FAILED
+    run(forget(data_dir, accept=True))
+    output.done(f"forgot storage node {found['node']}; the broker can be started", **found)
+    return Exit.FINE

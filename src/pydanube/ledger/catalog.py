@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, LimitReached, OwnershipLost
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import LEDGERS_LISTED_MAX, LOST_RANGES_MAX
+from pydanube.base.limits import LEDGERS_LISTED_MAX, LOST_RANGES_MAX, OFFSETS_OF_A_LEDGER_MAX
 from pydanube.ledger.cold import Cold
 from pydanube.ledger.ledgers import Copies, LedgerRecord, Ledgers, Phase
 from pydanube.ledger.retention import LedgerInfo
@@ -65,7 +65,8 @@ class StreamRecord:
         sealed = (ledger.last for ledger in reversed(self.ledgers) if ledger.phase is Phase.SEALED and not ledger.empty)
         last = next(sealed, None)
         if last is not None or self.cold.entries:
-            return max(NO_OFFSET if last is None else last, self.cold.end - 1, self.kept_from - 1)
+            lost = self.lost[-1].last if self.lost else NO_OFFSET  # with its node, perhaps
+            return max(NO_OFFSET if last is None else last, self.cold.end - 1, self.kept_from - 1, lost)
         return self.next_offset - 1
 
     def taken_over(self, token: str) -> StreamRecord:
@@ -222,6 +223,24 @@ class StreamRecord:
         if len(merged) > LOST_RANGES_MAX:
             raise LimitReached(f"{len(merged)} damaged ranges, at most {LOST_RANGES_MAX} can be given up in one topic")
         return replace(self, lost=tuple(merged))
+
+    def without_node(self, name: str, node: NodeIdentity) -> StreamRecord:
+        """Without the ledgers that only this node had, which is gone for good. Itself if there are none.
+
+        Where the one being written ended nobody knows: offsets go on behind all that it can have given.
+        """
+        gone = [ledger for ledger in self.ledgers if ledger.nodes == (node,)]
+        if not gone:
+            return self
+        end = self.next_offset
+        if self.unsealed in gone:
+            end = max(end, gone[-1].first) + OFFSETS_OF_A_LEDGER_MAX
+        cold = self.cold if self.cold.planned is None else self.cold.given_up(name)
+        left = replace(self, ledgers=self.ledgers.without([ledger.id for ledger in gone]), next_offset=end, cold=cold)
+        if not cold.entries:
+            return left._kept_from(end)
+        first = max(gone[0].first, cold.end, self.kept_from)
+        return left.given_up(left.owner, [Lost(first, end - 1, known=False)]) if first < end else left
 
     def past_lost(self, offset: int) -> int:
         """The offset itself, or the first one after what was given up there."""

@@ -98,7 +98,7 @@ async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for
         if known.boots:
             raise NodeDirectoryInvalid(
                 f"{for_node.name} is missing or empty, and should have storage node {known.identity}; "
-                "mount or restore it"
+                "mount or restore it, or see `danube storage forget-node` if it is gone for good"
             )
         return  # the first start ended before it made the node
     if found.identity != known.identity:

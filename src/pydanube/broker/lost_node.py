@@ -1,0 +1,105 @@
+"""The way out when a broker's storage node is gone for good: its metadata forgets the node, and all that only it had.
+
+For a broker that does not run: it takes the metadata directory as a broker would. What lies in object storage stays.
+Nothing is written before somebody has seen what is lost; after a crash in between it can be done again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pydanube.base.errors import NodeDirectoryInvalid
+from pydanube.base.ids import NodeIdentity
+from pydanube.broker.directory import Directory
+from pydanube.broker.state_log import state_stream
+from pydanube.ledger.catalog import StreamRecord
+from pydanube.ports.disk import Disk
+from pydanube.ports.randomness import Randomness
+from pydanube.storage.catalog import MetadataCatalog
+from pydanube.storage.local import STORAGE_NODE, registration
+from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.storage.node_file import read_node_file
+
+
+class LostTopic(NamedTuple):
+    """What is gone of a topic or partition, with its subscriptions and producers."""
+
+    topic: str
+    messages: int  # in sealed ledgers and nowhere else
+    more: bool  # some ledger was being written: nobody can tell how many messages it had
+    stored: int  # messages that lie in object storage, and stay
+
+
+class _Seen(Exception):
+    """Ends an opening that was only for looking."""
+
+
+async def forget_node(
+    for_metadata: Disk, for_node: Disk, randomness: Randomness, *, accept: bool
+) -> tuple[NodeIdentity, list[LostTopic]]:
+    """The node that the metadata names, and what is lost with it; with `accept` the metadata has forgotten it."""
+    seen: list[tuple[NodeIdentity, list[LostTopic]]] = []
+
+    async def look(metadata: LocalMetadata) -> None:
+        identity = await _missing(metadata, for_node)
+        seen.append((identity, await _lost(metadata, identity)))
+        if not accept:
+            raise _Seen
+
+    try:
+        metadata = await LocalMetadata.open(for_metadata, randomness, approve=look)
+    except _Seen:
+        return seen[0]
+    try:
+        await _forget(metadata, seen[0][0])
+    finally:
+        await metadata.close()
+    return seen[0]
+
+
+async def _missing(metadata: LocalMetadata, for_node: Disk) -> NodeIdentity:
+    known, found = registration(metadata), await read_node_file(for_node)
+    if known is None or not known.boots:
+        raise NodeDirectoryInvalid("the metadata knows of no storage node that could be lost; start the broker")
+    if found is not None and found.identity == known.identity:
+        raise NodeDirectoryInvalid(f"{for_node.name} has storage node {known.identity}: it is not lost")
+    if found is not None:
+        raise NodeDirectoryInvalid(f"{for_node.name} has another storage node, {found.identity}; move it away first")
+    return known.identity
+
+
+async def _lost(metadata: LocalMetadata, identity: NodeIdentity) -> list[LostTopic]:
+    catalog = MetadataCatalog(metadata)
+    found: list[LostTopic] = []
+    for record in Directory(metadata).everything():
+        for place in record.places() if record.reliable else ():
+            stream = record.stream(place.partition)
+            data, state = [(await catalog.load(name))[0] for name in (stream, state_stream(stream))]
+            if _only_on(data, identity) or _only_on(state, identity):
+                found.append(_lost_of(str(place), data, identity))
+    return found
+
+
+def _only_on(record: StreamRecord, identity: NodeIdentity) -> bool:
+    return any(ledger.nodes == (identity,) for ledger in record.ledgers)
+
+
+def _lost_of(topic: str, record: StreamRecord, identity: NodeIdentity) -> LostTopic:
+    gone = [ledger for ledger in record.ledgers if ledger.nodes == (identity,) and not record.is_dead(ledger)]
+    kept_from = max(record.kept_from, record.cold.end)
+    messages = sum(max(0, ledger.last - max(ledger.first, kept_from) + 1) for ledger in gone)
+    stored = max(0, record.cold.end - record.first) if record.cold.entries else 0
+    return LostTopic(topic, messages, record.unsealed in gone, stored)
+
+
+async def _forget(metadata: LocalMetadata, identity: NodeIdentity) -> None:
+    """The node last: until then a start is refused, and this can be done again."""
+    catalog = MetadataCatalog(metadata)
+    for stream in await catalog.streams():
+        record, version = await catalog.load(stream)
+        left = record.without_node(stream, identity)
+        if left is not record:
+            await catalog.store(stream, left, version, record)
+    known = registration(metadata)
+    assert known is not None
+    await metadata.transact([(STORAGE_NODE, known.version)], [(STORAGE_NODE, None)], reserve=True)
