@@ -97,7 +97,9 @@ class Client:
 
 
 def face() -> Any:
-    return SimpleNamespace(held=0, turns=Turns(), service=SimpleNamespace(intake=Intake()), forget=lambda gone: None)
+    still = cast("Any", SimpleNamespace(monotonic=lambda: 0.0))  # nobody uses up a turn by being slow
+    service = SimpleNamespace(intake=Intake())
+    return SimpleNamespace(held=0, turns=Turns(still), service=service, forget=lambda gone: None)
 
 
 def test_questions_of_a_client_that_reads_no_answers_wait_and_it_may_send_no_more() -> None:
@@ -235,9 +237,11 @@ def test_a_request_that_is_no_call_is_answered_when_it_is_whole_and_nothing_of_i
         client.say(headers(1, fields, end=False))
         for _ in range(40):  # more than a window
             client.say(data(1, bytes(16_000)))
+            await client.settled()
         assert not statuses(client, 1)
         assert client.granted(1) >= 30 * 16_000
         client.say(data(1, b"", end=True))
+        await client.settled()
         assert statuses(client, 1) == [b"415"]
         assert (client.received(1) > 0) == (method != b"HEAD")
         assert not client.connection._declined
@@ -267,8 +271,8 @@ def test_messages_of_one_stream_are_served_a_few_at_a_time_and_in_order(monkeypa
         client.say(data(1, QUESTION * 100))
         assert len(client.served) < 100
         assert client.connection.lagging
-        assert not client.socket.reading
         client.say(data(1, QUESTION, end=True))
+        assert not client.socket.reading
         await client.settled()
         assert len(client.served) == 101
         assert client.socket.reading

@@ -244,6 +244,17 @@ def test_a_batch_of_the_largest_size_goes_through() -> None:
         Batch.from_parts(batch.stamp, batch.content + bytes(8))
 
 
+@pytest.mark.parametrize("rows", [range(20), range(3, 11), range(8, 9), range(19, 20), range(5, 5)])
+def test_some_rows_of_a_column_may_be_read(rows: range) -> None:
+    keys = [None if row % 3 else b"k%d" % row for row in range(20)]
+    times = [None if row % 4 else NOW + row for row in range(20)]
+    batch = Batch.parse(build([b""] * 20, keys=keys, delivery_times=times, publish_time=NOW).to_bytes())
+    assert batch.keys(rows) == batch.keys()[rows.start : rows.stop] == keys[rows.start : rows.stop]
+    assert batch.delivery_times(rows) == times[rows.start : rows.stop]
+    plain = build([b""] * 20, publish_time=NOW)
+    assert plain.keys(rows) == plain.delivery_times(rows) == [None] * len(rows)
+
+
 def test_a_batch_of_the_most_messages_goes_through() -> None:
     keys = [str(row) for row in range(BATCH_MESSAGES_MAX)]
     batch = Batch.parse(build([b""] * BATCH_MESSAGES_MAX, keys=keys, publish_time=NOW).to_bytes())

@@ -109,6 +109,22 @@ def test_a_greeting_may_come_in_any_pieces() -> None:
         assert not reader.midway
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_frames_may_be_asked_for_a_few_at_a_time(most: int) -> None:
+    data, frames = stream(Side.BROKER)
+    reader = open_reader(Side.BROKER)
+    found = reader.feed(data[:-1], most)
+    assert len(found) == most
+    assert reader.more
+    reader.keep(data[-1:])
+    while reader.more:
+        few = reader.feed(most=most)
+        assert len(few) <= most
+        found += few
+    assert found == frames
+    assert not reader.midway
+
+
 def test_what_follows_welcome_in_the_same_bytes_is_read() -> None:
     data, frames = stream(Side.CLIENT)
     reader = FrameReader(Side.CLIENT)

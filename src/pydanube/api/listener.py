@@ -19,6 +19,7 @@ from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import TopicClosed
 from pydanube.base.limits import (
+    ACCEPTED_AT_ONCE,
     CERTIFICATE_LOOK_SECONDS,
     CONNECTIONS_GREETING_MAX,
     CONNECTIONS_LINGERING_MAX,
@@ -34,7 +35,7 @@ from pydanube.broker.service import Service
 from pydanube.wire.commands import Welcome
 
 log = logging.getLogger(__name__)
-BACKLOG = 1024
+BACKLOG = 1024  # connections that the system takes before we do
 GOODBYE_SECONDS = 0.5  # for peers to take what was written to them, before the sockets are closed
 
 
@@ -76,7 +77,11 @@ class Listener:
     async def start(self, listen: HostPort, advertise: HostPort | None = None) -> HostPort:
         """Serves from now on; the address it got, which clients are told unless another one is for them."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Doorway(self), listen.host, listen.port, backlog=BACKLOG)
+        few = ACCEPTED_AT_ONCE
+        self._server = await loop.create_server(lambda: Doorway(self), listen.host, listen.port, backlog=few)
+        for taking in self._server.sockets:
+            with taking.dup() as socket:  # the loop means both by one number
+                socket.listen(BACKLOG)
         host, port, *_ = self._server.sockets[0].getsockname()
         bound = HostPort(host, port)
         self.welcome = self.welcome._replace(address=str(advertise or bound))

@@ -31,10 +31,13 @@ class Turns:
         self._may_begin = REQUESTS_BEGUN_PER_TURN  # fewer after turns that were long
         self._looked = 0.0  # when the last turn began
         self._scheduled = False
+        self.left = TURN_SECONDS  # for those who are not behind, all together, in this turn of the loop
 
-    def end(self) -> float:
-        """When a turn that begins now is over."""
-        return self.now() + TURN_SECONDS
+    def spend(self, seconds: float) -> None:
+        """Somebody was served who is not behind. When that adds up, a later turn of the loop has it all again."""
+        self.left -= seconds
+        if self.left < TURN_SECONDS / 2:
+            self._schedule()
 
     def later(self, work: Callable[[float], None]) -> None:
         """Calls `work` in a later turn of the loop with the end of its turn. All who wait share one in each."""
@@ -67,7 +70,9 @@ class Turns:
 
     def _serve(self) -> None:
         self._scheduled = False
-        now, end = self.now(), self.end()
+        self.left = TURN_SECONDS
+        now = self.now()
+        end = now + TURN_SECONDS
         if now - self._looked > TURN_SECONDS:  # with what had begun
             self._may_begin = max(1, self._may_begin // 2)
         elif self._may_begin < REQUESTS_BEGUN_PER_TURN:
@@ -90,27 +95,42 @@ class Turns:
 
 
 class Worker:
-    """A connection that works off what it was sent, in turns. While it is `lagging`, nothing more is read from it."""
+    """A connection that works off what it was sent, in turns. While it is `lagging`, hardly more is read from it.
+
+    One that is not behind is served at once, if others have not used up what there is of the turn. `urgent` is one that
+    does not wait for those: what it asks for is little, and wanted exactly when there is much of everything else.
+    """
 
     lagging = False
+    urgent = False
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
 
     def work(self) -> None:
         """Goes on with what has come, as far as it gets; in later turns with the rest."""
-        if not self.lagging:
-            self._turn(self.turns.end())
+        turns = self.turns
+        if self.lagging:
+            return
+        if turns.left <= 0 and not self.urgent:
+            self.fall_behind()
+            return
+        start = turns.now()
+        self._go_on_until(start + max(turns.left, TURN_SECONDS / 2))
+        turns.spend(turns.now() - start)
 
     def _turn(self, end: float) -> None:
-        was_lagging, self.lagging = self.lagging, False
+        self.lagging = False
+        self._go_on_until(end)
+        if not self.lagging:
+            self._read_or_not()
+
+    def _go_on_until(self, end: float) -> None:
         while self._step():
             if self.turns.now() >= end:
                 self.fall_behind()
                 break
         self._turn_over()
-        if was_lagging != self.lagging:
-            self._read_or_not()
 
     def fall_behind(self) -> None:
         """There is something to do that waits for its turn."""

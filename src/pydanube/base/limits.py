@@ -86,8 +86,9 @@ LOOKAHEAD_MESSAGES_MAX = 100_000  # queued behind blocked keys of one Key-Shared
 LOOKAHEAD_MESSAGES_DEFAULT = 10_000
 DELAYED_MESSAGES_MAX = 1_000_000  # in the delay index of one Shared subscription; about 200 MB when full
 DELAYED_MESSAGES_DEFAULT = 100_000
-NACKS_AT_ONCE = 1_000  # ranges of one subscription in one turn of the loop, some ten milliseconds; the others wait
-DELIVERIES_AT_ONCE = 500  # of one subscription in one turn, each cut out of its batch; the others wait
+NACKS_AT_ONCE = 256  # ranges of one subscription in one turn of the loop, some milliseconds; the others wait
+LOOKED_INTO_AT_ONCE = 512  # messages of one subscription in one turn, each by its key or time: a few milliseconds
+DELIVERIES_AT_ONCE = 200  # of one subscription in one turn, each cut out of its batch; the others wait
 REDELIVERIES_MAX = 1_000  # a message that failed as often will not succeed
 POLICY_MICROSECONDS_MAX = 24 * 3600 * 1_000_000  # timeouts and delays of a failure policy: a day
 POISON_RETRY_MICROSECONDS_MIN = 100_000  # a dead-letter topic that is down is not asked in a tight loop
@@ -213,10 +214,13 @@ ADDRESS_BYTES_MAX = 300  # a host of 253 and a port, with room for brackets and 
 CERTIFICATE_LOOK_SECONDS = 5.0  # how often the files of a certificate are looked at
 
 # -- turns of the loop -------------------------------------------------------------------------------------------------
-TURN_SECONDS = 0.002  # that a connection works off what it was sent, before others have their turn
+TURN_SECONDS = 0.001  # that connections work off what they were sent, before the loop looks who else is there
 REQUESTS_BEGUN_PER_TURN = 4  # of all connections: most take a tenth of a millisecond, a large answer some
+ACCEPTED_AT_ONCE = 16  # connections, in one turn: each takes a tenth of a millisecond
+FRAMES_CUT_AT_ONCE = 256  # out of what came: a tenth of a millisecond, where one read may have 13,000
 FRAMES_AT_ONCE = 32  # of the native protocol, between two looks at the clock
 FRAMES_AT_ONCE_BYTES = 16 * KIB  # the same: a frame of acks that is larger takes a millisecond
+RANGES_AT_ONCE = 128  # of one frame of acks, likewise
 HTTP_CHUNKS_AT_ONCE = 256  # of a body, likewise
 GRPC_MESSAGES_AT_ONCE = 32  # of one stream, likewise
 DECODED_BYTES = 1 * MIB  # unpacked, of a batch whose messages are looked at on the loop; larger ones beside it

@@ -31,11 +31,12 @@ class Delivery(NamedTuple):
         return self.batch.slice(self.first - self.batch.base_offset, self.last - self.first + 1)
 
 
-def keys_of(batch: Batch) -> list[bytes]:
-    """By which Key-Shared goes: messages without a key keep the order of their producer."""
-    nameless, keys = b"%d" % batch.producer_id, batch.keys()
+def keys_of(batch: Batch, rows: range | None = None) -> list[bytes]:
+    """By which Key-Shared goes, of all messages or these: those without a key keep the order of their producer."""
+    nameless, keys = b"%d" % batch.producer_id, batch.keys(rows)
     if not batch.producer_id and _may_name_producers(batch) and None in keys:
         names = _producers_of(batch)
+        names = names if rows is None else names[rows.start : rows.stop]
         return [name or nameless if key is None else key for key, name in zip(keys, names, strict=True)]
     return [nameless if key is None else key for key in keys]
 
@@ -53,15 +54,20 @@ def _producers_of(batch: Batch) -> list[bytes]:
         return [b""] * batch.count
 
 
+def is_looked_into(batch: Batch, kind: SubscriptionKind) -> bool:
+    """Whether that type of subscription looks at each message, so that many of them take long."""
+    return kind is SubscriptionKind.KEY_SHARED or (kind is SubscriptionKind.SHARED and batch.has_delivery_times)
+
+
 def columns_of(
-    batch: Batch, kind: SubscriptionKind, clock_ahead: int
+    batch: Batch, rows: range, kind: SubscriptionKind, clock_ahead: int
 ) -> tuple[list[bytes] | None, list[int | None] | None]:
     """Keys, and delivery times on a clock that is behind by so much, where that type of subscription looks at them."""
+    if not is_looked_into(batch, kind):
+        return None, None
     if kind is SubscriptionKind.KEY_SHARED:
-        return keys_of(batch), None
-    if kind is SubscriptionKind.SHARED and batch.has_delivery_times:
-        return None, [None if time is None else time - clock_ahead for time in batch.delivery_times()]
-    return None, None
+        return keys_of(batch, rows), None
+    return None, [None if time is None else time - clock_ahead for time in batch.delivery_times(rows)]
 
 
 class ConsumerSink(Protocol):

@@ -17,8 +17,8 @@ from typing import Any
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import DELIVERIES_AT_ONCE, NACKS_AT_ONCE, UNACKED_MAX
-from pydanube.broker.delivery import Consumer, Delivery, columns_of
+from pydanube.base.limits import DELIVERIES_AT_ONCE, LOOKED_INTO_AT_ONCE, NACKS_AT_ONCE, UNACKED_MAX
+from pydanube.broker.delivery import Consumer, Delivery, columns_of, is_looked_into
 from pydanube.broker.hindrance import Hindrance, in_words
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.outbox import Nack, Nacks, Outbox, Recalled, by_consumer
@@ -112,6 +112,11 @@ class SubscriptionHost:
                 self.engine.set_timed(consumer.id, self.now)
         self._drop_recalled()
         self.wake()
+
+    @property
+    def unsettled(self) -> bool:
+        """Messages were given up in great number, and are taken back some at a time. Who leaves now does it at once."""
+        return bool(self._nacks.count) and not self._closed and not self._held
 
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
@@ -289,12 +294,16 @@ class SubscriptionHost:
         self._nacks.turn(now)
         if not self._rests(now):
             self._decide(now)
+        looked_into = 0
         for _ in range(PUMP_BATCHES):
             batch = self._ahead.take(self._next) if not self._rests(now) and self._may_feed() else None
             if batch is None:
                 break
-            self._offer(batch, now)
+            looked_into += self._offer(batch, now, LOOKED_INTO_AT_ONCE - looked_into)
             self._decide(now)
+            if looked_into >= LOOKED_INTO_AT_ONCE:
+                self.wake()
+                break
         else:
             self.wake()  # the others of the loop first
         if self._nacks.count or (self.engine.unfinished and not self._outbox and not self._rests(now)):
@@ -314,22 +323,27 @@ class SubscriptionHost:
         self._next = self._pass_lost(self._next)
         return self._next < min(self._ledger.confirmed_end, self.known.cursor.ceiling)
 
-    def _offer(self, batch: Batch, now: int) -> None:
+    def _offer(self, batch: Batch, now: int, most: int) -> int:
+        """Feeds it to the engine; how many messages were looked at one by one, which are at most so many."""
         first = max(self._next, batch.base_offset)
         if batch.base_offset > self._next:
             self.pass_gap(self._pass_lost(self._next), batch.base_offset - 1)
         last = min(batch.last_offset, self.known.cursor.ceiling - 1)  # what is handed out can be acknowledged
         if self._throttle is not None:
             last = min(last, first + self._throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
-            if last < batch.last_offset:
-                self._ahead.put_back(batch)
+        looked_into = is_looked_into(batch, self.known.kind)
+        if looked_into:
+            last = min(last, first + most - 1)
+        if last < batch.last_offset and (looked_into or self._throttle is not None):
+            self._ahead.put_back(batch)
         self._next = last + 1
         self._recent = [batch]
-        keys, due = columns_of(batch, self.known.kind, self._clock_ahead)
         base = batch.base_offset
+        keys, due = columns_of(batch, range(first - base, last - base + 1), self.known.kind, self._clock_ahead)
         for start, end in self.known.cursor.pending(first, last):
-            rows = slice(start - base, end - base + 1)
+            rows = slice(start - first, end - first + 1)
             self.engine.offer(Run(start, end, keys and keys[rows], due and due[rows]), now)
+        return last - first + 1 if looked_into else 0
 
     def pass_gap(self, first: int, last: int) -> None:
         """Offsets that no message has: a ledger that was recovered may leave some. The cursor steps over them."""
@@ -359,9 +373,9 @@ class SubscriptionHost:
 
     def _tell_recalled(self, recalled: Recalled) -> None:
         """What waits in a client's queue and is to be delivered again must not be taken from there any more."""
-        for consumer, ranges in by_consumer(recalled).items():
-            if consumer in self.consumers:
-                self.consumers[consumer].sink.recall(self.known.cursor.generation, list(ranges))
+        there = [each for each in recalled if each[0] in self.consumers]
+        for consumer, ranges in by_consumer(there).items():
+            self.consumers[consumer].sink.recall(self.known.cursor.generation, list(ranges))
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -304,9 +304,10 @@ class Batch:
         section.check()
         return decode_attributes(section)
 
-    def keys(self) -> list[bytes | None]:
+    def keys(self, rows: range | None = None) -> list[bytes | None]:
+        """Of all messages, or of these."""
         self.check_plain()
-        return decode_bytes(self.plain_section())
+        return decode_bytes(self.plain_section(), rows)
 
     def publish_times(self) -> list[int]:
         if kind_of(self.columns, Column.PUBLISH_TIME) == Kind.ABSENT:
@@ -316,8 +317,9 @@ class Batch:
     def event_times(self) -> list[int | None]:
         return self._integers(Column.EVENT_TIME)
 
-    def delivery_times(self) -> list[int | None]:
-        return self._integers(Column.DELIVERY_TIME)
+    def delivery_times(self, rows: range | None = None) -> list[int | None]:
+        """Of all messages, or of these."""
+        return self._integers(Column.DELIVERY_TIME, rows)
 
     def schema_ids(self) -> list[int | None]:
         return self._integers(Column.SCHEMA_ID)
@@ -325,9 +327,9 @@ class Batch:
     def schema_versions(self) -> list[int | None]:
         return self._integers(Column.SCHEMA_VERSION)
 
-    def _integers(self, column: Column) -> list[int | None]:
+    def _integers(self, column: Column, rows: range | None = None) -> list[int | None]:
         self.check_plain()
-        return decode_fixed(self.plain_section(), column)
+        return decode_fixed(self.plain_section(), column, rows)
 
     def messages(self) -> Iterator[Message]:
         """Every message with all its fields. Raises here, not while it is iterated."""

@@ -15,25 +15,29 @@ _CODES = {4: "i", 8: "q"}
 _Value = TypeVar("_Value")
 
 
-def decode_bytes(section: Section) -> list[bytes | None]:
-    """The keys of a plain section, the payloads of a packed one."""
+def decode_bytes(section: Section, rows: range | None = None) -> list[bytes | None]:
+    """The keys of a plain section, the payloads of a packed one; of all rows, or of these."""
     where = section.variable
+    rows = range(section.count) if rows is None else rows
     if where is None:
-        return [None] * section.count
-    offsets = _offsets(section, where.offsets)
+        return [None] * len(rows)
+    offsets = _offsets(section, where.offsets + 4 * rows.start, len(rows))
     reader = BytesIO(section.buffer)  # shares the bytes; two thirds of the time of a slice for each value
-    reader.seek(where.data)
-    return _nulled(section, where.validity, list(map(reader.read, map(sub, islice(offsets, 1, None), offsets))))
+    reader.seek(where.data + offsets[0])
+    return _nulled(section, where.validity, list(map(reader.read, map(sub, islice(offsets, 1, None), offsets))), rows)
 
 
-def decode_fixed(section: Section, column: Column) -> list[int | None]:
+def decode_fixed(section: Section, column: Column, rows: range | None = None) -> list[int | None]:
+    """Of all rows, or of these."""
     where = section.fixed.get(column)
+    rows = range(section.count) if rows is None else rows
     if where is None:
-        return [None] * section.count
+        return [None] * len(rows)
     if where.kind == Kind.CONSTANT:
-        return [decode_constant(section, where)] * section.count
-    values = list(unpack_from(f"<{section.count}{_CODES[where.width]}", section.buffer, where.values))
-    return _nulled(section, where.validity, values)
+        return [decode_constant(section, where)] * len(rows)
+    start = where.values + where.width * rows.start
+    values = list(unpack_from(f"<{len(rows)}{_CODES[where.width]}", section.buffer, start))
+    return _nulled(section, where.validity, values, rows)
 
 
 def decode_constant(section: Section, where: Fixed) -> int:
@@ -47,7 +51,7 @@ def decode_attributes(section: Section) -> list[dict[str, str] | None]:
         return [None] * section.count
     entries = list(zip(_texts(section, where.names), _texts(section, where.texts), strict=True))
     rows = [dict(entries[a:b]) for a, b in pairwise(_offsets(section, where.offsets))]
-    return _nulled(section, where.validity, rows)
+    return _nulled(section, where.validity, rows, range(section.count))
 
 
 def _offsets(section: Section, at: int, rows: int | None = None) -> tuple[int, ...]:
@@ -63,10 +67,11 @@ def _texts(section: Section, where: Variable) -> list[str]:
     return [data[a:b].decode() for a, b in spans]
 
 
-def _nulled(section: Section, validity: int, values: list[_Value]) -> list[_Value | None]:
+def _nulled(section: Section, validity: int, values: list[_Value], rows: range) -> list[_Value | None]:
     """The values, with None where the bitmap at `validity` says so."""
-    if validity < 0:
+    if validity < 0 or not rows:
         return values  # type: ignore[return-value]  # a list of values is a list of values or None that has no None
-    bits = int.from_bytes(section.buffer[validity : validity + (section.count + 7) // 8], "little")
-    flags = flags_of(bits, section.count)
+    first, skipped = divmod(rows.start, 8)
+    bits = int.from_bytes(section.buffer[validity + first : validity + (rows.stop + 7) // 8], "little") >> skipped
+    flags = flags_of(bits & (1 << len(rows)) - 1, len(rows))
     return [value if flag == "1" else None for value, flag in zip(values, flags, strict=True)]

@@ -31,6 +31,7 @@ FRAME_HEADER_BYTES = 20
 HEADER = Struct("<IIIQ")
 
 Buffer = bytes | memoryview
+FRAMES_ANY = 1 << 62  # as many as there are
 
 
 class Kind(IntEnum):
@@ -144,6 +145,7 @@ class FrameReader:
         "_missing",
         "_opened",
         "_preface",
+        "_rest",
         "_sender",
         "_skipping",
         "before_fault",
@@ -160,6 +162,7 @@ class FrameReader:
         self._body: BytesIO | None = None  # grows with what comes, never with what was announced
         self._missing = 0
         self._skipping = False
+        self._rest = b""  # what came and was not looked at, as there were frames enough
         self._fault: ProtocolError | None = None
         self.before_fault: list[Frame] = []  # good frames of the very bytes that `feed` refused
 
@@ -186,23 +189,34 @@ class FrameReader:
         """WELCOME was sent: from now on the client may send everything."""
         self._allowed = self._opened
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """The frames that these bytes complete, in order. `data` may be reused afterwards.
+    @property
+    def more(self) -> bool:
+        """Whether `feed` stopped before the end of what came."""
+        return bool(self._rest)
+
+    def keep(self, data: bytes) -> None:
+        """These bytes came, and are looked at when `feed` is called next."""
+        self._rest += data
+
+    def feed(self, data: bytes | bytearray | memoryview = b"", most: int = FRAMES_ANY) -> list[Frame]:
+        """The frames that these bytes complete, in order, and at most so many. `data` may be reused afterwards.
 
         Raises `ProtocolError` at the first byte that cannot be right, and ever after.
         """
         if self._fault is not None:
             raise type(self._fault)(*self._fault.args)
+        if self._rest:
+            data, self._rest = self._rest + data, b""
         frames: list[Frame] = []
         try:
             at = self._skip_preface(data) if self._preface else 0
             if self._begun:
                 at = self._resume(data, at, frames)
-            self._cut(data, at, frames)
+            self._cut(data, at, frames, most)
         except ProtocolError as fault:
             self._fault = type(fault)(*fault.args)  # a raised one knows its frames, and by them this reader
             self.before_fault = frames
-            self._begun, self._body = b"", None
+            self._begun, self._body, self._rest = b"", None, b""
             raise
         return frames
 
@@ -213,8 +227,8 @@ class FrameReader:
         self._preface = self._preface[len(got) :]
         return len(got)
 
-    def _cut(self, data: bytes | bytearray | memoryview, at: int, frames: list[Frame]) -> None:
-        """All whole frames from `at` on, in one turn of a loop each; keeps the start of the next."""
+    def _cut(self, data: bytes | bytearray | memoryview, at: int, frames: list[Frame], most: int) -> None:
+        """The whole frames from `at` on, in one turn of a loop each; keeps the start of the next, or the rest."""
         size = len(data)
         plain = type(data) is bytes
         source: Any = data if plain else memoryview(data)  # both are cut without a copy of the rest
@@ -237,6 +251,9 @@ class FrameReader:
             if allowed is not opened:
                 self._advance(kind)
                 allowed = self._allowed
+            if len(frames) >= most:
+                self._rest = bytes(source[at:])
+                return
         if at < size:
             self._begun = bytes(source[at:])
 

@@ -108,6 +108,7 @@ class GrpcConnection(Worker):
         self._declined: dict[int, bool] = {}  # streams that are no calls, until they are whole; if HEAD is asked for
         self._reading = False  # within a turn, which flushes at its end
         self._flushing = False
+        self._came = b""  # bytes that were not looked at yet
         self._behind: list[Callable[[], None]] = []
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
@@ -115,10 +116,10 @@ class GrpcConnection(Worker):
     def receive(self, data: bytes) -> None:
         self.heard = True
         if self.lagging:
-            self._read(data, 0)
+            self._came += data
+            self._read_or_not()
         else:
-            self._reading = True
-            self._read(data, HTTP2_WORK_AT_ONCE)
+            self._came = data
             self.work()
 
     def _read(self, data: bytes, work: int) -> None:
@@ -131,9 +132,10 @@ class GrpcConnection(Worker):
         self._reading = True
         if self._unserved:  # first, as they came first
             self._unserved.pop(next(iter(self._unserved)))()
-        elif self.core.more:
-            self._read(b"", HTTP2_WORK_AT_ONCE)
-        return bool(self._unserved) or self.core.more
+        elif self._came or self.core.more:
+            data, self._came = self._came, b""
+            self._read(data, HTTP2_WORK_AT_ONCE)
+        return bool(self._unserved) or self.core.more or bool(self._came)
 
     def _turn_over(self) -> None:
         if self._behind:

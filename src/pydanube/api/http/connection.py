@@ -85,6 +85,7 @@ class HttpConnection(Worker):
 
     def receive(self, data: bytes) -> None:
         if not self._ended and not self._transport.is_closing():
+            self.urgent = data.startswith(self._web.router.probes)
             self._reader.feed(data)
             self._go_on()
             self.greeted = self.greeted or self._reader.in_body

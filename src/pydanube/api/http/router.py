@@ -59,6 +59,7 @@ class Router:
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = list(routes)
         self._probes = frozenset(route.template for route in routes if route.probe)
+        self.probes = tuple(f"{method} {path} ".encode() for path in self._probes for method in ("GET", "HEAD"))
         self._by_length: dict[int, list[tuple[list[str], Route]]] = {}
         for route in routes:
             self._by_length.setdefault(len(route.segments), []).append((route.segments, route))

@@ -26,6 +26,8 @@ _DURABILITIES = {"none": Durability.NONE, "buffered": Durability.BUFFERED, "fsyn
 
 
 class ProducerChannel:
+    unsettled = False
+
     def __init__(self, connection: NativeConnection, number: int) -> None:
         self.number = number
         self.ended = False  # by the broker: nothing more is said on it
@@ -74,6 +76,11 @@ class ConsumerChannel:
         self._credit = 0  # permits of the client that were not passed on yet
         self._ahead = 0  # permits passed on, for which nothing came yet
         self._message_bytes = BYTES_AT_ONCE // PERMITS_AT_FIRST
+
+    @property
+    def unsettled(self) -> bool:
+        """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
+        return self.hold is not None and isinstance(self.hold.host, SubscriptionHost) and self.hold.host.unsettled
 
     # -- the sink ------------------------------------------------------------------------------------------------------
 

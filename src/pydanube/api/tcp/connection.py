@@ -27,7 +27,15 @@ from pydanube.base.errors import (
     TopicBusy,
     VerbUnknown,
 )
-from pydanube.base.limits import CHANNELS_MAX, FRAMES_AT_ONCE, FRAMES_AT_ONCE_BYTES, REQUESTS_AT_ONCE_MAX
+from pydanube.base.limits import (
+    CHANNELS_MAX,
+    FRAMES_AT_ONCE,
+    FRAMES_AT_ONCE_BYTES,
+    FRAMES_CUT_AT_ONCE,
+    RANGES_AT_ONCE,
+    REQUESTS_AT_ONCE_MAX,
+    TURN_SECONDS,
+)
 from pydanube.broker.holds import ANONYMOUS, Principal
 from pydanube.broker.intake import Account
 from pydanube.broker.service import Service
@@ -83,12 +91,15 @@ class NativeConnection(Worker):
         self._reader = FrameReader(Side.BROKER)
         self._unfinished = unfinished
         self._frames: deque[Frame] = deque()  # that came and were not served yet
+        self._parts: deque[Ack | Nack | Taken] = deque()  # before them, of one that has many ranges
         self._fault: ProtocolError | None = None  # behind them
+        self._begun = False  # what follows them is a frame that has not come whole, and was not looked at
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
         self._tasks: dict[Task[None], None] = {}
         self._watch: Future[None] | None = None  # of the request that waits for changes of topics
+        self._leaving: deque[AnyChannel] = deque()  # once the connection is gone
         self._account = Account(service.intake)  # of what it publishes and is not confirmed yet
         self._greeted = False
         self._closed = False
@@ -100,35 +111,53 @@ class NativeConnection(Worker):
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
+        """What comes while it is behind is looked at in its turn."""
+        if self._fault is not None:
+            return
+        if self.lagging or self._frames or self._parts:
+            self._reader.keep(data)
+            self._read_or_not()
+        else:
+            self._cut(data)
+        self.work()
+
+    def _cut(self, data: bytes = b"") -> None:
         """A frame that is not as it should be ends the connection, after those before it were served."""
         reader = self._reader
         had = reader.held
         try:
-            frames = reader.feed(data)
+            frames = reader.feed(data, FRAMES_CUT_AT_ONCE)
         except ProtocolError as error:
             frames, self._fault = reader.before_fault, type(error)(*error.args)  # a raised one knows its frames
         if frames or self._fault is not None:
             self.heard = True
             self._frames += frames
-            self.work()
         if self._fault is None and (had or reader.held):
-            self._hold(begun=not had or bool(frames))
+            begun = not had or bool(frames)
+            self._begun = self._begun or begun
+            self._unfinished.hold(self, reader.held, begun=begun)
 
-    def _hold(self, *, begun: bool) -> None:
+    def _skip_unwanted(self) -> None:
         """Of what it publishes where it has no producer nothing is kept, not even until it has come."""
-        reader = self._reader
-        if begun and not self.lagging and (found := reader.unfinished) is not None and found[0] == Kind.PUBLISH:
+        reader, self._begun = self._reader, False
+        if (found := reader.unfinished) is not None and found[0] == Kind.PUBLISH:
             _, channel, request = found
             if channel not in self._opening and not isinstance(self.channels.get(channel), ProducerChannel):
                 reader.skip()
+                self._unfinished.forget(self)
                 self._fail(channel, request, ChannelInvalid(f"channel {channel} is no producer"))
-        self._unfinished.hold(self, reader.held, begun=begun)
 
     def _step(self) -> bool:
         """Serves a few frames, while their answers are taken."""
         frames, size = self._frames, 0
         if not self.writable:
             return False
+        if self._parts:
+            part = self._parts.popleft()
+            _HANDLERS[type(part)](self, part)
+            return bool(self._parts or frames or self._reader.more)
+        if not frames and self._reader.more:
+            self._cut()
         for _ in range(min(len(frames), FRAMES_AT_ONCE)):
             if self._closed:
                 break
@@ -141,13 +170,15 @@ class NativeConnection(Worker):
                 frames.clear()
                 break
             size += len(frame.body)
-            if size > FRAMES_AT_ONCE_BYTES:
+            if size > FRAMES_AT_ONCE_BYTES or self._parts:
                 break
         if self._closed:
             frames.clear()
-        elif self._fault is not None and not frames:
+        elif not frames and self._fault is not None:
             self.refuse(self._fault)
-        return bool(frames)
+        elif not frames and self._begun:
+            self._skip_unwanted()
+        return bool(self._parts or frames or self._reader.more)
 
     def send(self, buffers: list[Buffer]) -> None:
         """With everything else of this turn in one write, unless that is much."""
@@ -225,12 +256,27 @@ class NativeConnection(Worker):
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        for channel in self.channels.values():
-            channel.lost()
+        self._leaving.extend(self.channels.values())
         self.channels.clear()
         self._frames.clear()
+        self._parts.clear()
         self._out.clear()
         self._forget_frame()
+        self._leave(self.turns.now() + TURN_SECONDS)
+
+    def _leave(self, end: float) -> None:
+        """Its channels go one after the other. There may be thousands, and each may leave much to be sorted out."""
+        leaving = self._leaving
+        for _ in range(len(leaving)):
+            channel = leaving.popleft()
+            if channel.unsettled:
+                leaving.append(channel)
+            else:
+                channel.lost()
+            if self.turns.now() >= end:
+                break
+        if leaving:
+            self.turns.later(self._leave)
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -297,15 +343,28 @@ class NativeConnection(Worker):
             self._fail(grant.channel, 0, ChannelInvalid(f"channel {grant.channel} is not a consumer"))
 
     def _ack(self, ack: Ack) -> None:
+        if self._take_apart(ack):
+            return
         channel = self.channels.get(ack.channel)
         try:
             if not isinstance(channel, ConsumerChannel):
                 raise ChannelInvalid(f"channel {ack.channel} is not a consumer")
             done = channel.ack(ack)
         except DanubeError as error:
+            self._parts.clear()
             self._fail(ack.channel, ack.request, error)
             return
-        done.add_done_callback(partial(self._acked, channel, ack.request))
+        request = 0 if self._parts else ack.request  # the last part is durable after the others
+        done.add_done_callback(partial(self._acked, channel, request))
+
+    def _take_apart(self, command: Ack | Nack | Taken) -> bool:
+        """One that has many ranges is done in several steps: each range takes some microseconds, or ten."""
+        ranges = command.ranges
+        if len(ranges) <= RANGES_AT_ONCE:
+            return False
+        pieces = [ranges[at : at + RANGES_AT_ONCE] for at in range(0, len(ranges), RANGES_AT_ONCE)]
+        self._parts.extend(command._replace(ranges=piece) for piece in pieces)
+        return True
 
     def _acked(self, channel: ConsumerChannel, request: int, done: Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
@@ -317,17 +376,23 @@ class NativeConnection(Worker):
             self.send(Acked(channel.number, request).encode())
 
     def _nack(self, nack: Nack) -> None:
+        if self._take_apart(nack):
+            return
         channel = self.channels.get(nack.channel)
         if isinstance(channel, ConsumerChannel):
             channel.nack(nack)
         else:
+            self._parts.clear()
             self._fail(nack.channel, nack.request, ChannelInvalid(f"channel {nack.channel} is not a consumer"))
 
     def _taken(self, taken: Taken) -> None:
+        if self._take_apart(taken):
+            return
         channel = self.channels.get(taken.channel)
         if isinstance(channel, ConsumerChannel):
             channel.taken(taken)
         else:
+            self._parts.clear()
             self._fail(taken.channel, 0, ChannelInvalid(f"channel {taken.channel} is not a consumer"))
 
     def _fail(self, channel: int, request: int, error: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -166,7 +167,10 @@ def _take_over(connection: NativeConnection, fields: Object) -> bool:
 @verb("close")
 async def close(connection: NativeConnection, fields: Object, request: int) -> Object:
     crashed, returning = flag(fields, "crashed", False), flag(fields, "returning", False)
-    connection.close_channel(channel_number(fields), crashed=crashed, returning=returning)
+    channel = channel_number(fields)
+    while channel in connection.channels and connection.channels[channel].unsettled:  # noqa: ASYNC110 - of this loop
+        await asyncio.sleep(0)  # which sorts out some of it
+    connection.close_channel(channel, crashed=crashed, returning=returning)
     return {}
 
 
