@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -11,7 +11,9 @@ from pydanube.base.errors import DanubeError
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import DECODED_ATTRIBUTES_BYTES
 from pydanube.broker.options import SubscriptionOptions
+from pydanube.dispatch.events import Run
 from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.ledger.topic_state import Subscription
 from pydanube.wire.batch import Batch, Codec
 
 PRODUCER_ATTRIBUTE = "x-danube-producer"  # name of the producer, where it has no number that the topic knows
@@ -59,7 +61,16 @@ def is_looked_into(batch: Batch, kind: SubscriptionKind) -> bool:
     return kind is SubscriptionKind.KEY_SHARED or (kind is SubscriptionKind.SHARED and batch.has_delivery_times)
 
 
-def columns_of(
+def runs_of(batch: Batch, known: Subscription, first: int, last: int, clock_ahead: int) -> Iterator[Run]:
+    """What of first..last the subscription has not done, for its engine."""
+    base = batch.base_offset
+    keys, due = _columns_of(batch, range(first - base, last - base + 1), known.kind, clock_ahead)
+    for start, end in known.cursor.pending(first, last):
+        rows = slice(start - first, end - first + 1)
+        yield Run(start, end, keys and keys[rows], due and due[rows])
+
+
+def _columns_of(
     batch: Batch, rows: range, kind: SubscriptionKind, clock_ahead: int
 ) -> tuple[list[bytes] | None, list[int | None] | None]:
     """Keys, and delivery times on a clock that is behind by so much, where that type of subscription looks at them."""

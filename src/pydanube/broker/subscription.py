@@ -18,7 +18,7 @@ from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import DELIVERIES_AT_ONCE, LOOKED_INTO_AT_ONCE, NACKS_AT_ONCE, UNACKED_MAX
-from pydanube.broker.delivery import Consumer, Delivery, columns_of, is_looked_into
+from pydanube.broker.delivery import Consumer, Delivery, is_looked_into, runs_of
 from pydanube.broker.hindrance import Hindrance, in_words
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.outbox import Nack, Nacks, Outbox, Recalled, by_consumer
@@ -26,7 +26,7 @@ from pydanube.broker.rates import Throttle, rate_of
 from pydanube.broker.read_ahead import RETRY_SECONDS, ReadAhead
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
-from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run, Skipped
+from pydanube.dispatch.events import Deliver, Effect, Poisoned, Skipped
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.dispatch.explain import Explanation
 from pydanube.dispatch.policy import PoisonPolicy
@@ -74,7 +74,7 @@ class SubscriptionHost:
         self._ahead = ReadAhead(known.name, ledger, self._task, self.wake, hindrance)
         self._outbox = Outbox()  # waits for a read of its batch, or for the next turn of the loop
         self._handed = 0  # deliveries, in this turn
-        self._nacks = Nacks(self._apply_nack, at_once=NACKS_AT_ONCE, waiting_max=UNACKED_MAX)
+        self.nacks = Nacks(self._apply_nack, at_once=NACKS_AT_ONCE, waiting_max=UNACKED_MAX)
         self._recent: list[Batch] = []  # what was offered or read for the outbox last
         self._scheduled = False
         self._timer: TimerHandle | None = None
@@ -82,7 +82,7 @@ class SubscriptionHost:
         self._tasks: dict[Future[None], None] = {}
         self._fetching = False
         self._clock_ahead = clock.wall() - self.now  # of the monotonic clock, as far as the engine knows
-        self._held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
+        self.held = 0  # seeks that are not durable yet: nothing is read or handed out meanwhile
         self._throttle: Throttle | None = None
         self._pausing: dict[ConsumerId, bool] = {}  # those of its consumers that paused it
         self._closed = False
@@ -113,14 +113,9 @@ class SubscriptionHost:
         self._drop_recalled()
         self.wake()
 
-    @property
-    def unsettled(self) -> bool:
-        """Messages were given up in great number, and are taken back some at a time. Who leaves now does it at once."""
-        return bool(self._nacks.count) and not self._closed and not self._held
-
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
-            self._nacks.finish()
+            self.nacks.finish()
             self._outbox.leave(consumer)
             if self._pausing.pop(consumer, False) and not self._pausing:
                 self.engine.resume()
@@ -192,14 +187,14 @@ class SubscriptionHost:
         self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
     ) -> None:
         """These failed; `delay` is in microseconds."""
-        self._nacks.add(Nack(consumer, generation, ranges, delay, reason), self.now)
+        self.nacks.add(Nack(consumer, generation, ranges, delay, reason), self.now)
         self.wake()
 
     def _apply_nack(self, nack: Nack) -> None:
         """What it takes back is out of the outbox before anything more is handed out."""
         if nack.generation == self.known.cursor.generation:
             for first, last in nack.ranges:
-                self.engine.nack(nack.consumer, first, last, self._nacks.time, nack.delay, nack.reason)
+                self.engine.nack(nack.consumer, first, last, self.nacks.time, nack.delay, nack.reason)
 
     def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
         """The consumer's program works on these from now on, so that their ack timeout begins."""
@@ -218,7 +213,7 @@ class SubscriptionHost:
         self._start_again()
         for consumer in self.consumers.values():
             consumer.sink.reset(record.generation)
-        self._held += 1
+        self.held += 1
         answer.add_done_callback(self._seeked)
         return answer
 
@@ -226,7 +221,7 @@ class SubscriptionHost:
         if done.cancelled() or done.exception() is not None:
             self._task(self._wait_until_whole())
             return
-        self._held -= 1
+        self.held -= 1
         self.wake()
 
     async def _wait_until_whole(self) -> None:
@@ -237,7 +232,7 @@ class SubscriptionHost:
             except DanubeError:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            self._held -= 1
+            self.held -= 1
             self.wake()
             return
 
@@ -246,7 +241,7 @@ class SubscriptionHost:
         self.engine.take_recalled()  # whoever had these hears of the seek
         self._next = self.known.cursor.floor
         self._ahead.clear()
-        self._nacks.clear()
+        self.nacks.clear()
         for deliver in self._outbox.take_all():  # nobody got these, so nobody would ask for others in their place
             self.engine.grant(deliver.consumer, deliver.last - deliver.first + 1, self.now)
 
@@ -287,26 +282,23 @@ class SubscriptionHost:
     def pump(self) -> None:
         """Hands out what is decided, feeds what is wanted, until the engine is full or there is no more to see."""
         self._scheduled = False
-        if self._closed or self._held:
+        if self._closed or self.held:
             return
         now = self.now
         self._handed = 0
-        self._nacks.turn(now)
+        self.nacks.turn(now)
         if not self._rests(now):
             self._decide(now)
-        looked_into = 0
+        room = LOOKED_INTO_AT_ONCE
         for _ in range(PUMP_BATCHES):
-            batch = self._ahead.take(self._next) if not self._rests(now) and self._may_feed() else None
+            batch = self._ahead.take(self._next) if room and not self._rests(now) and self._may_feed() else None
             if batch is None:
                 break
-            looked_into += self._offer(batch, now, LOOKED_INTO_AT_ONCE - looked_into)
+            room -= self._offer(batch, now, room)
             self._decide(now)
-            if looked_into >= LOOKED_INTO_AT_ONCE:
-                self.wake()
-                break
         else:
             self.wake()  # the others of the loop first
-        if self._nacks.count or (self.engine.unfinished and not self._outbox and not self._rests(now)):
+        if self.nacks.count or not room or (self.engine.unfinished and not self._outbox and not self._rests(now)):
             self.wake()
         self._set_timer()
 
@@ -332,17 +324,13 @@ class SubscriptionHost:
         if self._throttle is not None:
             last = min(last, first + self._throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
         looked_into = is_looked_into(batch, self.known.kind)
-        if looked_into:
-            last = min(last, first + most - 1)
+        last = min(last, first + most - 1) if looked_into else last
         if last < batch.last_offset and (looked_into or self._throttle is not None):
             self._ahead.put_back(batch)
         self._next = last + 1
         self._recent = [batch]
-        base = batch.base_offset
-        keys, due = columns_of(batch, range(first - base, last - base + 1), self.known.kind, self._clock_ahead)
-        for start, end in self.known.cursor.pending(first, last):
-            rows = slice(start - first, end - first + 1)
-            self.engine.offer(Run(start, end, keys and keys[rows], due and due[rows]), now)
+        for run in runs_of(batch, self.known, first, last, self._clock_ahead):
+            self.engine.offer(run, now)
         return last - first + 1 if looked_into else 0
 
     def pass_gap(self, first: int, last: int) -> None:
@@ -597,7 +585,7 @@ class SubscriptionHost:
 
     def explain_reading(self) -> Explanation | None:
         """What keeps everything that comes next from being read or handed out, if anything does."""
-        if self._held:
+        if self.held:
             return Explanation(Why.SEEK_PENDING)
         if self._ahead.error is not None and (self._ahead.reading or self._fetching):
             return Explanation(Why.UNREADABLE, what=in_words(self._ahead.error))

@@ -80,7 +80,8 @@ class ConsumerChannel:
     @property
     def unsettled(self) -> bool:
         """What it did before is still being sorted out, some of it in each turn of the loop: it leaves afterwards."""
-        return self.hold is not None and isinstance(self.hold.host, SubscriptionHost) and self.hold.host.unsettled
+        host = None if self.hold is None else self.hold.host
+        return isinstance(host, SubscriptionHost) and bool(host.nacks.count) and not host.held
 
     # -- the sink ------------------------------------------------------------------------------------------------------
 
