@@ -435,10 +435,12 @@ def test_a_pipeline_that_runs_is_not_reset(
     assert "runs on elsewhere, as run run-1 (Stop it with" in ended.err
 
 
-def test_a_checkpoint_that_only_spark_writes_is_not_reset(
+def test_a_checkpoint_that_only_spark_writes_is_reset_by_the_record_that_the_broker_keeps(
     danube: Danube, client: pydanube.sync.Client, file: Path, topic: str
 ) -> None:
     published(client, topic)
-    ended = danube("pipeline", "reset", str(file), "--to", "earliest", "--yes", "--checkpoint", "hdfs://host/x")
-    assert ended.code == 2
-    assert "written by Spark only and cannot be reset from here" in ended.err
+    command = ("pipeline", "reset", str(file), "--to", "earliest", "--yes", "--checkpoint", "hdfs://host/x")
+    assert danube(*command, "-o", "json").json["generation"] == 1
+    assert danube(*command, "-o", "json").json["generation"] == 2
+    ended = danube("pipeline", "reset", str(file), "--to", "tables", "--yes", "--checkpoint", "hdfs://host/x")
+    assert (ended.code, "no target remembers a batch of" in ended.err) == (2, True)

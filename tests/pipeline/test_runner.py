@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -11,13 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+import pydanube
 import pydanube.sync
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed, RowInvalid
+from pydanube.pipeline.checkpoint import open_checkpoint
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.progress import Progress
+from pydanube.pipeline.remembering import where_targets_stand
+from pydanube.pipeline.resetting import plan_reset, reset
 from pydanube.pipeline.runner import Outcome, Runner
 from pydanube.spark import durable
 from spark.killing import until
@@ -331,3 +338,35 @@ def test_after_a_power_cut_the_last_batch_comes_again_and_adds_nothing(
     send(20, 25)
     outcome = Runner(made, url=url, available_now=True).run()
     assert (outcome.how, ids(tmp_path)) == ("finished", list(range(25)))
+
+
+def test_a_lost_checkpoint_is_rebuilt_from_what_the_targets_remember(
+    spark: SparkSession,
+    url: str,
+    client: pydanube.sync.Client,
+    flow: Callable[..., Flow],
+    send: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    sinks = [{"delta": f"{tmp_path}/table"}, {"parquet": f"{tmp_path}/files"}]
+    out = f"{flow().source.topics[0]}-out"  # type: ignore[union-attr]
+    client.admin.create_topic(out)
+    made = flow(sink=[*sinks, {"topic": out}])
+    send(0, 10)
+    Runner(made, url=url, available_now=True).run()
+    shutil.rmtree(tmp_path / "checkpoint")
+    send(10, 15)
+
+    async def rebuilt() -> None:
+        async with pydanube.connect(url) as asked:
+            found = await where_targets_stand(asked, made, url)
+            assert found.notes == ()
+            with open_checkpoint(made.checkpoint, made.name) as checkpoint:
+                wanted = await plan_reset(asked, made, checkpoint, url, found.start)
+                await reset(asked, made, checkpoint, url, wanted, found.queries)
+
+    asyncio.run(rebuilt())
+    outcome = Runner(made, url=url, available_now=True).run()
+    assert (outcome.progress.rows, ids(tmp_path)) == (5, list(range(15)))
+    assert sorted(pq.read_table(tmp_path / "files")["id"].to_pylist()) == list(range(15))
+    assert client.admin.describe_topic(out)["ends"] == [15]

@@ -233,7 +233,9 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
 
 @click.command(epilog="Example: danube pipeline reset orders.yaml --to earliest --dry-run")
 @click.argument("file", type=FILE)
-@click.option("--to", "place", required=True, metavar="PLACE", help="earliest, latest, 10m (ago), a time, or offsets.")
+@click.option(
+    "--to", "place", required=True, metavar="PLACE", help="earliest, latest, 10m (ago), a time, offsets, or tables."
+)
 @click.option(
     "--replaces", multiple=True, metavar="QUERY", help="One whose checkpoint is lost, as sink_conflict has it."
 )
@@ -256,29 +258,38 @@ def reset(
     Offsets are JSON, as {"orders": {"0": 120, "1": 96}}. Places are those of now, also if it is run much later. Its
     subscription moves there too. Tables are not changed: rows that are in them stay, and those that are read again are
     added, or replace them where there are keys.
+
+    tables is where all targets stand, by what they remember of the last batch: for a checkpoint that is lost or broken.
+    Nothing is read twice then.
     """
     flow = load(ctx, file, checkpoint)
     from pydanube.pipeline.checkpoint import open_checkpoint
     from pydanube.pipeline.keeping import keeper_of
+    from pydanube.pipeline.remembering import TABLES, where_targets_stand
     from pydanube.pipeline.resetting import plan_reset, written_again
     from pydanube.pipeline.resetting import reset as begin_anew
     from pydanube.pipeline.runner import with_ca
 
     broker = broker_of(ctx)
     flow = with_ca(flow, broker.ca_file)
-    start = place_of(place)
+    by_tables = place.strip().lower() == TABLES
+    start = TABLES if by_tables else place_of(place)
 
     async def work() -> None:
         async with client_of_flow(ctx, flow) as client:
-            wanted = await plan_reset(client, flow, opened, broker.url, start)
+            known = await where_targets_stand(client, flow, broker.url) if by_tables else None
+            wanted = await plan_reset(client, flow, opened, broker.url, start if known is None else known.start)
+            if known is not None:  # whatever the checkpoint says
+                wanted = replace(wanted, again=0, skipped=0)
             facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
             facts |= {"gone": wanted.gone}
-            there = "what is the latest now" if start == "latest" else start
-            deed = f"begin {flow.name} anew at {there}: {written_again(flow, wanted)}"
-            if agreement.given(output, deed, **facts):
-                replaced = await begin_anew(client, flow, opened, broker.url, wanted, replaces)
+            there = "what is the latest now" if start == "latest" else "where its targets stand" if by_tables else start
+            result = "; ".join([written_again(flow, wanted), *(known.notes if known is not None else ())])
+            if agreement.given(output, f"begin {flow.name} anew at {there}: {result}", **facts):
+                lost = replaces if known is None else (*replaces, *known.queries)
+                replaced = await begin_anew(client, flow, opened, broker.url, wanted, lost)
                 output.done(
-                    f"{flow.name} begins anew at {there} when it is run next: {written_again(flow, wanted)}",
+                    f"{flow.name} begins anew at {there} when it is run next: {result}",
                     **facts,
                     replaces=list(replaced),
                     generation=opened.record.generation,

@@ -1,0 +1,90 @@
+"""Where targets stand, by what each of them remembers of a pipeline's last batch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydanube
+from pipeline.tables_world import SCHEMA, rows, write
+from pydanube.base.errors import FlowInvalid
+from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.remembering import Remembered, where_targets_stand
+from pydanube.pipeline.targets.plan import target_of
+from pydanube.pipeline.targets.record import Mark, dead_letters
+
+TOPIC = "/default/orders"
+
+
+def flow(folder: Path, **keys: Any) -> Flow:
+    catalog = {
+        "table": "lake.orders",
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/c.db",
+        "warehouse": f"file://{folder}/w",
+    }
+    sinks = [{"delta": "delta"}, {"parquet": "parquet"}, {"iceberg": catalog}]
+    source = {"topic": TOPIC, "format": "json", "schema": "id BIGINT"}
+    return Flow.of(
+        {"name": "orders", "source": source, "sink": sinks, "dead_letters": {"delta": "dead"}} | keys, folder
+    )
+
+
+def at(batch: int) -> Mark:
+    ends = [{TOPIC: {"id": 7, "0": 10 * batch, "1": batch, "began": [0, 0]}}]
+    return Mark("orders", "query-1", "run-1", batch, json.dumps(ends))
+
+
+def stand(url: str, made: Flow) -> Remembered:
+    async def work() -> Remembered:
+        async with pydanube.connect(url) as client:
+            return await where_targets_stand(client, made, url)
+
+    return asyncio.run(work())
+
+
+def test_they_begin_where_the_last_batch_ended_that_all_of_them_have(url: str, tmp_path: Path) -> None:
+    made = flow(tmp_path)
+    with pytest.raises(FlowInvalid, match="no target remembers a batch of orders; say earliest"):
+        stand(url, made)
+    targets = [target_of(each.spec(url)) for each in made.targets]
+    for target in targets:
+        target.prepare(SCHEMA)
+        for batch in (3, 4):
+            write(target, at(batch), rows([batch]))
+    found = stand(url, made)
+    assert (json.loads(found.start), found.queries, found.notes) == (
+        {TOPIC: {"id": 7, "0": 40, "1": 4}},
+        ("query-1",),
+        (),
+    )
+    assert made.dead_letters is not None
+    letters = target_of(made.dead_letters.spec(url))
+    letters.prepare(SCHEMA)
+    write(letters, replace(dead_letters(at(5)), query="query-0"), rows([1]))
+    found = stand(url, made)
+    assert found.queries == ("query-1", "query-0")
+    assert found.notes == ("dead letters of batches in which nothing else was written come again",)
+    write(targets[0], at(5), rows([5]))
+    with pytest.raises(FlowInvalid, match=r"do not stand at the same batch: delta:.* has batch 5; parquet:.* batch 4"):
+        stand(url, made)
+
+
+def test_what_a_reset_to_tables_cannot_bring_back_is_said(url: str, tmp_path: Path) -> None:
+    steps = [{"watermark": {"delay": "1 minute"}}, {"deduplicate": ["id"]}]
+    made = flow(tmp_path, sink={"delta": "delta"}, transforms=steps)
+    target = target_of(made.targets[0].spec(url))
+    target.prepare(SCHEMA)
+    write(target, at(1), rows([1]))
+    assert stand(url, made).notes == ("what it remembered for windows and duplicates is gone",)
+    write(target, replace(at(2), source="sha256:abc"), rows([2]))
+    with pytest.raises(FlowInvalid, match="batch 2 of orders does not say where its input ended"):
+        stand(url, made)
+    files = flow(tmp_path, source={"files": "/data/in", "format": "json", "schema": "id BIGINT"})
+    with pytest.raises(FlowInvalid, match="has no offsets that targets could remember"):
+        stand(url, files)
