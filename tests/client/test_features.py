@@ -339,7 +339,7 @@ def test_a_producer_that_hears_nothing_holds_no_more_than_its_buffer(tmp_path: P
 
 def test_closed_by_us_closed_by_them_and_busy_are_told_apart(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
-        async with client.producer(TOPIC, buffer_bytes=1, batch_bytes=1, send_timeout=0.05) as producer:
+        async with client.producer(TOPIC, buffer_bytes=1, batch_bytes=1, send_timeout=0.5) as producer:
             sent = producer.send(b"fills it")
             with pytest.raises(ProducerBusy) as busy:
                 producer.send_nowait(b"x")
