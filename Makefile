@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo quick test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv lock clean
+.PHONY: help run demo sim-demo quick test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -85,6 +85,13 @@ java: ## install the Java that Spark needs, on Debian and Ubuntu
 
 bench-tier: $(DEV) ## measure the cold tier: batches to Parquet and back, alone and in its processes
 	$(BIN)/python bench/tier.py
+
+wheel: $(STAMP) ## build the wheel into dist/
+	@rm -f dist/*.whl
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+test-wheel: wheel ## install the wheel into an empty environment, bare and with each extra, and try what is promised of it
+	tests/wheel/check.sh dist/*.whl $(BIN)/python
 
 proto: $(DEV) ## compile the .proto files of the gRPC face (needs grpcio-tools in .venv/)
 	@$(BIN)/python -c 'import grpc_tools' 2>/dev/null || { echo "make proto needs grpcio-tools: $(BIN)/pip install grpcio-tools." >&2; exit 1; }

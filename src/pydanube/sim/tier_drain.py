@@ -15,12 +15,11 @@ from pydanube.ledger.cold import SegmentIndex
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.tiering import next_segment, outlived
 from pydanube.sim.reading import read_patiently
-from pydanube.sim.tiering import LISTED_MAX, tier_settings
+from pydanube.sim.tiering import LISTED_MAX, segments_of, tier_settings
 from pydanube.sim.topic_drain import find_owner
 from pydanube.sim.topics import TopicBroker
 from pydanube.storage.cold import ColdReader
 from pydanube.storage.removal import remove_stream
-from pydanube.tier.direct import DirectSegments
 
 if TYPE_CHECKING:
     from pydanube.sim.world import World
@@ -34,7 +33,7 @@ async def check_losses(world: World) -> None:
     objects = world.objects
     for name in world.owners:
         record = world.tier.records.get(name, StreamRecord())
-        segments = DirectSegments(objects)
+        segments = segments_of(world)
         reader = ColdReader(segments)
         for key, segment in world.tier.segments(name, record.cold).items():
             path = [key, *world.tier.indexes_over(name, record.cold.entries, segment.first)]
@@ -135,7 +134,7 @@ async def _remove(world: World, name: str, broker: TopicBroker) -> None:
     """The topic is deleted, while its last owner does not know it yet."""
     world.owners[name] = ""
     world.tier.removing.add(name)
-    reader = ColdReader(DirectSegments(world.objects))
+    reader = ColdReader(segments_of(world))
     for stream in (name, state_stream(name)):
         await remove_stream(stream, world.catalog, broker.nodes, broker.randomness, reader)
     left = world.tier.left(name)

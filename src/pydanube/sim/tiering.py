@@ -6,16 +6,17 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import DanubeError, SegmentDamaged, SegmentMissing
+from pydanube.base.errors import ConfigInvalid, DanubeError, SegmentDamaged, SegmentMissing
 from pydanube.broker.tiering import Space, Tiering
 from pydanube.broker.topic import Topic
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.segments import SegmentPlan
 from pydanube.ledger.tiering import TierSettings
+from pydanube.ports.offload import Offload
+from pydanube.ports.segments import Segments
 from pydanube.sim.offload import SimOffload
 from pydanube.storage.cold import ColdReader, ColdTier
 from pydanube.storage.stream import Stream
-from pydanube.tier.direct import DirectSegments
 
 if TYPE_CHECKING:
     from pydanube.sim.topics import TopicBroker, TopicMemory
@@ -36,8 +37,17 @@ def tier_settings(world: World) -> TierSettings:
     )
 
 
+def segments_of(world: World, offload: Offload | None = None) -> Segments:
+    """Object storage of the world. Needs numpy and PyArrow, which the rest of the simulator does without."""
+    try:
+        from pydanube.tier.direct import DirectSegments
+    except ImportError as error:
+        raise ConfigInvalid(f"simulated object storage needs {error.name}: pip install 'pydanube[objects]'") from None
+    return DirectSegments(world.objects, offload)
+
+
 def cold_tier(world: World, random: Random) -> ColdTier:
-    segments = DirectSegments(world.objects, SimOffload(world.loop, random))
+    segments = segments_of(world, SimOffload(world.loop, random))
     return ColdTier(segments, ColdReader(segments), tier_settings(world))
 
 
