@@ -256,3 +256,27 @@ def test_a_command_that_is_not_there_names_the_nearest(run: Danube, said: str, m
 def test_a_command_like_no_other_names_none(run: Danube) -> None:
     ended = run("xyzzy")
     assert (ended.code, ended.err) == (2, "danube: there is no command 'xyzzy' (See `danube --help`.)\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--key-separator", ":"], ["--rate", "1000"]])
+def test_a_line_that_is_too_large_for_the_topic_is_named_and_those_before_it_are_published(
+    danube: Danube, topic: str, options: list[str]
+) -> None:
+    danube("topic", "create", topic, "--policy", "message_bytes_max=10")
+    refused = danube("produce", topic, *options, stdin=b"k:one\nk:two\nk:" + b"x" * 20 + b"\nk:four\n")
+    assert refused.code == 1
+    assert "2 messages acknowledged" in refused.err
+    assert "line 3: " in refused.err
+    assert "at most 10 bytes" in refused.err
+
+
+def test_a_row_that_is_too_large_for_the_topic_is_named_and_those_before_it_are_imported(
+    danube: Danube, topic: str, tmp_path: Path
+) -> None:
+    danube("topic", "create", topic, "--policy", "message_bytes_max=10")
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"payload": "one"}\n{"payload": "' + "x" * 20 + '"}\n{"payload": "three"}\n')
+    refused = danube("import", topic, str(file))
+    assert refused.code == 1
+    assert "1 message imported" in refused.err
+    assert "row 2: " in refused.err

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import DanubeError, MessageTooLarge
 from pydanube.base.limits import BATCH_BYTES_MAX
 from pydanube.cli import values
 from pydanube.cli.export import format_of, format_option
@@ -59,7 +59,10 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
                     for draft in drafts:
                         if producer.busy:
                             await producer.ready()
-                        producer.send(draft.payload, **draft.options)
+                        try:
+                            producer.send(draft.payload, **draft.options)
+                        except MessageTooLarge as error:
+                            raise MessageTooLarge(f"row {sent + 1}: {error}") from None
                         sent += 1
                     advance(len(drafts))
     finally:

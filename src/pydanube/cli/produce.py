@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from pydanube.base.errors import DanubeError, TopicNotFound
+from pydanube.base.errors import DanubeError, MessageTooLarge, TopicNotFound
 from pydanube.cli import values
 from pydanube.cli.failures import Exit
 from pydanube.cli.intake import fill, lines_of, whole_files
@@ -175,19 +175,24 @@ class Sending:
             if self._limit is not None:
                 lines = lines[: self._limit - self._sent]
             if plain:
-                await self._send_many(lines)
+                await self._send_many(lines, began)
             else:
                 await self._send_each(lines, began)
             if self._sent == self._limit:
                 return
 
-    async def _send_many(self, lines: list[bytes]) -> None:
+    async def _send_many(self, lines: list[bytes], began: float) -> None:
         await self._producer.ready()
+        given = lines
         keys: list[str | bytes | None] | None = None
         if self._shape.keyed:
             drafts = [self._shape.draft(line, number) for number, line in enumerate(lines, self._sent + 1)]
             lines, keys = [each.payload or b"" for each in drafts], [each.key for each in drafts]
-        self._producer.send_many(lines, keys=keys)
+        try:
+            self._producer.send_many(lines, keys=keys)
+        except MessageTooLarge:  # none was sent; one by one, those before it are, and it is named
+            await self._send_each(given, began)
+            return
         self._sent += len(lines)
 
     async def _send_each(self, lines: list[bytes], began: float) -> None:
@@ -201,5 +206,8 @@ class Sending:
                 await asyncio.sleep(early)
             if self._producer.busy:
                 await self._producer.ready()
-            self._producer.send(draft.payload, **draft.options)
+            try:
+                self._producer.send(draft.payload, **draft.options)
+            except MessageTooLarge as error:
+                raise MessageTooLarge(f"line {self._sent + 1}: {error}") from None
             self._sent += 1
