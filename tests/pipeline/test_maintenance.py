@@ -146,11 +146,11 @@ def test_of_two_that_merge_the_same_files_one_gives_way(tmp_path: Path, monkeypa
 
     def late(*given: Any) -> None:
         monkeypatch.setattr(delta_maintenance, "_commit", commit)
-        delta_maintenance.maintain(target.uri, target._open, COMPACT)
+        delta_maintenance.maintain(target.uri, target._open, COMPACT, target._synced)
         commit(*given)
 
     monkeypatch.setattr(delta_maintenance, "_commit", late)
-    delta_maintenance.maintain(target.uri, target._open, COMPACT)
+    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._synced)
     assert content(target) == list(range(BATCHES))
     assert len(list(Path(target.uri).glob("*merged*"))) == 1
 
@@ -169,7 +169,7 @@ def test_a_writer_that_commits_meanwhile_is_not_undone(
         commit(*given)
 
     monkeypatch.setattr(delta_maintenance, "_commit", late)
-    delta_maintenance.maintain(target.uri, target._open, COMPACT)
+    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._synced)
     assert content(target) == [*range(BATCHES), *([] if upsert else [77])]
     changed = [each for each in DeltaTable(target.uri).to_pyarrow_table().to_pylist() if each["day"] == "changed"]
     assert [each["id"] for each in changed] == [3 if upsert else 77]
@@ -231,6 +231,20 @@ def test_files_that_were_replaced_go_after_their_time_and_others_stay(
     filled(target, 2 * BATCHES, 3)
     assert before is not None
     assert DeltaTable(target.uri).transaction_version(delta_maintenance.VACUUMED) == before  # once a day
+
+
+def test_every_version_that_maintenance_makes_is_on_disk_before_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = delta(tmp_path, EXPIRE)
+    synced: list[int] = []
+    monkeypatch.setattr(DeltaTarget, "_synced", lambda self, version: synced.append(version))
+    earlier = time.time_ns() - 2 * 3_600 * 10**9
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: earlier)
+        filled(target)  # a merge, and what it took out is deleted at once
+    assert DeltaTable(target.uri).transaction_version(delta_maintenance.VACUUMED) is not None
+    assert synced == list(range(1, DeltaTable(target.uri).version() + 1))
 
 
 def test_a_commit_for_a_version_that_is_not_the_last_fails_also_if_it_only_removes(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class DeltaTarget:
 
     def _maintain(self) -> None:
         with self._typed():
-            maintain(self.uri, self._open, self.maintenance)
+            maintain(self.uri, self._open, self.maintenance, self._synced)
 
     # -- the table -----------------------------------------------------------------------------------------------------
 

@@ -47,16 +47,24 @@ class ListedFile:
         return unquote(self.logged)
 
 
-def maintain(uri: str, open_table: Callable[[], DeltaTable | None], wanted: Maintenance) -> None:
-    """Raises whatever the table's storage does; what was not committed is taken away."""
+def maintain(
+    uri: str, open_table: Callable[[], DeltaTable | None], wanted: Maintenance, synced: Callable[[int], None]
+) -> None:
+    """Raises whatever the table's storage does; what was not committed is taken away. `synced` is told each version
+    that was made, to have it on disk.
+    """
     if wanted.compact and (table := open_table()) is not None and _mergeable(table):
         listed = listed_files(table)
         for group in groups(listed, lambda each: each.values, lambda each: each.size):
             table = open_table() or table
             if not _merge(uri, table, group):
                 return
+            synced(table.version() + 1)
     if wanted.expire_seconds is not None and (table := open_table()) is not None:
+        before = table.version()
         _vacuum(table, wanted.expire_seconds)
+        for version in range(before + 1, table.version() + 1):
+            synced(version)
 
 
 def _mergeable(table: DeltaTable) -> bool:
