@@ -52,6 +52,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a power cut leaves of three topics that were written in turns; one has a subscription with acks."""
     live, left = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("left") / "data"
     with broker_beside(live) as beside, pydanube.sync.connect(beside.url) as client:
+        for topic in TOPICS:
+            client.admin.create_topic(topic, policies={"retention_seconds": 86_400})  # also what everybody has done
         for offset in range(MESSAGES):
             for topic in TOPICS:
                 publish(client, topic, range(offset, offset + 1))
