@@ -208,3 +208,21 @@ def test_metadata_that_cannot_be_read_stops_the_start_and_is_named(broken: Calla
     with pytest.raises(DanubeError, match="metadata-") as error:
         world.run(refused)
     assert "restore the directory from a backup" in error.value.help
+
+
+@pytest.mark.parametrize(("disk", "start"), [(0, "metadata-"), (1, "journal-")])
+def test_what_nothing_can_be_trusted_without_is_named_with_its_directory(disk: int, start: str) -> None:
+    """The metadata, or both checkpoints of the only journal file, overwritten."""
+    world = ServiceWorld()
+    world.run(covered)
+    damaged = world.disks[disk]
+    name = max(name for name in damaged.names() if name.startswith(start))
+    for block in range(CHECKPOINTS + 1):
+        damaged.overwrite(name, block * BLOCK_BYTES, b"\xa5" * BLOCK_BYTES)
+
+    async def refused(service: Service) -> None:
+        raise AssertionError("it started")
+
+    with pytest.raises(DanubeError, match=f"{damaged.name}/{name}") as error:
+        world.run(refused)
+    assert "from a backup" in error.value.help

@@ -229,7 +229,10 @@ class LocalMetadata(LocalStore):
         try:
             content = decode_file(await handle.read(0, await handle.size()), generation)
             if content.header.node != self.identity:
-                raise MetadataDamaged(f"{log_name(generation)} was written by node {content.header.node}")
+                raise MetadataDamaged(f"it was written by node {content.header.node}")
+        except MetadataDamaged as error:
+            handle.close()
+            raise MetadataDamaged(f"{self._disk.name}/{log_name(generation)}: {error}") from error
         except BaseException:
             handle.close()
             raise

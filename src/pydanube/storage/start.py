@@ -226,7 +226,11 @@ async def _find_checkpoint(found: _Found, journals: list[int]) -> int:
         if scan.header is None or at == 0 or scan.header.previous != journals[at - 1]:
             break  # what lay between is gone: older checkpoints do not lead here
     if journals:
-        raise NodeDirectoryInvalid("no checkpoint of the journal can be read; restore the directory from a backup")
+        newest = found.files[journals[-1]]
+        raise NodeDirectoryInvalid(
+            f"{newest.disk.name}/{newest.name}: no checkpoint of the journal can be read; restore the directory from a "
+            "backup"
+        )
     return 0
 
 
