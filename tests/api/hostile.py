@@ -34,7 +34,7 @@ SECONDS = 100.0  # for anything, on a machine that does much else
 TURN_SECONDS_MAX = 0.02  # of the processor, for all turns but one; all we know of take half of it on a busy machine
 HOLD_SECONDS_MAX = 0.02  # the same between a question and its answer, for which a broker needs five turns
 ONE_SECONDS_MAX = 0.06  # for the one that is longest
-SWITCH_SECONDS = 0.001  # that it takes to be interrupted by another program, as caches are cold afterwards
+SWITCH_SECONDS = 0.0005  # that it takes to be interrupted by another program, as caches are cold afterwards
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: danube\r\nConnection: close\r\n\r\n"
 
 

@@ -20,7 +20,7 @@ from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Lease, Leases, earl
 from pydanube.dispatch.roster import Member
 
 Slice = tuple[int, int, int]  # first, last, attempt
-SLICES_MAX = 2_000  # decided in one poll, some ten milliseconds; what failed may be scattered over as many as there are
+SLICES_MAX = 500  # decided in one poll, a few milliseconds; what failed may be scattered over as many as there are
 
 
 class _Retry:
