@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from pydanube.adapters.system import SystemClock
-from pydanube.base.limits import REQUESTS_BEGUN_PER_TURN, TURN_SECONDS
+from pydanube.base.limits import FRESH_SECONDS, REQUESTS_BEGUN_PER_TURN, TURN_SECONDS
 from pydanube.ports.clock import Clock
 
 
@@ -31,7 +31,7 @@ class Turns:
         self._may_begin = REQUESTS_BEGUN_PER_TURN  # fewer after turns that were long
         self._looked = 0.0  # when the last turn began
         self._scheduled = False
-        self.left = TURN_SECONDS  # for those who are not behind, all together, in this turn of the loop
+        self.left = FRESH_SECONDS  # for those who are not behind, all together, in this turn of the loop
 
     def spend(self, seconds: float) -> None:
         """Somebody was served who is not behind. When that adds up, a later turn of the loop has it all again."""
@@ -70,7 +70,7 @@ class Turns:
 
     def _serve(self) -> None:
         self._scheduled = False
-        self.left = TURN_SECONDS
+        self.left = FRESH_SECONDS
         now = self.now()
         end = now + TURN_SECONDS
         if now - self._looked > TURN_SECONDS:  # with what had begun

@@ -216,6 +216,7 @@ CERTIFICATE_LOOK_SECONDS = 5.0  # how often the files of a certificate are looke
 # -- turns of the loop -------------------------------------------------------------------------------------------------
 TURN_SECONDS = 0.001  # that connections work off what they were sent, before the loop looks who else is there
 REQUESTS_BEGUN_PER_TURN = 4  # of all connections: most take a tenth of a millisecond, a large answer some
+FRESH_SECONDS = 0.002  # the same for those that are not behind: a read of 64 calls is served in one go, and answered so
 ACCEPTED_AT_ONCE = 16  # connections, in one turn: each takes a tenth of a millisecond
 FRAMES_CUT_AT_ONCE = 256  # out of what came: a tenth of a millisecond, where one read may have 13,000
 FRAMES_AT_ONCE = 32  # of the native protocol, between two looks at the clock
