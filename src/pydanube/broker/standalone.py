@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -126,9 +126,10 @@ class Broker:
 
     async def _space(self) -> Space:
         """Of the disk with the journal. What is to be reused there is as good as free."""
-        found = os.statvfs(self.settings.data_dir)
+        found = shutil.disk_usage(self.settings.data_dir)
         kept = self._room.reserve_bytes + self._room.reserve_bytes // 8 + self.settings.node.file_bytes
-        return Space(await self._node.room(), found.f_blocks * found.f_frsize, kept)
+        usable = found.used + found.free  # without what the system reserves for others
+        return Space(await self._node.room(), usable, kept)
 
     async def free_bytes(self) -> int:
         """Where messages are stored."""
