@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from broker.sink_world import KEY, TOPIC, Job, rows_of, seen, started
 from pydanube.base.errors import MessageTooLarge, QuotaReached, RateExceeded
 from pydanube.base.limits import RATE_DEBT_SECONDS_MAX
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker import sinks
+from pydanube.broker.holds import ANONYMOUS, Opened
+from pydanube.broker.sink_rows import slow_down
 from pydanube.broker.standalone import Broker
 from pydanube.ledger.sinks import Verdict
 from pydanube.wire.batch import build
@@ -57,16 +60,19 @@ async def test_a_commit_beyond_the_rate_is_answered_late_and_the_next_is_refused
     async with started(tmp_path) as broker:
         await limit(broker, publish_messages_per_second=100)
         asked: list[float] = []
-        sleep = asyncio.sleep
 
         async def noted(seconds: float) -> None:
             asked.append(seconds)
-            await sleep(0)
 
-        monkeypatch.setattr("pydanube.broker.sinks.asyncio.sleep", noted)
-        await Job(broker).write(0, {TOPIC: rows_of("a", 150)})
+        async def without_waiting(targets: Sequence[Opened]) -> None:
+            with monkeypatch.context() as patched:  # nothing else runs meanwhile, for nothing is awaited
+                patched.setattr(asyncio, "sleep", noted)
+                await slow_down(targets)
+
+        monkeypatch.setattr(sinks, "slow_down", without_waiting)
+        await Job(broker).write(0, {TOPIC: rows_of("a", 250)})
         assert 0 < asked[-1] < RATE_DEBT_SECONDS_MAX
-        await Job(broker).write(1, {TOPIC: rows_of("b", 600)})
+        await Job(broker).write(1, {TOPIC: rows_of("b", 3_000)})
         assert asked[-1] == RATE_DEBT_SECONDS_MAX
         monkeypatch.undo()
         await refused(broker, RateExceeded, 2, ["c"])
