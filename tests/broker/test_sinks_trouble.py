@@ -220,3 +220,29 @@ async def test_staged_rows_do_not_grow_old_once_they_are_decided(
         assert await seen(broker) == rows_of("a", 5)
         await staged.trim(late, clock_trusted=True)
         assert staged.ledger.first > 0
+
+
+@in_loop
+async def test_a_row_whose_write_failed_is_not_left_out_because_those_behind_it_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream may be sound again before anybody asks what became of the write."""
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0)
+    real, calls = Topic.append_reserved, 0
+
+    def failing(topic: Topic, batch: Batch) -> Receipt:
+        nonlocal calls
+        calls += 1
+        if calls != 2:
+            return real(topic, batch)
+        confirmed = asyncio.get_running_loop().create_future()
+        confirmed.set_exception(DiskFailed("planted"))
+        topic.failed += 1
+        return Receipt(topic.ledger.written_end, confirmed)
+
+    async with started(tmp_path) as broker:
+        job = Job(broker)
+        decision = await job.decide({TOPIC: await job.stage(rows_of("a", 12))})
+        monkeypatch.setattr(Topic, "append_reserved", failing)
+        assert await job.commit(0, decision) is Verdict.NEW
+        assert await seen(broker) == rows_of("a", 12)

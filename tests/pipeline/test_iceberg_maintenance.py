@@ -98,6 +98,14 @@ def test_a_writer_that_commits_meanwhile_is_not_undone(lake: Lake, monkeypatch: 
     assert len(list(folder.glob("merged-*"))) == (1 if other == "merge" else 0)
 
 
+def test_files_that_another_writer_took_away_are_not_merged_back(lake: Lake) -> None:
+    filled(lake)
+    target, files = lake.target(), list(iceberg_maintenance.all_files(lake.table()))
+    lake.table().delete("id < 4")
+    assert not iceberg_maintenance._merge(lake.table(), files, target.place.label, WANTED)
+    assert sorted(lake.ids()) == list(range(4, BATCHES))
+
+
 @pytest.mark.parametrize("step", ["_rewritten", "_commit", "clean"])
 def test_a_merge_that_is_cut_short_loses_nothing_and_the_next_one_does_it(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, step: str

@@ -120,6 +120,34 @@ def test_who_is_killed_before_it_is_noted_publishes_none_twice(
     assert [each["payload"] for each in since(client, topic, 5)] == [b"m1", b"m2", b"m4"]
 
 
+def test_a_message_with_two_letters_is_published_once(
+    url: str, client: Client, topic: str, flow: Flow, put: Put
+) -> None:
+    published(client, topic, 5)
+    put(1, 2)
+    put(3, 1)  # the pipeline was reset, and read them again
+    assert run(url, flow) == Redriven(3, 0, 0)
+    assert [each["payload"] for each in since(client, topic, 5)] == [b"m1", b"m2", b"m3"]
+
+
+def test_letters_that_fail_again_meanwhile_are_left_for_the_next_time(
+    url: str, client: Client, topic: str, flow: Flow, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(client, topic, 5)
+    put(1)
+    publish, offset = redriving._publish, 4
+
+    async def failing_again(*arguments: Any) -> None:
+        nonlocal offset
+        await publish(*arguments)
+        offset += 1
+        await asyncio.to_thread(put, offset)
+
+    monkeypatch.setattr(redriving, "_publish", failing_again)
+    assert run(url, flow) == Redriven(1, 0, 0)
+    assert len(since(client, topic, 5)) == 1
+
+
 def test_late_letters_stay_unless_they_are_asked_for(
     url: str, client: Client, topic: str, flow: Flow, put: Put
 ) -> None:

@@ -101,6 +101,19 @@ def test_what_is_done_is_settled_before_its_messages_are_given_up(power: Power) 
     assert power.found("state")["1.changelog"] == b"state 1"
 
 
+def test_state_that_was_settled_as_soon_as_it_was_written_stays(power: Power, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The times of files are coarse, so what is new is synced once more; that does not make it unsure."""
+    monkeypatch.setattr(durable, "CLOCK_NANOSECONDS", 10**12)
+    power.plan(0)
+    power.end(0)
+    power.plan(1)
+    power.write("state/0/0/2.changelog", "of a batch that is not done")
+    power.cut()
+    assert heal(str(power.path)) == []
+    assert power.found("state")["1.changelog"] == b"state 1"
+    assert "2.changelog" not in power.found("state")
+
+
 def test_a_process_that_was_only_killed_loses_nothing(power: Power) -> None:
     power.plan(0)
     power.end(0)

@@ -79,7 +79,7 @@ async def certain(topic: Topic) -> None:
 async def rows_from(topic: Topic, offset: int) -> int:
     """How many rows of a job are there already: no other job has written from `offset` on."""
     stream, rows = topic.ledger.stream, 0
-    while offset <= stream.confirmed:
+    while (offset := stream.past_lost(offset)) <= stream.confirmed:
         for batch in await stream.read(offset, READ_AHEAD_BYTES):
             if not batch.producer_id and batch.first_sequence:
                 rows = batch.first_sequence - 1 + batch.count

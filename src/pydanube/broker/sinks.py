@@ -33,6 +33,7 @@ from pydanube.base.errors import (
     TopicClosed,
     TopicExists,
     TopicNotFound,
+    TopicRecovering,
 )
 from pydanube.base.limits import (
     SINK_BLOCKED_SECONDS,
@@ -393,6 +394,7 @@ class Sinks:
 
     async def _append(self, opened: Opened, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
         await certain(topic)  # what an attempt before this one has sent is there, or never will be
+        failed = topic.failed
         there = await rows_from(topic, part.offset)
         if there > part.rows:
             raise RequestInvalid(f"{topic.name} has {there} rows from {part.offset} on, not {part.rows}")
@@ -404,6 +406,8 @@ class Sinks:
                     size, confirmed = under_way.popleft()
                     await confirmed
                     bytes_under_way -= size
+                if topic.failed != failed:  # maybe one of those under way: what is there is counted again
+                    raise TopicRecovering(f"a write to {topic.name} failed")
                 under_way.append((batch.size, topic.append_reserved(numbered(batch, there)).confirmed))
                 opened.charge(batch)
                 there += batch.count

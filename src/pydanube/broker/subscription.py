@@ -541,6 +541,7 @@ class SubscriptionHost:
     def stop(self) -> None:
         """Nothing more is handed out or taken, from this call on."""
         self._closed = True
+        self.nacks.clear()
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):

@@ -40,8 +40,10 @@ async def redrive(client: Client, flow: Flow, url: str, *, late: bool = False, d
     """All letters that were not redriven yet; with `late` also those that came too late."""
     reached = await _reached(client, flow.name)
     total, gone = 0, set[str]()
+    last: Reached | None = None  # a letter that fails again meanwhile is behind it, and left for the next time
     while True:
-        chosen, tardy, others = _next(await letters_of(client, flow, url), reached, late)
+        chosen, tardy, others, newest = _next(await letters_of(client, flow, url), reached, last, late)
+        last = newest if last is None else last
         lost = sum(len(chosen.pop(place, ())) for place in gone)
         if dry_run or not chosen:
             return Redriven(total + sum(map(len, chosen.values())), tardy, others + lost)
@@ -58,23 +60,30 @@ async def redrive(client: Client, flow: Flow, url: str, *, late: bool = False, d
                 total += len(part)
 
 
-def _next(letters: Iterable[Letter | None], reached: Reached, late: bool) -> tuple[Chosen, int, int]:
-    """The first of each partition, in order; and how many are left alone."""
+def _next(
+    letters: Iterable[Letter | None], reached: Reached, last: Reached | None, late: bool
+) -> tuple[Chosen, int, int, Reached]:
+    """The first of each partition, in order, each message once; how many are left alone; and where the letters end."""
     heaps: dict[str, list[tuple[int, Letter]]] = {}
+    newest: Reached = {}
     tardy = others = 0
     for letter in letters:
         if letter is None:
             others += 1
             continue
         place = f"{letter.topic} {letter.partition}{' late' if letter.late else ''}"
-        if letter.offset <= reached.get(place, -1):
+        newest[place] = max(newest.get(place, -1), letter.offset)
+        if letter.offset <= reached.get(place, -1) or (last is not None and letter.offset > last.get(place, -1)):
             continue
         if letter.late and not late:
             tardy += 1
             continue
         heap = heaps.setdefault(place, [])
         (heappush if len(heap) < PASS_MAX else heappushpop)(heap, (-letter.offset, letter))
-    return {place: sorted(letter for _, letter in heap) for place, heap in heaps.items()}, tardy, others
+    chosen = {
+        place: {letter.offset: letter for _, letter in sorted(heap, reverse=True)} for place, heap in heaps.items()
+    }
+    return {place: list(found.values()) for place, found in chosen.items()}, tardy, others, newest
 
 
 async def _publish(client: Client, source: str, letters: list[Letter]) -> None:

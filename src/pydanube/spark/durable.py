@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pydanube.spark.committing import local_checkpoint
 
 MARK = "danube-synced.json"
-MARK_BYTES_MAX = 10_000
+MARK_BYTES_MAX = 10_000_000
 CLOCK_NANOSECONDS = 50_000_000  # files have the time of a coarser clock
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one after every start of the machine
 
@@ -31,6 +31,7 @@ class Settled(NamedTuple):
     done: int = -1  # commits of batches up to this one, and the state they left
     until: int = 0  # and everything written before: nanoseconds since 1970
     boot: str = ""
+    recent: tuple[str, ...] = ()  # files of the state that are newer, and on the disk all the same
 
 
 def settle(checkpoint: str | None) -> None:
@@ -44,12 +45,15 @@ def settle(checkpoint: str | None) -> None:
         return
     until = time.time_ns() - CLOCK_NANOSECONDS
     folders = {path}
+    recent: list[str] = []
     for file in _written(path, known):
         _sync(file)
         folders.add(file.parent)
+        if file.is_relative_to(path / "state") and _is_newer(file, until):
+            recent.append(str(file.relative_to(path)))
     for folder in sorted(folders):
         _sync(folder)
-    _write(path, Settled(planned, done, until, _boot()))
+    _write(path, Settled(planned, done, until, _boot(), tuple(recent)))
 
 
 def heal(checkpoint: str) -> list[int]:
@@ -73,7 +77,7 @@ def heal(checkpoint: str) -> list[int]:
                 for name in (str(number), f".{number}.crc"):
                     (path / folder / name).unlink(missing_ok=True)
     for file in _below(path / "state"):
-        if file.stat().st_mtime_ns > known.until:
+        if _is_newer(file, known.until) and str(file.relative_to(path)) not in known.recent:
             file.unlink()
     return sorted(again)
 
@@ -86,12 +90,14 @@ def _written(path: Path, known: Settled) -> Iterator[Path]:
                 yield from (each for name in (str(number), f".{number}.crc") if (each := path / folder / name).exists())
     if known.planned < 0:
         yield from (each for name in ("metadata", ".metadata.crc") if (each := path / name).exists())
-    for file in _below(path / "state"):
-        try:
-            if file.stat().st_mtime_ns > known.until:
-                yield file
-        except FileNotFoundError:  # a temporary one, renamed meanwhile
-            continue
+    yield from (file for file in _below(path / "state") if _is_newer(file, known.until))
+
+
+def _is_newer(file: Path, until: int) -> bool:
+    try:
+        return file.stat().st_mtime_ns > until
+    except FileNotFoundError:  # a temporary one, renamed meanwhile
+        return False
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -122,7 +128,8 @@ def _is_torn(file: Path) -> bool:
 def _mark(path: Path) -> Settled | None:
     try:
         found = json.loads((path / MARK).read_bytes()[:MARK_BYTES_MAX])
-        return Settled(int(found["planned"]), int(found["done"]), int(found["until"]), str(found["boot"]))
+        recent = tuple(map(str, found["recent"]))
+        return Settled(int(found["planned"]), int(found["done"]), int(found["until"]), str(found["boot"]), recent)
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
 

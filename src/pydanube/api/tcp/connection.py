@@ -267,16 +267,18 @@ class NativeConnection(Worker):
     def _leave(self, end: float) -> None:
         """Its channels go one after the other. There may be thousands, and each may leave much to be sorted out."""
         leaving = self._leaving
-        for _ in range(len(leaving)):
-            channel = leaving.popleft()
-            if channel.unsettled:
-                leaving.append(channel)
-            else:
-                channel.lost()
-            if self.turns.now() >= end:
-                break
-        if leaving:
-            self.turns.later(self._leave)
+        try:
+            for _ in range(len(leaving)):
+                channel = leaving.popleft()
+                if channel.unsettled:
+                    leaving.append(channel)
+                else:
+                    channel.lost()
+                if self.turns.now() >= end:
+                    break
+        finally:  # whatever became of one, the others leave
+            if leaving:
+                self.turns.later(self._leave)
 
     # -- commands ------------------------------------------------------------------------------------------------------
 

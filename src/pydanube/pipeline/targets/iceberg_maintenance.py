@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from uuid import uuid4
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import FileScanTask, Table
@@ -46,10 +46,13 @@ def _mergeable(table: Table) -> bool:
 
 def _merge(table: Table, group: Sequence[DataFile], label: str, wanted: Maintenance) -> bool:
     """Whether it went through: if others were faster, nobody knows which of these files are still there."""
+    listed = {each.file_path for each in all_files(table)}
+    if not listed.issuperset(each.file_path for each in group):
+        return False
     new = _rewritten(table, group, label)
     try:
         _commit(table, group, new, wanted)
-    except CommitFailedException:  # after any other error the commit may be there, and the new files with it
+    except (CommitFailedException, ValidationException):  # after others the commit may be there, with its files
         remove(table.io, [each.path for each in new])
         return False
     return True
