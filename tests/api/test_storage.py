@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from api.test_metrics import publish, scrape
 from api.tiered import in_memory
 from pydanube.api.http import kept as kept_module
 from pydanube.api.server import Server
-from pydanube.base.errors import ObjectsRefused, PartitionMissing
+from pydanube.base.errors import ObjectsRefused, PartitionMissing, SegmentMissing
 from pydanube.broker import tiers as tiers_module
 from pydanube.broker.claim import MARK
 from pydanube.ledger import cold as cold_module
@@ -255,8 +256,15 @@ def test_a_subscription_that_is_stuck_on_a_lost_object_names_it_and_goes_on_when
 
             assert key in await until(stuck)
             assert key in await client.admin.explain("/default/orders", "s", offset=0)
+            with pytest.raises(SegmentMissing):
+                await consumer.receive(10)
             objects.objects[key] = lost
-            assert (await consumer.receive(10)).offset == 0
+
+            async def received() -> Any:
+                with suppress(SegmentMissing):  # said before it was back
+                    return await consumer.receive(10)
+
+            assert (await until(received)).offset == 0
             assert (await client.admin.subscriptions("/default/orders"))[0]["unreadable"] is None
 
     with_http(tmp_path, story, cache_bytes=0, **in_memory(objects, **AT_ONCE))

@@ -263,6 +263,7 @@ def test_a_request_that_is_no_call_and_not_as_long_as_it_says_is_malformed() -> 
 
 def test_messages_of_one_stream_are_served_a_few_at_a_time_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "TURN_SECONDS", 0.0)  # after every step others have their turn
+    monkeypatch.setattr(turns_module, "FRESH_SECONDS", 0.0)
 
     async def story() -> None:
         client = Client(face())

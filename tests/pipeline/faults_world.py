@@ -109,7 +109,7 @@ class Pipeline:
         specs = tuple(self._spec(kind, "good") for kind in self.kinds)
         plan = Plan("faults", specs, dead_letters=self._spec(self.kinds[0], "dead"))
         checkpoint = str(self.folder / "checkpoint")
-        return TablesStreamWriter(plan, SCHEMA, dead=True, replace=False, checkpoint=checkpoint)
+        return TablesStreamWriter(plan, SCHEMA, dead=True, change=False, replace=False, checkpoint=checkpoint)
 
     def attempt(self, batch: int) -> Attempt:
         """A driver of a new run, with the batch staged: the same rows, but in another order and other tasks."""

@@ -76,7 +76,7 @@ def test_a_query_that_was_replaced_does_not_stand_in_the_way_of_a_topic(
 
 def prepare(*specs: dict[str, Any], dead: dict[str, Any] | None = None) -> None:
     plan = Plan("orders", specs, dead_letters=dead)
-    TablesStreamWriter(plan, SCHEMA, dead=dead is not None, replace=False, checkpoint=None).prepare()
+    TablesStreamWriter(plan, SCHEMA, dead=dead is not None, change=False, replace=False, checkpoint=None).prepare()
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])

@@ -75,7 +75,7 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 
 def writer(*specs: Spec, dead: Spec | None = None, replace: bool = False) -> TablesStreamWriter:
     plan = Plan("orders", specs, dead_letters=dead)
-    return TablesStreamWriter(plan, SCHEMA, dead=dead is not None, replace=replace, checkpoint=None)
+    return TablesStreamWriter(plan, SCHEMA, dead=dead is not None, change=False, replace=replace, checkpoint=None)
 
 
 Make = Callable[[Path], Spec]

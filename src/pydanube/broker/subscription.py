@@ -550,8 +550,7 @@ class SubscriptionHost:
     async def close(self, why: DanubeError) -> None:
         """Stops, and tells its consumers why."""
         self.stop()
-        consumers, self.consumers = self.consumers, {}
-        for consumer in consumers.values():
+        for consumer in [self.consumers.pop(each) for each in list(self.consumers)]:
             consumer.sink.closed(why)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
