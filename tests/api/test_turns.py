@@ -18,7 +18,7 @@ from pydanube.wire.commands import Ping, Publish, Request
 from pydanube.wire.frames import PREFACE
 from pydanube.wire.http2.frames import Kind, frame
 
-LASTING_SECONDS = 2.0  # of each: what a broker takes longer for goes on alike
+LASTING_SECONDS = 1.0  # of each: what a broker takes longer for goes on alike
 CONNECTIONS = 200
 CASES = [
     *(pytest.param(make, id=f"native: {name}") for name, make in NATIVE.items()),

@@ -23,7 +23,7 @@ from pydanube.wire.commands import Grant, Nack, Publish
 from pydanube.wire.http2.frames import Kind, Setting, frame, settings_frame
 
 ORDERS, DEAD = "/api/v1/topics/default/orders", "/api/v1/topics/default/dead"
-LASTING_SECONDS = 3.0  # for a consumer that acknowledges nothing and stays as long
+LASTING_SECONDS = 1.5  # for a consumer that acknowledges nothing and stays as long
 LAST = b"this is the last of them"
 WINDOW = (1 << 31) - 1
 PUBLISHED, DELIVERED = struct.pack("<III", 10, 7, 1), struct.pack("<II", 8, 2)  # heads of frames
