@@ -356,6 +356,27 @@ def test_closed_by_us_closed_by_them_and_busy_are_told_apart(tmp_path: Path) -> 
     with_door(tmp_path, run)
 
 
+def test_while_the_broker_is_away_messages_share_batches_though_each_is_sent_in_a_turn_of_its_own(
+    tmp_path: Path,
+) -> None:
+    async def run(client: Client, door: Door) -> None:
+        producer = await client.producer(TOPIC, send_timeout=60)
+        await producer.send(b"first")
+        await door.server.stop()
+        sent = []
+        for number in range(2_000):
+            sent.append(producer.send(b"%d" % number))
+            await asyncio.sleep(0)
+        [lane] = producer._lanes
+        assert len(lane._waiting) + len(lane._flying) < 20
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await producer.close()
+        assert all(each.done for each in sent)
+
+    with_door(tmp_path, run)
+
+
 def test_a_request_that_gets_no_answer_says_what_was_asked_of_whom(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
         door.silent = True

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 EPOCHS_AHEAD = 1 << 30  # a new epoch is drawn from as many: two sessions never want the same
 _DURABILITY = ("none", "buffered", "fsynced", "replicated")
+OUTAGE_BATCHES = 32  # about as many are filled within a send timeout while there is no connection; full ones besides
 
 
 class Lane(ReopeningChannel):
@@ -162,8 +163,8 @@ class Lane(ReopeningChannel):
         """Sends what may be sent. A batch that is not full fills while others are under way, and goes behind them."""
         connection = self.connection
         flying = self._flying
-        if connection is None and self._due and self.filling.payloads:
-            self.seal()  # from now on its time runs
+        if connection is None and self._due and self.filling.payloads and self._is_aged():
+            self.seal()
         if connection is None or self._trouble is not None:
             return
         waiting = self._waiting
@@ -184,6 +185,11 @@ class Lane(ReopeningChannel):
             flying[request] = outgoing
             self._watch(outgoing)
             connection.write(encode_publish(self.number, request, *outgoing.batch.parts()))
+
+    def _is_aged(self) -> bool:
+        """Without a connection a batch fills for a part of its time: not one for every message, nor one for all."""
+        timeout = self.producer.send_timeout
+        return not self._waiting or self.loop.time() >= self.filling.deadline - timeout + timeout / OUTAGE_BATCHES
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
