@@ -86,7 +86,7 @@ async def export(
     """Write a topic to a file: Parquet, JSON lines or CSV.
 
     Of what is there now. FILE is made under another name and moved when it is whole; a pipe or device is written to as
-    it is, a link to a file is refused, and `-` is stdout. What is no text is base64 in JSON lines and CSV, and marked
+    it is, a link to a file is refused, and `-` is stdout. Binary data is base64 in JSON lines and CSV, and marked
     by payload_encoding and key_encoding.
     """
     kind = format_of(file, given)
