@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from pydanube.base.errors import JavaMissing
+from pydanube.base.errors import (
+    ArgumentInvalid,
+    DanubeError,
+    JavaMissing,
+    PolicyInvalid,
+    SubscriptionOptionInvalid,
+    error_table,
+)
+from pydanube.base.errors.pages import page_of
 from pydanube.spark.launch import find_java
 from pydanube.testing.broker import broker_thread
 
@@ -187,6 +195,26 @@ def test_the_operators_page_knows_every_alert() -> None:
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8")
     page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\bDanube[A-Z]\w+", page)) == set(re.findall(r"- alert: (\w+)", rules))
+
+
+def page_and_help(kind: type[DanubeError]) -> tuple[str, set[str]]:
+    return page_of(kind), set(re.findall(r"docs/([\w/]+\.md)", kind.help))
+
+
+@pytest.mark.parametrize("code", [code for code, kind in error_table().items() if kind.__module__.startswith("pydanube")])
+def test_an_error_names_the_page_that_explains_it(code: str) -> None:
+    """The heading exists; a help text that names a page names the same one."""
+    page, named = page_and_help(error_table()[code])
+    file, _, anchor = page.partition("#")
+    text = (ROOT / "docs" / file).read_text(encoding="utf-8")
+    assert not anchor or anchor in anchors(text)
+    assert named <= {file}
+
+
+def test_a_refused_option_of_a_subscription_leads_to_the_page_of_options() -> None:
+    assert page_and_help(SubscriptionOptionInvalid) == ("subscriptions.md", {"subscriptions.md"})
+    assert page_and_help(PolicyInvalid) == ("policies.md", {"policies.md"})
+    assert "ledger" not in f"{ArgumentInvalid.__doc__} {ArgumentInvalid.help}"
 
 
 def test_every_page_is_in_the_index() -> None:

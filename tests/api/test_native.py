@@ -233,7 +233,7 @@ def test_partitions_are_topics_of_their_own_and_only_grow(tmp_path: Path) -> Non
             assert (await client.publish(1 + partition, b"x")).base_offset == 0
         assert await client.refused("open_producer", channel=5, topic="/default/wide") == "partition_missing"
         assert await client.refused("open_producer", channel=6, topic="/default/wide-part-2") == "partition_missing"
-        assert await client.refused("topic.alter", topic="/default/wide", partitions=1) == "policy_invalid"
+        assert await client.refused("topic.alter", topic="/default/wide", partitions=1) == "argument_invalid"
         await client.ask("topic.alter", topic="/default/wide", partitions=3)
         await client.ask("open_producer", channel=7, topic="/default/wide-part-2")
 

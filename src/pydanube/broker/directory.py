@@ -15,6 +15,7 @@ from typing import Any
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
+    ArgumentInvalid,
     LimitReached,
     MetadataConflict,
     NameInvalid,
@@ -22,7 +23,6 @@ from pydanube.base.errors import (
     NamespaceNotEmpty,
     NamespaceNotFound,
     PartitionMissing,
-    PolicyInvalid,
     RequestInvalid,
     TopicExists,
     TopicLimitReached,
@@ -223,7 +223,7 @@ class Directory:
         if name.partition is not None:
             raise NameInvalid(f"{name} is a partition's name; create {name.whole} with partitions")
         if not 0 <= partitions <= PARTITIONS_MAX:
-            raise PolicyInvalid(f"a topic has 0 to {PARTITIONS_MAX} partitions, not {partitions}")
+            raise ArgumentInvalid(f"a topic has 0 to {PARTITIONS_MAX} partitions, not {partitions}")
         key = _topic_key(name)
         own = Policies().changed(policies or {})
         own.check_topic(name, reliable=reliable)
@@ -282,7 +282,7 @@ class Directory:
             changed.policies.check_topic(name, reliable=record.reliable)
             if partitions is not None:
                 if not record.partitions <= partitions <= PARTITIONS_MAX or not record.partitions:
-                    raise PolicyInvalid(f"{name} has {record.partitions} partitions and cannot have {partitions}")
+                    raise ArgumentInvalid(f"{name} has {record.partitions} partitions and cannot have {partitions}")
                 changed = replace(changed, partitions=partitions)
             changes: list[tuple[str, bytes | None]] = [(key, changed.encode())]
             if with_more is not None and changed.partitions > record.partitions:

@@ -13,11 +13,11 @@ from pydanube.base.errors import (
     ConsumerLimitReached,
     DanubeError,
     MessageTooLarge,
-    PolicyInvalid,
     ProducerLimitReached,
     QuotaReached,
     SubscriptionConsumerLimitReached,
     SubscriptionLimitReached,
+    SubscriptionOptionInvalid,
     TopicExclusive,
     TopicNotFound,
 )
@@ -205,7 +205,7 @@ class Opened:
     def check_dead_letters(self, options: SubscriptionOptions) -> None:
         target = options.failure.dead_letter_topic
         if target is not None and parse_topic(target).whole == self.name.whole:
-            raise PolicyInvalid(f"dead letters of {self.name} cannot go to itself")
+            raise SubscriptionOptionInvalid(f"dead letters of {self.name} cannot go to itself")
 
     def publish(self, batch: Batch, producer_epoch: int) -> Receipt:
         """To the topic, if the policies allow it, and answered when they do."""

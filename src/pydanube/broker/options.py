@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import PolicyInvalid
+from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, LEDGERS_LISTED_MAX, TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import TopicName
 from pydanube.broker.quotas import BacklogQuota
@@ -76,9 +76,9 @@ class SubscriptionOptions:
 
     def __post_init__(self) -> None:
         if self.idle_seconds is not None and not (type(self.idle_seconds) is int and self.idle_seconds > 0):
-            raise PolicyInvalid(f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}")
+            raise SubscriptionOptionInvalid(f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}")
         if type(self.holds_only) is not bool:
-            raise PolicyInvalid(f"holds_only is true or false, not {self.holds_only!r:.50}")
+            raise SubscriptionOptionInvalid(f"holds_only is true or false, not {self.holds_only!r:.50}")
 
     def encode(self) -> bytes:
         return json.dumps(self.stored(), separators=(",", ":")).encode()
@@ -109,7 +109,7 @@ class SubscriptionOptions:
         """With these values instead of its own; what is not named stays."""
         unknown = [name for name in found if name not in OPTIONS]
         if unknown:
-            raise PolicyInvalid(
+            raise SubscriptionOptionInvalid(
                 "a subscription has the options failure, dispatch, idle_seconds and holds_only, "
                 f"not {unknown[0][:100]!r}"
             )
@@ -140,9 +140,9 @@ class SubscriptionOptions:
         try:
             found = json.loads(data) if data else {}
         except ValueError as why:
-            raise PolicyInvalid(f"options of a subscription cannot be read: {why}") from why
+            raise SubscriptionOptionInvalid(f"options of a subscription cannot be read: {why}") from why
         if not isinstance(found, dict):
-            raise PolicyInvalid(f"options of a subscription are an object, not {type(found).__name__}")
+            raise SubscriptionOptionInvalid(f"options of a subscription are an object, not {type(found).__name__}")
         return cls.from_json(found)
 
     @classmethod
@@ -167,12 +167,12 @@ def _plain(value: object) -> object:
 def _changed(options: Section, section: str, found: object) -> Section:
     """With these values; a complaint names what there is."""
     if not isinstance(found, Mapping):
-        raise PolicyInvalid(f"{section} is an object, options by name, not {type(found).__name__}")
+        raise SubscriptionOptionInvalid(f"{section} is an object, options by name, not {type(found).__name__}")
     known = [each.name for each in fields(options)]
     values: dict[str, Any] = {}
     for name, value in found.items():
         if name not in known:
-            raise PolicyInvalid(f"{section} has no option {name[:100]!r}; it has {', '.join(known)}")
+            raise SubscriptionOptionInvalid(f"{section} has no option {name[:100]!r}; it has {', '.join(known)}")
         now = getattr(options, name)
         values[name] = _chosen(type(now), f"{section}.{name}", value) if isinstance(now, Enum) else value
     return replace(options, **values)
@@ -181,5 +181,5 @@ def _changed(options: Section, section: str, found: object) -> Section:
 def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
     choices = [each.value for each in kind]
     if value not in choices:
-        raise PolicyInvalid(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {value!r:.50}")
+        raise SubscriptionOptionInvalid(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {value!r:.50}")
     return kind(value)

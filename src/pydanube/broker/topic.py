@@ -18,10 +18,10 @@ from pydanube.base.errors import (
     ArgumentInvalid,
     DanubeError,
     OffsetNotConfirmed,
-    PolicyInvalid,
     SinkBlocked,
     SubscriptionKindDiffers,
     SubscriptionNotFound,
+    SubscriptionOptionInvalid,
     TopicBusy,
     TopicClosed,
     TopicRecovering,
@@ -488,7 +488,7 @@ class Topic:
         async def dead_letter(batch: Batch, poisoned: Poisoned, subscription: str) -> None:
             target = engine.policy.dead_letter_topic
             if target is None:
-                raise PolicyInvalid(f"{subscription!r} has no dead letter topic any more")
+                raise SubscriptionOptionInvalid(f"{subscription!r} has no dead letter topic any more")
             letter = await taken_apart(self._around.offload, dead_letter_of, batch, poisoned, self.name, subscription)
             await self._around.publish(target, letter)
 

@@ -16,9 +16,9 @@ from pydanube.base.errors import (
     ConsumerBusy,
     NotReliable,
     NotServed,
-    PolicyInvalid,
     RequestInvalid,
     SubscriptionNotFound,
+    SubscriptionOptionInvalid,
     TopicClosed,
 )
 from pydanube.base.limits import LISTED_MAX
@@ -262,7 +262,7 @@ def _failure(policy: Any) -> dict[str, Any]:
     """As the options of a subscription say it. A dead letter topic is only kept where it is used."""
     backoff, poison = BACKOFFS.get(policy.backoff_strategy), POISONS.get(policy.poison_policy)
     if backoff is None or poison is None:
-        raise PolicyInvalid("a backoff strategy or a poison policy that is not known")
+        raise SubscriptionOptionInvalid("a backoff strategy or a poison policy that is not known")
     return {
         "max_redelivery_count": policy.max_redelivery_count,
         "ack_timeout": policy.ack_timeout_ms * MILLISECOND or None,

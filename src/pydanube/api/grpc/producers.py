@@ -14,12 +14,12 @@ from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.ids import NUMBER_ATTRIBUTE, producer_id
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import (
+    ArgumentInvalid,
     DanubeError,
     LimitReached,
     NamespaceNotFound,
     NotServed,
     PartitionMissing,
-    PolicyInvalid,
     RequestInvalid,
     TopicClosed,
     TopicExists,
@@ -161,7 +161,7 @@ class ProducerService:
                 return
             try:
                 await service.alter_topic(ANONYMOUS, whole, partitions=partitions, policies={})
-            except PolicyInvalid:
+            except ArgumentInvalid:
                 continue  # somebody else added more
 
     async def _attach(self, topic: str, name: str, reliable: bool, exclusive: bool) -> GrpcProducer:

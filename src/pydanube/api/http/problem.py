@@ -8,6 +8,7 @@ from html import escape
 
 from pydanube.api.http.answer import Answer
 from pydanube.base.errors import DanubeError, MethodNotAllowed, error_table
+from pydanube.base.errors.pages import page_of
 from pydanube.base.limits import ERROR_MESSAGE_CHARACTERS_MAX
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ def errors_html() -> str:
         parts.append(
             f"<h2 id={code}>{code}</h2><p>{escape(title_of(kind))}</p>"
             f"<p>HTTP {status_of(kind)}. {_fault(kind)}</p><p><b>What to do:</b> {escape(kind.help)}</p>"
+            f"<p>docs/{page_of(kind)} explains it.</p>"
         )
     return "\n".join(parts) + "</html>\n"
 
@@ -118,7 +120,8 @@ def errors_page() -> str:
             "",
             f"`{kind.__name__}`, HTTP {status_of(kind)}. {_fault(kind)}",
         ]
-        lines += ["", f"**What to do:** {kind.help}"]
+        page = page_of(kind)
+        lines += ["", f"**What to do:** {kind.help}", "", f"Explained in [{page.partition('#')[0]}]({page})."]
     return "\n".join(lines) + "\n"
 
 

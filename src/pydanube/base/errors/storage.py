@@ -52,11 +52,11 @@ class LedgerExists(DanubeError):
 
 
 class ArgumentInvalid(DanubeError):
-    """A number that no ledger, epoch or offset can have."""
+    """A call was given a value that it cannot take."""
 
     code = "argument_invalid"
     blame = "caller"
-    help = "Use ids, epochs and offsets as the catalogue and the batches give them."
+    help = "Pass a value of the kind that the message describes."
 
 
 class LedgerFenced(DanubeError):

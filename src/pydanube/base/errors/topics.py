@@ -184,11 +184,18 @@ class FilterInvalid(DanubeError):
 
 
 class PolicyInvalid(DanubeError):
-    """There is no policy or option of that name, or it cannot have that value."""
+    """There is no policy of that name, or it cannot have that value."""
 
     code = "policy_invalid"
     blame = "caller"
-    help = "Correct what the message names; docs/policies.md lists the policies of topics."
+    help = "Correct the policy that the message names; docs/policies.md lists them all with their units."
+
+
+class SubscriptionOptionInvalid(PolicyInvalid):
+    """A subscription has no option of that name, or the option cannot have that value."""
+
+    code = "subscription_option_invalid"
+    help = "Correct the option that the message names; docs/subscriptions.md lists them all with units and bounds."
 
 
 # -- topics ----------------------------------------------------------------------------------------------------------
