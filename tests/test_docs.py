@@ -201,7 +201,10 @@ def page_and_help(kind: type[DanubeError]) -> tuple[str, set[str]]:
     return page_of(kind), set(re.findall(r"docs/([\w/]+\.md)", kind.help))
 
 
-@pytest.mark.parametrize("code", [code for code, kind in error_table().items() if kind.__module__.startswith("pydanube")])
+CODES = [code for code, kind in error_table().items() if kind.__module__.startswith("pydanube")]  # not a test's own
+
+
+@pytest.mark.parametrize("code", CODES)
 def test_an_error_names_the_page_that_explains_it(code: str) -> None:
     """The heading exists; a help text that names a page names the same one."""
     page, named = page_and_help(error_table()[code])

@@ -240,7 +240,7 @@ def test_options_of_a_running_subscription_change_and_survive_a_restart(tmp_path
             {"speed": 1},
             {"dispatch": 1},
         ):
-            assert await client.refused("subscription.alter", **named, options=wrong) == "policy_invalid"
+            assert await client.refused("subscription.alter", **named, options=wrong) == "subscription_option_invalid"
         assert await client.refused("subscription.alter", **named) == "request_invalid"
 
     run(tmp_path, first, grown)

@@ -39,13 +39,13 @@ def options(topic: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("chosen", "code"),
     [
-        (options(TOPIC), "policy_invalid"),
-        (options(5), "policy_invalid"),
+        (options(TOPIC), "subscription_option_invalid"),
+        (options(5), "subscription_option_invalid"),
         (options("nowhere"), "name_invalid"),
-        ({"failure": {"base_delay": 0.5}}, "policy_invalid"),
-        ({"failure": {"ack_timeout": True}}, "policy_invalid"),
-        ({"dispatch": {"unacked_max": 2.5}}, "policy_invalid"),
-        ({"dispatch": {"unacked_max": None}}, "policy_invalid"),
+        ({"failure": {"base_delay": 0.5}}, "subscription_option_invalid"),
+        ({"failure": {"ack_timeout": True}}, "subscription_option_invalid"),
+        ({"dispatch": {"unacked_max": 2.5}}, "subscription_option_invalid"),
+        ({"dispatch": {"unacked_max": None}}, "subscription_option_invalid"),
     ],
 )
 def test_options_that_would_stop_a_subscription_are_refused(tmp_path: Path, chosen: dict[str, Any], code: str) -> None:

@@ -76,7 +76,9 @@ class SubscriptionOptions:
 
     def __post_init__(self) -> None:
         if self.idle_seconds is not None and not (type(self.idle_seconds) is int and self.idle_seconds > 0):
-            raise SubscriptionOptionInvalid(f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}")
+            raise SubscriptionOptionInvalid(
+                f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}"
+            )
         if type(self.holds_only) is not bool:
             raise SubscriptionOptionInvalid(f"holds_only is true or false, not {self.holds_only!r:.50}")
 

@@ -65,7 +65,9 @@ class FailurePolicy:
         if not isinstance(self.dead_letter_topic, str | None):
             raise SubscriptionOptionInvalid(f"dead_letter_topic is a name, not {self.dead_letter_topic!r:.50}")
         if (self.poison is PoisonPolicy.DEAD_LETTER) != bool(self.dead_letter_topic):
-            raise SubscriptionOptionInvalid("dead_letter_topic is given with the poison policy dead_letter, and only then")
+            raise SubscriptionOptionInvalid(
+                "dead_letter_topic is given with the poison policy dead_letter, and only then"
+            )
 
     def delay(self, failures: int, asked: int = 0) -> int:
         """How long to wait after failure number `failures`; `asked` is what the nack wished for."""
