@@ -129,13 +129,14 @@ def test_a_walk_through_a_page_goes_as_shown(path: Path, tmp_path: Path) -> None
     objects = f"file://{tmp_path}/objects" if path.name == "tiering.md" else None
     with broker_thread(tmp_path / "data", objects=objects) as url:
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        served = url.removeprefix("danube://")
         around = {"DANUBE_URL": url, "PATH": programs, "HOME": str(tmp_path)}
         for fence in fences(path.read_text(encoding="utf-8")):
             if name := file_of(fence):
                 (tmp_path / name).write_text(fence.text, encoding="utf-8")
             for command, shown in typed(fence.text) if fence.info == "console" else ():
                 done = subprocess.run(
-                    ["bash", "-c", f"exec 2>&1; {command}"],
+                    ["bash", "-c", f"exec 2>&1; {command.replace('localhost:6650', served)}"],
                     cwd=tmp_path,
                     stdout=subprocess.PIPE,
                     text=True,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from api.frame_client import close_all
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import MIB
+from pydanube.ports.clock import Clock
 from pydanube.storage.settings import NodeSettings
 
 
@@ -62,11 +63,14 @@ class Http:
         await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
 
 
-def with_http(directory: Path, story: Callable[[Server, Http], Awaitable[None]], **options: Any) -> None:
+def with_http(
+    directory: Path, story: Callable[[Server, Http], Awaitable[None]], *, clock: Clock | None = None, **options: Any
+) -> None:
     """Runs the story beside a broker, with one connection to it."""
 
     async def run() -> None:
-        server = Server(StandaloneSettings(directory, port=0, node=NodeSettings(file_bytes=4 * MIB), **options))
+        settings = StandaloneSettings(directory, port=0, node=NodeSettings(file_bytes=4 * MIB), **options)
+        server = Server(settings, clock=clock)
         await server.start()
         try:
             async with asyncio.timeout(30):

@@ -16,7 +16,7 @@ TOPIC = "/api/v1/topics/default/orders"
 SUB = f"{TOPIC}/subscriptions/s"
 NAMED = {"namespace": "default", "topic": "orders", "subscription": "s", "pipeline": "by-minute"}
 PATHS = {"namespace.create": "/api/v1/namespaces/shop", "topic.create": "/api/v1/topics/default/other"}
-QUERIES = {"offset_of_time": "?time=0", "explain": "?offset=0"}
+QUERIES = {"offset_of_time": "?time=0", "explain": "?offset=0", "extend": "?lease_seconds=9"}
 BODIES: dict[str, Any] = {
     "publish": {"messages": [{"key": "k", "value": "v"}]},
     "namespace.policies": {"policies": {}},
@@ -58,7 +58,12 @@ def test_every_answer_is_as_the_description_says(tmp_path: Path) -> None:
         described = (await http.ask("GET", "/api/v1/openapi.json")).json
         await http.ask("PUT", TOPIC)
         await http.ask("PUT", SUB)
-        await http.ask("POST", f"{TOPIC}/messages", {"messages": [{"key_base64": "/w==", "value_base64": "/w=="}]})
+        await http.ask("POST", f"{TOPIC}/messages", {"messages": [{"key_base64": "/w==", "value_base64": "/w=="}] * 3})
+        received = (await http.ask("POST", f"{SUB}/receive")).json["messages"]
+        leases = {
+            verb: {"leases": [each["lease"]]} for verb, each in zip(("ack", "extend", "nack"), received, strict=True)
+        }
+        bodies = BODIES | leases
         async with pydanube.connect(server.url) as client:
             facts = {"info": {"host": "here"}, "state": "running", "progress": {"batch": 1}, "lines": ["begun"]}
             await client.report_pipeline("by-minute", "r1", **facts)
@@ -68,13 +73,13 @@ def test_every_answer_is_as_the_description_says(tmp_path: Path) -> None:
             if route.content_type != JSON or route.status == 204:
                 continue
             path = PATHS.get(route.operation) or route.template.format(**NAMED)
-            found = await http.ask(route.method, path + QUERIES.get(route.operation, ""), BODIES.get(route.operation))
+            found = await http.ask(route.method, path + QUERIES.get(route.operation, ""), bodies.get(route.operation))
             assert found.status == route.status, (route.operation, found)
             schema = operation["responses"][str(route.status)]["content"][JSON]["schema"]
             check(schema, found.json, route.operation)
             untold = OF_A_PROCESS if route.operation == "config" else set()
             assert set(found.json) | untold == set(schema["properties"])
             asked += 1
-        assert asked == 41
+        assert asked == 45
 
     with_http(tmp_path, story, **in_memory())

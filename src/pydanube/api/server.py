@@ -144,6 +144,7 @@ class Server:
     def time_moved(self) -> None:
         """The clock was moved by hand: what is due now need not wait for its timer."""
         self._broker.service.time_moved()
+        self._listener.web.door.leasing.pass_time()
 
     def _describe(self) -> Object:
         return {"version": __version__, "url": self.url, "address": self._listener.welcome.address}
@@ -203,6 +204,8 @@ class Server:
         await self._metrics.collect(page)
         page.add("danube_connections", len(self._listener.connections))
         page.add("danube_connections_refused_total", self._listener.refused)
+        page.add("danube_http_leases", len(self._listener.web.door.leasing))
+        page.add("danube_http_requests_waiting", self._listener.web.door.waiting)
         room = self._broker.service.room
         page.add("danube_disk_free_bytes", await self._broker.free_bytes())
         page.add("danube_disk_reserve_bytes", room.reserve_bytes)
@@ -215,6 +218,7 @@ class Server:
     async def stop(self) -> None:
         """No new work, what was taken becomes durable, everything is closed."""
         self._watch.stop()
+        self._listener.web.door.leasing.close()
         await asyncio.gather(self._listener.stop(), self._admin.stop())
         await self._broker.close()
 

@@ -101,6 +101,8 @@ FAMILIES: dict[str, Family] = {
     "danube_loop_turn_seconds_max": Family("gauge", "Longest turn of the loop in the last 30 to 60 seconds."),
     "danube_connections": Family("gauge", "Connections there are."),
     "danube_connections_refused_total": Family("counter", "Connections refused because there were too many."),
+    "danube_http_leases": Family("gauge", "Messages received over HTTP whose lease is open."),
+    "danube_http_requests_waiting": Family("gauge", "Requests over HTTP that wait for messages."),
     "danube_build_info": Family("gauge", "Always 1; the version is a label.", ("version",)),
 }
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pydanube.api.turns import Turns
+from pydanube.base.errors import HttpBusy
+from pydanube.base.limits import WAITING_REQUESTS_MAX
 from pydanube.broker.holds import ANONYMOUS, Principal
 from pydanube.broker.intake import Account
+from pydanube.broker.leasing import Leasing
 from pydanube.broker.service import Service
 from pydanube.ports.clock import Clock
 from pydanube.wire.objects import Object
@@ -25,7 +29,21 @@ class Door:
     turns: Turns = field(default_factory=Turns)
     principal: Principal = ANONYMOUS
     account: Account = field(init=False)  # of what is published over HTTP: all of it together is one publisher
+    leasing: Leasing = field(init=False)  # of what is received over HTTP
+    waiting: int = 0  # requests that wait for messages
     turn: int = 0  # requests with messages that have no key, so far: each goes to the next partition
 
     def __post_init__(self) -> None:
         self.account = Account(self.service.intake)
+        self.leasing = Leasing(self.service)
+
+    @contextmanager
+    def waits(self) -> Iterator[None]:
+        """A request that waits for messages. Half of all requests may, so that the others find room beside them."""
+        if self.waiting >= WAITING_REQUESTS_MAX:
+            raise HttpBusy(f"{self.waiting} requests wait for messages already")
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1

@@ -147,15 +147,12 @@ def _batch_of(messages: list[Object], now: int) -> Batch:
 async def peek(door: Door, fields: Object) -> Answer:
     """Messages from an offset on, as they are stored; nobody's place changes by it."""
     service, topic = door.service, text(fields, "topic")
-    limit, wait = number(fields, "limit", 10), number(fields, "wait", 0)
-    if not 1 <= limit <= PEEKED_MESSAGES_MAX:
-        raise RequestInvalid(f"limit is {limit}, not 1 to {PEEKED_MESSAGES_MAX}")
-    if not 0 <= wait <= PEEK_WAIT_SECONDS_MAX:
-        raise RequestInvalid(f"wait is {wait}, not 0 to {PEEK_WAIT_SECONDS_MAX:.0f} seconds")
+    limit, wait = within(fields, "limit", 10, 1, PEEKED_MESSAGES_MAX), wait_of(fields)
     first, end = await service.bounds(door.principal, topic)
     offset = _offset_of(fields.get("offset", EARLIEST), first, end)
     if wait:
-        await service.wait_beyond(door.principal, topic, offset, wait)
+        with door.waits():
+            await service.wait_beyond(door.principal, topic, offset, wait)
         await door.turns.begin()  # many may have waited for the same message
     found: list[Object] = []
     size, following = 0, offset
@@ -179,6 +176,18 @@ async def peek(door: Door, fields: Object) -> Answer:
     return answer_of(200, {"messages": found, "next": following, "first": first, "end": end})
 
 
+def wait_of(fields: Object) -> float:
+    return float(within(fields, "wait", 0, 0, int(PEEK_WAIT_SECONDS_MAX)))
+
+
+def within(fields: Object, name: str, default: Any, least: int, most: int) -> Any:
+    """A number of the request, which has its bounds; or what is meant without it."""
+    found = number(fields, name, default)
+    if found is not default and not least <= found <= most:
+        raise RequestInvalid(f"{name} must be {least} to {most}, not {found}")
+    return found
+
+
 async def _shown_of(door: Door, batch: Batch, first: int, count: int, most: int) -> tuple[list[Object], int]:
     """Messages of a batch as they are shown, and the bytes they have: up to the one that makes it `most`.
 
@@ -193,7 +202,7 @@ async def _shown_of(door: Door, batch: Batch, first: int, count: int, most: int)
 def _show(batch: Batch, first: int, count: int, most: int) -> tuple[list[Object], int]:
     found, size = [], 0
     for message in batch.slice(first, count).messages():
-        found.append(_shown(message))
+        found.append(shown(message, PEEKED_VALUE_BYTES_MAX))
         size += len(message.payload or b"") + len(message.key or b"")
         if size >= most:
             break
@@ -209,13 +218,14 @@ def _offset_of(place: Any, first: int, end: int) -> int:
     return named
 
 
-def _shown(message: Message) -> Object:
+def shown(message: Message, value_bytes_max: int | None = None) -> Object:
+    """As JSON has it; a longer value is cut, and says so."""
     payload = message.payload
-    shown: Object = {"offset": message.offset, **_text_or_base64("key", message.key)}
-    shown |= _text_or_base64("value", payload if payload is None else payload[:PEEKED_VALUE_BYTES_MAX])
-    if payload is not None and len(payload) > PEEKED_VALUE_BYTES_MAX:
-        shown["value_cut_from_bytes"] = len(payload)
-    return shown | {
+    found: Object = {"offset": message.offset, **_text_or_base64("key", message.key)}
+    found |= _text_or_base64("value", payload if payload is None else payload[:value_bytes_max])
+    if payload is not None and value_bytes_max is not None and len(payload) > value_bytes_max:
+        found["value_cut_from_bytes"] = len(payload)
+    return found | {
         "attributes": message.attributes or {},
         "publish_time": message.publish_time,
         "append_time": message.append_time,

@@ -18,6 +18,7 @@ _SCHEMAS: dict[str, Object] = {
     "flag": {"type": "boolean"},
     "object": {"type": "object"},
     "list": {"type": "array", "items": {"type": "object"}},
+    "texts": {"type": "array", "items": {"type": "string"}},
     "place": {"type": ["string", "integer", "object"]},
 }
 _PROBLEM = {
@@ -62,6 +63,8 @@ def _operation(route: Route) -> Object:
     if route.status != 204:
         told = {"type": "object", "properties": ANSWERS[route.operation]} if route.content_type == JSON else TEXT
         fine["content"] = {route.content_type: {"schema": told}}
+    if route.raw_answer:
+        fine["content"][RAW] = {"schema": {"type": "string", "format": "binary"}}
     failed = {"description": "An error", "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     operation: Object = {
         "operationId": route.operation,

@@ -36,6 +36,7 @@ _STATUSES = {
     "subscription_kind_differs": 409,
     "not_reliable": 409,
     "offset_not_confirmed": 409,
+    "lease_ended": 409,
     "limit_reached": 409,
     "pipeline_ended": 409,
     "pipeline_running": 409,

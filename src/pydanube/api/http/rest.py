@@ -12,6 +12,7 @@ from pydanube.api.http.door import Door
 from pydanube.api.http.messages import peek, publish
 from pydanube.api.http.openapi import describe
 from pydanube.api.http.problem import ERRORS_PATH, errors_html
+from pydanube.api.http.receiving import ack, extend, nack, receive
 from pydanube.api.http.router import Field, Route, Router
 from pydanube.api.pipeline_verbs import NATIVE_VERBS
 from pydanube.api.storage_verbs import VERBS
@@ -268,6 +269,51 @@ _OF_SUBSCRIPTIONS = [
     ),
 ]
 
+_LEASE = {"lease": Field("text", "the one that is meant")}
+_LEASES = {"leases": Field("texts", "those that are meant, instead of the one in the query; 1 to 1000")}
+_LEASE_SECONDS = Field("number", "how long each message is yours, 1 to 43200; unless said, the ack timeout")
+_OF_LEASES = [
+    Route(
+        "POST",
+        f"{SUBSCRIPTION}/receive",
+        "receive",
+        "Receive messages, each under a lease until which it is yours",
+        receive,
+        query={
+            "limit": Field("number", "how many at most, 1 to 1000; 10 unless said, and 1 as bytes"),
+            "wait": Field("number", "seconds to wait for the first of them, 0 to 20"),
+            "lease_seconds": _LEASE_SECONDS,
+            "consumer": Field("text", "who receives; requests that say the same are one consumer"),
+        },
+        raw_answer=True,
+    ),
+    Route(
+        "POST", f"{SUBSCRIPTION}/ack", "ack", "Acknowledge messages by their leases", ack, query=_LEASE, body=_LEASES
+    ),
+    Route(
+        "POST",
+        f"{SUBSCRIPTION}/nack",
+        "nack",
+        "Give messages back as failed, to be delivered again",
+        nack,
+        query=_LEASE,
+        body={
+            **_LEASES,
+            "delay_seconds": Field("number", "how long to wait at least, 0 to 43200"),
+            "reason": Field("text", "why they failed; a dead letter says it"),
+        },
+    ),
+    Route(
+        "POST",
+        f"{SUBSCRIPTION}/extend",
+        "extend",
+        "Let leases end later",
+        extend,
+        query={**_LEASE, "lease_seconds": _LEASE_SECONDS._replace(doc="from now on, 1 to 43200", required=True)},
+        body=_LEASES,
+    ),
+]
+
 _TICKET = {"ticket": Field("number", "as the last answer said, to wait on for what goes on")}
 _OF_STORAGE = [
     _route("GET", f"{API}/storage", "storage.status", "How object storage stands, with a look at the place"),
@@ -342,7 +388,8 @@ _OF_PIPELINES = [
 
 
 def make_router() -> Router:
-    routes = [*_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS, *_OF_STORAGE, *_OF_PIPELINES]
+    routes = [*_OF_THE_BROKER, *_OF_NAMESPACES, *_OF_TOPICS, *_OF_SUBSCRIPTIONS, *_OF_LEASES, *_OF_STORAGE]
+    routes += _OF_PIPELINES
 
     async def openapi(door: Door, fields: Object) -> Answer:
         return description

@@ -22,7 +22,7 @@ RAW = "application/octet-stream"
 _ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
-Kind = Literal["text", "number", "flag", "object", "list", "place"]
+Kind = Literal["text", "number", "flag", "object", "list", "texts", "place"]
 
 
 class Field(NamedTuple):
@@ -46,6 +46,7 @@ class Route:
     query: Mapping[str, Field] = field(default_factory=dict)
     body: Mapping[str, Field] = field(default_factory=dict)
     raw: bool = False  # the body may be bytes, which are the field `raw` then
+    raw_answer: bool = False  # the answer may be bytes, where `Accept` asks for them: the field `raw_answer` is true
     body_bytes_max: int = CONTROL_BYTES_MAX
     content_type: str = JSON
     probe: bool = False  # it is answered however much else is being done, and costs next to nothing
@@ -79,6 +80,8 @@ class Router:
                 continue
             if route.method == method:
                 fields = {**_query_of(route, query), **_body_of(route, request)}
+                if route.raw_answer and request.headers.get("accept", "").partition(";")[0].strip().lower() == RAW:
+                    fields["raw_answer"] = True
                 return route, {**fields, **named}
             others.append(route.method)
         if others:

@@ -420,7 +420,7 @@ class HttpTooSlow(DanubeError):
 
 
 class HttpBusy(DanubeError):
-    """Bodies of other requests fill the memory that there is for them."""
+    """As many requests are served, or wait for messages, or send bodies, as there is room for."""
 
     code = "http_busy"
     blame = "environment"

@@ -157,6 +157,23 @@ class ConsumerBusy(DanubeError):
     help = "Close the other consumer, or use a subscription of type failover, shared or key_shared."
 
 
+class LeaseEnded(DanubeError):
+    """The lease of a message is not open any more: its time is over, or the broker was restarted."""
+
+    code = "lease_ended"
+    blame = "caller"
+    help = "Receive again; ask for a longer lease, or extend it in time, where the work takes longer."
+
+
+class TooManyLeases(DanubeError):
+    """As many messages are leased as a broker keeps track of."""
+
+    code = "too_many_leases"
+    blame = "caller"
+    retriable = True
+    help = "Acknowledge what was received, or wait until leases end."
+
+
 class ConsumerNotFound(DanubeError):
     """No consumer of that id is connected to the subscription."""
 
