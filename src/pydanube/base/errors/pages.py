@@ -64,6 +64,7 @@ _PAGES = {
     "policies.md#rates": "rate_exceeded",
     "rest.md": "content_type_unknown http_request_invalid http_unsupported request_invalid",
     "rest.md#routes": "method_not_allowed route_not_found",
+    "rest.md#consuming": "lease_ended too_many_leases",
     "rest.md#limits": (
         "http_body_too_large http_busy http_head_too_large http_host_refused http_origin_refused http_target_too_long "
         "http_too_slow"
