@@ -1,4 +1,4 @@
-"""The programs of docs/recipes.md under the servers they are for: uvicorn, gunicorn, a Celery worker, Jupyter, systemd's SIGTERM.
+"""The programs of docs/recipes.md under the servers they are for: uvicorn, gunicorn, a Celery worker, Jupyter.
 
 What needs no server runs as a snippet, in `test_docs.py`.
 """
@@ -75,7 +75,8 @@ class Server:
         """Waits for it to print that."""
         deadline = time.monotonic() + SECONDS_MAX
         while not (found := re.search(pattern, self.log.read_text())):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.05)
         return found
 
@@ -147,8 +148,7 @@ def test_celery_opens_a_client_in_each_worker(folder: Path, url: str) -> None:
         asking = "import celery_app\nfor each in range(5): celery_app.make_thumbnail.delay(f'picture {each}')"
         environment = os.environ | {"CELERY_BROKER": "filesystem://"}
         subprocess.run([sys.executable, "-c", asking], cwd=folder, env=environment, check=True, timeout=SECONDS_MAX)
-        for _ in range(5):
-            running.said(r"(?s)(succeeded.*?){5}")
+        running.said(r"(?s)(succeeded.*?){5}")
         assert "Traceback" not in running.ended()
     assert sorted(stored(url, "thumbnails")) == [f"picture {each}-small" for each in range(5)]
 
