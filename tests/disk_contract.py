@@ -150,7 +150,7 @@ class DiskContract:
                 lambda: disk.rename("a", name),
             ]
             for attempt in attempts:
-                with pytest.raises(ValueError, match="name of a file"):
+                with pytest.raises(ValueError, match="file name"):
                     attempt()
 
         run(scenario())

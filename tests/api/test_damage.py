@@ -208,7 +208,7 @@ def test_whoever_waits_at_damaged_messages_is_told_and_goes_on_once_the_loss_is_
             with pytest.raises(OffsetsDamaged, match="offset 2"):  # said again for as long as it lasts
                 consumer.receive(20)
             sentence = client.admin.explain(topic, "new", offset=3)
-            assert sentence.startswith(f"What comes next cannot be read: {topic}: offset 2 is damaged on disk; see `")
+            assert sentence.startswith(f"The next message cannot be read: {topic}: offset 2 is damaged on disk; see `")
             assert sentence.endswith("`danube storage salvage`, which lists it first.")
             assert client.admin.describe_topic(topic)["damaged"] == [{"partition": None, "first": 2, "last": 2}]
             client.admin.salvage_topic(topic, accept=True)

@@ -160,7 +160,7 @@ def test_a_partition_that_is_not_there_is_named_with_those_that_are(tmp_path: Pa
 
         assert (
             await detail("wide")
-            == "/default/wide has partitions: name one, /default/wide-part-0 to /default/wide-part-2"
+            == "/default/wide is partitioned; name one partition, /default/wide-part-0 to /default/wide-part-2"
         )
         assert await detail("wide-part-9") == "/default/wide has no partition 9: its partitions are 0 to 2"
         assert await detail("plain-part-0") == "/default/plain has no partition 0: it has no partitions"
@@ -176,6 +176,6 @@ def test_a_topic_that_keeps_nothing_says_so(tmp_path: Path) -> None:
         await http.ask("PUT", f"{path}/subscriptions/s")
         refused = await http.ask("GET", f"{path}/subscriptions/s/explain?offset=0")
         assert refused.json["code"] == "not_reliable"
-        assert "keeps nothing" in refused.json["detail"]
+        assert "not reliable" in refused.json["detail"]
 
     with_http(tmp_path, story)

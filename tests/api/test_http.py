@@ -285,7 +285,7 @@ def test_a_head_that_does_not_come_is_told_the_time_it_had(tmp_path: Path) -> No
         [doorway] = server._listener.connections
         doorway._too_slow()
         told = await http.reply()
-        assert (told.status, told.json["detail"]) == (408, "the request did not come within 5 s")
+        assert (told.status, told.json["detail"]) == (408, "the request did not arrive within 5 s")
 
     with_http(tmp_path, story)
 

@@ -61,7 +61,7 @@ def test_a_silent_client_is_asked_twice_and_then_closed_with_a_reason(tmp_path: 
         look(server)
         closed = await client.receive()
         assert isinstance(closed, Closed)
-        assert (closed.code, closed.message) == ("connection_lost", "no frame came from the client for 60 seconds")
+        assert (closed.code, closed.message) == ("connection_lost", "the client sent nothing for 60 seconds")
         with pytest.raises(EOFError):
             await client.receive()
         assert not server._listener.connections

@@ -121,11 +121,11 @@ def test_a_hangup_reloads_the_certificate(tmp_path: Path, processes: list[Proces
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--lisen", "127.0.0.1:1"], "there is no --lisen; the nearest is --listen"),
+        (["--lisen", "127.0.0.1:1"], "unknown option --lisen; did you mean --listen?"),
         (["--allow"], "there is no --allow"),
         (["--listen", "somewhere"], "listen (flag --listen) must be host:port"),
         (["--listen", "0.0.0.0:0"], "--allow-unprotected-network"),
-        (["--listen", "0.0.0.0:0", "--allow-unprotected-network"], "say with advertise"),
+        (["--listen", "0.0.0.0:0", "--allow-unprotected-network"], "set advertise"),
         (["--tls-certificate", __file__, "--tls-key", "gone"], "tls.key is gone, which cannot be read: No such file"),
         (["--config", "gone.yaml"], "gone.yaml cannot be read"),
     ],
@@ -150,7 +150,7 @@ def test_a_port_that_is_taken_is_named_with_its_setting(
         addresses[flag] = f"127.0.0.1:{taken.getsockname()[1]}"
         flags = [part for each in addresses.items() for part in each]
         assert main(["standalone", "--data-dir", str(tmp_path), "--log-level", "error", *flags]) == 2
-    said = f"{addresses[flag]} is in use by another program; choose another {flag} "
+    said = f"{addresses[flag]} is already in use by another program; choose another {flag} "
     assert said in capsys.readouterr().err
 
 

@@ -251,7 +251,7 @@ def test_it_explains_what_only_the_host_knows(world: TopicWorld, kind: Subscript
         assert host.explain(7).cause is Why.IN_FLIGHT
         await inbox.ack(7)
         assert host.explain(7).cause is Why.ACKED
-        assert host.explain(7).sentence == "It is acknowledged or was skipped."
+        assert host.explain(7).sentence == "It was acknowledged or skipped."
 
     world.run(main())
 

@@ -18,24 +18,24 @@ from pydanube.dispatch.policy import PoisonPolicy
 @pytest.mark.parametrize(
     ("given_options", "sentence"),
     [
-        ({"idle_seconds": 0}, "idle_seconds is a whole number of seconds, 1 or more, not 0"),
+        ({"idle_seconds": 0}, "idle_seconds must be a whole number of seconds, 1 or more, got 0"),
         (
             {"retries": {}},
-            "a subscription has the options failure, dispatch, idle_seconds and holds_only, not 'retries'",
+            "subscription options have no 'retries'; they have failure, dispatch, idle_seconds and holds_only",
         ),
-        ({"failure": 5}, "failure is an object, options by name, not int"),
-        ({"failure": None}, "failure is an object, options by name, not NoneType"),
+        ({"failure": 5}, "failure must be an object with options by name, got int"),
+        ({"failure": None}, "failure must be an object with options by name, got NoneType"),
         (
             {"failure": {"nope": 1}},
-            f"failure has no option 'nope'; it has {', '.join(SubscriptionOptions().to_json()['failure'])}",
+            f"failure has no option 'nope'; its options are {', '.join(SubscriptionOptions().to_json()['failure'])}",
         ),
         (
             {"dispatch": {"x": 1}},
-            "dispatch has no option 'x'; it has unacked_max, lookahead_max, delayed_max, unmatched",
+            "dispatch has no option 'x'; its options are unacked_max, lookahead_max, delayed_max, unmatched",
         ),
-        ({"failure": {"poison": "dropp"}}, "failure.poison is block, drop or dead_letter, not 'dropp'"),
-        ({"failure": {"backoff": []}}, "failure.backoff is exponential or fixed, not []"),
-        ({"dispatch": {"unmatched": None}}, "dispatch.unmatched is wait or skip, not None"),
+        ({"failure": {"poison": "dropp"}}, "failure.poison must be block, drop or dead_letter, got 'dropp'"),
+        ({"failure": {"backoff": []}}, "failure.backoff must be exponential or fixed, got []"),
+        ({"dispatch": {"unmatched": None}}, "dispatch.unmatched must be wait or skip, got None"),
     ],
 )
 def test_a_refusal_names_what_there_is(given_options: dict[str, Any], sentence: str) -> None:

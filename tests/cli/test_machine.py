@@ -185,8 +185,8 @@ def test_doctor_reports_writers_that_are_blocked() -> None:
     class Blocked:
         async def ask(self, verb: str, fields: dict[str, object]) -> dict[str, object]:
             assert verb == "sink.list"
-            return {"sinks": [{"error": None}, {"error": "batch 7 is decided and cannot be written: no room"}]}
+            return {"sinks": [{"error": None}, {"error": "batch 7 is decided but cannot be written: no room"}]}
 
     [found] = asyncio.run(doctor._sinks(Blocked()))  # type: ignore[arg-type]
-    assert (found.result, found.found) == ("fail", "batch 7 is decided and cannot be written: no room")
+    assert (found.result, found.found) == ("fail", "batch 7 is decided but cannot be written: no room")
     assert "danube sink forget --abandon" in found.advice

@@ -102,7 +102,7 @@ def test_count_ends_reading(danube: Danube, topic: str) -> None:
 
 def test_a_topic_is_taken_as_what_it_is_unless_the_other_kind_is_asked_for(danube: Danube, topic: str) -> None:
     danube("topic", "create", topic, "--no-reliable")
-    assert danube("produce", topic, stdin=b"x\n").err == "1 message sent (the topic keeps nothing)\n"
+    assert danube("produce", topic, stdin=b"x\n").err == "1 message sent (the topic is not reliable)\n"
     ended = danube("produce", topic, "--reliable", stdin=b"x\n")
     assert ended.code == 1
     assert "0 messages acknowledged" in ended.err

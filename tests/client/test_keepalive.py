@@ -79,7 +79,7 @@ def test_a_broker_that_falls_silent_is_given_up_and_its_socket_not_waited_for() 
     broker = Broker()
     connection, lost = connected(broker, 1000, silent_after=100)
     assert isinstance(connection.error, ConnectionLost)
-    assert str(connection.error) == "nothing heard for 30 seconds or more"
+    assert str(connection.error) == "the broker sent nothing for 30 seconds or more"
     assert lost is not None
     assert 130 <= lost <= 145
     assert broker.aborted

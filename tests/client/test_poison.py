@@ -79,8 +79,8 @@ def test_where_order_is_kept_every_view_says_what_blocks_and_how_to_free_it(tmp_
         assert await client.admin.blocked_subscriptions() == [{"topic": TOPIC, "subscription": "s", "offset": 0}]
         why = await client.admin.explain(TOPIC, "s", offset=0)
         assert why == (
-            "Message 0 has failed too often and stops what comes after it. "
-            f"Give it up with `danube subscription skip {TOPIC} s --before 1`, or change failure.poison."
+            "Message 0 has failed too often and blocks the messages after it. "
+            f"Skip it with `danube subscription skip {TOPIC} s --before 1`, or change failure.poison."
         )
         await client.admin.skip_messages(TOPIC, "s", to=1)  # as it says
         async with client.producer(TOPIC) as producer:

@@ -52,7 +52,7 @@ def test_a_method_that_is_not_there_is_unimplemented(broker: Broker) -> None:
         async with channel(broker.target) as opened:
             status, details = await refused(raw(opened, "/danube.Discovery/Nothing")(b""))
             assert status is grpc.StatusCode.UNIMPLEMENTED
-            assert details == "There is no method /danube.Discovery/Nothing here."
+            assert details == "Unknown method /danube.Discovery/Nothing."
 
     asyncio.run(run())
 

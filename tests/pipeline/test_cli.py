@@ -58,7 +58,7 @@ def test_a_missing_topic_is_told_at_once_and_nothing_is_begun(danube: Danube, fi
     began = time.monotonic()
     ended = danube("pipeline", "run", str(file))
     assert ended.code == 3
-    assert ended.err == f"danube: topic not found: topic {topic} (Create it with `danube topic create`.)\n"
+    assert ended.err == f"danube: topic {topic} does not exist (Create it with `danube topic create`.)\n"
     assert time.monotonic() - began < 5  # a JVM alone takes longer on a machine that is busy
     assert not (file.parent / "table").exists()
     assert not (file.parent / "checkpoint").exists()

@@ -231,7 +231,7 @@ def test_little_is_asked_of_the_broker_at_once(
     ("url", "said"),
     [
         ("file:///nowhere/at/all", "ObjectsRefused: there is no such folder on this machine"),
-        ("nothing://bucket", "ConfigInvalid: there is no object storage 'nothing'"),
+        ("nothing://bucket", "ConfigInvalid: unknown object storage 'nothing'"),
     ],
 )
 def test_executors_without_a_way_to_the_place_ask_the_broker(

@@ -296,7 +296,7 @@ def test_the_only_topic_is_deleted_and_a_lenient_query_goes_on(client: Client, r
     client.admin.delete_topic(topic)
     with pytest.raises(DataLost, match="is not there any more") as raised:
         strict.trigger()
-    assert "nothing holds a topic that is deleted" in raised.value.__notes__[0]
+    assert "nothing protects the messages of a deleted topic" in raised.value.__notes__[0]
     assert [lenient.trigger() for _ in range(3)] == [[], [], []]
     again = Query(readers.stream(failOnDataLoss="false"), start=lenient.at)
     again.reader.prepareForTriggerAvailableNow()

@@ -9,6 +9,6 @@ LOCK_NAME = "lock"  # held by the process that owns the directory; never listed,
 def check_file_name(name: str) -> None:
     """A wrong name is a mistake of the program, hence `ValueError`."""
     if not name or len(name) > FILE_NAME_CHARACTERS_MAX or name in {".", "..", LOCK_NAME}:
-        raise ValueError(f"not a name of a file: {name!r}")
+        raise ValueError(f"not a valid file name: {name!r}")
     if "/" in name or "\\" in name or "\0" in name:
-        raise ValueError(f"a name of a file has no separator: {name!r}")
+        raise ValueError(f"a file name must not contain a separator: {name!r}")

@@ -53,7 +53,7 @@ def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping
     host = _of_host(parts, known)
     found = {**_of_path(scheme, parts), **host}
     if twice := sorted(found.keys() & given.keys()):
-        raise ConfigInvalid(f"the option {twice[0]} of object storage is said by the host of its URL already")
+        raise ConfigInvalid(f"the option {twice[0]} of object storage is already given by the host of its URL")
     found.update(given)
     for name, text in _of_environment(scheme, known, found, environment):
         found.setdefault(name, text)
@@ -145,15 +145,17 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ConfigInvalid("the URL of object storage cannot be read; it is like s3://bucket/prefix") from None
+        raise ConfigInvalid("the URL of object storage is not valid; write it like s3://bucket/prefix") from None
     if not parts.scheme or not url[len(parts.scheme) :].startswith("://"):
-        raise ConfigInvalid("the URL of object storage must be like file:///path or s3://bucket/prefix")
+        raise ConfigInvalid("the URL of object storage must look like file:///path or s3://bucket/prefix")
     if "@" in parts.netloc:
-        raise ConfigInvalid("the URL of object storage names a user or password; give credentials in the environment")
+        raise ConfigInvalid(
+            "the URL of object storage must not contain a user or password; put credentials in the environment"
+        )
     if parts.fragment:
-        raise ConfigInvalid("the URL of object storage has a part behind #; write # as %23")
+        raise ConfigInvalid("the URL of object storage must not contain #; write it as %23")
     if any(step in (".", "..") for step in unquote(parts.path).split("/")):
-        raise ConfigInvalid("the path in the URL of object storage must not have the steps . and ..")
+        raise ConfigInvalid("the path in the URL of object storage must not contain . or .. segments")
     return parts
 
 
@@ -162,12 +164,14 @@ def _given(parts: SplitResult, options: Mapping[str, str]) -> dict[str, str]:
         query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True, max_num_fields=OPTIONS_MAX)
     except ValueError:
         if parts.query:
-            raise ConfigInvalid("the options behind ? in the URL of object storage must be name=value&…") from None
+            raise ConfigInvalid(
+                "the options after ? in the URL of object storage must be written name=value&…"
+            ) from None
         query = []
     given: dict[str, str] = {}
     for name, text in [*query, *options.items()]:
         if name in given:
-            raise ConfigInvalid(f"the option {name[:_SHOWN_CHARACTERS]!r} of object storage comes twice")
+            raise ConfigInvalid(f"the option {name[:_SHOWN_CHARACTERS]!r} of object storage is given twice")
         given[name] = text
     if len(given) > OPTIONS_MAX:
         raise ConfigInvalid(f"object storage has more than {OPTIONS_MAX} options")
@@ -177,22 +181,22 @@ def _given(parts: SplitResult, options: Mapping[str, str]) -> dict[str, str]:
 def _check_option(scheme: str, name: str, text: str, known: frozenset[str]) -> None:
     if name not in known or name in _NEVER_GIVEN:
         near = get_close_matches(name[:_SHOWN_CHARACTERS], sorted(known - _NEVER_GIVEN), 1, 0.5)
-        hint = f"; the nearest is {near[0]}" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigInvalid(f"object storage of {scheme} has no option {name[:_SHOWN_CHARACTERS]!r}{hint}")
     if is_secret(name):
         variable = _variables(scheme, name)[0]
-        raise ConfigInvalid(f"the option {name} of object storage is a credential; give it in {variable} instead")
+        raise ConfigInvalid(f"the option {name} of object storage is a credential; set it in {variable} instead")
     if not text.isprintable():
         raise ConfigInvalid(f"the option {name} of object storage has a control character")
     if "://" in text and ("@" in text or "?" in text):
-        raise ConfigInvalid(f"the option {name} of object storage may hold a credential; give it in the environment")
+        raise ConfigInvalid(f"the option {name} of object storage may hold a credential; set it in the environment")
 
 
 def _of_path(scheme: str, parts: SplitResult) -> dict[str, str]:
     path = unquote(parts.path)
     if scheme == "fs":
         if parts.netloc or not path.strip("/"):
-            raise ConfigInvalid("a folder as object storage is file:///absolute/path, with three slashes")
+            raise ConfigInvalid("write a folder as file:///absolute/path, with three slashes")
         return {"root": path.rstrip("/")}
     return {"root": f"/{path.strip('/')}/".replace("//", "/")}
 
@@ -211,7 +215,7 @@ def _of_host(parts: SplitResult, known: frozenset[str]) -> dict[str, str]:
     if not parts.netloc:
         return {}
     if "endpoint" not in known:
-        raise ConfigInvalid(f"object storage of {scheme} has no host; the URL is {scheme}:///prefix")
+        raise ConfigInvalid(f"object storage of {scheme} takes no host; write the URL as {scheme}:///prefix")
     return {"endpoint": f"{_ENDPOINTS.get(parts.scheme, 'https')}://{parts.netloc}"}
 
 
@@ -238,12 +242,14 @@ def _known_options(written: str) -> frozenset[str]:
     schemes = _schemes()
     scheme = _ALIASES.get(written, written)
     if scheme == "http":
-        raise ConfigInvalid("object storage is written to, and http only reads: say s3, azblob or another service")
+        raise ConfigInvalid(
+            "http cannot be used as object storage because it is read-only; use s3, azblob or another service"
+        )
     if written == "fs" or scheme not in schemes or not _in_the_wheel(scheme):
         names = sorted({*schemes, *_ALIASES} - {"fs", written})
         near = ["file"] if written == "fs" else get_close_matches(written, names, 1, 0.5)
-        hint = f"; the nearest is {near[0]}" if near else ""
-        raise ConfigInvalid(f"there is no object storage {written[:_SHOWN_CHARACTERS]!r}{hint}")
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigInvalid(f"unknown object storage {written[:_SHOWN_CHARACTERS]!r}{hint}")
     return schemes[scheme]
 
 
@@ -334,7 +340,7 @@ def _complete(scheme: str, found: dict[str, str]) -> None:
         found["endpoint"] = f"http://{found['endpoint']}"
     if scheme == "azblob" and "endpoint" not in found:
         if "account_name" not in found:
-            raise ConfigInvalid("object storage of azblob needs an account; name it in AZURE_STORAGE_ACCOUNT")
+            raise ConfigInvalid("object storage of azblob needs an account; set it in AZURE_STORAGE_ACCOUNT")
         found["endpoint"] = f"https://{found['account_name']}.blob.core.windows.net"
     if scheme == "redis":
         found.setdefault("db", "0")

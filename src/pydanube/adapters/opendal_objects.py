@@ -107,14 +107,14 @@ class OpendalObjects:
             elif self._capability.write_with_if_not_exists:
                 await self._operator.write(key, data, if_not_exists=True)
             elif await self._operator.exists(key):
-                raise ObjectExists(f"there is an object {key} already")
+                raise ObjectExists(f"object {key} already exists")
             else:
                 await self._operator.write(key, data)
 
     async def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         _check_key(key)
         if start < 0 or (length is not None and not 0 <= length <= READ_BYTES_MAX):
-            raise ObjectsRefused(f"from {start} on, {length} bytes: one read is of 0 to {READ_BYTES_MAX} bytes")
+            raise ObjectsRefused(f"from {start} on, {length} bytes: one read covers 0 to {READ_BYTES_MAX} bytes")
         async with self._call("read", key):
             if length:
                 try:
@@ -128,7 +128,7 @@ class OpendalObjects:
                 size = await self._size(key)
             end = size if length is None else min(size, start + length)
             if end - start > READ_BYTES_MAX:
-                raise ObjectsRefused(f"the object {key} has {size} bytes; one read is of at most {READ_BYTES_MAX}")
+                raise ObjectsRefused(f"the object {key} has {size} bytes, more than the {READ_BYTES_MAX} of one read")
             if end <= start:
                 return b""
             return bytes(await self._operator.read(key, offset=start, size=end - start))
@@ -198,7 +198,7 @@ class OpendalObjects:
         if self._closed:
             raise ObjectsFailed(f"{operation} of {key}: object storage is closed")
         if self._calls >= CALLS_MAX + CALLS_WAITING_MAX:
-            raise TierBusy(f"{operation} of {key}: {self._calls} calls of object storage are under way")
+            raise TierBusy(f"{operation} of {key}: {self._calls} calls to object storage are already in progress")
         self._calls += 1
         self._idle.clear()
         try:
@@ -221,9 +221,9 @@ class OpendalObjects:
     def _typed(self, error: Exception, operation: str, key: str) -> DanubeError:
         text = self._scrubbed(str(error))
         if isinstance(error, exceptions.ConditionNotMatch | exceptions.AlreadyExists) and operation == "create":
-            return ObjectExists(f"there is an object {key} already")
+            return ObjectExists(f"object {key} already exists")
         if isinstance(error, exceptions.NotFound) and not _NO_BUCKET.search(text):
-            return ObjectMissing(f"there is no object {key}")
+            return ObjectMissing(f"object {key} does not exist")
         kind = type(error).__name__
         refused = isinstance(error, (*_REFUSED, exceptions.NotFound)) or _LOGIN.search(text)
         return (ObjectsRefused if refused else ObjectsFailed)(
@@ -243,7 +243,7 @@ class OpendalObjects:
 def _of_system(error: OSError, operation: str, key: str) -> DanubeError:
     """Of the calls that put a file under its name."""
     if error.errno == errno.EEXIST and operation == "create":
-        return ObjectExists(f"there is an object {key} already")
+        return ObjectExists(f"object {key} already exists")
     text = f"{operation} of {key}: {error.strerror}"
     passing = {
         errno.ENOSPC,
@@ -274,7 +274,7 @@ def _check_key(key: str) -> None:
         and "\\" not in key
     )
     if not sound:
-        raise ObjectsRefused(f"{key[:100]!r} cannot be the key of an object")
+        raise ObjectsRefused(f"{key[:100]!r} is not a valid object key")
 
 
 class _Exit:

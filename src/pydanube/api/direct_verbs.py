@@ -36,7 +36,7 @@ async def news(caller: Caller, fields: Object) -> Object:
     offsets = field(fields, "offsets", dict)
     seconds = max(0.0, min(number(fields, "milliseconds") / 1_000, NEWS_SECONDS_MAX))
     if len(offsets) > NEWS_PLACES_MAX or not all(type(each) is int and each >= 0 for each in offsets.values()):
-        raise RequestInvalid(f"offsets are those of at most {NEWS_PLACES_MAX} partitions, by their names")
+        raise RequestInvalid(f"offsets must be an object with at most {NEWS_PLACES_MAX} partitions by name")
     waits = [
         asyncio.ensure_future(caller.service.wait_beyond(caller.principal, place, offset, seconds))
         for place, offset in offsets.items()

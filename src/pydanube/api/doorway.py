@@ -161,7 +161,7 @@ class Doorway(asyncio.Protocol):
             transport.close()
         elif self._silent >= _GONE_LOOKS:
             seconds = self._listener.welcome.keepalive_seconds * _GONE_LOOKS / 2
-            native.refuse(ConnectionLost(f"no frame came from the client for {seconds:g} seconds"))
+            native.refuse(ConnectionLost(f"the client sent nothing for {seconds:g} seconds"))
         else:
             native.ask()
 

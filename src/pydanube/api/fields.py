@@ -1,8 +1,9 @@
-"""How the fields of a request are read, by their types. Every face reads them so, and knows no verb here."""
+"""Reads the fields of a request and checks their types, for every face."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from pydanube.base.errors import RequestInvalid
@@ -11,13 +12,23 @@ from pydanube.broker.topic import LATEST
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.objects import Object
 
+_TYPES: dict[type, str] = {  # as JSON calls them
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "an array",
+    dict: "an object",
+    NoneType: "null",
+}
+
 
 def field(fields: Object, name: str, kind: type, default: Any = ...) -> Any:
     value = fields.get(name, default)
     if value is ...:
         raise RequestInvalid(f"{name} is missing")
     if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        raise RequestInvalid(f"{name} is {kind.__name__}, not {type(value).__name__}")
+        raise RequestInvalid(f"{name} must be {_TYPES[kind]}, got {_TYPES.get(type(value), type(value).__name__)}")
     return value
 
 
@@ -38,13 +49,15 @@ def kind_of(fields: Object) -> SubscriptionKind:
     try:
         return SubscriptionKind[name.upper().replace("-", "_")]
     except KeyError:
-        raise RequestInvalid(f"no subscription is of type {name[:50]!r}") from None
+        raise RequestInvalid(
+            f"unknown subscription type {name[:50]!r}; use exclusive, shared, failover or key_shared"
+        ) from None
 
 
 def place(fields: Object, name: str, default: Any = LATEST) -> str | int | Mapping[str, int]:
     found = fields.get(name, default)
     if isinstance(found, bool) or not isinstance(found, str | int | dict):
-        raise RequestInvalid(f"{name} is `earliest`, `latest`, an offset, or {{'time': microseconds}}")
+        raise RequestInvalid(f"{name} must be `earliest`, `latest`, an offset, or {{'time': microseconds}}")
     return found
 
 

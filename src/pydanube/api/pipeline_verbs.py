@@ -81,14 +81,14 @@ def _run(fields: Object, name: str, default: Any = ...) -> Any:
     if found is default:
         return found
     if len(found) > PIPELINE_RUN_CHARACTERS_MAX or _RUN.fullmatch(found) is None:
-        raise RequestInvalid(f"{name} is up to {PIPELINE_RUN_CHARACTERS_MAX} letters, digits, - and _")
+        raise RequestInvalid(f"{name} must be up to {PIPELINE_RUN_CHARACTERS_MAX} letters, digits, - and _")
     return found
 
 
 def _state(fields: Object) -> State:
     found = text(fields, "state")
     if found not in REPORTED:
-        raise RequestInvalid(f"state is one of {', '.join(REPORTED)}, not {found[:50]!r}")
+        raise RequestInvalid(f"state must be one of {', '.join(REPORTED)}, got {found[:50]!r}")
     return State(found)
 
 
@@ -100,21 +100,21 @@ def _cause(fields: Object) -> str | None:
 def _count(fields: Object, name: str) -> int | None:
     found: int | None = number(fields, name, None)
     if found is not None and not 0 <= found <= OFFSET_MAX:
-        raise RequestInvalid(f"{name} is {found}, not 0 or more")
+        raise RequestInvalid(f"{name} must be 0 or greater, got {found}")
     return found
 
 
 def _clean(what: str, found: str, characters_max: int) -> str:
     if len(found) > characters_max:
-        raise RequestInvalid(f"{what} has {len(found)} characters, at most {characters_max}")
+        raise RequestInvalid(f"{what} has {len(found)} characters, more than {characters_max}")
     return found.translate(_CONTROLS)
 
 
 def _lines(found: list[Any]) -> tuple[str, ...]:
     if len(found) > PIPELINE_LINES_REPORTED_MAX:
-        raise RequestInvalid(f"{len(found)} lines, at most {PIPELINE_LINES_REPORTED_MAX} with one report")
+        raise RequestInvalid(f"a report can have at most {PIPELINE_LINES_REPORTED_MAX} lines, got {len(found)}")
     if not all(isinstance(each, str) for each in found):
-        raise RequestInvalid("lines are texts")
+        raise RequestInvalid("lines must be strings")
     return tuple(_clean("a line", each, PIPELINE_LINE_CHARACTERS_MAX) for each in found)
 
 
@@ -122,7 +122,7 @@ def _info(found: Object) -> Object:
     """A flat object of texts, numbers and lists of texts. More may be in it than this broker knows of."""
     size = len(write_object(found))
     if size > PIPELINE_INFO_BYTES_MAX:
-        raise RequestInvalid(f"info has {size} bytes as JSON, at most {PIPELINE_INFO_BYTES_MAX}")
+        raise RequestInvalid(f"info has {size} bytes as JSON, more than {PIPELINE_INFO_BYTES_MAX}")
     text(found, "host")
     for name, kind in _KNOWN_INFO.items():
         field(found, name, kind, None)
@@ -136,21 +136,21 @@ def _fact(name: str, value: Any) -> Any:
         return _clean(name, value, PIPELINE_INFO_BYTES_MAX)
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return [_clean(name, each, PIPELINE_INFO_BYTES_MAX) for each in value]
-    raise RequestInvalid(f"{name} of info is a text, a number or a list of texts")
+    raise RequestInvalid(f"info.{name} must be a string, a number or a list of strings")
 
 
 def _progress(found: Object) -> dict[str, float | None]:
     if len(found) > PIPELINE_NUMBERS_MAX:
-        raise RequestInvalid(f"{len(found)} numbers of progress, at most {PIPELINE_NUMBERS_MAX}")
+        raise RequestInvalid(f"progress can have at most {PIPELINE_NUMBERS_MAX} numbers, got {len(found)}")
     for value in found.values():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise RequestInvalid("progress is numbers by name")
+            raise RequestInvalid("progress must be an object with numbers as values")
     return {_named("progress", name): value for name, value in found.items()}
 
 
 def _named(where: str, name: str) -> str:
     if _NAME.fullmatch(name) is None:
-        raise RequestInvalid(f"{name[:50]!r} of {where} is no name of small letters, digits and _")
+        raise RequestInvalid(f"{name[:50]!r} of {where} is not a name of lowercase letters, digits and _")
     return name
 
 
@@ -233,7 +233,9 @@ async def record(caller: Caller, fields: Object) -> Object:
     if found is not None:
         known = notes.all(f"{_RECORDS}{part}/")
         if key not in known and len(known) >= PIPELINES_MAX:
-            raise PipelineLimitReached(f"{len(known)} pipelines have a record here; forget one of them")
+            raise PipelineLimitReached(
+                f"{len(known)} pipelines already have a record on this broker; forget one of them"
+            )
         await notes.put(key, found.encode())
     kept = notes.get(key)
     return {"pipeline": name, "record": None if kept is None else kept.decode()}

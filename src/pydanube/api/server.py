@@ -226,10 +226,10 @@ class Server:
 def _not_bound(setting: str, address: HostPort, error: OSError) -> ConfigInvalid:
     flag = settings()[setting].flag
     if error.errno == errno.EADDRINUSE:
-        return ConfigInvalid(f"{address} is in use by another program; choose another {flag}")
+        return ConfigInvalid(f"{address} is already in use by another program; choose another {flag}")
     known = error.errno is not None and error.errno > 0  # else it is a resolver's
     why = os.strerror(error.errno or 0) if known else error.strerror
-    return ConfigInvalid(f"{flag} is {address}, which cannot be bound: {why}")
+    return ConfigInvalid(f"{flag} is {address}, which could not be bound: {why}")
 
 
 def write_ready_file(path: Path, address: tuple[str, int], admin_address: tuple[str, int] | None = None) -> None:
@@ -299,7 +299,7 @@ def _standalone(config: Config, files: int) -> StandaloneSettings:
     if room < connections_max and files != resource.RLIM_INFINITY:
         asked = connections_max != Limits().connections_max
         level = logging.WARNING if asked or room < CONNECTIONS_FEW else logging.DEBUG
-        log.log(level, "%d connections at most: the system lets this process open %d files", room, files)
+        log.log(level, "%d connections at most, because the system lets this process open %d files", room, files)
         connections_max = room
     tls = config.tls
     return StandaloneSettings(

@@ -312,7 +312,7 @@ async def blocked_subscriptions(caller: Caller, fields: Object) -> Object:
 async def redrive(caller: Caller, fields: Object) -> Object:
     filters = field(fields, "filter", dict, {})
     if not all(isinstance(each, str) for each in filters.values()):
-        raise RequestInvalid("filter is texts by name")
+        raise RequestInvalid("filter must be an object with string values")
     dry_run = _dry_run(fields)
     limit = None if dry_run and "limit" not in fields else limit_of(fields)
     wanted = Wanted(limit, text(fields, "to", None), filters, dry_run)
@@ -353,7 +353,7 @@ async def bounds(caller: Caller, fields: Object) -> Object:
 def limit_of(fields: Object) -> int:
     limit: int = number(fields, "limit", LISTED_MAX)
     if limit < 1:
-        raise RequestInvalid(f"limit is {limit}, not 1 or more")
+        raise RequestInvalid(f"limit must be 1 or more, got {limit}")
     return min(limit, LISTED_MAX)
 
 

@@ -14,7 +14,7 @@ from pydanube.base.limits import PARTITIONS_MAX, PIPELINE_NAME_CHARACTERS_MAX, T
 
 DEFAULT_NAMESPACE = "default"
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
-_RULE = "letters, digits, `_`, `-` and `.` only, not beginning with `-` or `.` and not ending with `.`"
+_RULE = "use letters, digits, `_`, `-` and `.`; do not start with `-` or `.`, and do not end with `.`"
 _PARTITION = re.compile(r"(.+)-part-(0|[1-9][0-9]*)", re.ASCII)
 
 
@@ -37,19 +37,19 @@ class TopicName(NamedTuple):
 def parse_topic(text: str) -> TopicName:
     """`NameInvalid` for anything that is not exactly a topic's or a partition's name."""
     if not isinstance(text, str):
-        raise NameInvalid(f"a topic's name is text, not {type(text).__name__}")
+        raise NameInvalid(f"a topic name must be a string, got {type(text).__name__}")
     if len(text) > TOPIC_NAME_CHARACTERS_MAX or not text.startswith("/") or text.count("/") != 2:
-        raise NameInvalid(f"a topic is named /namespace/name, not {text[:100]!r}")
+        raise NameInvalid(f"a topic name must look like /namespace/name, got {text[:100]!r}")
     _, namespace, name = text.split("/")
     check_namespace(namespace)
     if _PART.fullmatch(name) is None:
-        raise NameInvalid(f"{name[:100]!r} is no name of a topic: {_RULE}")
+        raise NameInvalid(f"{name[:100]!r} is not a valid topic name: {_RULE}")
     partition = _PARTITION.fullmatch(name)
     if partition is None:
         return TopicName(namespace, name)
     number = partition[2]
     if len(number) > 9 or int(number) >= PARTITIONS_MAX:
-        raise NameInvalid(f"no topic has a partition {number[:20]}")
+        raise NameInvalid(f"a topic cannot have partition {number[:20]}")
     return TopicName(namespace, partition[1], int(number))
 
 
@@ -62,19 +62,19 @@ def parse_whole(text: str) -> TopicName:
     """Of a topic as a whole, for what cannot be done to one partition alone."""
     name = parse_topic(text)
     if name.partition is not None:
-        raise RequestInvalid(f"{name} is one partition; this is done to all of {name.whole}, so name that")
+        raise RequestInvalid(f"{name} is a single partition; use the whole topic, {name.whole}")
     return name
 
 
 def check_namespace(name: str) -> str:
     if len(name) > TOPIC_NAME_CHARACTERS_MAX or _PART.fullmatch(name) is None:
-        raise NameInvalid(f"{name[:100]!r} is no name of a namespace: {_RULE}")
+        raise NameInvalid(f"{name[:100]!r} is not a valid namespace name: {_RULE}")
     return name
 
 
 def check_pipeline(name: str) -> str:
     if len(name) > PIPELINE_NAME_CHARACTERS_MAX or _PART.fullmatch(name) is None:
         raise NameInvalid(
-            f"{name[:100]!r} is no name of a pipeline: {_RULE}, and at most {PIPELINE_NAME_CHARACTERS_MAX} of them"
+            f"{name[:100]!r} is not a valid pipeline name: {_RULE}, and at most {PIPELINE_NAME_CHARACTERS_MAX} of them"
         )
     return name

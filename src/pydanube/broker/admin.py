@@ -262,7 +262,7 @@ class Admin:
     ) -> int:
         """Gives up the next `count` messages, or all below an offset; says how many that were."""
         if (count is None) == (to is None) or min(count or 0, to or 0) < 0:
-            raise RequestInvalid("skip a number of messages, or to an offset")
+            raise RequestInvalid("give either a number of messages to skip or an offset to skip to")
         opened, host = _only(await self._find(principal, topic, subscription), "what is skipped")
         if not dry_run:
             return await self._service.reliable(opened).skip(subscription, count=count, to=to)
@@ -312,22 +312,22 @@ def sentence_of(found: Explanation, topic: TopicName, subscription: str) -> str:
     """For people. Poison goes away only if somebody says so: how."""
     if found.cause is Why.POISON_STUCK:
         change = f"danube subscription alter {topic} {quote(subscription)}"
-        return f"{found.sentence} It is tried again by itself; `{change}` changes what is done with it."
+        return f"{found.sentence} The broker keeps trying; `{change}` changes what happens to it."
     if found.cause is not Why.POISON_BLOCKS or found.offset is None:
         return found.sentence
     command = f"danube subscription skip {topic} {quote(subscription)} --before {found.offset + 1}"
-    return f"{found.sentence} Give it up with `{command}`, or change failure.poison."
+    return f"{found.sentence} Skip it with `{command}`, or change failure.poison."
 
 
 def _only(found: Sequence[Found], what: str) -> Found:
     if len(found) != 1:
-        raise RequestInvalid(f"{what} needs one of the {len(found)} partitions: name it, as in orders-part-0")
+        raise RequestInvalid(f"{what} needs a single partition, as in orders-part-0; the topic has {len(found)}")
     return found[0]
 
 
 def _kept(opened: Opened, host: AnySubscription) -> SubscriptionHost:
     if isinstance(host, BestEffortSubscription):
-        raise NotReliable(f"{opened.name} keeps nothing, and no options")
+        raise NotReliable(f"{opened.name} is not reliable, so its subscriptions have no options")
     return host
 
 

@@ -49,7 +49,7 @@ class Backlog:
             return
         if self._old is not None:
             if self._slowest() == self._old:
-                raise BacklogFull(f"{self._topic}: what is not acknowledged is older than {quota.seconds} s")
+                raise BacklogFull(f"{self._topic}: unacknowledged messages are older than {quota.seconds} s")
             self._old = None
         if quota.bytes is None:
             return
@@ -70,7 +70,9 @@ class Backlog:
 
     def _make_room(self, quota: BacklogQuota, bytes_max: int) -> None:
         if not quota.drop_oldest:
-            raise BacklogFull(f"{self._topic}: {bytes_max - self._room} bytes are not acknowledged by all")
+            raise BacklogFull(
+                f"{self._topic}: {bytes_max - self._room} bytes are not acknowledged by all subscriptions"
+            )
         keep = bytes_max - max(1, bytes_max // DROP_PART)
         self._drop_below(offset_leaving(extents_of(self._ledger.stream, self._slowest() or 0), keep))
         self._look(bytes_max)

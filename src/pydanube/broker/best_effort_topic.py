@@ -57,7 +57,7 @@ class BestEffortSubscription:
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None:
         if self._closed:
-            raise SubscriptionNotFound(f"subscription {self.name!r} is not served any more")
+            raise SubscriptionNotFound(f"subscription {self.name!r} is no longer served")
         self.engine.join(consumer.id, filters=filters)
         self.consumers[consumer.id] = consumer
 
@@ -110,7 +110,7 @@ class BestEffortSubscription:
 
     def _check_known(self, consumer: ConsumerId) -> None:
         if consumer not in self.consumers:
-            raise ConsumerNotFound(f"consumer {consumer}")
+            raise ConsumerNotFound(f"consumer {consumer} does not exist")
 
 
 class BestEffortTopic:
@@ -160,16 +160,16 @@ class BestEffortTopic:
         """Whatever is published has room: nothing is kept."""
 
     async def attach(self, producer: str) -> NoReturn:
-        raise NotReliable(f"{self.name} keeps nothing, so it cannot tell what {producer!r} has published before")
+        raise NotReliable(f"{self.name} is not reliable, so it cannot tell what {producer!r} has published before")
 
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
         """Hands it to whoever has asked, now. It always succeeds; what nobody takes is counted."""
         self._check_open()
         batch.check_published()
         if batch.producer_id:
-            raise NotReliable(f"{self.name} has no producers with sequences; send without a producer id")
+            raise NotReliable(f"{self.name} is not reliable and does not track sequences; send without a producer id")
         if batch.has_delivery_times:
-            raise NotReliable(f"{self.name} keeps no message until its delivery time")
+            raise NotReliable(f"{self.name} is not reliable and cannot delay messages until a delivery time")
         self._append_time = max(self._append_time, self._clock.wall())
         stamped = batch.stamped(self.published, EPOCH, self._append_time)
         self.published += batch.count
@@ -198,9 +198,9 @@ class BestEffortTopic:
         """
         self._check_open()
         if start != LATEST:
-            raise NotReliable(f"{self.name} keeps nothing; its subscriptions start at {LATEST}, not {start!r}")
+            raise NotReliable(f"{self.name} is not reliable; its subscriptions start at {LATEST}, not {start!r}")
         if options is not None and options.failure.poison is PoisonPolicy.DEAD_LETTER:
-            raise NotReliable(f"{self.name} sends nothing again, so it has no dead letters")
+            raise NotReliable(f"{self.name} is not reliable and never redelivers, so it has no dead letters")
         known = self.subscriptions.get(name)
         if known is None:
             name_bytes(name)
@@ -216,7 +216,7 @@ class BestEffortTopic:
         self._check_open()
         host = self.subscriptions.pop(name, None)
         if host is None:
-            raise SubscriptionNotFound(f"subscription {name!r}")
+            raise SubscriptionNotFound(f"subscription {name!r} does not exist")
         host.close(SubscriptionNotFound(f"subscription {name!r} of {self.name} was deleted"))
 
     def connect(
@@ -235,16 +235,16 @@ class BestEffortTopic:
         return consumer
 
     async def seek(self, host: BestEffortSubscription, offset: int) -> NoReturn:
-        raise NotReliable(f"{self.name} keeps nothing that {host.name!r} could be moved to")
+        raise NotReliable(f"{self.name} is not reliable, so there is nothing that {host.name!r} could be moved to")
 
     async def find_time(self, time: int) -> NoReturn:
-        raise NotReliable(f"{self.name} keeps nothing, of no time")
+        raise NotReliable(f"{self.name} is not reliable, so it cannot be searched by time")
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self, why: DanubeError | None = None) -> None:
         """Whoever uses it is told `why`, also later."""
-        self._closed = self._closed or why or TopicClosed(f"{self.name} is not served here any more")
+        self._closed = self._closed or why or TopicClosed(f"{self.name} is no longer served by this broker")
         for host in self.subscriptions.values():
             host.close(self._closed)
 

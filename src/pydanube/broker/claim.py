@@ -44,12 +44,14 @@ class Claim:
                 )
             if found != own:
                 raise ObjectsRefused(
-                    f"{self._shown} belongs to another broker, says {MARK}; give this one its own prefix"
+                    f"{self._shown} belongs to another broker, according to {MARK}; give this one its own prefix"
                 )
             self._used = True  # from now on the mark must be there
             return
         if found is not None:
-            raise ObjectsRefused(f"{self._shown} belongs to another broker, says {MARK}; give this one its own prefix")
+            raise ObjectsRefused(
+                f"{self._shown} belongs to another broker, according to {MARK}; give this one its own prefix"
+            )
         own = self._randomness.bytes(16).hex()
         await self._notes.put(NOTE, _encode(own))
         await self._write(own)
@@ -69,7 +71,7 @@ class Claim:
         try:
             await self._segments.create(MARK, _encode(own))
         except SegmentConflict:
-            raise ObjectsRefused(f"{self._shown} was taken by another broker just now") from None
+            raise ObjectsRefused(f"{self._shown} was just taken by another broker") from None
 
 
 async def check_mark(segments: Segments, notes: Notes, shown: str) -> None:
@@ -82,7 +84,7 @@ async def check_mark(segments: Segments, notes: Notes, shown: str) -> None:
             return
         raise ObjectsRefused(f"{MARK} is missing in {shown}") from None
     if noted is None or found != noted:
-        raise ObjectsRefused(f"{shown} belongs to another broker, says {MARK}")
+        raise ObjectsRefused(f"{shown} belongs to another broker, according to {MARK}")
 
 
 def _encode(own: str) -> bytes:

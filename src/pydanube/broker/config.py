@@ -310,7 +310,7 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple
         if name in known:
             yield known[name], (text, Origin("environment", name))
         elif name.startswith(PREFIX) and name not in _OF_THE_CLIENT and not _OF_KUBERNETES.fullmatch(name):
-            raise ConfigInvalid(f"there is no setting {name} (environment){nearest(name, known)}")
+            raise ConfigInvalid(f"unknown setting {name} (environment){nearest(name, known)}")
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, tuple[str, Origin]]]:
@@ -325,11 +325,11 @@ def _of_file(path: Path) -> Iterator[tuple[str, tuple[str, Origin]]]:
     try:
         found = _Loader(data.decode()).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigInvalid(f"the {origin} is no configuration: {_reason(error)}") from None
+        raise ConfigInvalid(f"the {origin} is not a valid configuration: {_reason(error)}") from None
     seen: dict[str, tuple[str, Origin]] = {}
     for key, text in _flattened("" if found is None else found, "", origin):
         if key in seen:
-            raise ConfigInvalid(f"{key} comes twice in the {origin}")
+            raise ConfigInvalid(f"{key} is given twice in the {origin}")
         seen[key] = (text, origin)
     yield from seen.items()
 
@@ -348,7 +348,7 @@ class _Loader(yaml.BaseLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not taken: a few of them can stand for any amount")
+            raise yaml.YAMLError("aliases are not allowed: a few of them can expand to any amount of data")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -356,7 +356,7 @@ class _Loader(yaml.BaseLoader):
         if len(found) < len(node.value):
             names = [name.value for name, _ in node.value]
             twice = next(name for name in names if names.count(name) > 1)
-            raise yaml.YAMLError(f"{str(twice)[:_SHOWN_CHARACTERS]!r} comes twice")
+            raise yaml.YAMLError(f"{str(twice)[:_SHOWN_CHARACTERS]!r} is given twice")
         return found
 
 
@@ -378,19 +378,21 @@ def _flattened(found: Any, prefix: str, origin: Origin) -> Iterator[tuple[str, s
             yield from _flattened(value, key + ".", origin)
         else:
             known = {**settings(), **dict.fromkeys(name.rpartition(".")[0] for name in settings() if "." in name)}
-            raise ConfigInvalid(f"there is no setting {key[:_SHOWN_CHARACTERS]} ({origin}){nearest(key, known)}")
+            raise ConfigInvalid(f"unknown setting {key[:_SHOWN_CHARACTERS]} ({origin}){nearest(key, known)}")
 
 
 def nearest(name: str, known: Mapping[str, object]) -> str:
     """The end of a complaint about a name that is not known."""
     close = get_close_matches(name[:_SHOWN_CHARACTERS], known, 1, 0.5)
-    return f"; the nearest is {close[0]}" if close else ""
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _build(values: Mapping[str, Any]) -> Config:
     for key, each in settings().items():
         if key not in values and each.default is MISSING:
-            raise ConfigInvalid(f"{key} is not set: use {each.flag}, {each.variable}, or {key} in a file")
+            raise ConfigInvalid(
+                f"{key} is not set; use {each.flag}, {each.variable}, or {key} in the configuration file"
+            )
     built: Config = _section(Config, "", values)
     return built
 
@@ -410,19 +412,18 @@ def _check(config: Config) -> None:
     """What settings must be together."""
     if (config.tls.certificate is None) != (config.tls.key is None):
         given, missing = ("key", "certificate") if config.tls.certificate is None else ("certificate", "key")
-        raise ConfigInvalid(f"tls.{given} is set and tls.{missing} is not: a certificate and its key go together")
+        raise ConfigInvalid(f"tls.{given} is set but tls.{missing} is not; set both the certificate and its key")
     exposed = next((each for each in (config.listen, config.admin_listen) if each and not each.is_loopback), None)
     if exposed is not None and not config.allow_unprotected_network:
-        lacking = (
-            "neither TLS nor authentication" if config.tls.certificate is None else "TLS but no authentication yet"
-        )
+        lacking = "neither TLS nor authentication" if config.tls.certificate is None else "TLS but no authentication"
         raise ConfigInvalid(
-            f"{exposed.host} can be reached from other machines, and there is {lacking}: whoever reaches it may "
-            "read and write everything. Listen on 127.0.0.1, or say --allow-unprotected-network"
+            f"{exposed.host} can be reached from other machines, with {lacking}: anyone who reaches it can read "
+            "and write everything. Listen on 127.0.0.1, or pass --allow-unprotected-network"
         )
     if config.listen.is_everywhere and config.advertise is None:
         raise ConfigInvalid(
-            f"listen is {config.listen}, every address of this machine: say with advertise which one clients are told"
+            f"listen is {config.listen}, which is every address of this machine; "
+            "set advertise to the one that clients should use"
         )
     if config.advertise is not None and config.advertise.is_everywhere:
-        raise ConfigInvalid(f"advertise is {config.advertise}, which no client can reach: name one address")
+        raise ConfigInvalid(f"advertise is {config.advertise}, which no client can reach; set it to a single address")

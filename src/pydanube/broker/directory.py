@@ -31,6 +31,7 @@ from pydanube.base.errors import (
 from pydanube.base.keys import KeyHash
 from pydanube.base.limits import NAMESPACES_MAX, PARTITIONS_MAX
 from pydanube.base.names import TopicName, check_namespace
+from pydanube.base.wording import many
 from pydanube.broker.notes import Notes
 from pydanube.broker.policies import Policies
 from pydanube.metadata.records import Entry
@@ -72,7 +73,7 @@ class TopicRecord:
         """That it names one of them."""
         if name.partition is None and self.partitions:
             last = self.partitions - 1
-            raise PartitionMissing(f"{name} has partitions: name one, {name}-part-0 to {name}-part-{last}")
+            raise PartitionMissing(f"{name} is partitioned; name one partition, {name}-part-0 to {name}-part-{last}")
         if name.partition is not None and name.partition >= self.partitions:
             there = f"its partitions are 0 to {self.partitions - 1}" if self.partitions else "it has no partitions"
             raise PartitionMissing(f"{self.name} has no partition {name.partition}: {there}")
@@ -129,13 +130,13 @@ class Directory:
     def policies(self, namespace: str) -> Policies:
         entry = self._store.get(_namespace_key(namespace))
         if entry is None:
-            raise NamespaceNotFound(f"namespace {namespace}")
+            raise NamespaceNotFound(f"namespace {namespace} does not exist")
         return Policies(**json.loads(entry.value))
 
     async def create_namespace(self, name: str, policies: Mapping[str, Any]) -> None:
         key = _namespace_key(check_namespace(name))
         if self._store.get(key) is not None:
-            raise NamespaceExists(f"the namespace {name} exists")
+            raise NamespaceExists(f"namespace {name} already exists")
         if len(self.namespaces()) >= NAMESPACES_MAX:
             raise LimitReached(f"{NAMESPACES_MAX} namespaces")
         value = _encode(Policies().changed(policies))
@@ -156,9 +157,9 @@ class Directory:
     def check_deletable(self, name: str) -> None:
         self.policies(name)
         if name in (DEFAULT, SYSTEM):
-            raise RequestInvalid(f"the namespace {name} is always there and cannot be deleted")
+            raise RequestInvalid(f"namespace {name} is built in and cannot be deleted")
         if topics := self.topic_count(name):
-            raise NamespaceNotEmpty(f"namespace {name} has topics: {topics}")
+            raise NamespaceNotEmpty(f"namespace {name} still has topics: {topics}")
 
     async def delete_namespace(self, name: str) -> None:
         """Whoever makes a topic in it at the same time either comes first, and it is not empty, or finds it gone."""
@@ -206,7 +207,7 @@ class Directory:
     def get(self, name: TopicName) -> TopicRecord:
         found = self.find(name)
         if found is None:
-            raise TopicNotFound(f"topic {name}")
+            raise TopicNotFound(f"topic {name} does not exist")
         return found
 
     async def create_topic(
@@ -221,9 +222,9 @@ class Directory:
     ) -> TopicRecord:
         """A topic of that very name; whoever loses a race hears that it exists."""
         if name.partition is not None:
-            raise NameInvalid(f"{name} is a partition's name; create {name.whole} with partitions")
+            raise NameInvalid(f"{name} is the name of a partition; create {name.whole} with partitions instead")
         if not 0 <= partitions <= PARTITIONS_MAX:
-            raise ArgumentInvalid(f"a topic has 0 to {PARTITIONS_MAX} partitions, not {partitions}")
+            raise ArgumentInvalid(f"a topic can have 0 to {PARTITIONS_MAX} partitions, not {partitions}")
         key = _topic_key(name)
         own = Policies().changed(policies or {})
         own.check_topic(name, reliable=reliable)
@@ -231,7 +232,7 @@ class Directory:
         record = TopicRecord(name, number, reliable, partitions, durability, own, dead_letters=dead_letters)
         while True:
             if self._store.get(key) is not None:
-                raise TopicExists(f"the topic {name} exists")
+                raise TopicExists(f"topic {name} already exists")
             namespace = self._store.get(_namespace_key(name.namespace))
             limit = self.policies(name.namespace).topics_max
             assert namespace is not None
@@ -239,7 +240,9 @@ class Directory:
             changes: list[tuple[str, bytes | None]] = [(key, record.encode())]
             if limit is not None:  # one at a time, so that two cannot both be the last
                 if self.topic_count(name.namespace) >= limit:
-                    raise TopicLimitReached(f"namespace {name.namespace} may have {limit} topics, and has them")
+                    raise TopicLimitReached(
+                        f"namespace {name.namespace} has reached its limit of {many(limit, 'topic')}"
+                    )
                 turn = self._store.get(_turn_key(name.namespace))
                 checks.append((_turn_key(name.namespace), 0 if turn is None else turn.version))
                 changes.append((_turn_key(name.namespace), b"%d" % number))
@@ -282,7 +285,9 @@ class Directory:
             changed.policies.check_topic(name, reliable=record.reliable)
             if partitions is not None:
                 if not record.partitions <= partitions <= PARTITIONS_MAX or not record.partitions:
-                    raise ArgumentInvalid(f"{name} has {record.partitions} partitions and cannot have {partitions}")
+                    raise ArgumentInvalid(
+                        f"{name} has {record.partitions} partitions and cannot be changed to {partitions}"
+                    )
                 changed = replace(changed, partitions=partitions)
             changes: list[tuple[str, bytes | None]] = [(key, changed.encode())]
             if with_more is not None and changed.partitions > record.partitions:

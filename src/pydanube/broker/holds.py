@@ -22,6 +22,7 @@ from pydanube.base.errors import (
     TopicNotFound,
 )
 from pydanube.base.names import TopicName, parse_topic
+from pydanube.base.wording import many
 from pydanube.broker.best_effort_topic import BestEffortSubscription, BestEffortTopic
 from pydanube.broker.delivery import Consumer
 from pydanube.broker.directory import TopicRecord
@@ -105,7 +106,7 @@ class Opened:
     producers: dict[int, Producer] = field(default_factory=dict)
     consumers: dict[int, ConsumerHold] = field(default_factory=dict)
     exclusive: int | None = None  # number of the producer that has it for itself
-    ended: DanubeError | None = None  # why it is not served any more
+    ended: DanubeError | None = None  # why it is no longer served
     changing: bool = False  # opened for a change of all partitions, which has to be made before anybody else uses it
 
     def follow(self, record: TopicRecord, policies: Policies, usage: Usage | None, clock: Clock) -> None:
@@ -143,10 +144,10 @@ class Opened:
     def check_mark(self, mark: str | None) -> None:
         """That of somebody who was here before, if there is one, is of this topic."""
         if mark is not None and mark.partition(".")[0] != str(self.record.id):
-            raise TopicNotFound(f"{self.name} was deleted, and another topic has its name now")
+            raise TopicNotFound(f"{self.name} was deleted, and another topic now has its name")
 
     async def end(self, why: DanubeError, *, seal: bool = True) -> None:
-        """It is not served any more: whoever uses it is told, then it is closed."""
+        """It is no longer served: whoever uses it is told, then it is closed."""
         self.ended = why
         self.let_go()
         producers, self.producers, self.exclusive = self.producers, {}, None
@@ -169,28 +170,28 @@ class Opened:
     def check_producers(self, *, exclusive: bool = False) -> None:
         self._check_served()
         if self.exclusive is not None or (exclusive and self.producers):
-            raise TopicExclusive(f"{self.name} has {len(self.producers)} producers already")
+            raise TopicExclusive(f"{self.name} already has {many(len(self.producers), 'producer')}")
         limit = self.policies.producers_max
         if limit is not None and len(self.producers) >= limit:
-            raise ProducerLimitReached(f"{self.name} has {len(self.producers)} producers, at most {limit}")
+            raise ProducerLimitReached(f"{self.name} has reached its limit of {many(limit, 'producer')}")
 
     def check_consumers(self) -> None:
         self._check_served()
         limit = self.policies.consumers_max
         if limit is not None and len(self.consumers) >= limit:
-            raise ConsumerLimitReached(f"{self.name} has {len(self.consumers)} consumers, at most {limit}")
+            raise ConsumerLimitReached(f"{self.name} has reached its limit of {many(limit, 'consumer')}")
 
     def check_subscription(self, host: AnySubscription) -> None:
         limit, name = self.policies.consumers_per_subscription_max, name_of(host)
         if limit is not None and len(host.consumers) >= limit:
             raise SubscriptionConsumerLimitReached(
-                f"subscription {name!r} of {self.name} has {len(host.consumers)} consumers, at most {limit}"
+                f"subscription {name!r} of {self.name} has reached its limit of {many(limit, 'consumer')}"
             )
 
     def check_subscriptions(self, name: str) -> None:
         limit, known = self.policies.subscriptions_max, self.topic.subscriptions
         if limit is not None and name not in known and len(known) >= limit:
-            raise SubscriptionLimitReached(f"{self.name} has {len(known)} subscriptions, at most {limit}")
+            raise SubscriptionLimitReached(f"{self.name} has reached its limit of {many(limit, 'subscription')}")
 
     def options_for(
         self, subscription: str, kind: SubscriptionKind, options: SubscriptionOptions | None
@@ -205,7 +206,7 @@ class Opened:
     def check_dead_letters(self, options: SubscriptionOptions) -> None:
         target = options.failure.dead_letter_topic
         if target is not None and parse_topic(target).whole == self.name.whole:
-            raise SubscriptionOptionInvalid(f"dead letters of {self.name} cannot go to itself")
+            raise SubscriptionOptionInvalid(f"{self.name} cannot be its own dead-letter topic")
 
     def publish(self, batch: Batch, producer_epoch: int) -> Receipt:
         """To the topic, if the policies allow it, and answered when they do."""
@@ -224,14 +225,14 @@ class Opened:
         """Raises if one of them is larger than the topic takes."""
         limit = self.policies.message_bytes_max
         if limit is not None and not batch.payloads_within(limit):
-            raise MessageTooLarge(f"{self.name} takes messages of at most {limit} bytes")
+            raise MessageTooLarge(f"{self.name} accepts messages of at most {limit} bytes")
 
     def admit(self, bytes: int) -> None:
         """Raises if nothing may be published now, or not as much: the policies or the room do not allow it."""
         limit, usage = self.policies.namespace_bytes_max, self.usage
         reliable = isinstance(self.topic, Topic)
         if limit is not None and usage is not None and usage.bytes >= limit and reliable:
-            raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes, at most {limit}")
+            raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes; its limit is {limit}")
         if self.pace is not None:
             self.pace.check(self.name)
         self.topic.admit(bytes)

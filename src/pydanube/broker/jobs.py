@@ -51,7 +51,7 @@ class Jobs:
         if len(self._jobs) >= JOBS_MAX:
             ended = next((ticket for ticket, job in self._jobs.items() if job.task.done()), None)
             if ended is None:
-                raise TierBusy(f"{JOBS_MAX} verifications and uploads are under way")
+                raise TierBusy(f"{JOBS_MAX} verifications and uploads are already in progress")
             del self._jobs[ended]
         self._tickets += 1
         task = asyncio.get_running_loop().create_task(begin())

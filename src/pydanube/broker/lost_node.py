@@ -60,11 +60,13 @@ async def forget_node(
 async def _missing(metadata: LocalMetadata, for_node: Disk) -> NodeIdentity:
     known, found = registration(metadata), await read_node_file(for_node)
     if known is None or not known.boots:
-        raise NodeDirectoryInvalid("the metadata knows of no storage node that could be lost; start the broker")
+        raise NodeDirectoryInvalid("the metadata has no storage node, so none can be lost; start the broker")
     if found is not None and found.identity == known.identity:
-        raise NodeDirectoryInvalid(f"{for_node.name} has storage node {known.identity}: it is not lost")
+        raise NodeDirectoryInvalid(f"{for_node.name} still has storage node {known.identity}; it is not lost")
     if found is not None:
-        raise NodeDirectoryInvalid(f"{for_node.name} has another storage node, {found.identity}; move it away first")
+        raise NodeDirectoryInvalid(
+            f"{for_node.name} has a different storage node, {found.identity}; move it away first"
+        )
     return known.identity
 
 

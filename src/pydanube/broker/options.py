@@ -50,7 +50,7 @@ class TopicOptions:
 
     def __post_init__(self) -> None:
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:
-            raise PolicyInvalid(f"a message cannot live for {self.ttl_seconds} seconds")
+            raise PolicyInvalid(f"ttl_seconds cannot be {self.ttl_seconds}")
 
     def deletable_before(self, state: TopicState) -> int | None:
         """Where the slowest subscription durably stands: none needs anything below. None without subscriptions.
@@ -77,10 +77,10 @@ class SubscriptionOptions:
     def __post_init__(self) -> None:
         if self.idle_seconds is not None and not (type(self.idle_seconds) is int and self.idle_seconds > 0):
             raise SubscriptionOptionInvalid(
-                f"idle_seconds is a whole number of seconds, 1 or more, not {self.idle_seconds!r:.50}"
+                f"idle_seconds must be a whole number of seconds, 1 or more, got {self.idle_seconds!r:.50}"
             )
         if type(self.holds_only) is not bool:
-            raise SubscriptionOptionInvalid(f"holds_only is true or false, not {self.holds_only!r:.50}")
+            raise SubscriptionOptionInvalid(f"holds_only must be true or false, got {self.holds_only!r:.50}")
 
     def encode(self) -> bytes:
         return json.dumps(self.stored(), separators=(",", ":")).encode()
@@ -112,8 +112,8 @@ class SubscriptionOptions:
         unknown = [name for name in found if name not in OPTIONS]
         if unknown:
             raise SubscriptionOptionInvalid(
-                "a subscription has the options failure, dispatch, idle_seconds and holds_only, "
-                f"not {unknown[0][:100]!r}"
+                f"subscription options have no {unknown[0][:100]!r}; "
+                "they have failure, dispatch, idle_seconds and holds_only"
             )
         failure = found.get("failure", {})
         if isinstance(failure, Mapping) and failure.get("poison", "dead_letter") != "dead_letter":
@@ -142,9 +142,9 @@ class SubscriptionOptions:
         try:
             found = json.loads(data) if data else {}
         except ValueError as why:
-            raise SubscriptionOptionInvalid(f"options of a subscription cannot be read: {why}") from why
+            raise SubscriptionOptionInvalid(f"subscription options cannot be read: {why}") from why
         if not isinstance(found, dict):
-            raise SubscriptionOptionInvalid(f"options of a subscription are an object, not {type(found).__name__}")
+            raise SubscriptionOptionInvalid(f"subscription options must be an object, got {type(found).__name__}")
         return cls.from_json(found)
 
     @classmethod
@@ -169,12 +169,14 @@ def _plain(value: object) -> object:
 def _changed(options: Section, section: str, found: object) -> Section:
     """With these values; a complaint names what there is."""
     if not isinstance(found, Mapping):
-        raise SubscriptionOptionInvalid(f"{section} is an object, options by name, not {type(found).__name__}")
+        raise SubscriptionOptionInvalid(f"{section} must be an object with options by name, got {type(found).__name__}")
     known = [each.name for each in fields(options)]
     values: dict[str, Any] = {}
     for name, value in found.items():
         if name not in known:
-            raise SubscriptionOptionInvalid(f"{section} has no option {name[:100]!r}; it has {', '.join(known)}")
+            raise SubscriptionOptionInvalid(
+                f"{section} has no option {name[:100]!r}; its options are {', '.join(known)}"
+            )
         now = getattr(options, name)
         values[name] = _chosen(type(now), f"{section}.{name}", value) if isinstance(now, Enum) else value
     return replace(options, **values)
@@ -183,5 +185,5 @@ def _changed(options: Section, section: str, found: object) -> Section:
 def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
     choices = [each.value for each in kind]
     if value not in choices:
-        raise SubscriptionOptionInvalid(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {value!r:.50}")
+        raise SubscriptionOptionInvalid(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r:.50}")
     return kind(value)

@@ -47,7 +47,9 @@ class PendingOptions:
         """That there may be options of one more, unless it has some already."""
         known = self._notes.get(_name(topic, subscription)) is not None
         if not known and len(self._notes.all(_PREFIX)) >= GRPC_OPTIONS_PENDING_MAX:
-            raise LimitReached(f"options of {GRPC_OPTIONS_PENDING_MAX} subscriptions that are not there everywhere")
+            raise LimitReached(
+                f"the options of {GRPC_OPTIONS_PENDING_MAX} subscriptions are already waiting for their subscriptions"
+            )
 
     async def forget(self, topic: str, subscription: str) -> None:
         """It is made; in the other partitions it may still be to come."""

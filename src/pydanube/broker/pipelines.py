@@ -138,7 +138,7 @@ class Pipelines:
         oldest = next(iter(self._known.values()))
         over = oldest.name if not oldest.live(now) else next(iter(self._ended), None)  # none is lost if that one is not
         if over is None:
-            raise PipelineLimitReached(f"{PIPELINES_MAX} pipelines report to this broker")
+            raise PipelineLimitReached(f"{PIPELINES_MAX} pipelines already report to this broker")
         self._drop(over)
 
     def _keep_lines(self, known: Pipeline, report: Report) -> None:
@@ -168,7 +168,7 @@ class Pipelines:
     def get(self, name: str) -> Pipeline:
         known = self._known.get(name)
         if known is None or _overdue(known, self.now):
-            raise PipelineNotFound(f"the pipeline {name[:100]}")
+            raise PipelineNotFound(f"pipeline {name[:100]} does not exist")
         return known
 
     def order(self, name: str, what: What) -> Pipeline:

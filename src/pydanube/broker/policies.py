@@ -46,12 +46,12 @@ class Policies:
         for name, top in _BOUNDS.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= top):
-                raise PolicyInvalid(f"{name} is a whole number from 1 to {top}, not {value!r:.50}")
+                raise PolicyInvalid(f"{name} must be a whole number from 1 to {top}, got {value!r:.50}")
         if self.backlog_policy not in (None, REJECT, DROP_OLDEST):
-            raise PolicyInvalid(f"backlog_policy is {REJECT} or {DROP_OLDEST}, not {self.backlog_policy!r:.50}")
+            raise PolicyInvalid(f"backlog_policy must be {REJECT} or {DROP_OLDEST}, got {self.backlog_policy!r:.50}")
 
         if self.table not in (None, NO_TABLE, DELTA):
-            raise PolicyInvalid(f"table is {DELTA} or {NO_TABLE}, not {self.table!r:.50}")
+            raise PolicyInvalid(f"table must be {DELTA} or {NO_TABLE}, got {self.table!r:.50}")
 
     def over(self, below: Policies) -> Policies:
         """These, and where these say nothing, those below."""
@@ -63,18 +63,20 @@ class Policies:
         known = [field.name for field in fields(self)]
         for name in values:
             if name not in known:
-                raise PolicyInvalid(f"there is no policy {name[:100]!r}; there are {', '.join(known)}")
+                raise PolicyInvalid(f"unknown policy {name[:100]!r}; the policies are {', '.join(known)}")
         return replace(self, **values)
 
     def check_topic(self, topic: object, *, reliable: bool) -> None:
         """As a topic's own: what only a namespace can have, or only a topic that keeps messages, is refused."""
         for name in self.to_json():
             if name in OF_NAMESPACES:
-                raise PolicyInvalid(f"{name} is for namespaces, not for {topic}")
+                raise PolicyInvalid(f"{name} is a policy of namespaces and cannot be set on {topic}")
             if name in OF_RELIABLE and not reliable:
-                raise NotReliable(f"{topic} keeps nothing, so it has no {name}")
+                raise NotReliable(f"{topic} is not reliable, so {name} does not apply to it")
             if name in OF_BEST_EFFORT and reliable:
-                raise PolicyInvalid(f"{name} is for topics that are not reliable; use idle_seconds of a subscription")
+                raise PolicyInvalid(
+                    f"{name} applies only to topics that are not reliable; use the subscription option idle_seconds"
+                )
 
     @property
     def backlog(self) -> BacklogQuota | None:

@@ -65,7 +65,7 @@ class Room:
         """A batch of that size may be published, or `DiskFull`."""
         if self.short or size > self._left:
             raise DiskFull(
-                f"{self.bytes} bytes of room are left, and the last {self.reserve_bytes} are not for messages"
+                f"{self.bytes} bytes are free on the disk, and {self.reserve_bytes} are reserved for acks and deletions"
             )
         self._left -= size
 

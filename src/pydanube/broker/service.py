@@ -205,7 +205,7 @@ class Service:
         record = self._directory.find(parsed)
         if record is None:
             if not create or not self.auto_create or parsed.partition is not None:
-                raise TopicNotFound(f"topic {parsed}")
+                raise TopicNotFound(f"topic {parsed} does not exist")
             try:
                 record = await self._directory.create_topic(parsed, reliable=reliable is not False)
             except TopicExists:  # somebody else was quicker
@@ -283,7 +283,7 @@ class Service:
         """Another broker owns it now; those who use it here look for that one."""
         if self._opened.get(lost.name) is lost:
             del self._opened[lost.name]
-            await lost.end(TopicClosed(f"{lost.name} is served by another broker now"))
+            await lost.end(TopicClosed(f"{lost.name} is now served by another broker"))
 
     async def create_topic(
         self,
@@ -419,7 +419,7 @@ class Service:
         opened.check_consumers()
         host = await self.enter(opened, subscription, kind, start, options, create=resume is None)
         if resume not in (None, opened.mark(host)):
-            raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription has its name now")
+            raise SubscriptionNotFound(f"{subscription!r} was deleted, and another subscription now has its name")
         opened.check_consumers()  # others may have been quicker
         opened.check_subscription(host)
         consumer = opened.topic.connect(host, name, sink, filters, timing)  # type: ignore[arg-type]
@@ -455,7 +455,7 @@ class Service:
             return start
         time = start.get("time")
         if not isinstance(time, int):
-            raise RequestInvalid("a start by time is {'time': microseconds}")
+            raise RequestInvalid("a start by time must be {'time': microseconds}")
         return await self.reliable(opened).find_time(time)
 
     def close_consumer(self, hold: ConsumerHold, *, crashed: bool) -> None:
@@ -467,7 +467,7 @@ class Service:
         topic = self.reliable(hold.open)
         assert isinstance(hold.host, SubscriptionHost)
         if (offset is None) == (time is None):
-            raise RequestInvalid("a seek goes to an offset or to a time")
+            raise RequestInvalid("a seek needs an offset or a time")
         target = offset if offset is not None else await topic.find_time(time or 0)
         await topic.seek(hold.host, target)
         return hold.host.known.cursor.generation
@@ -480,7 +480,7 @@ class Service:
 
     def _pausable(self, hold: ConsumerHold) -> SubscriptionHost:
         if not isinstance(hold.host, SubscriptionHost):
-            raise NotReliable(f"{hold.open.name} keeps nothing")
+            raise NotReliable(f"{hold.open.name} is not reliable and stores nothing")
         return hold.host
 
     async def explain(
@@ -488,15 +488,17 @@ class Service:
     ) -> str:
         opened = await self.open(principal, topic)
         if not isinstance(opened.topic, Topic):
-            raise NotReliable(f"{opened.name} keeps nothing: a message goes to who has asked for one, or to nobody")
+            raise NotReliable(
+                f"{opened.name} is not reliable: a message goes to a consumer that is waiting for one, or is lost"
+            )
         host = opened.topic.subscriptions.get(subscription)
         if host is None:
-            raise SubscriptionNotFound(f"subscription {subscription!r}")
+            raise SubscriptionNotFound(f"subscription {subscription!r} does not exist")
         if offset is not None:
             return await explain_offset(opened.topic, host, offset, opened.name)
         if consumer is not None:
             return sentence_of(host.explain_consumer(ConsumerId(consumer)), opened.name, subscription)
-        raise RequestInvalid("explain an offset or a consumer")
+        raise RequestInvalid("give either an offset or a consumer to explain")
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -530,7 +532,7 @@ class Service:
 
     def reliable(self, opened: Opened) -> Topic:
         if not isinstance(opened.topic, Topic):
-            raise NotReliable(f"{opened.name} keeps nothing")
+            raise NotReliable(f"{opened.name} is not reliable and stores nothing")
         return opened.topic
 
     # -- house ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ async def admitted(opened: Opened, staged: Topic, refs: Sequence[Ref]) -> Topic:
     """What a producer would be refused, a job is too, before anything is decided."""
     opened.check_producers()
     if not isinstance(opened.topic, Topic):
-        raise NotReliable(f"{opened.name} keeps nothing, so nothing can be written to it exactly once")
+        raise NotReliable(f"{opened.name} is not reliable, so it cannot be written exactly once")
     opened.admit(0)
     if opened.policies.message_bytes_max is not None:
         async for batch in staged_batches(staged, refs, 0):
@@ -58,7 +58,7 @@ async def begin_rows(topic: Topic) -> int:
         offset = topic.ledger.written_end
     except TimeoutError:
         topic.reserve(None)
-        raise TopicBusy(f"where {topic.name} ends is not known yet") from None
+        raise TopicBusy(f"the end of {topic.name} is not known yet") from None
     except BaseException:
         topic.reserve(None)
         raise
@@ -71,7 +71,7 @@ async def certain(topic: Topic) -> None:
     pause = CERTAIN_SECONDS
     while not topic.certain:
         if topic.closed or topic.lost:
-            raise TopicClosed(f"{topic.name} is not served here any more")
+            raise TopicClosed(f"{topic.name} is no longer served by this broker")
         await asyncio.sleep(pause)
         pause = min(2 * pause, CERTAIN_SECONDS_MAX)
 

@@ -119,7 +119,7 @@ class Sinks:
     async def commit(self, principal: Principal, key: SinkKey, request: Request) -> Verdict:
         """Done when the rows are there and seen. Once it is decided it happens, whether or not somebody waits."""
         if len(request.run) > SINK_TEXT_BYTES_MAX:
-            raise RequestInvalid(f"a run is named with at most {SINK_TEXT_BYTES_MAX} characters")
+            raise RequestInvalid(f"the name of a run may have at most {SINK_TEXT_BYTES_MAX} characters")
         request = request._replace(source=bounded(request.source))
         async with self._turns.of(key.digest):
             await self._finish(key.digest)
@@ -174,7 +174,7 @@ class Sinks:
     def check_deletable(self, topic: TopicName) -> None:
         """What is staged there may be decided, and not yet where it belongs."""
         if any(staging_topic(record.key) == str(topic) for record in self._undone.values()):
-            raise TopicBusy(f"{topic} holds rows that a job has committed, and that are being written")
+            raise TopicBusy(f"{topic} is locked while rows committed by a job are being written")
 
     @property
     def blocked_writers(self) -> int:
@@ -195,7 +195,7 @@ class Sinks:
         refs = await self._decision(staged, request)
         for place in refs:
             if parse_topic(place).namespace == SYSTEM:
-                raise RequestInvalid(f"{place}: the namespace {SYSTEM} is the broker's own, and no job writes to it")
+                raise RequestInvalid(f"{place}: the namespace {SYSTEM} belongs to the broker; jobs cannot write to it")
         reserved: dict[str, Topic] = {}
         parts: list[Part] = []
         targets: list[Opened] = []
@@ -209,7 +209,7 @@ class Sinks:
                 targets.append(opened)
                 parts.append(Part(str(opened.name), opened.record.id, offset, sum(ref.rows for ref in refs[place])))
             if any(topic.closed or topic.lost for topic in reserved.values()):
-                raise TopicClosed("a partition is not served here any more")
+                raise TopicClosed("a partition is no longer served by this broker")
             target = await self._topic_of(key)
         except BaseException:
             for topic in reserved.values():
@@ -265,13 +265,13 @@ class Sinks:
 
     async def _decision(self, staged: Topic, request: Request) -> dict[str, list[Ref]]:
         if not staged.ledger.first <= request.decision < staged.ledger.confirmed_end:
-            raise SinkExpired(f"the decision at offset {request.decision} of {staged.name} is not there")
+            raise SinkExpired(f"the decision at offset {request.decision} of {staged.name} does not exist")
         batch = (await staged.ledger.read(request.decision))[0]
         found = [message for message in batch.messages() if message.offset == request.decision]
         refs = read_decision(found[0].payload if found else None)
         for each in (ref for parts in refs.values() for ref in parts):
             if not staged.ledger.first <= each.first <= each.last < staged.ledger.confirmed_end:
-                raise SinkExpired(f"offsets {each.first} to {each.last} of {staged.name} are not there")
+                raise SinkExpired(f"offsets {each.first} to {each.last} of {staged.name} do not exist")
         return {str(parse_topic(place)): parts for place, parts in refs.items()}
 
     # -- rolling forward -----------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class Sinks:
         since = self._failing.setdefault(digest, now)
         if for_good or now - since >= SINK_BLOCKED_SECONDS:
             what = f"batch {record.batch} of query {record.key.query} to {record.key.target} is decided"
-            blocked = self._blocked[digest] = SinkBlocked(f"{what} and cannot be written: {error}")
+            blocked = self._blocked[digest] = SinkBlocked(f"{what} but cannot be written: {error}")
             for part in record.parts:
                 if part.place in self._held.get(digest, {}):
                     self._held[digest][part.place].blocked = blocked
@@ -437,7 +437,7 @@ class Sinks:
         if self._records.full:
             await self._forget_old()
         if self._records.full:
-            raise TooManySinks(f"{SINKS_MAX} writers are remembered, and each has written lately")
+            raise TooManySinks(f"{SINKS_MAX} writers are tracked already, and each was active recently")
 
     async def _forget_old(self) -> None:
         """Writers that have not come for long: what they repeat from now on is written again."""

@@ -96,7 +96,7 @@ class Broker:
             if isinstance(error, DirectoryInUse):
                 process = re.search(r"process \d+", str(error))  # as it signed the lock, if it could
                 who = "" if process is None else f" ({process[0]})"
-                raise DirectoryInUse(f"another broker{who} uses {settings.data_dir}") from None
+                raise DirectoryInUse(f"another broker{who} is using {settings.data_dir}") from None
             raise
         reserve = reserve_of(settings.node.file_bytes, settings.reserve_bytes)
         room = self._room = Room(reserve, self._node.room, self._node.make_room)
@@ -114,7 +114,7 @@ class Broker:
         objects = self.settings.objects
         if objects is None:
             if used:
-                raise ConfigInvalid("some messages lie in object storage, and storage.objects.url is not set")
+                raise ConfigInvalid("some messages are in object storage, but storage.objects.url is not set")
             return None, None
         segments = (self.settings.segments or _in_processes)(objects.place)
         place, tables = objects.place, _tables(objects.place)
@@ -160,9 +160,9 @@ def _tables(place: ObjectsPlace) -> tuple[str | None, str]:
     """The URI that tables begin with, or why there can be none."""
     found = delta_options(place) if "root" in place.options else None
     if found is None:
-        return None, "readers of Delta know files, S3, Google and Azure alone"
+        return None, "Delta readers support only files, S3, Google and Azure"
     if find_spec("deltalake") is None:
-        return None, "deltalake is not installed: pip install 'pydanube[delta]'"
+        return None, "deltalake is not installed; run pip install 'pydanube[delta]'"
     return found[0], ""
 
 

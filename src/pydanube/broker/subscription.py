@@ -102,7 +102,7 @@ class SubscriptionHost:
 
     def _check_there(self) -> None:
         if self._closed:
-            raise SubscriptionNotFound(f"subscription {self.known.name!r} is not served any more")
+            raise SubscriptionNotFound(f"subscription {self.known.name!r} is no longer served")
 
     def alter(self, options: SubscriptionOptions) -> None:
         """Other rules for failures and dispatch, from now on."""
@@ -125,7 +125,7 @@ class SubscriptionHost:
 
     def grant(self, consumer: ConsumerId, permits: int) -> None:
         if consumer not in self.consumers:
-            raise ConsumerNotFound(f"consumer {consumer}")
+            raise ConsumerNotFound(f"consumer {consumer} does not exist")
         self.engine.grant(consumer, permits, self.now)
         self.wake()
 
@@ -176,7 +176,7 @@ class SubscriptionHost:
     def ack_through(self, generation: int, offset: int) -> Future[None]:
         """Cumulative: everything up to `offset`. Only where order makes sense of it."""
         if self.known.kind not in ORDERED:
-            raise AckInvalid(f"a {self.known.kind.name.lower()} subscription has no cumulative acks")
+            raise AckInvalid(f"a {self.known.kind.name.lower()} subscription does not support cumulative acks")
         self._check_there()
         cursor = self.known.cursor
         if generation == cursor.generation and offset < cursor.floor:
@@ -577,7 +577,7 @@ class SubscriptionHost:
 
     def explain_consumer(self, consumer: ConsumerId) -> Explanation:
         if consumer not in self.consumers:
-            raise ConsumerNotFound(f"consumer {consumer}")
+            raise ConsumerNotFound(f"consumer {consumer} does not exist")
         cursor = self.known.cursor
         if self._next >= cursor.ceiling and self._next < self._ledger.confirmed_end:
             return Explanation(Why.CURSOR_FULL, offset=cursor.floor)

@@ -78,7 +78,7 @@ class Tables:
     def uri(self, stream: str) -> str:
         """Of the table of the topic that `stream` is a partition of; raises why there can be none."""
         if self._tier.tables is None:
-            raise ObjectsRefused(f"no table can be made at {self._tier.place}: {self._tier.why_no_tables}")
+            raise ObjectsRefused(f"a table cannot be created at {self._tier.place}: {self._tier.why_no_tables}")
         return f"{self._tier.tables}/{folder_of(stream).rstrip('/')}"
 
     # -- following -----------------------------------------------------------------------------------------------------
@@ -102,9 +102,7 @@ class Tables:
             now, grows = self._clock.wall(), topic.options.table is not None
             listing = listing_of(stream.name, stream.epoch, entries, now=now, grows=grows)
             if len(listing.files) > TABLE_FILES_MAX:
-                raise ObjectsRefused(
-                    f"{stream.name} has more than {TABLE_FILES_MAX} segments to be listed in its table"
-                )
+                raise ObjectsRefused(f"{stream.name} has more than {TABLE_FILES_MAX} segments, too many for its table")
             unfold = await self._tier.segments.follow_table(listing)
             if not unfold:
                 break

@@ -265,7 +265,7 @@ class Topic:
         if last < self.ledger.written_end:
             answer.set_result(None)
         elif len(self._repeated) >= REPEATS_WAITING_MAX:
-            raise TopicBusy(f"{len(self._repeated)} repeated batches wait for the confirmation of the first")
+            raise TopicBusy(f"{len(self._repeated)} repeated batches are waiting for the first one to be confirmed")
         else:
             self._repeated.append((last, answer))
         return answer
@@ -378,7 +378,7 @@ class Topic:
             raise SubscriptionKindDiffers(f"{name!r} is {known.kind.name.lower()}, not {kind.name.lower()}")
         await self._log.barrier()
         if name not in self.subscriptions:
-            raise SubscriptionNotFound(f"subscription {name!r} was deleted just now")
+            raise SubscriptionNotFound(f"subscription {name!r} was just deleted")
         return self.subscriptions[name]
 
     def offset_of(self, start: str | int) -> int:
@@ -389,7 +389,7 @@ class Topic:
             return self.ledger.confirmed_end
         if isinstance(start, int):
             return max(start, self.ledger.first)
-        raise ArgumentInvalid(f"a subscription starts at an offset, {EARLIEST} or {LATEST}, not {start!r}")
+        raise ArgumentInvalid(f"start must be an offset, {EARLIEST} or {LATEST}, got {start!r}")
 
     async def find_time(self, time: int) -> int:
         """The first offset appended at or after `time` (µs), for a subscription, a reader or a seek."""
@@ -407,7 +407,7 @@ class Topic:
         self._log.check()
         known = self.state.find(name)
         if known is None:
-            raise SubscriptionNotFound(f"subscription {name!r}")
+            raise SubscriptionNotFound(f"subscription {name!r} does not exist")
         gone = self._log.apply(self.state.decide_delete(known.id))
         host = self.subscriptions.pop(name)
         host.stop()
@@ -458,7 +458,7 @@ class Topic:
         end = self.ledger.confirmed_end
         before = end if before is None else before
         if not 0 <= before <= end:
-            raise OffsetNotConfirmed(f"{self.name} ends at {end}, so it cannot begin at {before}")
+            raise OffsetNotConfirmed(f"{self.name} ends at {end}; it cannot be truncated to {before}")
         return before
 
     def subscription(self, name: str) -> SubscriptionHost:
@@ -488,7 +488,7 @@ class Topic:
         async def dead_letter(batch: Batch, poisoned: Poisoned, subscription: str) -> None:
             target = engine.policy.dead_letter_topic
             if target is None:
-                raise SubscriptionOptionInvalid(f"{subscription!r} has no dead letter topic any more")
+                raise SubscriptionOptionInvalid(f"{subscription!r} no longer has a dead-letter topic")
             letter = await taken_apart(self._around.offload, dead_letter_of, batch, poisoned, self.name, subscription)
             await self._around.publish(target, letter)
 
@@ -568,12 +568,12 @@ class Topic:
         if self._closed is not None:
             raise type(self._closed)(*self._closed.args)
         if self.lost:
-            raise TopicClosed(f"{self.name} is not served here any more")
+            raise TopicClosed(f"{self.name} is no longer served by this broker")
 
     def _check_certain(self) -> None:
         self._check_open()
         if self._rebuilding is not None:
-            raise TopicRecovering(f"{self.name} is finding out what became of a failed write")
+            raise TopicRecovering(f"{self.name} is recovering from a failed write")
 
     def _task(self, work: Coroutine[object, object, None]) -> Task[None]:
         return self._loop.create_task(work)
@@ -585,7 +585,7 @@ class Topic:
         """
         if self._closed is not None:
             return
-        self._closed = why or TopicClosed(f"{self.name} is not served here any more")
+        self._closed = why or TopicClosed(f"{self.name} is no longer served by this broker")
         self._tell_waiting()
         for host in self.subscriptions.values():
             await host.close(self._closed)

@@ -63,7 +63,7 @@ class TopicChanges:
         if found.topics or found.missed:
             return found
         if self._waiters >= TOPIC_WATCHERS_MAX:
-            raise TopicBusy(f"{TOPIC_WATCHERS_MAX} requests wait for changes of topics")
+            raise TopicBusy(f"{TOPIC_WATCHERS_MAX} requests are already waiting for topic changes")
         await self._wait(namespaces, seconds, replaced)
         return self._find(namespaces, revision)
 

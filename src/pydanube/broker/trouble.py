@@ -52,7 +52,7 @@ class Troubles:
             log.info("%s: %s works again", place, step)
 
     def forget(self, place: str) -> None:
-        """It is not served here any more."""
+        """It is no longer served by this broker."""
         for key in [key for key in self._found if key[0] == place]:
             del self._found[key]
 

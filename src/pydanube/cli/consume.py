@@ -74,14 +74,14 @@ async def consume(
     printer = Printer(writer_of(output, format), count)
     found = await place_in(client, topic, partition, begin)
     if not found.reliable and begin not in (None, "latest"):
-        raise NotReliable(f"{topic} keeps nothing, so there is no place in it to begin at")
+        raise NotReliable(f"{topic} is not reliable: it stores nothing, so it has no place to start at")
     if output == "table" and format is None:
         printer.write_header()
     place = topic if partition is None else f"{topic}-part-{partition}"
     try:
         with ended_by_its_reader():
             if exit_at_end and not found.reliable:
-                say(f"{topic} keeps nothing, so it is at its end")
+                say(f"{topic} is not reliable: it stores nothing, so there is nothing to print")
             elif subscription is not None:
                 async with await _consumer(client, place, subscription, kind, begin) as consumer:
                     await _consume(consumer, place, exit_at_end, printer)

@@ -37,7 +37,7 @@ OWN = frozenset(
         "x-failure-reason",
     }
 )
-ACKNOWLEDGED = "It is acknowledged or was skipped."  # as the broker explains it
+ACKNOWLEDGED = "It was acknowledged or skipped."  # as the broker explains it
 COLUMNS = (
     "offset",
     "original_topic",

@@ -65,8 +65,8 @@ _KINDS: dict[type[DanubeError], Exit] = {
     TlsFailed: Exit.UNREACHABLE,
 }
 _HELP: dict[type[DanubeError], str] = {  # where that of the client's is not a command's
-    ConnectionLost: "Start one with `danube standalone --data-dir ./data`, or say with --url where it is.",
-    OffsetNotConfirmed: "Name an offset up to there.",
+    ConnectionLost: "Start a broker with `danube standalone --data-dir ./data`, or pass its address with --url.",
+    OffsetNotConfirmed: "Use a smaller offset.",
 }
 
 
@@ -101,8 +101,8 @@ def fail(error: Exception) -> int:
             click.echo(error.format_message(), err=True)
             return Exit.USAGE
         case click.NoSuchOption():
-            close = f"; the nearest is {error.possibilities[0]}" if error.possibilities else ""
-            say(f"there is no {error.option_name}{close}", _help_of(error.ctx))
+            close = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+            say(f"unknown option {error.option_name}{close}", _help_of(error.ctx))
             return Exit.USAGE
         case click.UsageError():
             sentence = " ".join(error.format_message().split())  # what may be chosen stands on lines of its own
@@ -117,13 +117,15 @@ def fail(error: Exception) -> int:
         case DanubeError():
             notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
             code = exit_code_of(error)
-            what = f"{error.code.replace('_', ' ')}: " if code is Exit.NOT_FOUND else ""  # else the text is a bare name
-            say(f"{what}{error}{notes}", _HELP.get(type(error), error.help))
+            say(f"{error}{notes}", _HELP.get(type(error), error.help))
             return code
         case OSError():
             say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
             return Exit.FAILED
-    say(f"{type(error).__name__}: {error}", "This is a fault of the command. Say `danube --debug …` and report it.")
+    say(
+        f"{type(error).__name__}: {error}",
+        "This is a bug in the command. Run it again with `danube --debug …` and report it.",
+    )
     return Exit.FAILED
 
 

@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
         if name not in self.table and not ctx.resilient_parsing and not name.startswith("-"):
             close = OTHER_NAMES.get(name) or next(iter(get_close_matches(name[:100], self.table, 1, 0.5)), None)
             raise click.UsageError(
-                f"there is no command {name[:100]!r}" + (f"; the nearest is {close}" if close else ""), ctx
+                f"unknown command {name[:100]!r}" + (f"; did you mean {close}?" if close else ""), ctx
             )
         return super().resolve_command(ctx, args)
 

@@ -112,7 +112,7 @@ async def produce(
     finally:
         if not quiet:
             fields = {"topic": topic, **pace(sending.acknowledged, perf_counter() - began)}
-            what = "acknowledged" if reliable else "sent (the topic keeps nothing)"
+            what = "acknowledged" if reliable else "sent (the topic is not reliable)"
             output.summary(f"{many(sending.acknowledged)} {what}", **fields)
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from pydanube.base.wording import many as many
+
 _UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -186,11 +188,6 @@ def _option(value: str) -> Any:
         return json.loads(value)
     except ValueError:
         return value
-
-
-def many(count: int, noun: str = "message") -> str:
-    """`1 message`, `1,200 messages`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def sized(size: float) -> str:

@@ -178,7 +178,7 @@ class Admin:
         """The offset of the first message that is not done, of a topic without partitions or of one partition."""
         known = await self.describe_subscription(topic, subscription)
         if len(known["floors"]) > 1:
-            raise ArgumentInvalid(f"{topic} has {len(known['floors'])} partitions: name one, as in {topic}-part-0")
+            raise ArgumentInvalid(f"{topic} has {len(known['floors'])} partitions; name one, as in {topic}-part-0")
         return known["floor"] or 0
 
     # -- tiers ---------------------------------------------------------------------------------------------------------

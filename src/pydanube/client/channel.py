@@ -82,7 +82,7 @@ class ReopeningChannel:
             self._asking = False
         if self.closed:
             self.let_go(connection, number)
-            raise ClientClosed("closed while it was opened")
+            raise ClientClosed("closed while being opened")
         if connection.error is not None:
             raise type(connection.error)(*connection.error.args)
         if self._ended is not None:

@@ -206,7 +206,7 @@ class Client(Openable):
         except TimeoutError:
             if self._connection is None:
                 raise self.unreachable() from None
-            raise NotAnswered(f"no answer to {verb} in {self.request_timeout:g} seconds") from None
+            raise NotAnswered(f"no answer to {verb} within {self.request_timeout:g} seconds") from None
 
     async def _connect(self) -> None:
         """Tries every address once."""
@@ -293,12 +293,12 @@ class Client(Openable):
         except RuntimeError:
             here = None
         if here is not self.loop:
-            raise OtherLoop("the client was opened on another event loop, and is used from outside of it")
+            raise OtherLoop("the client was opened on another event loop and cannot be used from this one")
 
     def forked(self) -> None:
         """In the child of a fork: the connection is the parent's, and must not be touched."""
         if self._closed is None:
-            self._closed = ClientForked("the client was opened before this process was forked")
+            self._closed = ClientForked("the client was opened before this process forked")
             self._connection = None
             for member in self._members:
                 member.disown(self._closed)

@@ -102,7 +102,7 @@ class Connection:
         except DanubeError as error:
             raise self._give_up(error) from None
         except TimeoutError:
-            raise self._give_up(ConnectionLost(f"{address} did not answer in {HELLO_SECONDS:g} seconds")) from None
+            raise self._give_up(ConnectionLost(f"{address} did not answer within {HELLO_SECONDS:g} seconds")) from None
         except OSError as error:
             raise self._give_up(ConnectionLost(f"{address}: {error}")) from error
         except asyncio.CancelledError:
@@ -122,7 +122,7 @@ class Connection:
         if self.error is not None:
             raise type(self.error)(*self.error.args)
         if len(self._requests) >= CLIENT_REQUESTS_MAX:
-            raise NodeBusy(f"{CLIENT_REQUESTS_MAX} requests have no answer yet")
+            raise NodeBusy(f"{CLIENT_REQUESTS_MAX} requests are still unanswered")
         number = self.next_request()
         answer: Future[Answer] = self.loop.create_future()
         self._requests[number] = answer
@@ -229,7 +229,7 @@ class Connection:
         if silent > 1:
             if self._link is not None:
                 self._link.abort()  # what waits to be sent would wait for ever
-            self.end(ConnectionLost(f"nothing heard for {self.welcome.keepalive_seconds:g} seconds or more"))
+            self.end(ConnectionLost(f"the broker sent nothing for {self.welcome.keepalive_seconds:g} seconds or more"))
             return
         if silent:
             self.write(Ping().encode())
@@ -256,7 +256,7 @@ class Connection:
         """Everybody who waits is told, once."""
         if self.error is not None:
             return
-        self.error = error if not isinstance(error, ProtocolError) else ConnectionLost(f"not understood: {error}")
+        self.error = error if not isinstance(error, ProtocolError) else ConnectionLost(f"unexpected data: {error}")
         if self._keepalive is not None:
             self._keepalive.cancel()
         if self._link is not None:

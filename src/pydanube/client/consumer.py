@@ -48,19 +48,19 @@ def type_of(text: str) -> str:
     for name in TYPES:
         if plain == name.replace("_", ""):
             return name
-    raise ArgumentInvalid(f"a subscription is one of {', '.join(TYPES)}, not {text!r}")
+    raise ArgumentInvalid(f"a subscription type must be one of {', '.join(TYPES)}, got {text!r}")
 
 
 def wire_start(start: Start) -> str | int | dict[str, int]:
     """A place as the protocol says it: earliest, latest, an offset, or {"time": µs}."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
-            raise ArgumentInvalid("a start by time needs a time zone")
+            raise ArgumentInvalid("a start time needs a time zone")
         return {"time": round(start.timestamp() * 1_000_000)}
     if isinstance(start, Mapping):
         return dict(start)
     if start not in ("earliest", "latest") and not (type(start) is int and 0 <= start <= OFFSET_MAX):
-        raise ArgumentInvalid(f"a start is earliest, latest, an offset or a datetime, not {start!r}")
+        raise ArgumentInvalid(f"start must be earliest, latest, an offset or a datetime, got {start!r}")
     return start
 
 
@@ -86,11 +86,11 @@ class Consumer(Openable):
         on_error: OnError | None = None,
     ) -> None:
         if (topics is None) == (pattern is None):
-            raise ArgumentInvalid("a consumer has topics or a pattern")
+            raise ArgumentInvalid("give the consumer either topics or a pattern")
         if topics is not None and not topics:
-            raise ArgumentInvalid("a consumer has at least one topic")
+            raise ArgumentInvalid("a consumer needs at least one topic")
         if not 0 < prefetch <= PERMITS_MAX:
-            raise ArgumentInvalid(f"prefetch is {prefetch}, not 1 to {PERMITS_MAX}")
+            raise ArgumentInvalid(f"prefetch must be 1 to {PERMITS_MAX}, got {prefetch}")
         self.client = client
         self.topics = [full_name(each) for each in ([topics] if isinstance(topics, str) else topics or ())]
         self.pattern = None if pattern is None else full_name(pattern)
@@ -204,12 +204,12 @@ class Consumer(Openable):
         return bool(self._arrivals)
 
     def _nothing(self, timeout: Duration | None) -> str:
-        text = f"no message of {self.subscription!r} in {timeout} seconds"
+        text = f"no message for {self.subscription!r} within {timeout} seconds"
         full = [feed for feed in self._feeds.values() if feed.unacked >= self.prefetch]
         if hindered := [feed.hindrance for feed in self._feeds.values() if feed.hindrance is not None]:
             text += f"; {hindered[0]}"
         elif full:
-            text += f"; {full[0].place} sends no more than {self.prefetch} (prefetch) that are not acknowledged"
+            text += f"; {full[0].place} has sent {self.prefetch} messages (prefetch) that are not acknowledged yet"
         return text
 
     # -- acknowledging -------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Consumer(Openable):
         feeds = [feed for feed in self._feeds.values() if partition is None or feed.partition == partition]
         place = wire_start(to)
         if not feeds or (type(place) is int and len(feeds) > 1):
-            raise ArgumentInvalid(f"a seek to {to!r} needs one partition; this consumer has {len(feeds)} of them")
+            raise ArgumentInvalid(f"seek({to!r}) works on one partition; this consumer has {len(feeds)}")
         for feed in feeds:
             fields = {"offset": place} if not isinstance(place, dict) else place
             if isinstance(place, str):
@@ -320,7 +320,7 @@ class Consumer(Openable):
     async def open(self) -> Self:
         """Once. If it fails nothing is left of it, and it may be tried again."""
         if self._opened:
-            raise AlreadyOpened(f"the consumer of {self.subscription!r} was opened before")
+            raise AlreadyOpened(f"the consumer of {self.subscription!r} was already opened")
         self._opened = True
         try:
             await self._join(None, self.start, create=self.create)
@@ -422,7 +422,7 @@ def _namespace_of(pattern: str) -> str:
     """A pattern matches within one namespace."""
     _, namespace, *rest = pattern.split("/") if pattern.startswith("/") else ("", "")
     if len(rest) != 1 or any(mark in namespace for mark in "*?["):
-        raise ArgumentInvalid(f"a pattern is /namespace/pattern, not {pattern!r}")
+        raise ArgumentInvalid(f"a pattern must look like /namespace/pattern, got {pattern!r}")
     return namespace
 
 

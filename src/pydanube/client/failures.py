@@ -58,5 +58,5 @@ class Failures:
         count, self._kept, self._count = self._count, [], 0
         if failed:
             error = fresh(failed[0])
-            error.add_note(f"{count} messages that nobody waited for were not published")
+            error.add_note(f"{count} messages whose result was not awaited were not published")
             raise error

@@ -423,7 +423,7 @@ class Feed(ReopeningChannel):
 
     def nack(self, first: int, last: int, generation: int, delay: float, reason: str) -> None:
         if not 0 <= delay * 1_000_000 <= POLICY_MICROSECONDS_MAX:
-            raise ArgumentInvalid(f"a nack is delayed by 0 to {POLICY_MICROSECONDS_MAX // 1_000_000} seconds")
+            raise ArgumentInvalid(f"the delay of a nack must be 0 to {POLICY_MICROSECONDS_MAX // 1_000_000} seconds")
         self._check_ours()
         if generation != self.generation or self.closed:
             return

@@ -84,7 +84,7 @@ class Lane(ReopeningChannel):
     def expect(self, sequence: int) -> int:
         """The application gives a message this number: what its next new one has. Raises if some are left out."""
         if not 0 <= sequence <= OFFSET_MAX:
-            raise SequenceInvalid(f"{sequence} is no sequence")
+            raise SequenceInvalid(f"{sequence} is not a valid sequence")
         expected = self.next_sequence + len(self.filling.payloads)
         if not expected and self._start is None:  # a new name begins anywhere
             self._start = self.next_sequence = expected = sequence
@@ -94,7 +94,7 @@ class Lane(ReopeningChannel):
         return expected
 
     def _gap(self, expected: int, sequence: int) -> SequenceGap:
-        return SequenceGap(f"{self.producer.name!r} sends sequence {sequence} to {self._place}, {expected} is expected")
+        return SequenceGap(f"{self.producer.name!r} sent sequence {sequence} to {self._place}, expected {expected}")
 
     # -- filling and sending -------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class Lane(ReopeningChannel):
                 outgoing.reason = error
         else:
             for outgoing in lost:
-                self._fail(outgoing, ConnectionLost(f"not answered, and not sent again: {error}"))
+                self._fail(outgoing, ConnectionLost(f"not answered and not sent again: {error}"))
         for outgoing in self._waiting:
             outgoing.reason = outgoing.reason or error
         self.pump()  # what waited for room is sealed
@@ -387,7 +387,9 @@ class Lane(ReopeningChannel):
         if outgoing in self._stumbled and outgoing.reason is not None:
             return outgoing.reason
         seconds = self.producer.send_timeout
-        return NotAnswered(f"{self._place} did not answer within {seconds:g} seconds: what became of it is not known")
+        return NotAnswered(
+            f"{self._place} did not answer within {seconds:g} seconds; the message may or may not have been published"
+        )
 
     def given_up(self, error: DanubeError) -> None:
         """Nothing more can be sent here."""
@@ -397,8 +399,10 @@ class Lane(ReopeningChannel):
     def abandon(self) -> None:
         """The producer is closed, or its closing was given up: whoever still waits is told."""
         self.close_at_once()
-        unknown = NotAnswered(f"the producer was closed before {self._place} answered: what became of it is not known")
-        self._fail_all(unknown, ClientClosed(f"the producer was closed before it was sent to {self._place}"))
+        unknown = NotAnswered(
+            f"the producer was closed before {self._place} answered; the message may or may not have been published"
+        )
+        self._fail_all(unknown, ClientClosed(f"the producer was closed before the message was sent to {self._place}"))
 
     def _fail_all(self, sent: DanubeError, unsent: DanubeError) -> None:
         unfinished = self.unfinished()

@@ -140,7 +140,7 @@ class Line:
     def no_room(self) -> DanubeError:
         """What those in line wait for."""
         return self._counter.obstacle() or ProducerBusy(
-            f"the buffer for {self._counter.topic} is full: what was sent before is not acknowledged yet"
+            f"the buffer for {self._counter.topic} is full of messages that are not acknowledged yet"
         )
 
     def awaited(self, item: InLine[Any]) -> None:

@@ -221,7 +221,9 @@ class MessageBatch:
         """The consumer that received it."""
         consumer = getattr(self.source, "consumer", None)
         if consumer is None:
-            raise ArgumentInvalid(f"messages of {self.topic} that no consumer received here cannot be acknowledged")
+            raise ArgumentInvalid(
+                f"these messages of {self.topic} did not come from a consumer and cannot be acknowledged"
+            )
         return consumer.outer or consumer
 
     def alone(self, offset: int) -> MessageBatch:

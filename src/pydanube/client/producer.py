@@ -199,7 +199,7 @@ class Producer(Openable):
         """Raises if the topic takes no payload of this size, as far as its broker has said."""
         limit = self._message_bytes_max
         if limit is not None and largest > limit:
-            raise MessageTooLarge(f"{self.topic} takes messages of at most {limit} bytes, this one has {largest}")
+            raise MessageTooLarge(f"{self.topic} accepts messages of at most {limit} bytes, this one has {largest}")
 
     def _put(self, message: _Message) -> Sent:
         """There is room: the message is kept."""
@@ -309,9 +309,9 @@ class Producer(Openable):
     def expect(self, lane: Lane, sequence: int, *, keyed: bool) -> int:
         """The application numbers its messages: what the next new one has."""
         if self.new or not self.reliable:
-            raise ArgumentInvalid("sequences are remembered by name: give the producer of a reliable topic one")
+            raise ArgumentInvalid("sequences need a producer name; give this producer one")
         if len(self._lanes) > 1 and not keyed:
-            raise ArgumentInvalid("each partition has its own sequences: a message with one needs a key")
+            raise ArgumentInvalid("each partition has its own sequences; a message with a sequence needs a key")
         return lane.expect(sequence)
 
     # -- waiting -------------------------------------------------------------------------------------------------------
@@ -427,7 +427,9 @@ class Producer(Openable):
         After a restart the application goes on with the next one. Of a topic with partitions see `last_sequences`.
         """
         if len(self._lanes) > 1:
-            raise ArgumentInvalid(f"{self.topic} has {len(self._lanes)} partitions, each with its own sequences")
+            raise ArgumentInvalid(
+                f"{self.topic} has {len(self._lanes)} partitions, each with its own sequences; use last_sequences"
+            )
         return self.last_sequences[0] if self._lanes else None
 
     @property
@@ -443,7 +445,7 @@ class Producer(Openable):
     async def open(self) -> Self:
         """Once. If it fails nothing is left of it, and it may be tried again."""
         if self._opened:
-            raise AlreadyOpened(f"the producer of {self.topic} was opened before")
+            raise AlreadyOpened(f"the producer of {self.topic} was already opened")
         self._opened = True
         try:
             found = await self.client.topic(self.topic, create=self.create, reliable=self.reliable)
@@ -538,4 +540,4 @@ def _size_of(attributes: Mapping[str, str]) -> int:
 
 
 def _too_large(size: int) -> BatchTooLarge:
-    return BatchTooLarge(f"a message of {size} bytes is too large: at most {MESSAGE_BYTES_MAX} are allowed")
+    return BatchTooLarge(f"a message of {size} bytes is too large; the maximum is {MESSAGE_BYTES_MAX}")

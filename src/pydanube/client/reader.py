@@ -82,7 +82,7 @@ async def places_of(
     wanted = [(number, name) for number, name in found.places() if partition is None or number == partition]
     for place in (start, end):
         if not wanted or (type(place) is int and place and len(wanted) > 1):
-            raise ArgumentInvalid(f"{topic} from {place!r} needs one of its {found.partitions} partitions")
+            raise ArgumentInvalid(f"{topic} has {found.partitions} partitions; to read from {place!r}, name one")
     places: list[Place] = []
     for number, name in wanted:
         offset = await offset_of(client, name, _part_of(start, number))
@@ -174,7 +174,7 @@ class Reader(Openable):
             async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
                 message = await self._next()
         except TimeoutError:
-            raise NothingReceived(f"nothing more in {self.topic} for {timeout} seconds") from None
+            raise NothingReceived(f"no more messages in {self.topic} within {timeout} seconds") from None
         if message is None:
             raise NothingReceived(f"the reader of {self.topic} has reached its end")
         return message

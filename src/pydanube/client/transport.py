@@ -33,10 +33,10 @@ def parse_addresses(text: str) -> list[Address]:
     """`danube://host:port`, several hosts with commas between them, `danubes://` for TLS."""
     scheme, _, rest = text.partition("://")
     if scheme not in ("danube", "danubes") or not rest:
-        raise AddressInvalid(f"{without_userinfo(text)[:200]!r} is not the address of a broker")
+        raise AddressInvalid(f"{without_userinfo(text)[:200]!r} is not a valid broker address")
     if "@" in rest:
         raise AddressInvalid(
-            f"{without_userinfo(text)[:200]!r}: no name or password belongs in the address of a broker"
+            f"{without_userinfo(text)[:200]!r}: a broker address must not contain a user name or password"
         )
     return [_parse_address(place, scheme == "danubes") for place in rest.rstrip("/").split(",")]
 
@@ -62,7 +62,7 @@ def _parse_address(place: str, tls: bool) -> Address:
         if parts.path or parts.query or parts.fragment:
             host = None
     if not host:
-        raise AddressInvalid(f"{without_userinfo(place)[:200]!r} is not a host and port")
+        raise AddressInvalid(f"{without_userinfo(place)[:200]!r} is not a valid host:port")
     return Address(host, DEFAULT_PORT if port is None else port, tls)
 
 
@@ -143,14 +143,14 @@ class SocketDialer:
         try:
             context = ssl.create_default_context(cafile=self._ca_file)
         except OSError as error:
-            raise TlsFailed(f"the authorities in {self._ca_file} cannot be read: {error}") from error
+            raise TlsFailed(f"the CA certificates in {self._ca_file} cannot be read: {error}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
 
 
 def _said(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
+        return f"its certificate is not trusted: {error.verify_message}"
     if error.reason in _NO_TLS:
-        return "it speaks no TLS; use danube:// if it is meant to"
-    return f"no TLS: {error.reason or error}"
+        return "it does not speak TLS; use danube:// if that is intended"
+    return f"the TLS handshake failed: {error.reason or error}"

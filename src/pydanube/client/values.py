@@ -21,7 +21,7 @@ def codec_of(name: str) -> Codec:
         return Codec[name.upper()]
     except KeyError:
         known = ", ".join(codec.name.lower() for codec in Codec)
-        raise BatchInvalid(f"no compression is called {name!r}; there are {known}") from None
+        raise BatchInvalid(f"unknown compression {name!r}; choose {known}") from None
 
 
 def payload_of(payload: Any) -> bytes | None:
@@ -32,14 +32,14 @@ def payload_of(payload: Any) -> bytes | None:
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
     kind = type(payload).__name__
-    raise TypeError(f"a payload must be bytes or text, got {kind}; give the producer a serializer for other values")
+    raise TypeError(f"a payload must be bytes or a string, got {kind}; give the producer a serializer for other values")
 
 
 def key_of(key: str | bytes) -> bytes:
     if isinstance(key, bytes):
         return key
     if not isinstance(key, str):
-        raise TypeError(f"a key must be text or bytes, got {type(key).__name__}")
+        raise TypeError(f"a key must be a string or bytes, got {type(key).__name__}")
     return key.encode("utf-8", "surrogateescape")
 
 
@@ -47,7 +47,7 @@ def attributes_of(attributes: Mapping[Any, Any]) -> dict[str, str]:
     texts = dict(attributes)
     for name, text in texts.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise TypeError(f"attributes are texts by name; {name!r} is not")
+            raise TypeError(f"attributes must map strings to strings; {name!r} does not")
         name.encode()  # a lone surrogate cannot be sent, and must not spoil the batch of others
         text.encode()
     return texts
@@ -70,7 +70,7 @@ def microseconds_of(time: When) -> int:
             raise TypeError("a datetime needs a time zone")
         return round(time.timestamp() * 1_000_000)
     if not isinstance(time, int):
-        raise ArgumentInvalid(f"a time is microseconds since 1970, or a datetime with a zone, not {time!r}")
+        raise ArgumentInvalid(f"a time must be microseconds since 1970 or a datetime with a time zone, got {time!r}")
     if not -(1 << 63) <= time < 1 << 63:
-        raise BatchInvalid(f"{time} is no time in microseconds")
+        raise BatchInvalid(f"{time} is not a valid time in microseconds")
     return time

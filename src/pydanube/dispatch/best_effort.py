@@ -38,8 +38,8 @@ class BestEffort:
             return
         if self.kind is SubscriptionKind.EXCLUSIVE and self._roster:
             raise ConsumerBusy(
-                "the subscription is exclusive and has its consumer; "
-                "failover, shared and key_shared subscriptions take several"
+                "the subscription is exclusive and already has a consumer; "
+                "failover, shared and key_shared subscriptions allow several"
             )
         self._roster.check_room()
         if self.kind is SubscriptionKind.KEY_SHARED:

@@ -201,4 +201,4 @@ class Engine(ABC, Generic[M]):
 
 def no_filters(filters: Sequence[bytes]) -> None:
     if filters:
-        raise FilterInvalid("only Key-Shared subscriptions have key filters")
+        raise FilterInvalid("only Key-Shared subscriptions support key filters")

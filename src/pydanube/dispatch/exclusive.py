@@ -16,7 +16,7 @@ class Exclusive(Ordered):
         holder = self._roster.first()
         if holder is not None:
             raise ConsumerBusy(
-                f"the subscription is exclusive and consumer {holder.id} has it; "
-                "failover, shared and key_shared subscriptions take several"
+                f"the subscription is exclusive and already has consumer {holder.id}; "
+                "failover, shared and key_shared subscriptions allow several"
             )
         super()._admit(consumer, filters)

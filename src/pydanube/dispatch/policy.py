@@ -63,11 +63,11 @@ class FailurePolicy:
         _check("max_delay", self.max_delay, 0, POLICY_MICROSECONDS_MAX)
         _check("base_delay", self.base_delay, 0, self.max_delay)
         if not isinstance(self.dead_letter_topic, str | None):
-            raise SubscriptionOptionInvalid(f"dead_letter_topic is a name, not {self.dead_letter_topic!r:.50}")
-        if (self.poison is PoisonPolicy.DEAD_LETTER) != bool(self.dead_letter_topic):
             raise SubscriptionOptionInvalid(
-                "dead_letter_topic is given with the poison policy dead_letter, and only then"
+                f"dead_letter_topic must be a topic name, got {self.dead_letter_topic!r:.50}"
             )
+        if (self.poison is PoisonPolicy.DEAD_LETTER) != bool(self.dead_letter_topic):
+            raise SubscriptionOptionInvalid("dead_letter_topic and the poison policy dead_letter must be set together")
 
     def delay(self, failures: int, asked: int = 0) -> int:
         """How long to wait after failure number `failures`; `asked` is what the nack wished for."""
@@ -95,4 +95,4 @@ class DispatchSettings:
 def _check(name: str, value: object, low: int, high: int) -> None:
     """They come from outside, so their types are looked at too: half a microsecond would stop a subscription."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SubscriptionOptionInvalid(f"{name} is {value!r:.50}; it must be a whole number within {low} and {high}")
+        raise SubscriptionOptionInvalid(f"{name} must be a whole number from {low} to {high}, got {value!r:.50}")

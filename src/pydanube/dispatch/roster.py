@@ -43,7 +43,7 @@ class Roster(Generic[M]):
     def get(self, consumer: ConsumerId) -> M:
         found = self._members.get(consumer)
         if found is None:
-            raise ConsumerNotFound(f"consumer {consumer}")
+            raise ConsumerNotFound(f"consumer {consumer} does not exist")
         return found
 
     def check_room(self) -> None:

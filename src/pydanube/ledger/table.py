@@ -160,7 +160,7 @@ class LedgerTable:
         found = self._ledgers.get(ledger)
         if found is None:
             self._refuse_if_forgotten(ledger)
-            raise LedgerNotFound(f"ledger {ledger}")
+            raise LedgerNotFound(f"ledger {ledger} does not exist")
         return found
 
     def decide_create(self, ledger: LedgerId, epoch: Epoch, durability: int) -> list[Control]:

@@ -83,7 +83,7 @@ class TopicState:
     def get(self, subscription: int) -> Subscription:
         found = self._subscriptions.get(subscription)
         if found is None:
-            raise SubscriptionNotFound(f"subscription {subscription}")
+            raise SubscriptionNotFound(f"subscription {subscription} does not exist")
         return found
 
     # -- deciding ------------------------------------------------------------------------------------------------------

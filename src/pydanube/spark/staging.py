@@ -169,7 +169,7 @@ async def find_target(client: Client, topic: str) -> Target:
     except TopicNotFound:
         found = {"partitions": 0, "reliable": True, "policies": {}, "key_hash": KeyHash.FNV1A64.value}
     if not found["reliable"]:
-        raise NotReliable(f"{topic} keeps nothing, so nothing can be written to it exactly once")
+        raise NotReliable(f"{topic} is not reliable, so it cannot be written exactly once")
     limit = found["policies"].get("message_bytes_max")
     if limit is None:
         namespace = {"namespace": topic.split("/")[1]}

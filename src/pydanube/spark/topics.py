@@ -45,7 +45,7 @@ async def _describe(client: Client, name: str, absent_ok: bool) -> TopicState | 
             return None
         raise
     if not found["reliable"]:
-        raise NotReliable(f"{name} keeps nothing that could be read")
+        raise NotReliable(f"{name} is not reliable: it stores nothing that could be read")
     return TopicState(
         name,
         int(found["id"]),

@@ -142,7 +142,7 @@ class Producer(_Opened):
     def _hand_over(self, call: Callable[[], Any]) -> Pending[Any]:
         self._loop.check()
         if not self._room.acquire(blocking=not self._loop.here):
-            raise ProducerBusy(f"{HANDED_OVER_MAX} sends have not been looked at yet")
+            raise ProducerBusy(f"{HANDED_OVER_MAX} sends are still waiting to be handled")
         pending: Pending[Any] = Pending(self._loop)
         with self._lock:
             self._calls.append((call, pending))

@@ -53,7 +53,7 @@ class LoopThread:
     def check(self) -> None:
         """Raises if a call that is handed over now would never be made."""
         if self.forked:
-            raise ClientForked("the client was opened before this process was forked")
+            raise ClientForked("the client was opened before this process forked")
         if self._ended:
             raise ClientClosed("the client is closed")
 
@@ -61,7 +61,7 @@ class LoopThread:
         """Raises if waiting for it now would never end."""
         self.check()
         if self.here:
-            raise OtherLoop("a callback of the client runs in its own thread, and cannot wait for the client there")
+            raise OtherLoop("a callback runs in the client's own thread and cannot wait for the client there")
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """In the loop, soon."""
@@ -94,7 +94,7 @@ class LoopThread:
         except CancelledError:
             if not self._ended:
                 raise
-            raise ClientClosed("the client was closed meanwhile") from None
+            raise ClientClosed("the client was closed in the meantime") from None
         except BaseException:
             future.cancel()
             raise

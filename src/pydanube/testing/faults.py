@@ -109,12 +109,12 @@ class SlowDialer:
 
     def __init__(self, bytes_per_second: int) -> None:
         if bytes_per_second <= 0:
-            raise ValueError(f"{bytes_per_second} bytes in a second are not slow, but never")
+            raise ValueError(f"{bytes_per_second} bytes per second would never deliver anything")
         self._bytes_per_second = bytes_per_second
 
     async def dial(self, address: Address, receiver: Receiver) -> Link:
         if address.tls:
-            raise ValueError("a slow reader knows no TLS: use a broker without")
+            raise ValueError("a slow reader does not support TLS; use a broker without it")
         loop = asyncio.get_running_loop()
         [(family, kind, protocol, _, place), *_] = await loop.getaddrinfo(*address[:2], type=socket.SOCK_STREAM)
         end = socket.socket(family, kind, protocol)

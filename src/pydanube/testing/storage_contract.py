@@ -59,7 +59,7 @@ class StorageNodeContract:
 
     async def open_node(self) -> StorageNode:
         """A node without ledgers."""
-        raise NotImplementedError("say how a node of your kind is opened")
+        raise NotImplementedError("override this to open a node of your kind")
 
     async def close_node(self, node: StorageNode) -> None:
         """Ends it; may be called twice. Afterwards the node answers every call with `NodeClosed`."""
@@ -494,7 +494,7 @@ class DurableNodeContract(StorageNodeContract):
 
     async def reopen_node(self, node: StorageNode) -> StorageNode:
         """Closes the node and opens it again on the same storage."""
-        raise NotImplementedError("say how a node of your kind comes back")
+        raise NotImplementedError("override this to reopen a node of your kind")
 
     def check_twice(self, before: Scenario, after: Scenario) -> None:
         async def with_restart() -> None:

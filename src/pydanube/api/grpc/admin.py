@@ -67,7 +67,7 @@ class BrokerAdmin:
     async def activate_broker(self, call: Call, request: Any) -> Any:
         """It always is, until it stops; there is no other."""
         if request.broker_id != BROKER:
-            raise BrokerNotFound(f"there is no broker {request.broker_id!r:.100}; the only one is {BROKER!r}")
+            raise BrokerNotFound(f"broker {request.broker_id!r:.100} does not exist; the only one is {BROKER!r}")
         if self._face.service.stopping:
             raise TopicClosed("the broker is stopping")
         return admin.ActivateBrokerResponse(success=True)
@@ -127,15 +127,15 @@ class TopicAdmin:
 
     async def create_partitioned_topic(self, call: Call, request: Any) -> Any:
         if not request.partitions:
-            raise RequestInvalid("a partitioned topic has at least one partition")
+            raise RequestInvalid("a partitioned topic needs at least one partition")
         await self._create(request.base_name, request, request.partitions)
         return admin.TopicResponse(success=True)
 
     async def _create(self, name: str, request: Any, partitions: int) -> None:
         if request.schema_subject:
-            raise NotServed("topics with a schema: the schema registry is not served yet")
+            raise NotServed("topics with a schema are not supported yet (there is no schema registry)")
         if request.dispatch_strategy not in (0, 1):
-            raise RequestInvalid(f"there is no dispatch strategy {request.dispatch_strategy}")
+            raise RequestInvalid(f"unknown dispatch strategy {request.dispatch_strategy}")
         reliable = request.dispatch_strategy == 1
         await self._face.service.create_topic(ANONYMOUS, name, reliable=reliable, partitions=partitions)
 
@@ -217,7 +217,7 @@ class TopicAdmin:
         topic, name = request.topic, request.subscription
         record = await service.topic(ANONYMOUS, topic)
         if not record.reliable:
-            raise NotReliable(f"{topic} keeps nothing, and no options")
+            raise NotReliable(f"{topic} is not reliable, so its subscriptions have no options")
         more_may_come = record.partitions and parse_topic(topic).partition is None
         if more_may_come:
             pending.check_room(topic, name)
@@ -262,7 +262,7 @@ def _failure(policy: Any) -> dict[str, Any]:
     """As the options of a subscription say it. A dead letter topic is only kept where it is used."""
     backoff, poison = BACKOFFS.get(policy.backoff_strategy), POISONS.get(policy.poison_policy)
     if backoff is None or poison is None:
-        raise SubscriptionOptionInvalid("a backoff strategy or a poison policy that is not known")
+        raise SubscriptionOptionInvalid("unknown backoff strategy or poison policy")
     return {
         "max_redelivery_count": policy.max_redelivery_count,
         "ack_timeout": policy.ack_timeout_ms * MILLISECOND or None,

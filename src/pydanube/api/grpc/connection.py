@@ -279,12 +279,12 @@ class GrpcConnection(Worker):
         method = self._methods.get(head.path)
         if method is None:
             path = head.path[:200].decode("ascii", "replace")
-            self.refuse_call(stream, Status.UNIMPLEMENTED, f"There is no method {path} here.")
+            self.refuse_call(stream, Status.UNIMPLEMENTED, f"Unknown method {path}.")
             return
         call = Call(self, stream)
         try:
             if head.fields.get(b"grpc-encoding", _IDENTITY) != _IDENTITY:
-                raise GrpcEncodingUnknown("only messages that are not compressed are read here")
+                raise GrpcEncodingUnknown("compressed messages are not supported")
             if b"grpc-timeout" in head.fields:
                 self._limit(call, head)
             if ended and not method.streams_in:
@@ -371,7 +371,7 @@ class GrpcConnection(Worker):
 
     def _too_slow(self, incoming: _Incoming) -> None:
         self._drop_body(incoming.call.stream)
-        incoming.call.fail(HttpTooSlow(f"the body has not come whole in {GRPC_BODY_SECONDS:.0f} s"))
+        incoming.call.fail(HttpTooSlow(f"the body did not arrive completely within {GRPC_BODY_SECONDS:.0f} s"))
 
     def _drop_body(self, stream: int) -> None:
         """Every way in which a body is done with leads through here, so that others have its memory."""
@@ -384,11 +384,11 @@ class GrpcConnection(Worker):
 
     def _run(self, call: Call, method: Method, body: bytes) -> None:
         if is_crowded(body):
-            raise RequestInvalid(f"more than {GRPC_FIELDS_MAX} fields, of which each attribute is one")
+            raise RequestInvalid(f"more than {GRPC_FIELDS_MAX} fields (each attribute counts as one)")
         try:
             request = method.request.FromString(body)
         except DecodeError:
-            raise GrpcCallInvalid(f"the message is no {method.request.DESCRIPTOR.full_name}") from None
+            raise GrpcCallInvalid(f"the message is not a valid {method.request.DESCRIPTOR.full_name}") from None
         if method.waits:
             self.spawn(call, self._reply(call, method, request))
         else:
@@ -425,7 +425,7 @@ class GrpcConnection(Worker):
     def _too_late(self, call: Call) -> None:
         self._give_up(call.stream, left=True)
         self._drop_body(call.stream)
-        call.finish(Status.DEADLINE_EXCEEDED, "The time that the client gave the call is over.")
+        call.finish(Status.DEADLINE_EXCEEDED, "The deadline that the client set for the call has passed.")
 
     def _keep(self, call: Call) -> None:
         call.kept = True

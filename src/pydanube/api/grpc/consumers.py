@@ -170,7 +170,7 @@ class GrpcConsumer:
                 self._deliver_singly(delivery)
                 return
             self._failing = True
-            hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"it cannot be read: {data}")
+            hold.host.nack(hold.consumer.id, generation, [(first, last)], reason=f"cannot be read: {data}")
             self._top_up()
             return
         if generation and isinstance(hold.host, SubscriptionHost):
@@ -325,7 +325,7 @@ class ConsumerService:
         name_bytes(request.consumer_name)
         kind = KINDS.get(request.subscription_type)
         if kind is None:
-            raise RequestInvalid(f"there is no subscription type {request.subscription_type}")
+            raise RequestInvalid(f"unknown subscription type {request.subscription_type}")
         known = KnownConsumer(
             request.topic_name, request.subscription, request.consumer_name, kind, tuple(request.key_filters)
         )
@@ -339,13 +339,13 @@ class ConsumerService:
         try:
             opened = await service.open(ANONYMOUS, known.topic)
         except PartitionMissing as error:
-            raise TopicNotFound(f"topic {known.topic}") from error
+            raise TopicNotFound(f"topic {known.topic} does not exist") from error
         host = service.subscription(ANONYMOUS, known.topic, known.subscription)
         if host is None and not create and opened.record.reliable:
             raise SubscriptionNotFound(f"{known.topic} has no subscription {known.subscription!r}")
         kind = known.kind if host is None else _kind(host)
         if len(connection.consumers) >= CHANNELS_MAX:
-            raise LimitReached(f"{CHANNELS_MAX} consumers on one connection")
+            raise LimitReached(f"{CHANNELS_MAX} consumers are already open on this connection")
         before = self.consumers.get(known.id)
         if before is not None:
             before.end()
@@ -396,7 +396,7 @@ class ConsumerService:
         known = self._memory.find(number)
         try:
             if known is None:
-                raise ConsumerNotFound(f"consumer {number}")
+                raise ConsumerNotFound(f"consumer {number} does not exist")
             consumer = await self._attach(known, call.connection, create=False)
         except DanubeError as error:
             if known is not None and isinstance(error, SubscriptionNotFound | TopicNotFound):
@@ -458,7 +458,7 @@ class ConsumerService:
 
     def _served(self, request: Any) -> AnySubscription | None:
         if not request.HasField("msg_id"):
-            raise RequestInvalid("an ack or nack without msg_id")
+            raise RequestInvalid("an ack or nack needs a msg_id")
         return self._face.service.subscription(ANONYMOUS, request.msg_id.topic_name, request.subscription_name)
 
     async def _host(self, request: Any) -> AnySubscription:

@@ -26,7 +26,7 @@ class DiscoveryService:
     async def topic_lookup(self, call: Call, request: Any) -> Any:
         """Always here; `TopicNotFound` if it is nowhere, which clients take for "create it there"."""
         if not await self._names(request.topic):
-            raise TopicNotFound(f"topic {request.topic}")
+            raise TopicNotFound(f"topic {request.topic} does not exist")
         url = self._face.url
         return danube.TopicLookupResponse(
             request_id=request.request_id, response_type=CONNECT, connect_url=url, broker_url=url

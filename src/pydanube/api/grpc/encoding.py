@@ -83,7 +83,7 @@ class Encoder:
             data = message.SerializeToString()
             if len(data) > GRPC_MESSAGE_BYTES_MAX:
                 self._clear()
-                raise GrpcMessageTooLarge(f"{len(data)} bytes, and clients take {GRPC_MESSAGE_BYTES_MAX}")
+                raise GrpcMessageTooLarge(f"{len(data)} bytes, but clients accept at most {GRPC_MESSAGE_BYTES_MAX}")
             parts += _PREFIX(0, len(data)), data
         self._clear()
         return b"".join(parts)

@@ -23,8 +23,8 @@ from pydanube.broker.service import Service
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _ABSENT = {  # declared, so that a client that asks is told
-    "danube_schema.SchemaRegistry": "the schema registry is not served yet",
-    "danube_admin.SecurityAdmin": "roles and bindings are not served yet",
+    "danube_schema.SchemaRegistry": "the schema registry is not supported yet",
+    "danube_admin.SecurityAdmin": "roles and bindings are not supported yet",
 }
 
 
@@ -72,7 +72,7 @@ def _methods(services: list[Any]) -> dict[bytes, Method]:
     """By path. What a service declares and does not have is answered with a sentence."""
     methods: dict[bytes, Method] = {}
     for each in services:
-        _add(methods, service(each.name), each, f"{each.name} does not have it on one node")
+        _add(methods, service(each.name), each, f"{each.name} does not support it on a single node")
     for name, sentence in _ABSENT.items():
         _add(methods, service(name), None, sentence)
     return methods

@@ -36,7 +36,7 @@ class HealthCheckService:
         elif request.client == CONSUMER:
             known = request.id in self._face.consumers.consumers
         else:
-            raise RequestInvalid(f"there is no client type {request.client}")
+            raise RequestInvalid(f"unknown client type {request.client}")
         stays = known and not call.connection.draining
         call.reply(danube.HealthCheckResponse(status=OK if stays else CLOSE).SerializeToString())
 
@@ -49,7 +49,7 @@ class HealthService:
     def check(self, call: Call, request: Any) -> None:
         status = _status(call, request.service)
         if status == SERVICE_UNKNOWN:
-            call.finish(Status.NOT_FOUND, f"There is no service {request.service[:200]} here.")
+            call.finish(Status.NOT_FOUND, f"Unknown service {request.service[:200]} here.")
             return
         call.reply(_response(status))
 

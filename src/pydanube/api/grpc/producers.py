@@ -130,9 +130,9 @@ class ProducerService:
         parse_topic(topic)
         name_bytes(name)
         if request.dispatch_strategy not in (0, 1) or request.producer_access_mode not in (0, 1):
-            raise RequestInvalid("a dispatch strategy or an access mode that is not known")
+            raise RequestInvalid("unknown dispatch strategy or access mode")
         if request.schema_ref.subject:
-            raise NotServed("producers with a schema: the schema registry is not served yet")
+            raise NotServed("producers with a schema are not supported yet (there is no schema registry)")
         reliable, exclusive = request.dispatch_strategy == 1, request.producer_access_mode == 1
         await self._topic(topic, reliable)
         producer = await self._attach(topic, name, reliable, exclusive)
@@ -206,7 +206,7 @@ class ProducerService:
             self.forget(producer, connection)
         elif producer.id not in connection.producers:
             if len(connection.producers) >= CHANNELS_MAX:
-                raise LimitReached(f"{CHANNELS_MAX} producers on one connection")
+                raise LimitReached(f"{CHANNELS_MAX} producers are already open on this connection")
             connection.producers[producer.id] = producer
             producer.connections[connection] = None
 
@@ -240,13 +240,15 @@ class ProducerService:
         """After a restart of the broker, or of the connection, a producer goes on: its id tells that it was made."""
         identity, name = request.msg_id, request.producer_name
         if not request.HasField("msg_id"):
-            raise RequestInvalid("a message without msg_id")
+            raise RequestInvalid("a message needs a msg_id")
         topic, number = identity.topic_name, identity.producer_id
         for reliable, exclusive in ((True, False), (False, False), (True, True), (False, True)):
             if number == producer_id(topic, name, reliable=reliable, exclusive=exclusive):
                 call.connection.spawn(call, self._reattach(call, request, reliable, exclusive))
                 return
-        call.finish(Status.UNAVAILABLE, f"There is no producer {number} of {topic[:300]} here; create it again.")
+        call.finish(
+            Status.UNAVAILABLE, f"There is not a producer {number} of {topic[:300]} on this broker; create it again."
+        )
 
     async def _reattach(self, call: Call, request: Any, reliable: bool, exclusive: bool) -> None:
         try:

@@ -32,14 +32,14 @@ class ReflectionService:
         elif asked == "all_extension_numbers_of_type":
             answer.all_extension_numbers_response.base_type_name = request.all_extension_numbers_of_type
         else:
-            _refuse(answer, "There are no extensions here.")
+            _refuse(answer, "This server has no extensions.")
         call.begin()
         call.send(framed(answer.SerializeToString()))
 
     def _add_file(self, answer: Any, name: str | None) -> None:
         file = None if name is None else _BY_NAME.get(name)
         if file is None:
-            _refuse(answer, "There is no such file or symbol here.")
+            _refuse(answer, "The file or symbol does not exist.")
         else:
             answer.file_descriptor_response.file_descriptor_proto.append(file.SerializeToString())
 

@@ -102,7 +102,7 @@ class HttpConnection(Worker):
     def too_slow(self, seconds: float = HTTP_REQUEST_SECONDS) -> None:
         """Less than its time may be given to what has hardly begun."""
         self._timer = None
-        self._refuse(HttpTooSlow(f"the request did not come within {seconds:g} s"))
+        self._refuse(HttpTooSlow(f"the request did not arrive within {seconds:g} s"))
 
     def close(self) -> None:
         """After what was written; what is being served is given up."""
@@ -149,7 +149,7 @@ class HttpConnection(Worker):
             if self._refusal is not None:
                 raise self._refusal
             if web.serving >= HTTP_REQUESTS_MAX:
-                raise HttpBusy(f"{HTTP_REQUESTS_MAX} requests are being served")
+                raise HttpBusy(f"{HTTP_REQUESTS_MAX} requests are already in progress")
         self._served_bytes = len(request.body)
         web.held += self._served_bytes
         web.serving += 1
@@ -229,7 +229,7 @@ def _check_host(request: Request, names: frozenset[str] | None) -> None:
     try:
         ip_address(host)
     except ValueError:
-        raise HttpHostRefused(f"the broker is not known as {host[:100]}") from None
+        raise HttpHostRefused(f"this broker does not serve the host name {host[:100]}") from None
 
 
 def _check_origin(request: Request) -> None:

@@ -78,10 +78,10 @@ async def _messages_of(fields: Object) -> list[Object]:
         key = text(fields, "key", None)
         return [_message_of({"key": key} if key is not None else {}) | {"value": fields["raw"]}]
     if "key" in fields:
-        raise RequestInvalid("a key in the query is for a message of bytes; others have their own")
+        raise RequestInvalid("the query parameter `key` is only for a raw body; put keys into the messages")
     messages = field(fields, "messages", list)
     if not 0 < len(messages) <= PUBLISHED_MESSAGES_MAX:
-        raise RequestInvalid(f"{len(messages)} messages, not 1 to {PUBLISHED_MESSAGES_MAX}")
+        raise RequestInvalid(f"a request can publish 1 to {PUBLISHED_MESSAGES_MAX} messages, got {len(messages)}")
     found: list[Object] = []
     for first in range(0, len(messages), MESSAGES_AT_ONCE):
         await asyncio.sleep(0)  # the others of the loop first
@@ -91,13 +91,13 @@ async def _messages_of(fields: Object) -> list[Object]:
 
 def _message_of(given: Any) -> Object:
     if not isinstance(given, dict):
-        raise RequestInvalid("a message is an object")
+        raise RequestInvalid("each message must be a JSON object")
     for name in given:
         if name not in _FIELDS:
-            raise RequestInvalid(f"{name[:50]!r} is no field of a message; there are: {', '.join(_FIELDS)}")
+            raise RequestInvalid(f"unknown field {name[:50]!r} in a message; known fields: {', '.join(_FIELDS)}")
     attributes = field(given, "attributes", dict, None)
     if attributes is not None and not all(isinstance(each, str) for each in attributes.values()):
-        raise RequestInvalid("attributes are texts by name")
+        raise RequestInvalid("attributes must be an object with string values")
     return {
         "key": _bytes_of(given, "key"),
         "value": _bytes_of(given, "value"),
@@ -110,19 +110,19 @@ def _message_of(given: Any) -> Object:
 def _bytes_of(given: Object, name: str) -> bytes | None:
     plain, encoded = text(given, name, None), text(given, f"{name}_base64", None)
     if plain is not None and encoded is not None:
-        raise RequestInvalid(f"a message has {name} or {name}_base64, not both")
+        raise RequestInvalid(f"a message cannot have both {name} and {name}_base64")
     if encoded is None:
         return None if plain is None else plain.encode()
     try:
         return b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        raise RequestInvalid(f"{name}_base64 is no Base64") from None
+        raise RequestInvalid(f"{name}_base64 is not valid Base64") from None
 
 
 def _time_of(given: Object, name: str) -> int | None:
     time: int | None = number(given, name, None)
     if time is not None and not 0 <= time <= _TIME_MAX:
-        raise RequestInvalid(f"{name} is {time}: microseconds since 1970 are meant")
+        raise RequestInvalid(f"{name} must be microseconds since 1970, got {time}")
     return time
 
 
@@ -214,7 +214,7 @@ def _offset_of(place: Any, first: int, end: int) -> int:
         return max(place, first)
     named: int | None = {EARLIEST: first, LATEST: end}.get(place)
     if named is None:
-        raise RequestInvalid(f"offset is `{EARLIEST}`, `{LATEST}`, or a number from 0 on")
+        raise RequestInvalid(f"offset must be `{EARLIEST}`, `{LATEST}`, or a number, 0 or greater")
     return named
 
 

@@ -94,7 +94,7 @@ class Router:
 def decoded(text: str) -> str:
     """Percent-escapes, once; what is not UTF-8 then is refused."""
     if _ESCAPE.search(text):
-        raise HttpRequestInvalid(f"{text[:50]!r} has a % that escapes nothing")
+        raise HttpRequestInvalid(f"{text[:50]!r} has a % that is not an escape")
     try:
         return unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
@@ -121,7 +121,7 @@ def _query_of(route: Route, query: str) -> Object:
         name, _, text = (decoded(each.replace("+", " ")) for each in part.partition("="))
         known = _known(route.query, name, "query")
         if name in found:
-            raise RequestInvalid(f"{name} comes twice")
+            raise RequestInvalid(f"{name} is given twice")
         found[name] = _value(known, name, text)
     _check_all(route.query, found)
     return found
@@ -136,7 +136,7 @@ def _value(known: Field, name: str, text: str) -> object:
         return int(text)
     if known.kind == "place":
         return text
-    raise RequestInvalid(f"{name} is a {known.kind}, not {text[:50]!r}")
+    raise RequestInvalid(f"{name} must be a {known.kind}, got {text[:50]!r}")
 
 
 def _body_of(route: Route, request: Request) -> Object:
@@ -144,7 +144,7 @@ def _body_of(route: Route, request: Request) -> Object:
     if content_type == RAW and route.raw:
         return {"raw": request.body}
     if content_type not in ("", JSON) or (request.body and not content_type):
-        raise ContentTypeUnknown(f"a body of type {content_type[:50]!r}")
+        raise ContentTypeUnknown(f"unsupported content type {content_type[:50]!r}")
     if not request.body:
         _check_all(route.body, {})
         return {}
@@ -163,7 +163,7 @@ _Known = TypeVar("_Known")
 
 def _known(fields: Mapping[str, _Known], name: str, where: str) -> _Known:
     if name not in fields:
-        raise RequestInvalid(f"{name[:50]!r} is no field of the {where}; there are: {', '.join(fields) or 'none'}")
+        raise RequestInvalid(f"unknown field {name[:50]!r} in the {where}; known fields: {', '.join(fields) or 'none'}")
     return fields[name]
 
 

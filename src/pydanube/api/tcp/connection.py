@@ -145,7 +145,7 @@ class NativeConnection(Worker):
             if channel not in self._opening and not isinstance(self.channels.get(channel), ProducerChannel):
                 reader.skip()
                 self._unfinished.forget(self)
-                self._fail(channel, request, ChannelInvalid(f"channel {channel} is no producer"))
+                self._fail(channel, request, ChannelInvalid(f"channel {channel} is not a producer"))
 
     def _step(self) -> bool:
         """Serves a few frames, while their answers are taken."""
@@ -297,7 +297,7 @@ class NativeConnection(Worker):
         channel = self.channels.get(publish.channel)
         try:
             if not isinstance(channel, ProducerChannel):
-                raise ChannelInvalid(f"channel {publish.channel} is no producer")
+                raise ChannelInvalid(f"channel {publish.channel} is not a producer")
             receipt = channel.publish(Batch.parse(publish.batch))
         except DanubeError as error:
             self._fail(publish.channel, publish.request, error)
@@ -419,7 +419,7 @@ class NativeConnection(Worker):
             self._fail(0, request.request, VerbUnknown(f"there is no verb {request.verb!r}"))
             return
         if len(self._tasks) >= REQUESTS_AT_ONCE_MAX:
-            self._fail(0, request.request, TopicBusy(f"{REQUESTS_AT_ONCE_MAX} requests are being served"))
+            self._fail(0, request.request, TopicBusy(f"{REQUESTS_AT_ONCE_MAX} requests are already in progress"))
             return
         task = self._loop.create_task(self._answer(verb, request))
         self._tasks[task] = None
@@ -445,9 +445,9 @@ class NativeConnection(Worker):
     def opening(self, number: int) -> Iterator[None]:
         """A channel is being opened. Numbers only grow, so that a late frame never meets another channel of its own."""
         if number <= self._last_channel:
-            raise ChannelInvalid(f"channel {number} is not new: the last one was {self._last_channel}")
+            raise ChannelInvalid(f"channel {number} was used before; the last one was {self._last_channel}")
         if len(self.channels) + len(self._opening) >= CHANNELS_MAX:
-            raise LimitReached(f"{CHANNELS_MAX} channels on one connection")
+            raise LimitReached(f"{CHANNELS_MAX} channels are already open on this connection")
         self._last_channel = number
         self._opening[number] = True
         try:
@@ -459,7 +459,7 @@ class NativeConnection(Worker):
         """It is open, unless it was closed while it was being opened, or the connection is gone."""
         if self._closed or not self._opening[channel.number]:
             channel.lost() if self._closed else channel.close(crashed=False)
-            raise ChannelInvalid(f"channel {channel.number} was closed while it was opened")
+            raise ChannelInvalid(f"channel {channel.number} was closed while being opened")
         self.channels[channel.number] = channel
 
     def close_channel(self, number: int, *, crashed: bool, returning: bool) -> None:

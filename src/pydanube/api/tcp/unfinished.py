@@ -34,7 +34,7 @@ class Unfinished:
             while self.bytes > FRAMES_UNFINISHED_BYTES_MAX:
                 oldest = next(iter(self._held))
                 self.forget(oldest)
-                oldest.refuse(FramesBusy("the frame had not come whole when others needed its room"))
+                oldest.refuse(FramesBusy("the frame was still incomplete when other frames needed its memory"))
 
     def forget(self, sender: Sender) -> None:
         self.bytes -= self._held.pop(sender, 0)

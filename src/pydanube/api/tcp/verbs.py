@@ -54,7 +54,7 @@ def verb(name: str) -> Callable[[Verb], Verb]:
 def channel_number(fields: Object) -> int:
     found: int = number(fields, "channel")
     if not 0 < found < 1 << 32:
-        raise RequestInvalid(f"no channel has number {found}")
+        raise RequestInvalid(f"{found} is not a valid channel number")
     return found
 
 
@@ -113,7 +113,7 @@ async def open_producer(connection: NativeConnection, fields: Object, request: i
 async def open_consumer(connection: NativeConnection, fields: Object, request: int) -> Object:
     filters = field(fields, "filters", list, [])
     if not all(isinstance(each, str) for each in filters):
-        raise RequestInvalid("filters are texts")
+        raise RequestInvalid("filters must be strings")
     with connection.opening(channel_number(fields)):
         channel = ConsumerChannel(connection, channel_number(fields))
         opening = partial(

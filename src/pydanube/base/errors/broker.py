@@ -10,19 +10,19 @@ from pydanube.base.errors.root import Blame, DanubeError
 
 
 class NamespaceNotFound(DanubeError):
-    """There is no namespace of that name."""
+    """The namespace does not exist."""
 
     code = "namespace_not_found"
     blame = "caller"
-    help = "Create it, or name one that exists."
+    help = "Create it, or use one that exists."
 
 
 class NamespaceExists(DanubeError):
-    """A namespace of that name is there already."""
+    """A namespace with this name already exists."""
 
     code = "namespace_exists"
     blame = "caller"
-    help = "Use it as it is, or choose another name."
+    help = "Use the existing namespace, or choose another name."
 
 
 class NamespaceNotEmpty(DanubeError):
@@ -34,15 +34,15 @@ class NamespaceNotEmpty(DanubeError):
 
 
 class BrokerNotFound(DanubeError):
-    """There is no broker of that id."""
+    """No broker has this id."""
 
     code = "broker_not_found"
     blame = "caller"
-    help = "List the brokers, and name one of them."
+    help = "List the brokers and use one of their ids."
 
 
 class TopicNotFound(DanubeError):
-    """There is no topic of that name, and it may not be made by using it."""
+    """The topic does not exist, and it may not be created automatically on first use."""
 
     code = "topic_not_found"
     blame = "caller"
@@ -50,93 +50,100 @@ class TopicNotFound(DanubeError):
 
 
 class TopicExists(DanubeError):
-    """A topic of that name is there already."""
+    """A topic with this name already exists."""
 
     code = "topic_exists"
     blame = "caller"
-    help = "Use it as it is, or choose another name."
+    help = "Use the existing topic, or choose another name."
 
 
 class TopicKindDiffers(DanubeError):
-    """The topic is reliable and the producer asked for one that is not, or the other way round."""
+    """The producer asked for a reliable topic and this one is not, or the other way round."""
 
     code = "topic_kind_differs"
     blame = "caller"
-    help = "Open it as what it is."
+    help = "Open the topic as the kind that it is."
 
 
 class PartitionMissing(DanubeError):
-    """The topic has no such partition, or it is partitioned and none was named."""
+    """The partition does not exist, or the topic is partitioned and the request names no partition."""
 
     code = "partition_missing"
     blame = "caller"
-    help = "Name a partition by its topic's name and number, as in orders-part-0."
+    help = "Name a partition by its topic and number, as in orders-part-0."
 
 
 class LimitReached(DanubeError):
-    """A policy of the namespace or topic does not allow more."""
+    """A limit in the policies of the namespace or topic was reached."""
 
     code = "limit_reached"
     blame = "caller"
-    help = "Close what is not needed, or raise the limit in the policies."
+    help = "Close or delete what you no longer need, or raise the limit in the policies."
 
 
 class ProducerLimitReached(LimitReached):
-    """The topic has as many producers as `producers_max` allows; those it has stay."""
+    """The topic already has as many producers as `producers_max` allows. Existing producers are not affected."""
 
     code = "producer_limit_reached"
     retriable = True
-    help = "Close producers that are not needed, or raise `producers_max`."
+    help = "Close producers that you no longer need, or raise `producers_max`."
 
 
 class SubscriptionConsumerLimitReached(LimitReached):
-    """The subscription has as many consumers as `consumers_per_subscription_max` allows; those it has stay."""
+    """The subscription already has as many consumers as `consumers_per_subscription_max` allows. Existing consumers
+    are not affected.
+    """
 
     code = "subscription_consumer_limit_reached"
     retriable = True
-    help = "Close consumers of the subscription that are not needed, or raise `consumers_per_subscription_max`."
+    help = "Close consumers that you no longer need, or raise `consumers_per_subscription_max`."
 
 
 class ConsumerLimitReached(LimitReached):
-    """The topic has as many consumers as `consumers_max` allows; those it has stay."""
+    """The topic already has as many consumers as `consumers_max` allows. Existing consumers are not affected."""
 
     code = "consumer_limit_reached"
     retriable = True
-    help = "Close consumers that are not needed, or raise `consumers_max`."
+    help = "Close consumers that you no longer need, or raise `consumers_max`."
 
 
 class SubscriptionLimitReached(LimitReached):
-    """The topic has as many subscriptions as `subscriptions_max` allows; those it has stay."""
+    """The topic already has as many subscriptions as `subscriptions_max` allows. Existing subscriptions are not
+    affected.
+    """
 
     code = "subscription_limit_reached"
-    help = "Delete subscriptions that nobody uses, or raise `subscriptions_max`."
+    help = "Delete unused subscriptions, or raise `subscriptions_max`."
 
 
 class TopicLimitReached(LimitReached):
-    """The namespace has as many topics as `topics_max` allows; those it has stay."""
+    """The namespace already has as many topics as `topics_max` allows. Existing topics are not affected."""
 
     code = "topic_limit_reached"
-    help = "Delete topics that nobody uses, or raise `topics_max`."
+    help = "Delete unused topics, or raise `topics_max`."
 
 
 class QuotaReached(LimitReached):
-    """The topics of the namespace store as many bytes as `namespace_bytes_max` allows."""
+    """The topics of the namespace already store as many bytes as `namespace_bytes_max` allows."""
 
     code = "quota_reached"
-    help = "Delete topics, shorten their retention, acknowledge what is old, or raise `namespace_bytes_max`."
+    help = "Delete topics, shorten their retention, acknowledge old messages, or raise `namespace_bytes_max`."
 
 
 class BacklogFull(DanubeError):
-    """A subscription of the topic is as far behind as the backlog quota allows, and publishing waits for it."""
+    """A subscription has fallen as far behind as the backlog quota allows, so the topic accepts no new messages."""
 
     code = "backlog_full"
     blame = "environment"
     retriable = True
-    help = "Let its consumers catch up, delete the subscription, raise the quota, or choose to drop the oldest."
+    help = (
+        "Let its consumers catch up, delete the subscription, raise the quota, or set `backlog_policy` to drop the "
+        "oldest."
+    )
 
 
 class RateExceeded(DanubeError):
-    """Far more is published to the topic than its publish rate allows."""
+    """Messages are published far faster than the publish rate of the topic allows."""
 
     code = "rate_exceeded"
     blame = "caller"
@@ -145,7 +152,7 @@ class RateExceeded(DanubeError):
 
 
 class TopicExclusive(DanubeError):
-    """A producer has the topic for itself, or one that wants it so is not alone."""
+    """A producer has exclusive access to the topic, or this one asked for it while others are connected."""
 
     code = "topic_exclusive"
     blame = "caller"
@@ -153,7 +160,7 @@ class TopicExclusive(DanubeError):
 
 
 class MessageTooLarge(DanubeError):
-    """The policies of the namespace or topic allow smaller messages only."""
+    """The message is larger than the policies of the namespace or topic allow."""
 
     code = "message_too_large"
     blame = "caller"
@@ -161,7 +168,7 @@ class MessageTooLarge(DanubeError):
 
 
 class ChannelInvalid(DanubeError):
-    """A channel that is not open, is open already, or is of another kind."""
+    """The channel is not open, is already open, or is of another kind."""
 
     code = "channel_invalid"
     blame = "caller"
@@ -169,45 +176,45 @@ class ChannelInvalid(DanubeError):
 
 
 class VerbUnknown(DanubeError):
-    """No such request."""
+    """The broker does not know this request."""
 
     code = "verb_unknown"
     blame = "caller"
-    help = "Use a client of the broker's version."
+    help = "Use a client of the same version as the broker."
 
 
 class RequestInvalid(DanubeError):
-    """A request that lacks something, or has something of the wrong type."""
+    """The request lacks a field, or a field has the wrong type or value."""
 
     code = "request_invalid"
     blame = "caller"
-    help = "Correct what the message names."
+    help = "Compare the request with docs/rest.md, or with /api/v1/openapi.json of the broker."
 
 
 # -- native protocol -------------------------------------------------------------------------------------------------
 
 
 class ProtocolError(DanubeError):
-    """The client sent bytes, or wanted to, that the native protocol does not allow. The connection ends."""
+    """The client sent, or was about to send, bytes that the native protocol forbids. The connection is closed."""
 
     code = "protocol_error"
     blame: ClassVar[Blame] = "caller"  # of its subclass it is not
-    help = "Use a client of the broker's version, and check that the port is the broker's."
+    help = "Use a client of the same version as the broker, and check that the port belongs to the broker."
 
 
 class BrokerProtocolError(ProtocolError):
-    """The broker sent bytes, or wanted to, that the native protocol does not allow. The connection ends."""
+    """The broker sent, or was about to send, bytes that the native protocol forbids. The connection is closed."""
 
     code = "broker_protocol_error"
     blame = "server"
-    help = "Check that the address is a broker's, and that broker and client are of one version."
+    help = "Check that the address belongs to a broker, and that broker and client have the same version."
 
 
 # -- clients ---------------------------------------------------------------------------------------------------------
 
 
 class ProducerBusy(DanubeError):
-    """The producer holds as many bytes that are not acknowledged as it may."""
+    """The producer's buffer is full: too many bytes are waiting to be acknowledged."""
 
     code = "producer_busy"
     blame = "environment"
@@ -216,39 +223,41 @@ class ProducerBusy(DanubeError):
 
 
 class ConnectionLost(DanubeError):
-    """The connection went away. What was asked and not answered may or may not have happened."""
+    """The connection was lost. Requests that were not answered may or may not have taken effect."""
 
     code = "connection_lost"
     blame = "environment"
     retriable = True
-    help = "Check that the broker runs and that the network reaches it; the client connects again by itself."
+    help = "Check that the broker is running and that the network reaches it; the client reconnects automatically."
 
 
 class NotAnswered(ConnectionLost):
-    """The broker did not answer in time, though it is connected. What was asked may or may not have happened."""
+    """The broker is connected but did not answer in time. The request may or may not have taken effect."""
 
     code = "not_answered"
-    help = "Check that the broker is not stopped or overloaded, or allow it more time."
+    help = "Check that the broker is not stopped or overloaded, or allow more time."
 
 
 class AlreadyOpened(DanubeError):
-    """A client, producer or consumer is opened once."""
+    """A client, producer, consumer or reader can be opened only once."""
 
     code = "already_opened"
     blame = "caller"
-    help = "Use the one that is open, or make a new one."
+    help = "Use the one that is already open, or create a new one."
 
 
 class BatchUnreadable(DanubeError):
-    """Messages of a topic whose columns are not what their batch says. Whoever published them made the batch wrong."""
+    """The columns of a batch of messages do not match its header. The program that published it built the batch
+    wrongly.
+    """
 
     code = "batch_unreadable"
     blame = "caller"
-    help = "Go on behind the offsets that the message names (`reader.seek`), and mend the program that published them."
+    help = "Continue after the offsets in the message (`reader.seek`), and fix the program that published them."
 
 
 class ClientClosed(DanubeError):
-    """This client, or this producer, consumer or reader of it, was closed by its own program."""
+    """The client, producer, consumer or reader was closed by its own program."""
 
     code = "client_closed"
     blame = "caller"
@@ -256,22 +265,22 @@ class ClientClosed(DanubeError):
 
 
 class NotOpened(ClientClosed):
-    """This client, or this producer, consumer or reader of it, was never opened by its program."""
+    """The client, producer, consumer or reader was never opened."""
 
     code = "not_opened"
-    help = "Open it with `async with`, or with `await` before its first use; without asyncio, with `with` or `open()`."
+    help = "Open it with `async with`, or `await` it before the first use; without asyncio, use `with` or `open()`."
 
 
 class OtherLoop(DanubeError):
-    """The client was used from another thread or event loop than the one that it was opened on."""
+    """The client was used from a thread or event loop other than the one that it was opened on."""
 
     code = "other_loop"
     blame = "caller"
-    help = "Use `pydanube.sync` from threads, and call it from no callback of its own; or use `call_soon_threadsafe`."
+    help = "Use `pydanube.sync` from threads, but not from its own callbacks; or use `call_soon_threadsafe`."
 
 
 class ClientForked(DanubeError):
-    """The client was opened before the process forked: its connection belongs to the parent."""
+    """The client was opened before the process forked, so its connection belongs to the parent process."""
 
     code = "client_forked"
     blame = "caller"
@@ -279,7 +288,7 @@ class ClientForked(DanubeError):
 
 
 class AddressInvalid(DanubeError):
-    """Text that is no address of a broker."""
+    """The text is not a valid broker address."""
 
     code = "address_invalid"
     blame = "caller"
@@ -287,27 +296,29 @@ class AddressInvalid(DanubeError):
 
 
 class NothingReceived(DanubeError):
-    """No message came within the time given."""
+    """No message arrived within the timeout."""
 
     code = "nothing_received"
     blame = "environment"
     retriable = True
-    help = "Wait longer, or ask `explain` why nothing is delivered."
+    help = "Wait longer, or run `danube subscription explain` to see why nothing is delivered."
 
 
 # -- configuration and TLS -------------------------------------------------------------------------------------------
 
 
 class ConfigInvalid(DanubeError):
-    """A setting that does not exist, has a wrong value, or does not go with the others."""
+    """A setting does not exist, has an invalid value, or contradicts another setting."""
 
     code = "config_invalid"
     blame = "caller"
-    help = "Correct what the message names; docs/configuration.md lists every setting."
+    help = "Correct the setting; docs/configuration.md lists all of them."
 
 
 class TlsFailed(DanubeError):
-    """No TLS connection could be made: the certificate is not trusted, is another's, or one side speaks no TLS."""
+    """The TLS connection failed: the certificate is not trusted or is for another name, or one side does not speak
+    TLS.
+    """
 
     code = "tls_failed"
     blame = "environment"
@@ -318,11 +329,11 @@ class TlsFailed(DanubeError):
 
 
 class Http2ConnectionError(DanubeError):
-    """The client broke a rule of HTTP/2 that concerns the whole connection, or a bound on it. The connection ends."""
+    """The client broke an HTTP/2 rule, or exceeded a limit, for the whole connection. The connection is closed."""
 
     code = "http_connection_error"
     blame = "caller"
-    help = "Use a client that speaks HTTP/2, and check that the port is the broker's."
+    help = "Use a client that speaks HTTP/2, and check that the port belongs to the broker."
 
     def __init__(self, reason: str, error_code: int = 1) -> None:
         super().__init__(reason)
@@ -331,7 +342,7 @@ class Http2ConnectionError(DanubeError):
 
 
 class Http2StreamError(DanubeError):
-    """The client broke a rule of HTTP/2 on one stream, or a bound on it. The stream ends, the others go on."""
+    """The client broke an HTTP/2 rule, or exceeded a limit, on one stream. The stream is closed; others continue."""
 
     code = "http_stream_error"
     blame = "caller"
@@ -344,23 +355,23 @@ class Http2StreamError(DanubeError):
 
 
 class GrpcCallInvalid(DanubeError):
-    """A gRPC call that lacks something, or whose body is not what gRPC calls a message."""
+    """The gRPC call lacks something, or its body is not a gRPC message."""
 
     code = "grpc_call_invalid"
     blame = "caller"
-    help = "Call it with a gRPC client."
+    help = "Make the call with a gRPC client."
 
 
 class GrpcEncodingUnknown(DanubeError):
-    """A gRPC message that is compressed; the broker reads plain ones only."""
+    """The gRPC message is compressed. The broker reads only uncompressed messages."""
 
     code = "grpc_encoding_unknown"
     blame = "caller"
-    help = "Turn compression off in the client."
+    help = "Turn off compression in the client."
 
 
 class GrpcMessageTooLarge(DanubeError):
-    """A gRPC message with more bytes than the broker takes."""
+    """The gRPC message is larger than the broker accepts."""
 
     code = "grpc_message_too_large"
     blame = "caller"
@@ -371,23 +382,23 @@ class GrpcMessageTooLarge(DanubeError):
 
 
 class HttpRequestInvalid(DanubeError):
-    """Bytes that are no HTTP/1 request, or one that could be read in two ways."""
+    """The bytes are not a valid HTTP/1 request, or the request is ambiguous."""
 
     code = "http_request_invalid"
     blame = "caller"
-    help = "Use an HTTP client, and check that nothing between it and the broker changes requests."
+    help = "Use an HTTP client, and check that no proxy between it and the broker changes requests."
 
 
 class HttpTargetTooLong(DanubeError):
-    """The request line, which holds the path and the query, is longer than the broker reads."""
+    """The request line, which holds the path and the query, is longer than the broker accepts."""
 
     code = "http_target_too_long"
     blame = "caller"
-    help = "Name things by shorter names, and send what is long in the body."
+    help = "Use shorter names, and send long values in the body."
 
 
 class HttpHeadTooLarge(DanubeError):
-    """The headers of a request are more or longer than the broker reads."""
+    """The request has more headers, or longer ones, than the broker accepts."""
 
     code = "http_head_too_large"
     blame = "caller"
@@ -395,7 +406,7 @@ class HttpHeadTooLarge(DanubeError):
 
 
 class HttpBodyTooLarge(DanubeError):
-    """The body of a request is longer than the broker takes over HTTP."""
+    """The request body is larger than the broker accepts over HTTP."""
 
     code = "http_body_too_large"
     blame = "caller"
@@ -403,15 +414,15 @@ class HttpBodyTooLarge(DanubeError):
 
 
 class HttpUnsupported(DanubeError):
-    """A request that wants something of HTTP which is not served here."""
+    """The request uses an HTTP feature that the broker does not support."""
 
     code = "http_unsupported"
     blame = "caller"
-    help = "Use a method of /api/v1/openapi.json, and send the body with its length, or chunked and not compressed."
+    help = "Use a method in /api/v1/openapi.json, and send the body uncompressed, either with its length or chunked."
 
 
 class HttpTooSlow(DanubeError):
-    """The whole request did not come within its time."""
+    """The request did not arrive completely within the time limit."""
 
     code = "http_too_slow"
     blame = "caller"
@@ -420,7 +431,7 @@ class HttpTooSlow(DanubeError):
 
 
 class HttpBusy(DanubeError):
-    """As many requests are served, or wait for messages, or send bodies, as there is room for."""
+    """The memory for request bodies is full."""
 
     code = "http_busy"
     blame = "environment"
@@ -429,25 +440,29 @@ class HttpBusy(DanubeError):
 
 
 class FramesBusy(DanubeError):
-    """Frames that have begun and not come whole fill the memory that there is for them; this one began first."""
+    """The memory for incomplete frames is full, and this frame was the oldest."""
 
     code = "frames_busy"
     blame = "environment"
     retriable = True
-    help = "Connect again and send it in one go, in smaller batches if the network is slow."
+    help = "Reconnect and send it in one go, in smaller batches if the network is slow."
 
 
 class TooManyConnections(DanubeError):
-    """The broker has as many connections as `limits.connections_max` allows; those it has stay."""
+    """The broker already has as many connections as `limits.connections_max` allows. Existing connections are not
+    affected.
+    """
 
     code = "too_many_connections"
     blame = "environment"
     retriable = True
-    help = "Close connections that are not needed, or raise limits.connections_max of the broker."
+    help = "Close connections that you no longer need, or raise `limits.connections_max` of the broker."
 
 
 class HttpHostRefused(DanubeError):
-    """The request is for a name that the broker is not known by. It may be a web page's way to a broker inside."""
+    """The `Host` of the request is not a name of this broker. A web page may be trying to reach a broker on a private
+    network.
+    """
 
     code = "http_host_refused"
     blame = "caller"
@@ -455,41 +470,41 @@ class HttpHostRefused(DanubeError):
 
 
 class HttpOriginRefused(DanubeError):
-    """A page of another site asks the broker to change something."""
+    """A web page from another origin tried to change something on the broker."""
 
     code = "http_origin_refused"
     blame = "caller"
-    help = "Call the broker from a program, or from a page that is served under its own address."
+    help = "Call the broker from a program, or from a page served under the broker's own address."
 
 
 class RouteNotFound(DanubeError):
-    """Nothing is served under that path."""
+    """There is nothing at this path."""
 
     code = "route_not_found"
     blame = "caller"
-    help = "Look for it in the description at /api/v1/openapi.json."
+    help = "See /api/v1/openapi.json for all paths."
 
 
 class MethodNotAllowed(DanubeError):
-    """The path is served, but not with that method."""
+    """The path exists, but does not support this method."""
 
     code = "method_not_allowed"
     blame = "caller"
-    help = "Use a method that the `Allow` header names."
+    help = "Use one of the methods in the `Allow` header."
     allow: str = ""  # methods of the path, of one that was raised for a request
 
 
 class ContentTypeUnknown(DanubeError):
-    """A body of a type that is not read here."""
+    """The content type of the body is not supported."""
 
     code = "content_type_unknown"
     blame = "caller"
-    help = "Send JSON as application/json, or one message as application/octet-stream where that is allowed."
+    help = "Send JSON as application/json, or a single message as application/octet-stream where that is allowed."
 
 
 class NotServed(DanubeError):
-    """A part of the public interface that this broker does not have yet."""
+    """This broker does not support this part of the public interface yet."""
 
     code = "not_served"
     blame = "caller"
-    help = "Do without it; docs/clients.md lists what is served."
+    help = "See docs/clients.md for what is supported."

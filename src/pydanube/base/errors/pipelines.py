@@ -6,15 +6,15 @@ from pydanube.base.errors.root import DanubeError
 
 
 class FlowInvalid(DanubeError):
-    """The declaration of a pipeline cannot be used as it is."""
+    """The declaration of the pipeline is not valid."""
 
     code = "flow_invalid"
     blame = "caller"
-    help = "Correct it as the message says; docs/pipelines.md has every key."
+    help = "Correct the declaration; docs/pipelines.md describes every key."
 
 
 class PipelineRunning(DanubeError):
-    """A pipeline of that name runs already."""
+    """A pipeline with this name is already running."""
 
     code = "pipeline_running"
     blame = "caller"
@@ -22,73 +22,73 @@ class PipelineRunning(DanubeError):
 
 
 class PipelineNotFound(DanubeError):
-    """No pipeline of that name has reported to the broker."""
+    """No pipeline with this name has reported to the broker."""
 
     code = "pipeline_not_found"
     blame = "caller"
-    help = "`danube pipeline list` shows those that have; names are those in their files."
+    help = "Run `danube pipeline list` to see the names; a pipeline's name is the one in its file."
 
 
 class PipelineEnded(DanubeError):
-    """The pipeline does not run any more, so nobody is there who could do that."""
+    """The pipeline is no longer running."""
 
     code = "pipeline_ended"
     blame = "caller"
-    help = "Start it with `danube pipeline run`; it goes on where it was."
+    help = "Start it with `danube pipeline run`; it continues where it stopped."
 
 
 class PipelineLimitReached(DanubeError):
-    """As many pipelines as a broker keeps track of report to it."""
+    """The broker already tracks as many pipelines as it can."""
 
     code = "pipeline_limit_reached"
     blame = "environment"
-    help = "Stop pipelines that are not needed, or report to another broker."
+    help = "Stop pipelines that you no longer need, or report to another broker."
 
 
 class PipelineFailed(DanubeError):
-    """The query of a pipeline ended with an error that is not Danube's own."""
+    """The query of a pipeline failed with an error outside Danube."""
 
     code = "pipeline_failed"
     blame = "environment"
-    help = "The message has the root cause; --verbose shows Spark's whole trace."
+    help = "See the root cause in the message; --verbose shows the full Spark trace."
 
 
 class TableUnsupported(DanubeError):
-    """The table needs what files written by a pipeline do not have."""
+    """The table uses a feature that pipelines cannot write."""
 
     code = "table_unsupported"
     blame = "caller"
-    help = "Write to another table, or take the feature away; docs/pipelines.md lists what a table may have."
+    help = "Write to another table, or remove the feature; docs/pipelines.md lists what is supported."
 
 
 class SchemaMismatch(DanubeError):
-    """The rows do not have the columns or types of the table."""
+    """The columns or types of the rows do not match the table."""
 
     code = "schema_mismatch"
     blame = "caller"
-    help = "Change the query or the table; `merge_schema` adds columns that are only missing."
+    help = "Change the query or the table; `merge_schema` adds missing columns."
 
 
 class RowInvalid(DanubeError):
-    """A row does not fit, and the pipeline is to stop at the first."""
+    """A row does not fit the table, and the pipeline is set to stop at the first such row."""
 
     code = "row_invalid"
     blame = "environment"
-    help = "Set `mode: permissive` and `dead_letters`, and such rows are kept apart."
+    help = "Set `mode: permissive` and `dead_letters` to keep such rows apart."
 
 
 class TargetFailed(DanubeError):
-    """What a pipeline writes to could not be read or written."""
+    """The target of a pipeline could not be read or written."""
 
     code = "target_failed"
     blame = "environment"
     retriable = True
-    help = "See that it is there, and that the pipeline may write to it; what was not committed is repeated."
+    help = "Check that the target exists and that the pipeline may write to it; uncommitted work is repeated."
 
 
 class TargetRefused(DanubeError):
-    """What a pipeline writes to may not be written, or not so; trying again does not help."""
+    """The target of a pipeline does not allow this write. Trying again does not help."""
 
     code = "target_refused"
     blame = "environment"
-    help = "Give the pipeline the right to write there, or write somewhere else."
+    help = "Give the pipeline permission to write there, or write somewhere else."

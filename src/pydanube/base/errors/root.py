@@ -8,9 +8,9 @@ Blame = Literal["caller", "server", "environment"]
 
 
 class DanubeError(Exception):
-    """A fault of the broker itself that nobody foresaw."""
+    """The broker hit an unexpected internal error."""
 
     code: ClassVar[str] = "internal"  # never changes once released
     blame: ClassVar[Blame] = "server"
     retriable: ClassVar[bool] = False
-    help: ClassVar[str] = "Report it with the message and the log around it."  # one imperative sentence
+    help: ClassVar[str] = "Report it, with the message and the log around it."  # one imperative sentence

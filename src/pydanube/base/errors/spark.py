@@ -6,34 +6,34 @@ from pydanube.base.errors.root import DanubeError
 
 
 class OptionInvalid(DanubeError):
-    """The data source has no such option, or the option has no such value."""
+    """The data source has no such option, or the option does not allow this value."""
 
     code = "option_invalid"
     blame = "caller"
-    help = "Correct it as the message says; docs/spark.md has all options."
+    help = "Correct the option; docs/spark.md lists all of them."
 
 
 class ColumnInvalid(DanubeError):
-    """The schema names a column that a topic does not have, or gives it another type."""
+    """The schema names a column that topics do not have, or gives it another type."""
 
     code = "column_invalid"
     blame = "caller"
-    help = "Name columns of docs/spark.md with their types, in any order, each once."
+    help = "Use the columns and types in docs/spark.md, in any order, each at most once."
 
 
 class DataLost(DanubeError):
-    """Messages that the query had still to read are gone."""
+    """Messages that the query had not read yet are gone."""
 
     code = "data_lost"
     blame = "environment"
     help = (
-        "To go on without them, set failOnDataLoss to false. The option `subscription` holds them against retention; "
-        "nothing holds a topic that is deleted."
+        "To continue without them, set failOnDataLoss to false. To protect messages from retention, set the option "
+        "`subscription`; nothing protects the messages of a deleted topic."
     )
 
 
 class TopicReplaced(DanubeError):
-    """The topic was deleted, and another one has its name now."""
+    """The topic was deleted and another topic now has its name."""
 
     code = "topic_replaced"
     blame = "environment"
@@ -41,7 +41,7 @@ class TopicReplaced(DanubeError):
 
 
 class SubscriptionInUse(DanubeError):
-    """Another query that runs now keeps its progress under this name."""
+    """Another running query keeps its progress under this subscription name."""
 
     code = "subscription_in_use"
     blame = "caller"
@@ -49,8 +49,8 @@ class SubscriptionInUse(DanubeError):
 
 
 class JavaMissing(DanubeError):
-    """Spark needs Java 17 or newer, and none was found."""
+    """Spark needs Java 17 or newer, which was not found."""
 
     code = "java_missing"
     blame = "environment"
-    help = "Install it, on Debian and Ubuntu with `make java`, or set JAVA_HOME to where it is."
+    help = "Install Java (on Debian and Ubuntu: `make java`), or set JAVA_HOME to its location."

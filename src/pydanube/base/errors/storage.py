@@ -8,7 +8,7 @@ from pydanube.base.errors.root import DanubeError
 
 
 class BatchInvalid(DanubeError):
-    """Bytes that claim to be a batch and break a rule of the format that no accident explains."""
+    """The bytes claim to be a batch but break a rule of the format, in a way that damage cannot explain."""
 
     code = "batch_invalid"
     blame = "caller"
@@ -16,16 +16,16 @@ class BatchInvalid(DanubeError):
 
 
 class BatchDamaged(DanubeError):
-    """A checksum of a batch does not match its bytes."""
+    """The checksum of a batch does not match its bytes."""
 
     code = "batch_damaged"
     blame = "environment"
     retriable = True
-    help = "Send or read it again; if it stays damaged, check the disk or the network."
+    help = "Send or read it again; if it is still damaged, check the disk or the network."
 
 
 class BatchTooLarge(DanubeError):
-    """More messages or more bytes than one batch may have, before or after decompression."""
+    """The batch has more messages or bytes than allowed, before or after decompression."""
 
     code = "batch_too_large"
     blame = "caller"
@@ -36,15 +36,15 @@ class BatchTooLarge(DanubeError):
 
 
 class LedgerNotFound(DanubeError):
-    """This node has never heard of the ledger, or has deleted it."""
+    """This node does not know the ledger, or has deleted it."""
 
     code = "ledger_not_found"
     blame = "caller"
-    help = "List the ledgers of the node; ask the other copies."
+    help = "List the ledgers of the node, or ask the other copies."
 
 
 class LedgerExists(DanubeError):
-    """A ledger of this id was made before with another epoch or durability."""
+    """A ledger with this id already exists with another epoch or durability."""
 
     code = "ledger_exists"
     blame = "caller"
@@ -52,23 +52,23 @@ class LedgerExists(DanubeError):
 
 
 class ArgumentInvalid(DanubeError):
-    """A call was given a value that it cannot take."""
+    """An argument is out of range, has the wrong type, or contradicts another argument."""
 
     code = "argument_invalid"
     blame = "caller"
-    help = "Pass a value of the kind that the message describes."
+    help = "Correct the argument; docs/client.md describes the Python API."
 
 
 class LedgerFenced(DanubeError):
-    """A newer epoch owns the ledger, or it is closed: a ledger is never reopened for writing."""
+    """A newer epoch owns the ledger, or the ledger is closed. A ledger is never reopened for writing."""
 
     code = "ledger_fenced"
     blame = "caller"
-    help = "Recover the ledger and go on in a new one."
+    help = "Recover the ledger and continue in a new one."
 
 
 class LedgerDamaged(DanubeError):
-    """The bytes asked for are on this node, but damaged. They are never served and never dropped."""
+    """The requested bytes are on this node, but damaged. They are never served and never deleted."""
 
     code = "ledger_damaged"
     blame = "environment"
@@ -76,7 +76,7 @@ class LedgerDamaged(DanubeError):
 
 
 class LedgerAway(LedgerDamaged):
-    """A part of the ledger may be in a data directory that is missing or cannot be used."""
+    """Part of the ledger may be in a data directory that is missing or unusable."""
 
     code = "ledger_away"
     retriable = True
@@ -84,7 +84,7 @@ class LedgerAway(LedgerDamaged):
 
 
 class OffsetsDamaged(DanubeError):
-    """Every copy of these messages is damaged on disk. Nobody skips them until their loss is accepted."""
+    """Every copy of these messages is damaged on disk. They are not skipped until an operator accepts the loss."""
 
     code = "offsets_damaged"
     blame = "environment"
@@ -107,23 +107,23 @@ class OffsetsDamaged(DanubeError):
 
 
 class EntryMissing(DanubeError):
-    """The node does not hold the entry, and would if it had ever promised to."""
+    """The node does not hold the entry and never promised to."""
 
     code = "entry_missing"
     blame = "caller"
-    help = "Ask another copy; during recovery this counts as one true absence."
+    help = "Ask another copy; recovery counts this as one proven absence."
 
 
 class EntryConflict(DanubeError):
-    """Another entry stands at this offset already."""
+    """A different entry already exists at this offset."""
 
     code = "entry_conflict"
     blame = "caller"
-    help = "Stop the writer: two writers used one epoch."
+    help = "Stop the writer: two writers used the same epoch."
 
 
 class OffsetNotConfirmed(DanubeError):
-    """The offset lies above what the ack quorum is known to hold, so nobody may see it yet."""
+    """The offset is above what the ack quorum is known to hold, so it cannot be read yet."""
 
     code = "offset_not_confirmed"
     blame = "caller"
@@ -132,7 +132,7 @@ class OffsetNotConfirmed(DanubeError):
 
 
 class LedgerUnrecoverable(DanubeError):
-    """Too few copies answer to decide whether an entry was acknowledged. Nothing is dropped meanwhile."""
+    """Too few copies answer to decide whether an entry was acknowledged. Nothing is dropped in the meantime."""
 
     code = "ledger_unrecoverable"
     blame = "environment"
@@ -141,16 +141,16 @@ class LedgerUnrecoverable(DanubeError):
 
 
 class QuorumLost(DanubeError):
-    """An entry cannot reach its ack quorum any more; whether it was kept is decided by recovery."""
+    """An entry can no longer reach its ack quorum; recovery decides whether it was kept."""
 
     code = "quorum_lost"
     blame = "environment"
     retriable = True
-    help = "Send it again with the same producer sequence; the topic goes on in a new ledger."
+    help = "Send it again with the same producer sequence; the topic continues in a new ledger."
 
 
 class NodeBusy(DanubeError):
-    """The queue in front of the journal is full."""
+    """The queue of the journal is full."""
 
     code = "node_busy"
     blame = "environment"
@@ -159,7 +159,7 @@ class NodeBusy(DanubeError):
 
 
 class TooManyLedgers(DanubeError):
-    """The node keeps as many ledgers as it can account for."""
+    """The node already holds as many ledgers as it can track."""
 
     code = "too_many_ledgers"
     blame = "environment"
@@ -177,16 +177,16 @@ class NodeClosed(DanubeError):
 
 
 class NodeUnreachable(DanubeError):
-    """No answer in time. What was asked may or may not have happened."""
+    """The node did not answer in time. The request may or may not have taken effect."""
 
     code = "node_unreachable"
     blame = "environment"
     retriable = True
-    help = "Check that the node runs and that the network reaches it."
+    help = "Check that the node is running and that the network reaches it."
 
 
 class NodeReplaced(DanubeError):
-    """Another node answers where this one was: its disk was wiped, so what it lacks proves nothing."""
+    """Another node answers at this address: its disk was wiped, so an entry missing there proves nothing."""
 
     code = "node_replaced"
     blame = "environment"
@@ -194,16 +194,16 @@ class NodeReplaced(DanubeError):
 
 
 class CatalogConflict(DanubeError):
-    """Somebody else changed the record first."""
+    """Another process changed the record first."""
 
     code = "catalog_conflict"
     blame = "environment"
     retriable = True
-    help = "Load the record again and decide anew."
+    help = "Load the record again and decide again."
 
 
 class OwnershipLost(DanubeError):
-    """A newer owner has taken the topic; this one may neither append nor decide any more."""
+    """A newer owner has taken over the topic; this one may no longer append or decide."""
 
     code = "ownership_lost"
     blame = "environment"
@@ -212,7 +212,7 @@ class OwnershipLost(DanubeError):
 
 
 class NodeDirectoryInvalid(DanubeError):
-    """The directory is another node's, another version's, or damaged where nothing can be trusted without it."""
+    """The directory belongs to another node or version, or a file that everything depends on is damaged."""
 
     code = "node_directory_invalid"
     blame = "environment"
@@ -220,7 +220,7 @@ class NodeDirectoryInvalid(DanubeError):
 
 
 class DirectoryInUse(DanubeError):
-    """Another process has the directory."""
+    """Another process is using the directory."""
 
     code = "directory_in_use"
     blame = "caller"
@@ -228,7 +228,7 @@ class DirectoryInUse(DanubeError):
 
 
 class StorageKindUnknown(DanubeError):
-    """No storage node of that kind is installed."""
+    """No storage node of this kind is installed."""
 
     code = "storage_kind_unknown"
     blame = "caller"
@@ -239,16 +239,16 @@ class StorageKindUnknown(DanubeError):
 
 
 class DiskFull(DanubeError):
-    """No room to write. Reads and deletions go on."""
+    """The disk has no room for new messages. Reads and deletions continue."""
 
     code = "disk_full"
     blame = "environment"
     retriable = True
-    help = "Free space or add a disk; the topic goes on by itself."
+    help = "Free space or add a disk; the topic resumes automatically."
 
 
 class DiskFailed(DanubeError):
-    """The operating system could not write, sync or read. It is never retried as if it had worked."""
+    """The operating system failed to write, sync or read. A failed write is never treated as done."""
 
     code = "disk_failed"
     blame = "environment"
@@ -256,7 +256,7 @@ class DiskFailed(DanubeError):
 
 
 class FileMissing(DanubeError):
-    """A file that was named is not there."""
+    """A file that should exist is missing."""
 
     code = "file_missing"
     blame = "environment"
@@ -267,41 +267,41 @@ class FileMissing(DanubeError):
 
 
 class MetadataConflict(DanubeError):
-    """A key has another version than the transaction expects; nothing of it was done."""
+    """A key has a different version than the transaction expects; the transaction changed nothing."""
 
     code = "metadata_conflict"
     blame = "environment"
     retriable = True
-    help = "Read the keys again and decide anew."
+    help = "Read the keys again and decide again."
 
 
 class MetadataInvalid(DanubeError):
-    """A transaction, key, value, watch or session that the metadata store cannot take."""
+    """The metadata store cannot accept this transaction, key, value, watch or session."""
 
     code = "metadata_invalid"
     blame = "caller"
-    help = "Correct what the message names."
+    help = "Report it with the message: a broker should never send such a request."
 
 
 class MetadataFull(DanubeError):
-    """The metadata store holds as many keys, bytes, watches or sessions as it may."""
+    """The metadata store already holds as many keys, bytes, watches or sessions as it can."""
 
     code = "metadata_full"
     blame = "environment"
-    help = "Delete what is not needed any more, then try again."
+    help = "Delete topics, namespaces or subscriptions that you no longer need, then try again."
 
 
 class MetadataBusy(DanubeError):
-    """More transactions wait for the metadata log than may be held in memory."""
+    """Too many transactions are waiting for the metadata log."""
 
     code = "metadata_busy"
     blame = "environment"
     retriable = True
-    help = "Wait for what was sent before, then try again."
+    help = "Wait for earlier requests to finish, then try again."
 
 
 class MetadataDamaged(DanubeError):
-    """The metadata directory is damaged or incomplete. Nothing of it is served, and nothing is deleted."""
+    """The metadata directory is damaged or incomplete. Nothing in it is served, and nothing is deleted."""
 
     code = "metadata_damaged"
     blame = "environment"
@@ -314,11 +314,11 @@ class MetadataClosed(DanubeError):
     code = "metadata_closed"
     blame = "environment"
     retriable = True
-    help = "Wait for the broker to start again, or ask another one."
+    help = "Wait for the broker to start again, or use another broker."
 
 
 class WatchLagged(DanubeError):
-    """A watcher did not keep up, and changes after the last one it took are not remembered."""
+    """The watcher did not keep up, and the changes that it missed are no longer stored."""
 
     code = "watch_lagged"
     blame = "caller"
@@ -327,7 +327,7 @@ class WatchLagged(DanubeError):
 
 
 class SessionExpired(DanubeError):
-    """The session was not kept alive in time or was closed; its keys are gone or going."""
+    """The session was closed or not kept alive in time; its keys are deleted."""
 
     code = "session_expired"
     blame = "caller"

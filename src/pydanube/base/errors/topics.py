@@ -8,31 +8,31 @@ from pydanube.base.errors.root import DanubeError
 
 
 class NameInvalid(DanubeError):
-    """A name that no namespace, topic, subscription or producer can have."""
+    """The name is not valid for a namespace, topic, subscription, producer or pipeline."""
 
     code = "name_invalid"
     blame = "caller"
-    help = "Choose a name of the kind that the message describes."
+    help = "Use only the characters and the length that the message allows."
 
 
 class SubscriptionInvalid(DanubeError):
-    """No subscription can have this kind, start or these options."""
+    """The type, start or options of the subscription are not valid."""
 
     code = "subscription_invalid"
     blame = "caller"
-    help = "Choose a known kind, a start that the topic can have, and smaller options."
+    help = "Use a type, start and options from docs/subscriptions.md."
 
 
 class SubscriptionExists(DanubeError):
-    """The topic has a subscription of this name already."""
+    """The topic already has a subscription with this name."""
 
     code = "subscription_exists"
     blame = "caller"
-    help = "Use the one that is there, or choose another name."
+    help = "Use the existing subscription, or choose another name."
 
 
 class SubscriptionNotFound(DanubeError):
-    """The topic has no such subscription, or it was deleted."""
+    """The topic has no subscription with this name, or it was deleted."""
 
     code = "subscription_not_found"
     blame = "caller"
@@ -40,15 +40,15 @@ class SubscriptionNotFound(DanubeError):
 
 
 class TooManySubscriptions(DanubeError):
-    """The topic has as many subscriptions as it may have."""
+    """The topic already has the maximum number of subscriptions."""
 
     code = "too_many_subscriptions"
     blame = "caller"
-    help = "Delete subscriptions that nobody uses."
+    help = "Delete unused subscriptions."
 
 
 class AckInvalid(DanubeError):
-    """An acknowledgement of something that no consumer can have received, or of too much at once."""
+    """The acknowledgement names messages that no consumer can have received, or too many ranges at once."""
 
     code = "ack_invalid"
     blame = "caller"
@@ -56,7 +56,7 @@ class AckInvalid(DanubeError):
 
 
 class AcksScattered(DanubeError):
-    """An acknowledgement too far ahead of the first message that is not acknowledged: the cursor cannot hold it."""
+    """The acknowledgement is too far ahead of the oldest unacknowledged message for the cursor to record it."""
 
     code = "acks_scattered"
     blame = "environment"
@@ -65,7 +65,7 @@ class AcksScattered(DanubeError):
 
 
 class StateInvalid(DanubeError):
-    """A record of a topic's state that no version wrote, or that contradicts the records before it."""
+    """A state record of the topic was written by no known version, or contradicts earlier records."""
 
     code = "state_invalid"
     blame = "environment"
@@ -76,7 +76,7 @@ class StateInvalid(DanubeError):
 
 
 class ProducerUnknown(DanubeError):
-    """The topic does not know the producer, or has forgotten it."""
+    """The topic does not know this producer, or has forgotten it."""
 
     code = "producer_unknown"
     blame = "caller"
@@ -88,60 +88,60 @@ class ProducerFenced(DanubeError):
 
     code = "producer_fenced"
     blame = "caller"
-    help = "Close this producer; give each running one a name of its own."
+    help = "Close this producer, and give each running producer its own name."
 
 
 class SequenceInvalid(DanubeError):
-    """A number that no sequence or count of messages can be."""
+    """The number is not a valid sequence or message count."""
 
     code = "sequence_invalid"
     blame = "caller"
-    help = "Number messages from 0 on, one by one."
+    help = "Number messages consecutively, starting at 0."
 
 
 class SequenceGap(DanubeError):
-    """Messages before these are missing: only the sequence after the last one is accepted."""
+    """Earlier messages are missing: the topic accepts only the sequence that follows the last one."""
 
     code = "sequence_gap"
     blame = "caller"
-    help = "Send again from the sequence that is expected."
+    help = "Send again, starting at the expected sequence."
 
 
 class SequenceOverlap(DanubeError):
-    """A batch repeats messages of several others, or has new ones besides."""
+    """The batch repeats messages of several earlier batches, or mixes repeated and new messages."""
 
     code = "sequence_overlap"
     blame = "caller"
-    help = "Send a batch again as it was sent first, or its messages one by one."
+    help = "Send the batch again exactly as it was sent first, or send its messages one by one."
 
 
 class SequenceUnknown(DanubeError):
-    """Whether these messages were published before cannot be known: producers of this topic have been forgotten."""
+    """The topic has forgotten producers, so it cannot tell whether these messages were already published."""
 
     code = "sequence_unknown"
     blame = "caller"
     help = (
-        "Look up the producer's last message in the topic. If you send none of its messages again, open the producer "
-        "with `fresh=True`."
+        "Look up the producer's last message in the topic. If you will not send any of its messages again, open the "
+        "producer with `fresh=True`."
     )
 
 
 class OffsetUnknown(DanubeError):
-    """The batch was published before, so long ago that its offset is not remembered."""
+    """The batch was published so long ago that its offset is no longer stored."""
 
     code = "offset_unknown"
     blame = "caller"
-    help = "Take it as published; read the topic to find where."
+    help = "Treat it as published, and read the topic to find its offset."
 
 
 class TooManyProducers(DanubeError):
-    """The topic has as many producers as it can remember: each is connected, or has a name that was used lately."""
+    """The topic already tracks the maximum number of producers: each is connected or has used its name recently."""
 
     code = "too_many_producers"
     blame = "caller"
     help = (
-        "Close producers that are not needed, and use the same few names again, or none at all. A name that is not "
-        "used makes room after seven days."
+        "Close producers that you no longer need, and reuse a few names or use none. An unused name makes room after "
+        "seven days."
     )
 
 
@@ -149,7 +149,7 @@ class TooManyProducers(DanubeError):
 
 
 class ConsumerBusy(DanubeError):
-    """An Exclusive subscription has its one consumer already."""
+    """The Exclusive subscription already has a consumer."""
 
     code = "consumer_busy"
     blame = "caller"
@@ -158,42 +158,42 @@ class ConsumerBusy(DanubeError):
 
 
 class LeaseEnded(DanubeError):
-    """The lease of a message is not open any more: its time is over, or the broker was restarted."""
+    """The lease of the message has ended: it expired, or the broker was restarted."""
 
     code = "lease_ended"
     blame = "caller"
-    help = "Receive again; ask for a longer lease, or extend it in time, where the work takes longer."
+    help = "Receive again. If the work takes longer, ask for a longer lease or extend it in time."
 
 
 class TooManyLeases(DanubeError):
-    """As many messages are leased as a broker keeps track of."""
+    """The broker already tracks the maximum number of leased messages."""
 
     code = "too_many_leases"
     blame = "caller"
     retriable = True
-    help = "Acknowledge what was received, or wait until leases end."
+    help = "Acknowledge received messages, or wait until leases end."
 
 
 class ConsumerNotFound(DanubeError):
-    """No consumer of that id is connected to the subscription."""
+    """No connected consumer of the subscription has this id."""
 
     code = "consumer_not_found"
     blame = "caller"
     retriable = True
-    help = "Subscribe again and use the consumer id of the answer."
+    help = "Subscribe again and use the consumer id in the answer."
 
 
 class TooManyConsumers(DanubeError):
-    """The subscription has as many consumers as it can serve."""
+    """The subscription already has the maximum number of consumers."""
 
     code = "too_many_consumers"
     blame = "caller"
     retriable = True
-    help = "Let fewer consumers take more messages each, or add partitions."
+    help = "Use fewer consumers that each take more messages, or add partitions."
 
 
 class FilterInvalid(DanubeError):
-    """Too many key filters, or one that is empty or too long."""
+    """There are too many key filters, or one is empty or too long."""
 
     code = "filter_invalid"
     blame = "caller"
@@ -201,43 +201,43 @@ class FilterInvalid(DanubeError):
 
 
 class PolicyInvalid(DanubeError):
-    """There is no policy of that name, or it cannot have that value."""
+    """The policy does not exist, or does not allow this value."""
 
     code = "policy_invalid"
     blame = "caller"
-    help = "Correct the policy that the message names; docs/policies.md lists them all with their units."
+    help = "Correct the policy; docs/policies.md lists all of them."
 
 
 class SubscriptionOptionInvalid(PolicyInvalid):
-    """A subscription has no option of that name, or the option cannot have that value."""
+    """The subscription option does not exist, or does not allow this value."""
 
     code = "subscription_option_invalid"
-    help = "Correct the option that the message names; docs/subscriptions.md lists them all with units and bounds."
+    help = "Correct the option; docs/subscriptions.md lists all of them with units and limits."
 
 
 # -- topics ----------------------------------------------------------------------------------------------------------
 
 
 class TopicRecovering(DanubeError):
-    """A write of the topic failed, and it is finding out what became of it."""
+    """A write to the topic failed, and the broker is finding out which messages were stored."""
 
     code = "topic_recovering"
     blame = "environment"
     retriable = True
-    help = "Try again in a moment; if it lasts, look at the storage nodes."
+    help = "Try again in a moment; if it persists, check the storage nodes."
 
 
 class TopicBusy(DanubeError):
-    """More of the topic waits to become durable than it may hold in memory."""
+    """Too much data of the topic is waiting to become durable."""
 
     code = "topic_busy"
     blame = "environment"
     retriable = True
-    help = "Wait for what was sent before, then try again."
+    help = "Wait for earlier requests to finish, then try again."
 
 
 class TopicClosed(DanubeError):
-    """This broker serves the topic no more."""
+    """This broker no longer serves the topic."""
 
     code = "topic_closed"
     blame = "server"
@@ -246,54 +246,54 @@ class TopicClosed(DanubeError):
 
 
 class NotReliable(DanubeError):
-    """The topic delivers at most once and keeps nothing, so it cannot do this."""
+    """The topic is not reliable: it stores nothing, so it cannot do this."""
 
     code = "not_reliable"
     blame = "caller"
-    help = "Create a reliable topic for this."
+    help = "Use a reliable topic."
 
 
 class SubscriptionKindDiffers(DanubeError):
-    """The subscription exists and is of another type."""
+    """The subscription already exists with another type."""
 
     code = "subscription_kind_differs"
     blame = "caller"
-    help = "Name the type it has, or another subscription."
+    help = "Use the type that it has, or another subscription."
 
 
 class SinkConflict(DanubeError):
-    """A batch of a writer that writes exactly once is neither new nor the one that it has written before."""
+    """The batch of an exactly-once writer is neither new nor identical to the one that it wrote before."""
 
     code = "sink_conflict"
     blame = "caller"
     help = (
-        "Go on with the checkpoint that the query had. Two queries, or two writes of one batch, each need a writeName. "
-        "To write it again on purpose, `danube sink forget` the writer."
+        "Continue with the checkpoint that the query had. Two queries, or two writes of one batch, each need their "
+        "own writeName. To write it again on purpose, forget the writer with `danube sink forget`."
     )
 
 
 class TooManySinks(DanubeError):
-    """The broker remembers as many writers that write exactly once as it can, and all have written lately."""
+    """The broker already tracks the maximum number of exactly-once writers, and all were active recently."""
 
     code = "too_many_sinks"
     blame = "caller"
-    help = "Let queries keep their checkpoints, and `danube sink forget` writers that will not come again."
+    help = "Let queries keep their checkpoints, and run `danube sink forget` for writers that will not return."
 
 
 class SinkBlocked(DanubeError):
-    """A batch that was decided cannot be written, so its topics take no other messages."""
+    """A committed batch cannot be written, so its topics accept no other messages."""
 
     code = "sink_blocked"
     blame = "environment"
     help = (
-        "See `danube sink list` for the cause and mend it: the batch is then written by itself. If its staged rows are "
+        "See `danube sink list` for the cause and fix it; the broker then writes the batch. If its staged rows are "
         "lost, give it up with `danube sink forget --abandon`."
     )
 
 
 class SinkExpired(DanubeError):
-    """What a writer has staged for a batch is not there any more, so the batch cannot be committed."""
+    """The staged rows of a batch are gone, so the batch cannot be committed."""
 
     code = "sink_expired"
     blame = "caller"
-    help = "Run the batch again; staged rows stay for a day."
+    help = "Run the batch again; staged rows are kept for one day."
