@@ -488,9 +488,7 @@ class Service:
     ) -> str:
         opened = await self.open(principal, topic)
         if not isinstance(opened.topic, Topic):
-            raise NotReliable(
-                f"{opened.name} is not reliable: a message goes to a consumer that is waiting for one, or is lost"
-            )
+            raise NotReliable(f"{opened.name} is not reliable: only waiting consumers get its messages")
         host = opened.topic.subscriptions.get(subscription)
         if host is None:
             raise SubscriptionNotFound(f"subscription {subscription!r} does not exist")
