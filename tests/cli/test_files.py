@@ -113,7 +113,7 @@ def test_a_small_file_by_hand_is_enough(danube: Danube, topic: str, tmp_path: Pa
             "marked as base64",
         ),
         ("wrong.csv", b"payload,attributes\n1,\n2,nope\n", "row 2: attributes must be a JSON object"),
-        ("wrong.csv", b"payload,event_time\n1,\n2,someday\n", "row 2: 'someday' is no time"),
+        ("wrong.csv", b"payload,event_time\n1,\n2,someday\n", "row 2: 'someday' is not a time"),
     ],
 )
 def test_a_wrong_row_is_named_and_what_was_before_it_is_kept(

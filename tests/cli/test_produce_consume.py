@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.conftest import Danube
+from pydanube import sync
 from pydanube.cli.formats import by_format
 from pydanube.cli.intake import fill
 from pydanube.cli.messages import Draft, draft_of, text_or_base64
@@ -35,14 +38,18 @@ def test_files_are_read_one_after_the_other(danube: Danube, topic: str, tmp_path
     many = [f"line {number} {'x' * 50}" for number in range(20_000)]
     (tmp_path / "a").write_text("\n".join(many))
     (tmp_path / "b").write_text("from b\n")
-    assert danube("produce", topic, str(tmp_path / "a"), str(tmp_path / "b")).err == "20,001 messages acknowledged\n"
+    assert (
+        danube("produce", topic, "--file", str(tmp_path / "a"), "--file", str(tmp_path / "b")).err
+        == "20,001 messages acknowledged\n"
+    )
     assert values_of(danube, topic) == [*many, "from b"]
 
 
 def test_a_whole_file_is_one_message(danube: Danube, topic: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\xff\n\r\n\0")
     (tmp_path / "b").write_bytes(b"")
-    assert danube("produce", topic, str(tmp_path / "a"), str(tmp_path / "b"), "--whole", "-k", "{n}").code == 0
+    files = ("--file", str(tmp_path / "a"), "--file", str(tmp_path / "b"))
+    assert danube("produce", topic, *files, "--whole", "-k", "{n}").code == 0
     assert danube("produce", topic, "--whole", stdin=b"1\n2\n").err == "1 message acknowledged\n"
     shown = danube("consume", topic, "--from", "earliest", "-e", "-f", "%k %s")
     assert shown.lines == ["1 5", "2 0", " 4"]
@@ -51,10 +58,46 @@ def test_a_whole_file_is_one_message(danube: Danube, topic: str, tmp_path: Path)
 
 
 def test_a_file_that_is_not_there_is_named(danube: Danube, topic: str) -> None:
-    ended = danube("produce", topic, "gone.txt")
+    ended = danube("produce", topic, "--file", "gone.txt")
     assert ended.code == 2
     assert "'gone.txt' does not exist" in ended.err
     assert danube("topic", "describe", topic).code == 3  # nothing was made for it
+
+
+def test_arguments_are_messages(danube: Danube, topic: str) -> None:
+    assert danube("produce", topic, "hello").err == "1 message acknowledged\n"
+    danube("produce", topic, "{n} stays", "as it is", "-k", "k{n}")
+    danube("produce", topic, "-", stdin=b"a line\n")
+    assert values_of(danube, topic, "-f", "%k|%v") == ["|hello", "k1|{n} stays", "k2|as it is", "|a line"]
+
+
+def test_a_file_that_is_given_as_a_message_is_refused_with_what_to_write(
+    danube: Danube, topic: str, tmp_path: Path
+) -> None:
+    name = str(tmp_path / "orders.txt")
+    Path(name).write_text("1\n2\n")
+    ended = danube("produce", topic, name)
+    assert ended.code == 2
+    assert f"is a file; use --file {name} to publish its lines, or --value {name} to publish the name" in ended.err
+    assert danube("produce", topic, "--value", name).code == 0
+    for other in (("--value", "v"), ("--file", name), ("--whole",)):
+        assert "use only one of MESSAGE, --value and --file" in danube("produce", topic, "hello", *other).err
+
+
+def test_messages_are_delivered_later_if_that_is_asked_for(danube: Danube, topic: str) -> None:
+    now = time.time_ns() // 1000
+    ended = danube("produce", topic, "soon", "--delay", "1h")
+    assert re.fullmatch(r"1 message acknowledged; Shared subscriptions deliver from .* UTC \(in 1 h\)\n", ended.err)
+    danube("produce", topic, "then", "--at", "2126-01-31T10:00Z")
+    line = json.dumps({"payload": "own", "delivery_time": "2127-01-31T10:00:00Z"}).encode()
+    danube("produce", topic, "--json", "--delay", "1h", stdin=line)
+    times = [read_time(json.loads(each)["delivery_time"]) or 0 for each in values_of(danube, topic, "-o", "json")]
+    assert 0 <= times[0] - now - 3_600_000_000 < 60_000_000
+    assert times[1:] == [read_time("2126-01-31T10:00Z"), read_time("2127-01-31T10:00Z")]
+    danube("subscription", "create", topic, "later", "--type", "shared", "--from", "earliest")
+    assert danube("subscription", "describe", topic, "later", "-o", "json").json["backlog"] == 3
+    assert "use either --delay or --at" in danube("produce", topic, "x", "--delay", "1s", "--at", "tomorrow").err
+    assert "use --delay '3s'" in danube("produce", topic, "x", "--at", "3s").err
 
 
 def test_a_template_is_filled_in_for_each_message(danube: Danube, topic: str) -> None:
@@ -133,6 +176,52 @@ def test_a_subscription_gets_each_message_once(danube: Danube, topic: str) -> No
     assert danube("subscription", "describe", topic, "s", "-o", "json").json["backlog"] == 1800
     assert danube(*consume).lines == [str(number) for number in range(1201, 3001)]
     assert danube(*consume).lines == []
+
+
+def test_the_same_command_continues_a_subscription_and_says_so(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "1", "2")
+    consume = ("consume", topic, "-s", "s", "--from", "earliest", "-e")
+    first = danube(*consume)
+    assert (first.lines, first.err) == (["1", "2"], "")
+    danube("produce", topic, "3")
+    again = danube(*consume)
+    assert (again.code, again.lines) == (0, ["3"])
+    assert again.err.startswith("danube: subscription s exists; continuing at offset 2 (To start elsewhere, run ")
+
+
+def test_people_are_told_what_is_stored_when_only_new_messages_are_printed(
+    danube: Danube, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    danube("topic", "create", topic, "--partitions", "2")
+    danube("produce", topic, "1", "2")
+    assert danube("consume", topic, "-e").err == ""  # a program is not
+    monkeypatch.setattr("pydanube.cli.consume.somebody_looks", lambda: True)
+    assert danube("consume", topic, "-e").err == "danube: no new messages; 2 stored, `--from earliest` shows them\n"
+    assert danube("consume", topic, "--from", "earliest", "-e").err == ""
+    danube("topic", "truncate", topic, "--yes")
+    assert danube("consume", topic, "-e").err == "danube: no new messages\n"
+
+
+def test_exit_at_end_says_what_is_delayed(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "now")
+    danube("produce", topic, "later", "--delay", "1h")
+    ended = danube("consume", topic, "-s", "s", "--type", "shared", "--from", "earliest", "-e")
+    assert ended.lines == ["now"]
+    assert re.fullmatch(r"danube: 1 message left: 1 delayed until .* UTC \(in (1 h|59 min \d+ s)\)\n", ended.err)
+
+
+@pytest.mark.parametrize(("kind", "stopped"), [("exclusive", 3), ("key_shared", 2)])
+def test_exit_at_end_says_what_is_blocked(danube: Danube, url: str, topic: str, kind: str, stopped: int) -> None:
+    danube("produce", topic, "-K", ":", stdin=b"a:bad\nb:good\na:behind\n")
+    danube("subscription", "create", topic, "s", "--type", kind, "--from", "earliest", "--option",
+           "failure.max_redelivery_count=0")  # fmt: skip
+    with sync.connect(url) as client, client.consumer(topic, subscription="s", type=kind, create=False) as consumer:
+        consumer.nack(consumer.receive(5))
+        while client.admin.describe_subscription(topic, "s")["blocked"] is None:
+            pass
+    ended = danube("consume", topic, "-s", "s", "-e")
+    assert ended.lines == ["good"] * (3 - stopped)
+    assert ended.err == f"danube: {stopped} messages left: {stopped} blocked at offset 0\n"
 
 
 def test_partitions_are_read_together_or_one_of_them(danube: Danube, topic: str) -> None:

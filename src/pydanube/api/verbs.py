@@ -222,6 +222,9 @@ def _listed(stats: SubscriptionStats) -> Object:
         "paused": stats.paused,
         "blocked": _blocked(stats),
         "unreadable": stats.unreadable,
+        "delayed": stats.delayed,
+        "delayed_until": stats.delayed_until,
+        "stopped": stats.stopped,
     }
 
 

@@ -90,6 +90,7 @@ NACKS_AT_ONCE = 256  # ranges of one subscription in one turn of the loop, some 
 LOOKED_INTO_AT_ONCE = 512  # messages of one subscription in one turn, each by its key or time: a few milliseconds
 DELIVERIES_AT_ONCE = 200  # of one subscription in one turn, each cut out of its batch; the others wait
 REDELIVERIES_MAX = 1_000  # a message that failed as often will not succeed
+DURATION_MICROSECONDS_MAX = 36_500 * 86_400 * 1_000_000  # of any duration that people write: a century fits every clock
 POLICY_MICROSECONDS_MAX = 24 * 3600 * 1_000_000  # timeouts and delays of a failure policy: a day
 POISON_RETRY_MICROSECONDS_MIN = 100_000  # a dead-letter topic that is down is not asked in a tight loop
 POISON_FAILURES_QUIET = 2  # of giving a message up; a busy moment passes, from the third on the subscription is blocked

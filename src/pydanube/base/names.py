@@ -55,7 +55,7 @@ def parse_topic(text: str) -> TopicName:
 
 def full_name(text: str) -> str:
     """`orders` is short for `/default/orders`, wherever a person or a program names a topic."""
-    return text if text.startswith("/") else f"/{DEFAULT_NAMESPACE}/{text}"
+    return text if "/" in text else f"/{DEFAULT_NAMESPACE}/{text}"
 
 
 def parse_whole(text: str) -> TopicName:

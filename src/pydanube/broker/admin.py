@@ -79,6 +79,9 @@ class SubscriptionStats:
     backlog_seconds: float | None = (
         None  # age of the oldest message that is not done; None if not known in all partitions
     )
+    delayed: int = 0  # messages that wait for their delivery times, as far as they were read
+    delayed_until: int | None = None  # the earliest of these, in microseconds since 1970
+    stopped: int = 0  # messages that nobody gets until somebody decides about one that failed too often
 
 
 class Admin:
@@ -188,13 +191,16 @@ class Admin:
         """The next `limit` of them in the order of their names, and whether there are more."""
         places = await self._places(principal, topic)
         names = sorted({name for each in places for name in each.topic.subscriptions if name > after})
-        found = [_stats(name, places) for name in names[:limit]]  # before the first await: some may be deleted then
+        now = self._service.clock.wall()
+        found = [
+            _stats(name, places, now) for name in names[:limit]
+        ]  # before the first await: some may be deleted then
         ages = self._ages()
         return [await _aged(stats, places, ages) for stats in found], len(names) > limit
 
     async def describe_subscription(self, principal: Principal, topic: str, subscription: str) -> SubscriptionStats:
         places = await self._places(principal, topic)
-        return await _aged(_stats(subscription, places), places, self._ages())
+        return await _aged(_stats(subscription, places, self._service.clock.wall()), places, self._ages())
 
     async def blocked(self, principal: Principal) -> list[tuple[str, str, int]]:
         """Topic, subscription and offset of the first messages that failed too often and go no further."""
@@ -340,7 +346,7 @@ def _bounds(opened: Opened) -> tuple[int, int]:
     return (topic.ledger.first, topic.ledger.confirmed_end) if isinstance(topic, Topic) else (topic.published,) * 2
 
 
-def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
+def _stats(name: str, places: Sequence[Opened], now: int) -> SubscriptionStats:
     hosts = [each.topic.subscriptions.get(name) for each in places]
     there = [host for host in hosts if host is not None]
     if not there:
@@ -348,9 +354,10 @@ def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
     kept = [host if isinstance(host, SubscriptionHost) else None for host in hosts]
     cursors = [None if host is None else host.known.cursor for host in kept]
     ends = [_bounds(each)[1] if cursor is not None else None for each, cursor in zip(places, cursors, strict=True)]
-    done = [0 if cursor is None else cursor.floor + cursor.above.count for cursor in cursors]
-    some = there[0]
-    known = [host.known for host in kept if host is not None]
+    left = [backlog_of(host, end or 0) for host, end in zip(kept, ends, strict=True) if host is not None]
+    some, found = there[0], [host for host in kept if host is not None]
+    known = [host.known for host in found]
+    dues = [due - host.now + now for host in found if (due := host.engine.delayed_until) is not None]
     return SubscriptionStats(
         name,
         some.kind if isinstance(some, BestEffortSubscription) else some.known.kind,
@@ -358,14 +365,29 @@ def _stats(name: str, places: Sequence[Opened]) -> SubscriptionStats:
         [None if cursor is None else cursor.floor for cursor in cursors],
         ends,
         [None if cursor is None else cursor.generation for cursor in cursors],
-        sum(end or 0 for end in ends) - sum(done),
-        sum(host.engine.in_flight for host in kept if host is not None),
+        sum(left),
+        sum(host.engine.in_flight for host in found),
         sum(len(host.consumers) for host in there),
-        any(host.engine.paused for host in kept if host is not None),
+        any(host.engine.paused for host in found),
         {cause.name.lower(): sum(each.counts[cause] for each in known) for cause in Cause},
         [None if host is None else host.engine.blocked_at for host in kept],
-        next((found for host in kept if host is not None and (found := _unreadable(host)) is not None), None),
+        next((what for host in found if (what := _unreadable(host)) is not None), None),
+        delayed=sum(host.engine.delayed for host in found),
+        delayed_until=min(dues, default=None),
+        stopped=sum(map(_stopped, found, left)),
     )
+
+
+def backlog_of(host: SubscriptionHost, end: int) -> int:
+    """Messages that are not done, of one partition that ends there."""
+    return end - host.known.cursor.floor - host.known.cursor.above.count
+
+
+def _stopped(host: SubscriptionHost, backlog: int) -> int:
+    """What is not read yet counts if nothing is read any more."""
+    engine = host.engine
+    unread = backlog - engine.waiting - engine.in_flight if engine.at_a_stand else 0
+    return engine.stopped + max(0, unread)
 
 
 def _unreadable(host: SubscriptionHost) -> str | None:

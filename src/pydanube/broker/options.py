@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, LEDGERS_LISTED_MAX, TOPIC_NAME_CHARACTERS_MAX
-from pydanube.base.names import TopicName
+from pydanube.base.names import TopicName, full_name
 from pydanube.broker.quotas import BacklogQuota
 from pydanube.dispatch.policy import ACK_TIMEOUT_DEFAULT, DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.ledger.catalog import Copies
@@ -177,6 +177,8 @@ def _changed(options: Section, section: str, found: object) -> Section:
             raise SubscriptionOptionInvalid(
                 f"{section} has no option {name[:100]!r}; its options are {', '.join(known)}"
             )
+        if name == "dead_letter_topic" and isinstance(value, str) and value:
+            value = full_name(value)
         now = getattr(options, name)
         values[name] = _chosen(type(now), f"{section}.{name}", value) if isinstance(now, Enum) else value
     return replace(options, **values)

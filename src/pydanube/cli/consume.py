@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from typing import Any
 
 import click
 
 from pydanube.base.errors import NothingReceived, NotReliable, SubscriptionNotFound
 from pydanube.base.names import parse_topic
+from pydanube.base.units import shown_when
 from pydanube.cli import values
-from pydanube.cli.failures import Exit, Failure, say
+from pydanube.cli.failures import say
 from pydanube.cli.formats import FIELDS, TABLE_HEADER, Writer, writer_of
-from pydanube.cli.reading import bounded_places, nothing_left, place_in, stored
+from pydanube.cli.output import somebody_looks
+from pydanube.cli.reading import bounded_places, how_many, nothing_comes, place_in, stored
 from pydanube.cli.running import connected, ended_by_its_reader
 from pydanube.cli.subscription import TYPES, described, floors_of
-from pydanube.cli.values import PLACES
+from pydanube.cli.values import PLACES, many
 from pydanube.client import Client, Consumer, Message
 
 AT_ONCE = 1000  # messages that are written, flushed and acknowledged together
@@ -35,15 +38,15 @@ FORMAT_HELP = "Print each by this: " + "; ".join(f"%{name} {what}" for name, (wh
     "-s",
     type=values.subscription,
     metavar="NAME",
-    help="Consume as this one, and acknowledge what was printed. Made if it is new.",
+    help="Consume with this subscription and acknowledge what was printed. Created if it does not exist.",
 )
-@click.option("--type", "kind", type=click.Choice(TYPES), help="If it is new.  [default: exclusive]")
+@click.option("--type", "kind", type=click.Choice(TYPES), help="Type of a new subscription.  [default: exclusive]")
 @click.option("--from", "start", type=values.place, help=PLACES)
-@click.option("--since", type=values.moment, help="Begin so long ago: 10m, or a time.")
-@click.option("--offset", type=values.Whole(min=0), help="Begin at this offset, of one partition.")
-@click.option("--partition", "-p", type=values.Whole(min=0), help="Only this one.")
-@click.option("--count", "-n", type=values.Whole(min=1), help="End after so many messages.")
-@click.option("--exit-at-end", "-e", is_flag=True, help="End when all that there is has been printed.")
+@click.option("--since", type=values.moment, help="Start this far back (10m), or at this time.")
+@click.option("--offset", type=values.Whole(min=0), help="Start at this offset of one partition.")
+@click.option("--partition", "-p", type=values.Whole(min=0), help="Read only this partition.")
+@click.option("--count", "-n", type=values.Whole(min=1), help="End after this many messages.")
+@click.option("--exit-at-end", "-e", is_flag=True, help="End when no more messages will come by themselves.")
 @click.option("--format", "-f", "format", metavar="FORMAT", help=FORMAT_HELP)
 @click.option("-o", "--output", type=click.Choice(["raw", "json", "yaml", "table"]), default="raw", show_default=True)
 @connected
@@ -63,9 +66,10 @@ async def consume(
 ) -> None:
     """Print messages, with a subscription or without.
 
-    Without --subscription nothing is left behind and nobody else is affected. Each message stands on a line of its
-    own; JSON has what is no text in base64, marked by payload_encoding. A subscription that is there goes on where it
-    is, as the type that it has. It ends by Ctrl-C, or when nobody reads what it prints.
+    Without --subscription nothing is left behind and nobody else is affected. Each message is printed on a line of its
+    own; JSON has what is not text in base64, marked by payload_encoding. An existing subscription continues at its
+    position, with the type that it has. Ctrl-C ends the command, and so does the end of whoever reads its output. With
+    --exit-at-end it also ends, and says so, when all that is left is delayed, blocked, or with other consumers.
     """
     places = [each for each in (start, since, offset) if each is not None]
     if len(places) > 1:
@@ -86,6 +90,8 @@ async def consume(
                 async with await _consumer(client, place, subscription, kind, begin) as consumer:
                     await _consume(consumer, place, exit_at_end, printer)
             elif found.reliable:
+                if begin in (None, "latest"):
+                    await _say_what_is_stored(client, topic, partition, exit_at_end)
                 await _read(client, topic, "latest" if begin is None else begin, partition, exit_at_end, printer)
             else:
                 await _listen(client, place, printer)
@@ -102,9 +108,18 @@ async def _consumer(client: Client, place: str, name: str, kind: str | None, beg
         start = "latest" if begin is None else begin
         return client.consumer(place, subscription=name, type=kind or "exclusive", start=start, create=False)
     if begin is not None:
-        help = "Leave the place out, or move it first with `danube subscription seek`."
-        raise Failure(f"{name} is there already, at {floors_of(found)}", help, Exit.USAGE)
+        help = f"To start elsewhere, run `danube subscription seek {place} {name} --to …` first."
+        say(f"subscription {name} exists; continuing at offset {floors_of(found)}", help)
     return client.consumer(place, subscription=name, type=kind or found["type"], create=False)
+
+
+async def _say_what_is_stored(client: Client, topic: str, partition: int | None, exit_at_end: bool) -> None:
+    """To people, who may wonder why nothing is printed: the default is what comes from now on."""
+    if not somebody_looks():
+        return
+    count = how_many(await bounded_places(client, topic, "earliest", partition))
+    what = "no new messages" if exit_at_end else "waiting for new messages"
+    say(f"{what}; {count:,} stored, `--from earliest` shows them" if count else what)
 
 
 class Printer:
@@ -164,10 +179,25 @@ async def _consume(consumer: Consumer, place: str, exit_at_end: bool, printer: P
         try:
             messages = [await consumer.receive(SILENCE_SECONDS if exit_at_end else None)]
         except NothingReceived:
-            if await nothing_left(consumer, place):
+            found = await consumer.client.admin.describe_subscription(place, consumer.subscription)
+            if nothing_comes(consumer, found):
+                _say_what_is_left(found)
                 return
             continue
         messages += consumer.arrived(printer.wanted - 1)
         printer.write(messages)
         for acks in dict.fromkeys(consumer.ack(message) for message in messages):  # one for each partition
             await acks
+
+
+def _say_what_is_left(found: dict[str, Any]) -> None:
+    """Of a subscription, as it is described. Nothing is said if nothing is left."""
+    left: list[str] = []
+    if found["delayed"]:
+        left.append(f"{found['delayed']:,} delayed until {shown_when(found['delayed_until'], time.time_ns() // 1000)}")
+    if found["stopped"]:
+        left.append(f"{found['stopped']:,} blocked {found['blocked'] or 'by a message that failed too often'}")
+    if found["in_flight"]:
+        left.append(f"{found['in_flight']:,} with other consumers")
+    if left:
+        say(f"{many(found['backlog'])} left: {', '.join(left)}")

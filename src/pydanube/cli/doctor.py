@@ -22,10 +22,11 @@ import click
 from pydanube import __version__
 from pydanube.base.errors import DanubeError, VerbUnknown
 from pydanube.base.limits import BLOCKED_LISTED_MAX
+from pydanube.base.units import shown_bytes
 from pydanube.cli.output import Output, printed
 from pydanube.cli.running import client_of, run
 from pydanube.cli.settings import broker_of, place_options
-from pydanube.cli.values import many, shown_time, sized
+from pydanube.cli.values import many, shown_time
 from pydanube.client import Client
 from pydanube.client.transport import parse_addresses
 
@@ -122,7 +123,7 @@ def _disk(data_dir: Path | None) -> Iterator[Finding]:
     free = shutil.disk_usage(here).free
     result = OK if free >= FREE_BYTES_WARN else WARN if free >= FREE_BYTES_FAIL else FAIL
     advice = "" if result == OK else "Make room, shorten retention, or choose a larger disk."
-    yield Finding("disk space", result, f"{sized(free)} free at {here}", advice)
+    yield Finding("disk space", result, f"{shown_bytes(free)} free at {here}", advice)
     try:
         seconds = _sync_seconds(here)
     except OSError as error:

@@ -16,7 +16,7 @@ from pydanube.cli.settings import place_options
 COMMANDS = {
     name: Entry(f"pydanube.cli.{module}", attribute, summary)
     for name, module, attribute, summary in [
-        ("produce", "produce", "produce", "Publish lines, files or generated messages."),
+        ("produce", "produce", "produce", "Publish messages: arguments, lines of stdin, files, or generated text."),
         ("consume", "consume", "consume", "Print messages, with a subscription or without."),
         ("topic", "topic", "topic", "Create, look at, change and delete topics."),
         ("subscription", "subscription", "subscription", "Create, look at, move and delete subscriptions."),
@@ -47,7 +47,7 @@ COMMANDS = {
     cls=LazyGroup,
     table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: echo hello | danube produce greetings",
+    epilog="Example: danube produce greetings hello",
 )
 @click.version_option(__version__, prog_name="danube", message="%(prog)s %(version)s")
 @place_options

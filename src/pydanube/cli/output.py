@@ -121,6 +121,11 @@ def somebody_is_there() -> bool:
     return sys.stdin.isatty()
 
 
+def somebody_looks() -> bool:
+    """Whether what is said beside the output is read by a person."""
+    return sys.stderr.isatty()
+
+
 class Agreement:
     """Whether something that cannot be taken back is to be done."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.units import shown_bytes
 from pydanube.cli import values
 from pydanube.cli.failures import Exit, Failure, printable
 from pydanube.cli.lazy import Noun
@@ -16,7 +17,7 @@ from pydanube.cli.output import Output, printed
 from pydanube.cli.pipeline_files import explain, redrive, reset, run, validate
 from pydanube.cli.pipeline_lakehouse import lakehouse
 from pydanube.cli.running import connected, ended_by_its_reader
-from pydanube.cli.values import shown_time, sized
+from pydanube.cli.values import shown_time
 from pydanube.client import Client
 
 POLL_SECONDS = 0.5
@@ -74,7 +75,7 @@ async def status(client: Client, output: Output, name: str) -> int:
     """How a pipeline stands: where it runs, how fast, how far behind, and why it failed. Ends with 1 if it failed."""
     found = _whole(await client.admin.pipeline(name))
     if output.for_people and found["progress"].get("state_bytes") is not None:
-        found["progress"]["state_bytes"] = sized(found["progress"]["state_bytes"])
+        found["progress"]["state_bytes"] = shown_bytes(found["progress"]["state_bytes"])
     output.record(found)
     return Exit.FAILED if found["state"] in ("failed", "lost") else Exit.FINE
 

@@ -1,16 +1,19 @@
-"""`danube produce`: lines, files, one value, or many by a template, to a topic."""
+"""`danube produce`: messages of the command line, lines, files, or many by a template, to a topic."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import click
 
 from pydanube.base.errors import DanubeError, MessageTooLarge, TopicNotFound
+from pydanube.base.units import shown_when
 from pydanube.cli import values
 from pydanube.cli.failures import Exit
 from pydanube.cli.intake import fill, lines_of, whole_files
@@ -23,6 +26,19 @@ from pydanube.client import Client
 GENERATED_AT_ONCE = 1000
 
 
+class Delivery(NamedTuple):
+    """When messages are to be delivered: some time after they are sent, or at a time; neither is at once."""
+
+    delay: int | None = None  # microseconds
+    at: int | None = None  # microseconds since 1970
+
+    def __bool__(self) -> bool:
+        return self.delay is not None or self.at is not None
+
+    def time(self) -> int | None:
+        return self.at if self.delay is None else time.time_ns() // 1000 + self.delay
+
+
 class Shape(NamedTuple):
     """How a line becomes a message."""
 
@@ -30,6 +46,12 @@ class Shape(NamedTuple):
     key: str | None
     key_separator: bytes | None
     attributes: dict[str, str]
+    delivery: Delivery = Delivery()
+
+    @property
+    def plain(self) -> bool:
+        """Whether messages have nothing but a payload and perhaps a key, so that many are sent at once."""
+        return not (self.json or self.attributes or self.delivery)
 
     @property
     def keyed(self) -> bool:
@@ -41,13 +63,14 @@ class Shape(NamedTuple):
             return draft._replace(
                 key=self._key(number) if draft.key is None else draft.key,
                 attributes={**self.attributes, **(draft.attributes or {})} or None,
+                delivery_time=self.delivery.time() if draft.delivery_time is None else draft.delivery_time,
             )
         key = self._key(number)
         if self.key_separator is not None:
             name, found, value = line.partition(self.key_separator)
             if found:
                 key, line = name, value
-        return Draft(line, key, self.attributes or None)
+        return Draft(line, key, self.attributes or None, delivery_time=self.delivery.time())
 
     def _key(self, number: int) -> bytes | None:
         return None if self.key is None else fill(self.key, number)
@@ -55,56 +78,73 @@ class Shape(NamedTuple):
 
 @click.command(epilog="Example: danube produce orders --value 'order {n}' --count 100 --rate 10 --key 'k{n}'")
 @click.argument("topic", type=values.topic)
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--value", metavar="TEXT", help="Publish this instead of lines; {n}, {uuid} and {now} are filled in.")
-@click.option("--count", "-n", type=values.Whole(min=1), help="So many messages: of --value, or of the lines at most.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at most.")
+@click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
+@click.option("--value", metavar="TEXT", help="Publish this text; {n}, {uuid} and {now} are filled in.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="Publish the lines of this file; - is stdin. May be repeated.",
+)
+@click.option("--whole", is_flag=True, help="Publish each file, or all of stdin, as one message.")
+@click.option("--count", "-n", type=values.Whole(min=1), help="Publish --value this often, or at most this many lines.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Maximum messages per second.")
+@click.option("--delay", type=values.duration, metavar="DURATION", help="Deliver each this long after it was sent: 3s.")
+@click.option("--at", type=values.due, metavar="TIME", help="Deliver at this time: 14:30, or 2026-01-31T10:00.")
 @click.option("--key", "-k", metavar="TEXT", help="Key of each message; {n}, {uuid} and {now} are filled in.")
-@click.option("--key-separator", "-K", metavar="TEXT", help="A line is its key, this, and its value.")
-@click.option("--whole", is_flag=True, help="Each FILE, or all of stdin, is one message, whatever bytes it has.")
+@click.option("--key-separator", "-K", metavar="TEXT", help="Split each line at this text into key and value.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Attribute of each message.")
-@click.option("--json", "as_json", is_flag=True, help='A line is {"key": …, "payload": …, "attributes": …}.')
+@click.option("--json", "as_json", is_flag=True, help='Read each line as {"key": …, "payload": …, "attributes": …}.')
 @click.option("--reliable/--no-reliable", default=None, help="Kind of the topic, if it is new.  [default: reliable]")
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
-@click.option("--quiet", "-q", is_flag=True, help="Do not say how many were acknowledged.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print how many messages were acknowledged.")
 @printed
 @connected
 async def produce(
     client: Client,
     output: Output,
     topic: str,
-    files: tuple[str, ...],
+    messages: tuple[str, ...],
     value: str | None,
+    files: tuple[str, ...],
+    whole: bool,
     count: int | None,
     rate: float | None,
+    delay: int | None,
+    at: int | None,
     key: str | None,
     key_separator: str | None,
-    whole: bool,
     headers: tuple[str, ...],
     as_json: bool,
     reliable: bool | None,
     compression: str,
     quiet: bool,
 ) -> int:
-    """Publish lines, files or generated messages.
+    """Publish messages: arguments, lines of stdin, files, or generated text.
 
-    Without FILE and --value, every line of stdin is a message; its end, \\n or \\r\\n, is no part of it. Ends when all
-    are acknowledged, and says how many. Ctrl-C stops reading, waits for what was sent, and says the same.
+    Each MESSAGE is published as it is. Without MESSAGE, --value and --file, every line of stdin is a message, without
+    its line ending. The command ends when all messages are acknowledged. Ctrl-C stops reading and waits for what was
+    sent. Only Shared subscriptions honour --delay and --at.
     """
-    if value is not None and (files or whole):
-        raise click.UsageError("say either --value or files")
-    if whole and (as_json or key_separator is not None):
-        raise click.UsageError("--whole takes files as they are: leave out --json and --key-separator")
+    if messages == ("-",):
+        messages, files = (), files or ("-",)
+    _check_sources(messages, value, files, whole=whole, by_line=as_json or key_separator is not None)
     if key_separator == "":
-        raise click.UsageError("--key-separator is at least one character")
-    separator = None if key_separator is None else key_separator.encode()
-    shape = Shape(as_json, key, separator, pairs(headers, "an attribute"))
-    if value is None and not files and sys.stdin.isatty() and not quiet:
+        raise click.UsageError("--key-separator must not be empty")
+    if delay is not None and at is not None:
+        raise click.UsageError("use either --delay or --at")
+    separator, delivery = None if key_separator is None else key_separator.encode(), Delivery(delay, at)
+    shape = Shape(as_json, key, separator, pairs(headers, "an attribute"), delivery)
+    if not (messages or files or value is not None or quiet) and sys.stdin.isatty():
         click.echo("every line is a message; Ctrl-D ends", err=True)
     if reliable is None:
         reliable = await _is_reliable(client, topic)
-    read = whole_files if whole else lines_of
-    source = _generated(value, count or 1) if value is not None else read(files or ("-",))
+    if messages or value is not None:
+        source = _given(messages) if messages else _generated(value or "", count or 1)
+    else:
+        source = (whole_files if whole else lines_of)(files or ("-",))
     sending = Sending(client, topic, shape, rate, count, reliable=reliable, compression=compression)
     began = perf_counter()
     try:
@@ -113,7 +153,35 @@ async def produce(
         if not quiet:
             fields = {"topic": topic, **pace(sending.acknowledged, perf_counter() - began)}
             what = "acknowledged" if reliable else "sent (the topic is not reliable)"
-            output.summary(f"{many(sending.acknowledged)} {what}", **fields)
+            output.summary(f"{many(sending.acknowledged)} {what}{_when(delivery)}", **fields)
+
+
+def _check_sources(
+    messages: tuple[str, ...], value: str | None, files: tuple[str, ...], *, whole: bool, by_line: bool
+) -> None:
+    """One of them only. A name of a file where a message belongs is hardly ever meant as text."""
+    if bool(messages) + (value is not None) + (bool(files) or whole) > 1:
+        raise click.UsageError("use only one of MESSAGE, --value and --file")
+    if whole and by_line:
+        raise click.UsageError("--whole publishes files as they are; it cannot be used with --json or --key-separator")
+    if messages and (named := next(filter(_is_file, messages), None)) is not None:
+        raise click.UsageError(
+            f"{named!r} is a file; use --file {named} to publish its lines, or --value {named} to publish the name"
+        )
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long, or not a path at all
+        return False
+
+
+def _when(delivery: Delivery) -> str:
+    if not delivery:
+        return ""
+    due = delivery.time() or 0
+    return f"; Shared subscriptions deliver from {shown_when(due, time.time_ns() // 1000)}"
 
 
 async def _is_reliable(client: Client, topic: str) -> bool:
@@ -122,6 +190,10 @@ async def _is_reliable(client: Client, topic: str) -> bool:
         return (await client.topic(topic)).reliable
     except TopicNotFound:
         return True
+
+
+async def _given(messages: tuple[str, ...]) -> AsyncIterator[list[bytes]]:
+    yield [each.encode("utf-8", "surrogateescape") for each in messages]
 
 
 async def _generated(template: str, count: int) -> AsyncIterator[list[bytes]]:
@@ -169,7 +241,7 @@ class Sending:
         return ended
 
     async def _send_all(self, source: AsyncIterator[list[bytes]]) -> None:
-        plain = not self._shape.json and not self._shape.attributes and self._rate is None
+        plain = self._shape.plain and self._rate is None
         began = asyncio.get_running_loop().time()
         async for lines in source:
             if self._limit is not None:

@@ -54,10 +54,18 @@ def how_many(places: list[tuple[Place, int]]) -> int:
 
 
 async def nothing_left(consumer: Consumer, place: str, held: int = 0) -> bool:
-    """Whether all that is not done has been given out: to others, or as the `held` messages that this one has received.
+    """As `nothing_comes`, of the subscription as it is now."""
+    return nothing_comes(
+        consumer, await consumer.client.admin.describe_subscription(place, consumer.subscription), held
+    )
+
+
+def nothing_comes(consumer: Consumer, found: dict[str, Any], held: int = 0) -> bool:
+    """Whether all that is not done is delayed, blocked, or given out: to others, or as the `held` messages that this
+    consumer has received.
 
     What is in flight and was not received is on its way, unless there are others who may have it.
     """
-    found = await consumer.client.admin.describe_subscription(place, consumer.subscription)
     alone = found["consumers"] <= len(consumer.partitions)
-    return found["backlog"] <= found["in_flight"] and (not alone or found["in_flight"] <= held)
+    left = found["backlog"] - found["in_flight"] - found["delayed"] - found["stopped"]
+    return left <= 0 and (not alone or found["in_flight"] <= held)

@@ -18,7 +18,7 @@ This page is made by `python -m pydanube.cli.reference` from the texts that `--h
 
 ```sh
 danube standalone --data-dir ./data &
-echo hello | danube produce greetings
+danube produce greetings hello
 danube consume greetings --from earliest --exit-at-end
 ```
 
@@ -31,8 +31,9 @@ danube consume greetings --from earliest --exit-at-end
   change; the fields of JSON and YAML stay.
 - What deletes, moves or publishes again asks first. `--yes` answers for you, `--dry-run` says with numbers what would
   happen, or is refused as the deed would be. Where nobody can be asked, one of them must be given.
-- Times are `10m` (ago), `1h30m`, or `2026-01-31T10:00`, which is local time unless it names a zone. They are printed in
-  UTC.
+- Durations are `250ms`, `90` (seconds), `1h30m` or `1 week`; sizes are `10MB` or `64MiB`. Times are `10m` (ago),
+  `14:30`, `yesterday`, `tomorrow 08:00` or `2026-01-31T10:00`, which are local time unless they name a zone. Times are
+  printed in UTC.
 - An error is one line on stderr: what went wrong, and what to do. `--debug` adds where in the program it arose.
 
 ## Exit codes

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from pydanube.base.units import shown_bytes
 from pydanube.cli import values
 from pydanube.cli.failures import Exit, say
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed, progress
 from pydanube.cli.running import connected, run
-from pydanube.cli.values import many, shown_time, sized
+from pydanube.cli.values import many, shown_time
 from pydanube.client import Client
 
 SEGMENTS_SHOWN = 1_000
@@ -51,7 +52,7 @@ async def usage(client: Client, output: Output, topic: str | None, namespace: st
         return
     shown = rows if topic is not None else [*rows, whole]
     columns = (*_USAGE, "troubles") if any(each["troubles"] for each in rows) else _USAGE
-    output.rows([each | {name: sized(each[name]) for name in _SIZES} for each in shown], columns)
+    output.rows([each | {name: shown_bytes(each[name]) for name in _SIZES} for each in shown], columns)
     for trouble in _troubles(status):
         say(f"{status['objects']}: {trouble}")
 
@@ -111,7 +112,7 @@ async def verify(client: Client, output: Output, topic: str) -> int:
         found = await client.admin.verify_topic(topic, tell=lambda _: advance(1))
     checked, troubles = many(found["segments"], "segment"), found["troubles"]
     if not troubles:
-        output.done(f"{checked} of {topic} ({sized(found['object_bytes'])}): all sound", **found)
+        output.done(f"{checked} of {topic} ({shown_bytes(found['object_bytes'])}): all sound", **found)
         return Exit.FINE
     if output.for_people:
         output.rows(troubles, ("topic", "first", "result", "segment", "what"))
@@ -203,7 +204,7 @@ async def upload(client: Client, output: Output, topic: str) -> None:
     if not found["segments"]:
         output.done(f"nothing of {topic} waits: all of it is in object storage", **found)
         return
-    sizes = f"{sized(found['bytes'])}, as objects {sized(found['object_bytes'])}"
+    sizes = f"{shown_bytes(found['bytes'])}, as objects {shown_bytes(found['object_bytes'])}"
     what = f"{many(found['segments'], 'segment')} with {many(found['messages'])} ({sizes})"
     output.done(f"uploaded {what} of {topic}", **found)
 

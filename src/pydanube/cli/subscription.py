@@ -9,13 +9,14 @@ import click
 from click.core import ParameterSource
 
 from pydanube.base.errors import SubscriptionNotFound, TopicNotFound
+from pydanube.base.units import shown_duration
 from pydanube.cli import values
 from pydanube.cli.failures import say
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Agreement, Output, destructive, printed
 from pydanube.cli.reading import bounded_places, how_many, place_in
 from pydanube.cli.running import connected, rehearsed
-from pydanube.cli.values import PLACES, many, options_of, shown_duration, shown_time
+from pydanube.cli.values import PLACES, many, options_of, shown_time
 from pydanube.cli.watching import looks
 from pydanube.client import Client
 

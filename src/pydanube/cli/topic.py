@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pydanube.base.errors import OffsetsDamaged
+from pydanube.base.units import shown_bytes
 from pydanube.cli import values
 from pydanube.cli.failures import Exit, say
 from pydanube.cli.lazy import Noun
@@ -15,7 +16,7 @@ from pydanube.cli.output import Agreement, Output, destructive, printed
 from pydanube.cli.reading import place_in
 from pydanube.cli.running import connected, rehearsed
 from pydanube.cli.snippets import snippets
-from pydanube.cli.values import PLACES, many, policies_of, sized
+from pydanube.cli.values import PLACES, many, policies_of
 from pydanube.client import Client
 
 policy_option = click.option(
@@ -194,4 +195,4 @@ def messages_of(described: dict[str, Any]) -> int:
 
 
 def _contents(described: dict[str, Any]) -> str:
-    return f"{many(messages_of(described))} ({sized(described['bytes'])})"
+    return f"{many(messages_of(described))} ({shown_bytes(described['bytes'])})"

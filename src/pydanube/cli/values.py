@@ -6,21 +6,17 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from pydanube.base import units
+from pydanube.base.names import full_name
+from pydanube.base.units import bytes_of, is_duration, iso_time_of, microseconds_of, time_of
 from pydanube.base.wording import many as many
 
-_UNITS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
-_SIZES = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DURATION = re.compile(r"(?:\d{1,12}(?:\.\d{1,6})?(?:ms|[smhdw]))+")
-_STEP = re.compile(r"([\d.]+)(ms|[smhdw])")
-_SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?i?B?)", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d{1,18}")
 
 
@@ -34,7 +30,7 @@ class Topic(click.ParamType):  # type: ignore[type-arg]  # which older releases 
     name = "topic"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value if "/" in value else f"/default/{value}"
+        return full_name(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from pydanube.cli.offers import topics
@@ -59,17 +55,10 @@ subscription = Subscription()
 
 def duration(text: str) -> int:
     """Microseconds: 250ms, 10m, 1h30m."""
-    if not _DURATION.fullmatch(text):
-        raise click.BadParameter(f"{text!r} is no duration such as 250ms, 10m or 1h30m")
-    return round(sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text)))
-
-
-def shown_duration(microseconds: int) -> str:
-    """As `duration` reads it, in the largest unit that it is a whole number of."""
-    for unit, size in reversed(_UNITS.items()):
-        if microseconds >= size and microseconds % size == 0:
-            return f"{microseconds // size}{unit}"
-    return f"{microseconds // 1000}.{microseconds % 1000:03}ms"
+    try:
+        return microseconds_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def place(text: str) -> Any:
@@ -78,41 +67,37 @@ def place(text: str) -> Any:
         return text
     if text.startswith("-") and _WHOLE.fullmatch(text):
         raise click.BadParameter(f"an offset is 0 or more, not {text}")
-    return int(text) if _WHOLE.fullmatch(text) else moment(text, "earliest, latest, an offset, ")
-
-
-def moment(text: str, others: str = "") -> dict[str, int]:
-    """A place by time only: `10m` ago, or a date; a time without a zone is local."""
-    if _DURATION.fullmatch(text):
-        return {"time": time.time_ns() // 1000 - duration(text)}
+    if _WHOLE.fullmatch(text):
+        return int(text)
     try:
-        return {"time": _microseconds(text)}
-    except ValueError:
-        known = f"{others}10m (ago) or a time such as 2026-01-31T10:00"
-        raise click.BadParameter(f"{text!r} is none of {known}") from None
+        return moment(text)
+    except click.BadParameter:
+        known = "earliest, latest, an offset, 10m (ago), yesterday or a time such as 2026-01-31T10:00"
+        raise click.BadParameter(f"{text!r} is not a place in a topic; use {known}") from None
 
 
-PLACES = "Earliest, latest, an offset, a duration ago (10m) or a time (2026-01-31T10:00)."
+def moment(text: str) -> dict[str, int]:
+    """A place by time only: `10m` ago, `yesterday`, or a date; a time without a zone is local."""
+    now = time.time_ns() // 1000
+    return {"time": now - duration(text) if is_duration(text) else _time(text, now)}
 
 
-def _microseconds(text: str) -> int:
-    """Exactly; raises `ValueError`, as for a time that is before the calendar."""
-    found = datetime.fromisoformat(text)
+def due(text: str) -> int:
+    """A point in time that is named, in microseconds since 1970."""
+    if is_duration(text):
+        raise click.BadParameter(f"{text!r} is a duration, not a time; use --delay {text!r}")
+    return _time(text, time.time_ns() // 1000)
+
+
+def _time(text: str, now: int) -> int:
     try:
-        return (found.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
-    except OverflowError:
-        raise ValueError("out of the calendar") from None
+        return time_of(text, now)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
-@lru_cache(256)  # messages of one batch mostly have the same times
-def shown_time(microseconds: int | None) -> str | None:
-    """In UTC, as every other program reads it."""
-    if microseconds is None:
-        return None
-    try:
-        return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")[:-6] + "Z"
-    except OverflowError:  # no calendar reaches that far
-        return str(microseconds)
+PLACES = "Earliest, latest, an offset, a duration ago (10m) or a time (yesterday, 2026-01-31T10:00)."
+shown_time = lru_cache(256)(units.shown_time)  # messages of one batch mostly have the same times
 
 
 def read_time(value: Any) -> int | None:
@@ -125,10 +110,10 @@ def read_time(value: Any) -> int | None:
         if _WHOLE.fullmatch(value):
             return int(value)
         try:
-            return _microseconds(value)
+            return iso_time_of(value)
         except ValueError:
             pass
-    raise click.UsageError(f"{value!r} is no time")
+    raise click.UsageError(f"{value!r} is not a time")
 
 
 def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
@@ -161,11 +146,12 @@ def _policy(name: str, value: str) -> Any:
         return None
     if _WHOLE.fullmatch(value):
         return int(value)
-    if name.endswith("_seconds") and _DURATION.fullmatch(value):
-        return duration(value) // 1_000_000
-    if "bytes" in name and (size := _SIZE.fullmatch(value)) and size[2].upper() in _SIZES:
-        return int(size[1]) * _SIZES[size[2].upper()]
-    return value
+    try:
+        if "seconds" in name:
+            return microseconds_of(value) // 1_000_000
+        return bytes_of(value) if "bytes" in name else value
+    except ValueError as error:
+        raise click.UsageError(f"{name}: {error}") from None
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any] | None:
@@ -180,19 +166,11 @@ def options_of(texts: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _option(value: str) -> Any:
-    if _DURATION.fullmatch(value):
-        return duration(value)
+    if is_duration(value):
+        return microseconds_of(value)
     if value == "none":
         return None
     try:
         return json.loads(value)
     except ValueError:
         return value
-
-
-def sized(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

@@ -162,6 +162,26 @@ class Engine(ABC, Generic[M]):
     def waiting(self) -> int:
         """Messages that were offered and are neither done nor in flight."""
 
+    @property
+    def delayed(self) -> int:
+        """How many of the waiting messages wait for their delivery times. Only Shared has any."""
+        return 0
+
+    @property
+    def delayed_until(self) -> int | None:
+        """The earliest of these times."""
+        return None
+
+    @property
+    @abstractmethod
+    def stopped(self) -> int:
+        """How many of the waiting messages no consumer gets until somebody decides about one that failed too often."""
+
+    @property
+    @abstractmethod
+    def at_a_stand(self) -> bool:
+        """Whether nothing new is read until somebody decides, or a delivery time has come."""
+
     @abstractmethod
     def explain(self, offset: int, now: int) -> Explanation:
         """Why this message is where it is."""

@@ -426,6 +426,15 @@ class KeyShared(Engine[KeyMember]):
     def waiting(self) -> int:
         return len(self._place) - self._in_flight
 
+    @property
+    def stopped(self) -> int:
+        states = {state.number: state for offset in self._poison.messages if (state := self._place.get(offset))}
+        return sum(len(state.queue) for state in states.values())
+
+    @property
+    def at_a_stand(self) -> bool:
+        return self.waiting >= self.settings.lookahead_max and self.stopped == self.waiting
+
     def explain(self, offset: int, now: int) -> Explanation:
         state = self._place.get(offset)
         if state is None:

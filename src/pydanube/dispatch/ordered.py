@@ -236,6 +236,14 @@ class Ordered(Engine[Member]):
     def waiting(self) -> int:
         return self._queue.count
 
+    @property
+    def stopped(self) -> int:
+        return self._queue.count if self.at_a_stand else 0
+
+    @property
+    def at_a_stand(self) -> bool:
+        return self._blocked() and self.blocked_at is not None
+
     def explain(self, offset: int, now: int) -> Explanation:
         active = self._roster.first()
         if active is not None and offset in self._flight:

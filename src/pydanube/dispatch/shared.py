@@ -285,6 +285,22 @@ class Shared(Engine[Member]):
     def waiting(self) -> int:
         return self._fresh.count + len(self._failed) + len(self._delayed) + len(self._poison)
 
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    @property
+    def delayed_until(self) -> int | None:
+        return self._delayed.next_time()
+
+    @property
+    def stopped(self) -> int:
+        return len(self._poison) + (self._fresh.count if self._blocked() else 0)
+
+    @property
+    def at_a_stand(self) -> bool:
+        return self._blocked() or len(self._delayed) >= self.settings.delayed_max
+
     def explain(self, offset: int, now: int) -> Explanation:
         lease = self._flight.get(offset)
         if lease is not None:

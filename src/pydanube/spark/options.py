@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydanube.base.errors import DanubeError, NameInvalid, OptionInvalid
 from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
-from pydanube.base.names import check_namespace, parse_whole
+from pydanube.base.names import check_namespace, full_name, parse_whole
 from pydanube.base.redaction import is_secret
 from pydanube.client.transport import parse_addresses
 from pydanube.spark.decode_options import VALUE_NAMES, ValueOptions, value_options
@@ -180,7 +180,7 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
 
 def whole_name(topic: str) -> str:
     """`orders` is short for `/default/orders`."""
-    return str(parse_whole(topic if "/" in topic else f"/default/{topic}"))
+    return str(parse_whole(full_name(topic)))
 
 
 def url_of(values: Mapping[str, str]) -> str:

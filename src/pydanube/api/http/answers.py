@@ -66,6 +66,9 @@ _SUBSCRIPTION: Object = {
     "paused": FLAG,
     "blocked": TEXT_OR_NULL,
     "unreadable": TEXT_OR_NULL,
+    "delayed": NUMBER,
+    "delayed_until": NUMBER_OR_NULL,
+    "stopped": NUMBER,
 }
 _IN_FULL: Object = {
     **_SUBSCRIPTION,
