@@ -353,5 +353,5 @@ def place_of(text: str) -> str:
     from pydanube.pipeline.spec_source import parse_start
 
     if text.lower() not in ("earliest", "latest") and not text.lstrip().startswith("{"):
-        text = str(values.shown_time(values.moment(text, "earliest, latest, offsets as JSON, ")["time"]))
+        text = str(values.shown_time(values.moment(text)["time"]))
     return parse_start("--to", text)
