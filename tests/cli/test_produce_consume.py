@@ -224,6 +224,27 @@ def test_exit_at_end_says_what_is_blocked(danube: Danube, url: str, topic: str, 
     assert ended.err == f"danube: {stopped} messages left: {stopped} blocked at offset 0\n"
 
 
+def test_explaining_tells_the_time_of_day_and_how_far_off_it_is(danube: Danube, topic: str) -> None:
+    danube("produce", topic, "later", "--delay", "94m")
+    assert danube("consume", topic, "-s", "s", "--type", "shared", "--from", "earliest", "-e").lines == []
+    with_times = danube("subscription", "explain", topic, "s", "--offset", "0").text
+    assert re.search(r"[0-9:]{8} UTC \(in 1 h 3[34] min\)", with_times), with_times
+
+
+def test_explaining_a_partitioned_topic_is_about_each_partition_with_something_to_do(
+    danube: Danube, topic: str
+) -> None:
+    danube("topic", "create", topic, "--partitions", "3")
+    danube("subscription", "create", topic, "s")
+    danube("produce", topic, "1", "2", "-k", "same")
+    first, second = danube("subscription", "explain", topic, "s").lines
+    assert first == "2 of 2 messages to do"
+    assert re.fullmatch(r"partition \d, offset 0: No consumer is connected\.", second)
+    danube("consume", topic, "-s", "s", "-e")
+    assert danube("subscription", "explain", topic, "s").text == "Nothing to do: 2 of 2 acknowledged.\n"
+    assert danube("subscription", "explain", topic, "s", "-o", "json").json["explanations"][0]["code"] is None
+
+
 def test_partitions_are_read_together_or_one_of_them(danube: Danube, topic: str) -> None:
     danube("topic", "create", topic, "--partitions", "3")
     danube("produce", topic, "--value", "{n}", "--count", "300", "--key", "k{n}")

@@ -130,9 +130,14 @@ def test_explain_is_about_the_first_message_that_is_not_done(tmp_path: Path) -> 
             assert await client.admin.explain(TOPIC, "s") == await client.admin.explain(TOPIC, "s", offset=1)
         await client.admin.create_topic("grown", partitions=2)
         await client.admin.create_subscription("grown", "s")
-        with pytest.raises(ArgumentInvalid, match="grown-part-0"):
-            await client.admin.explain("grown", "s")
-        assert await client.admin.explain("grown-part-0", "s")
+        assert await client.admin.explain("grown", "s") == "Nothing to do: 0 of 0 acknowledged."
+        async with client.producer("grown") as producer:
+            await producer.send_many([b"0", b"1", b"2"], keys=["a", "a", "a"])
+        [part] = [each for each in (await client.admin.explanations("grown", "s"))["explanations"] if each["backlog"]]
+        said = await client.admin.explain(f"grown-part-{part['partition']}", "s")
+        expected = f"3 of 3 messages to do. Partition {part['partition']}, offset 0: {said}"
+        assert await client.admin.explain("grown", "s") == expected
+        assert (part["code"], part["offset"], part["total"]) == ("no_consumer", 0, 3)
 
     with_client(tmp_path, run)
 

@@ -15,6 +15,8 @@ from pydanube.base.errors import RequestInvalid
 from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX
 from pydanube.broker.admin import SubscriptionStats
 from pydanube.broker.directory import TopicRecord
+from pydanube.broker.explaining import explain as explained
+from pydanube.broker.explaining import summary
 from pydanube.broker.holds import Principal
 from pydanube.broker.redrive import Wanted
 from pydanube.broker.salvage import summed
@@ -325,14 +327,15 @@ async def redrive(caller: Caller, fields: Object) -> Object:
 
 @verb("explain")
 async def explain(caller: Caller, fields: Object) -> Object:
-    sentence = await caller.service.explain(
+    told = await explained(
+        caller.service,
         caller.principal,
         text(fields, "topic"),
         text(fields, "subscription"),
         offset=number(fields, "offset", None),
         consumer=number(fields, "consumer", None),
     )
-    return {"sentence": sentence}
+    return {"sentence": summary(told), "explanations": [each._asdict() for each in told]}
 
 
 # -- offsets -----------------------------------------------------------------------------------------------------------

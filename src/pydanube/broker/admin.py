@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydanube.base.errors import DanubeError, NotReliable, RequestInvalid, SubscriptionNotFound
+from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
 from pydanube.base.limits import AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
-from pydanube.base.names import TopicName, parse_topic, parse_whole
+from pydanube.base.names import parse_topic, parse_whole
 from pydanube.broker.ages import Ages
 from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
-from pydanube.broker.hindrance import DAMAGE, in_words
 from pydanube.broker.holds import AnySubscription, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.pipelines import Pipelines
@@ -30,7 +28,6 @@ from pydanube.broker.tables import TABLE_STEPS, Table
 from pydanube.broker.tiers import Usage, total
 from pydanube.broker.topic import LATEST, Topic
 from pydanube.dispatch.explain import Cause as Why
-from pydanube.dispatch.explain import Explanation
 from pydanube.ledger.catalog import Lost
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 from pydanube.storage.stream import Stream
@@ -94,7 +91,7 @@ class Admin:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def describe_topic(self, principal: Principal, name: str) -> TopicStats:
-        places = await self._places(principal, name)
+        places = await self.places(principal, name)
         bounds = [_bounds(each) for each in places]
         names = dict.fromkeys(subscription for each in places for subscription in each.topic.subscriptions)
         return TopicStats(
@@ -117,13 +114,13 @@ class Admin:
 
     async def usage(self, principal: Principal, name: str) -> Usage:
         """What a topic that keeps messages, or one partition, has in which tier."""
-        places = await self._places(principal, name)
+        places = await self.places(principal, name)
         self._service.reliable(places[0])
         return self._usage(places)
 
     async def table(self, principal: Principal, name: str) -> Table:
         """Of a topic as a whole, whichever partition is named. `ObjectsRefused` if it cannot have one here."""
-        topics = [self._service.reliable(each) for each in await self._places(principal, name)]
+        topics = [self._service.reliable(each) for each in await self.places(principal, name)]
         tiering, streams = self._service.tiers.tiering, [topic.ledger.stream for topic in topics]
         uri = tiering.tables.uri(streams[0].name)
         made = any(stream.record.cold.tabled for stream in streams)
@@ -139,7 +136,7 @@ class Admin:
         self, principal: Principal, name: str, before: int | None = None, *, dry_run: bool = False
     ) -> int:
         """Deletes all messages there are now, or those below an offset; says how many. Subscriptions pass over them."""
-        places = await self._places(principal, name)
+        places = await self.places(principal, name)
         if before is not None:
             _only(places, "an offset to delete before")
         topics = [self._service.reliable(each) for each in places]
@@ -164,7 +161,7 @@ class Admin:
         options: SubscriptionOptions | None = None,
     ) -> None:
         """Makes it where it is new, without a consumer; where it is known, its options stay as they are."""
-        places = await self._places(principal, str(parse_whole(topic)))
+        places = await self.places(principal, str(parse_whole(topic)))
         if isinstance(start, int) and start:
             _only(places, "an offset to start at")
         if options is not None:
@@ -189,7 +186,7 @@ class Admin:
         self, principal: Principal, topic: str, after: str, limit: int
     ) -> tuple[list[SubscriptionStats], bool]:
         """The next `limit` of them in the order of their names, and whether there are more."""
-        places = await self._places(principal, topic)
+        places = await self.places(principal, topic)
         names = sorted({name for each in places for name in each.topic.subscriptions if name > after})
         now = self._service.clock.wall()
         found = [
@@ -199,7 +196,7 @@ class Admin:
         return [await _aged(stats, places, ages) for stats in found], len(names) > limit
 
     async def describe_subscription(self, principal: Principal, topic: str, subscription: str) -> SubscriptionStats:
-        places = await self._places(principal, topic)
+        places = await self.places(principal, topic)
         return await _aged(_stats(subscription, places, self._service.clock.wall()), places, self._ages())
 
     async def blocked(self, principal: Principal) -> list[tuple[str, str, int]]:
@@ -279,13 +276,13 @@ class Admin:
     async def redrive(self, principal: Principal, topic: str, wanted: Wanted) -> Redriven:
         """Publishes dead letters again to where they come from, or elsewhere; none when all were."""
         done = Redriven()
-        for each in await self._places(principal, topic):
+        for each in await self.places(principal, topic):
             await redrive(self._service, principal, each, wanted, done)
         return done
 
     # -- places --------------------------------------------------------------------------------------------------------
 
-    async def _places(self, principal: Principal, name: str) -> list[Opened]:
+    async def places(self, principal: Principal, name: str) -> list[Opened]:
         """The partition that is named, or all of the topic."""
         parsed, service = parse_topic(name), self._service
         record = await service.topic(principal, name)
@@ -294,35 +291,11 @@ class Admin:
 
     async def _find(self, principal: Principal, topic: str, subscription: str) -> list[tuple[Opened, AnySubscription]]:
         """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""
-        places = await self._places(principal, topic)
+        places = await self.places(principal, topic)
         found = [(each, host) for each in places if (host := each.topic.subscriptions.get(subscription)) is not None]
         if not found:
             raise SubscriptionNotFound(f"{topic} has no subscription {subscription!r}")
         return found
-
-
-async def explain_offset(topic: Topic, host: SubscriptionHost, offset: int, name: TopicName) -> str:
-    """Why this message is not being delivered. If nobody has read it yet, it is read: it may be damaged."""
-    found, ledger = host.explain(offset), topic.ledger
-    if found.cause not in (Why.ACKED, Why.BELOW_START, Why.NOT_PUBLISHED, Why.IN_FLIGHT, Why.UNREADABLE):
-        try:
-            await ledger.read(ledger.past_lost(offset), 1)
-        except DAMAGE as error:
-            found = Explanation(Why.UNREADABLE, what=in_words(error))
-        except DanubeError:
-            found = host.explain(offset)
-    return sentence_of(found, name, host.known.name)
-
-
-def sentence_of(found: Explanation, topic: TopicName, subscription: str) -> str:
-    """For people. Poison goes away only if somebody says so: how."""
-    if found.cause is Why.POISON_STUCK:
-        change = f"danube subscription alter {topic} {quote(subscription)}"
-        return f"{found.sentence} The broker keeps trying; `{change}` changes what happens to it."
-    if found.cause is not Why.POISON_BLOCKS or found.offset is None:
-        return found.sentence
-    command = f"danube subscription skip {topic} {quote(subscription)} --before {found.offset + 1}"
-    return f"{found.sentence} Skip it with `{command}`, or change failure.poison."
 
 
 def _only(found: Sequence[Found], what: str) -> Found:

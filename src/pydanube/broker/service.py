@@ -24,10 +24,9 @@ from pydanube.base.errors import (
     TopicKindDiffers,
     TopicNotFound,
 )
-from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import READ_BYTES_MAX, TOPICS_OPENING_MAX
 from pydanube.base.names import TopicName, parse_topic, parse_whole
-from pydanube.broker.admin import Admin, explain_offset, sentence_of
+from pydanube.broker.admin import Admin
 from pydanube.broker.best_effort_topic import BestEffortTopic
 from pydanube.broker.delivery import ConsumerSink, Timing
 from pydanube.broker.directory import Directory, TopicRecord
@@ -482,21 +481,6 @@ class Service:
         if not isinstance(hold.host, SubscriptionHost):
             raise NotReliable(f"{hold.open.name} is not reliable and stores nothing")
         return hold.host
-
-    async def explain(
-        self, principal: Principal, topic: str, subscription: str, *, offset: int | None, consumer: int | None
-    ) -> str:
-        opened = await self.open(principal, topic)
-        if not isinstance(opened.topic, Topic):
-            raise NotReliable(f"{opened.name} is not reliable: only waiting consumers get its messages")
-        host = opened.topic.subscriptions.get(subscription)
-        if host is None:
-            raise SubscriptionNotFound(f"subscription {subscription!r} does not exist")
-        if offset is not None:
-            return await explain_offset(opened.topic, host, offset, opened.name)
-        if consumer is not None:
-            return sentence_of(host.explain_consumer(ConsumerId(consumer)), opened.name, subscription)
-        raise RequestInvalid("give either an offset or a consumer to explain")
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

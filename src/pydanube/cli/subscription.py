@@ -198,11 +198,23 @@ async def skip(
 async def explain(
     client: Client, output: Output, topic: str, name: str, offset: int | None, consumer: int | None
 ) -> None:
-    """Say in one sentence why a message is not delivered, or why a consumer gets nothing."""
-    if offset is None and consumer is None:
-        offset = await client.admin.first_undone(topic, name)
-    sentence = await client.admin.explain(topic, name, offset=offset, consumer=consumer)
-    output.done(sentence, topic=topic, subscription=name, offset=offset, consumer=consumer, sentence=sentence)
+    """Say why messages are not delivered, or why a consumer gets nothing.
+
+    Without --offset and --consumer it explains the first message of each partition that is not done.
+    """
+    found = await client.admin.explanations(topic, name, offset=offset, consumer=consumer)
+    told = found["explanations"]
+    if not output.for_people:
+        about = told[0]["offset"] if len(told) == 1 else None
+        return output.record({"topic": topic, "subscription": name, "offset": about, "consumer": consumer, **found})
+    left, total = sum(each["backlog"] for each in told), sum(each["total"] for each in told)
+    if offset is not None or consumer is not None or not left:
+        return output.done(found["sentence"])
+    output.done(f"{left:,} of {many(total)} to do")
+    for each in told:
+        if each["backlog"]:
+            where = "" if each["partition"] is None else f"partition {each['partition']}, "
+            output.done(f"{where}offset {each['offset']}: {each['sentence']}")
 
 
 @subscription.command("lag", epilog="Example: danube subscription lag orders --watch")

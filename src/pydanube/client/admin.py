@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ArgumentInvalid, ObjectsFailed, ObjectsRefused, TierBusy
+from pydanube.base.errors import ObjectsFailed, ObjectsRefused, TierBusy
 from pydanube.base.names import full_name
 from pydanube.client.consumer import Start, type_of, wire_start
 from pydanube.client.messages import Message
@@ -165,21 +165,17 @@ class Admin:
     async def explain(
         self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
     ) -> str:
-        """Why a message is not delivered, or a consumer gets nothing, in one sentence.
+        """Why a message is not delivered, or a consumer gets nothing, in words.
 
-        Without an offset it is about the first message that is not done; of a partitioned topic, name one partition.
+        Without an offset it is about the first message of each partition that is not done.
         """
-        if offset is None and consumer is None:
-            offset = await self.first_undone(topic, subscription)
-        found = await self._ask("explain", topic=topic, subscription=subscription, offset=offset, consumer=consumer)
-        return str(found["sentence"])
+        return str((await self.explanations(topic, subscription, offset=offset, consumer=consumer))["sentence"])
 
-    async def first_undone(self, topic: str, subscription: str) -> int:
-        """The offset of the first message that is not done, of a topic without partitions or of one partition."""
-        known = await self.describe_subscription(topic, subscription)
-        if len(known["floors"]) > 1:
-            raise ArgumentInvalid(f"{topic} has {len(known['floors'])} partitions; name one, as in {topic}-part-0")
-        return known["floor"] or 0
+    async def explanations(
+        self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
+    ) -> Reply:
+        """The same `sentence`, and of each partition the offset, code, time, sentence and backlog."""
+        return await self._ask("explain", topic=topic, subscription=subscription, offset=offset, consumer=consumer)
 
     # -- tiers ---------------------------------------------------------------------------------------------------------
 

@@ -72,12 +72,16 @@ class Explanation:
 
     @property
     def sentence(self) -> str:
+        return self.in_words(str(self.until))
+
+    def in_words(self, until: str) -> str:
+        """The sentence, with the time as people read it."""
         key = "" if self.key is None else self.key[:_KEY_BYTES_SHOWN].decode("utf-8", "backslashreplace")
         return self.cause.value.format(
             consumer=self.consumer,
             offset=self.offset,
             key=repr(key),
-            until=self.until,
+            until=until,
             count=self.count,
             what=self.what,
         )

@@ -70,6 +70,15 @@ _SUBSCRIPTION: Object = {
     "delayed_until": NUMBER_OR_NULL,
     "stopped": NUMBER,
 }
+_EXPLANATION: Object = {
+    "partition": NUMBER_OR_NULL,
+    "offset": NUMBER_OR_NULL,
+    "code": TEXT_OR_NULL,
+    "until": NUMBER_OR_NULL,
+    "sentence": TEXT,
+    "backlog": NUMBER,
+    "total": NUMBER,
+}
 _IN_FULL: Object = {
     **_SUBSCRIPTION,
     "floors": _list(NUMBER_OR_NULL),
@@ -164,7 +173,7 @@ ANSWERS: dict[str, Object] = {
     "subscription.alter": _IN_FULL,
     "subscription.seek": _IN_FULL,
     "subscription.skip": {"skipped": NUMBER},
-    "explain": {"sentence": TEXT},
+    "explain": {"sentence": TEXT, "explanations": _list(_object(_EXPLANATION))},
     "storage.status": {
         "objects": TEXT_OR_NULL,
         "claimed": FLAG,

@@ -265,7 +265,10 @@ _OF_SUBSCRIPTIONS = [
         f"{SUBSCRIPTION}/explain",
         "explain",
         "Why a message is not delivered, or a consumer gets nothing",
-        query={"offset": Field("number", "of the message"), "consumer": Field("number", "its number")},
+        query={
+            "offset": Field("number", "of the message; unless given, the first that is not done"),
+            "consumer": Field("number", "its number"),
+        },
     ),
 ]
 
