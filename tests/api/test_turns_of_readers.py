@@ -16,7 +16,8 @@ from api.http_client import Http
 from pydanube.api.grpc.ids import consumer_id
 from pydanube.api.grpc.messages import Messages
 from pydanube.api.server import Server
-from pydanube.base.limits import BATCH_MESSAGES_MAX, MIB
+from pydanube.base.limits import BATCH_MESSAGES_MAX, LOOKAHEAD_MESSAGES_MAX, MIB, UNACKED_MAX
+from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
 from pydanube.wire.batch import Codec
 from pydanube.wire.commands import Grant, Nack, Publish
@@ -47,6 +48,17 @@ def published(*batches: bytes, **fields: Any) -> list[bytes]:
 def end_of(server: Server, topic: str) -> int:
     found = [each.topic for each in server._broker.service.opened() if str(each.name) == topic]
     return found[0].ledger.confirmed_end if found and isinstance(found[0], Topic) else 0
+
+
+def subscription_of(server: Server) -> SubscriptionHost:
+    (topic,) = [each.topic for each in server._broker.service.opened() if str(each.name) == TOPIC]
+    assert isinstance(topic, Topic)
+    return topic.subscriptions["s"]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - of this loop
+        await asyncio.sleep(0)
 
 
 def quietly(tmp_path: Path, story: Callable[[Server, Http], Any], policies: dict[str, Any] | None = None) -> None:
@@ -150,5 +162,30 @@ def test_a_batch_of_the_most_messages_goes_to_every_type_of_subscription(
         parts = [*published(*[batch] * 4, kind=kind), said(Grant(2, 100_000))]
         marks = [*MARKS, *[b""] * 4, b"what never comes, so that it stays"]
         await Attack(server.address, parts, marks).done(LASTING_SECONDS)
+
+    quietly(tmp_path, story)
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
+def test_a_consumer_leaves_with_scattered_messages(tmp_path: Path, kind: str) -> None:
+    """It acknowledged every other one of as many as it may have, and another one comes after it."""
+    dispatch = {"unacked_max": UNACKED_MAX, "lookahead_max": LOOKAHEAD_MESSAGES_MAX}
+    batch = batch_of(20_000, b"x", keys=[b"%d" % row for row in range(20_000)])
+    staying = (*MARKS, b"what never comes, so that it stays")
+
+    async def story(server: Server, http: Http) -> None:
+        writer = Attack(server.address, published(*[batch] * 5, kind=kind, options={"dispatch": dispatch}), MARKS)
+        await writer.done()
+        host = subscription_of(server)
+        leaver = Attack(server.address, [*native(kind=kind), said(Grant(2, 100_000))], staying)
+        await until(lambda: host.engine.in_flight == 100_000)
+        for first in range(0, 100_000, 200):
+            host.ack(0, [(offset, offset) for offset in range(first, first + 200, 2)])
+            await asyncio.sleep(0)
+        await leaver.done(0.0)
+        await until(lambda: not host.consumers)
+        following = Attack(server.address, [*native(kind=kind), said(Grant(2, 100_000))], staying)
+        await until(lambda: len(host.consumers) == 1 and host.engine.in_flight == 50_000 and not host.engine.waiting)
+        await following.done(0.0)
 
     quietly(tmp_path, story)

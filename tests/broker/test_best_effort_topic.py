@@ -332,3 +332,40 @@ def test_a_subscription_that_nobody_uses_ends_and_one_that_is_used_stays(seconds
         await topic.subscribe("unused", KEY_SHARED)  # as a new one
 
     asyncio.run(main())
+
+
+def test_keys_of_many_messages_are_looked_at_some_in_each_turn_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_effort_topic, "LOOKED_INTO_AT_ONCE", 10)
+
+    async def main(topic: BestEffortTopic) -> None:
+        host = await topic.subscribe("s", KEY_SHARED)
+        baskets = [Basket(topic, host, 100) for _ in range(2)]
+        large = topic.publish(batch_of(*numbers(0, 34), keys=[f"k{at}" for at in range(35)]))
+        small = topic.publish(batch_of("m35", keys=["k0"]))
+        assert not large.confirmed.done()
+        assert host.delivered == 10
+        await large.confirmed
+        assert not small.confirmed.done()
+        await small.confirmed
+        assert (host.delivered, host.dropped, topic.published) == (36, 0, 36)
+        assert sorted(offset for basket in baskets for offset in basket.offsets) == list(range(36))
+        assert all(basket.offsets == sorted(basket.offsets) for basket in baskets)
+        assert topic.publish(batch_of("m36", keys=["k0"])).confirmed.done()
+
+    run(main)
+
+
+def test_what_is_still_being_looked_at_is_dropped_when_its_topic_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_effort_topic, "LOOKED_INTO_AT_ONCE", 10)
+
+    async def main(topic: BestEffortTopic) -> None:
+        hosts = [await topic.subscribe(name, KEY_SHARED) for name in "st"]
+        for host in hosts:
+            Basket(topic, host, 100)
+        receipts = [topic.publish(batch_of(*numbers(0, 24))) for _ in range(2)]
+        await topic.close()
+        for receipt in receipts:
+            await receipt.confirmed
+        assert [(host.delivered, host.dropped) for host in hosts] == [(10, 40), (10, 40)]
+
+    run(main)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from broker.topic_world import SECOND, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import PolicyInvalid, TopicRecovering
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB, LOOKED_INTO_AT_ONCE
 from pydanube.broker import upkeep
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.topic import Topic
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.wire.batch import Batch
 
 SHARED = SubscriptionKind.SHARED
 SMALL = TopicOptions(ledger_bytes=KIB)  # each batch of these tests fills a ledger
@@ -37,6 +39,34 @@ async def ledgers(world: TopicWorld, topic: Topic, count: int) -> None:
 
 
 # -- time to live ------------------------------------------------------------------------------------------------------
+
+
+def test_many_messages_with_times_of_their_own_expire_some_in_each_turn(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = Counter[int]()  # messages, by the event of the loop in which it happened
+    decode = Batch.delivery_times
+
+    def counted(batch: Batch, rows: range | None = None) -> list[int | None]:
+        looked_at[world.loop.events] += batch.count if rows is None else len(rows)
+        return decode(batch, rows)
+
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SHARED)
+        later = world.clock.wall() + 1_000 * SECOND
+        count = 5 * LOOKED_INTO_AT_ONCE + 7
+        await publish(topic, *numbers(0, count - 1), delivery_times=[later if at % 2 else None for at in range(count)])
+        await publish(topic, *numbers(0, 9))
+        monkeypatch.setattr(Batch, "delivery_times", counted)
+        await passes(topic, 12)
+        assert host.known.counts[Cause.EXPIRED] == (count + 1) // 2 + 10
+        assert host.known.cursor.pending(0, count + 9) == [(at, at) for at in range(1, count, 2)]
+        assert sum(looked_at.values()) >= count
+        assert max(looked_at.values()) <= 2 * LOOKED_INTO_AT_ONCE
+
+    world.options = TopicOptions(ttl_seconds=10)
+    world.run(main())
 
 
 def test_a_message_that_nobody_took_in_time_expires_and_is_counted(world: TopicWorld) -> None:

@@ -59,9 +59,10 @@ SETTINGS = st.builds(
 class Churn(RuleBasedStateMachine):
     kind: SubscriptionKind
 
-    @initialize(policy=POLICIES, options=SETTINGS, consumers=st.integers(0, 3))
-    def start(self, policy: FailurePolicy, options: DispatchSettings, consumers: int) -> None:
+    @initialize(policy=POLICIES, options=SETTINGS, consumers=st.integers(0, 3), at_once=st.sampled_from([1, 2, 256]))
+    def start(self, policy: FailurePolicy, options: DispatchSettings, consumers: int, at_once: int) -> None:
         self.engine = ENGINES[self.kind](policy, options)
+        self.engine.at_once = at_once
         self.model = Model(self.kind, policy, options)
         self.now = 0
         self.end = 0  # the next offset to offer
@@ -206,6 +207,8 @@ class Churn(RuleBasedStateMachine):
 
     def poll(self) -> list[Effect]:
         effects = self.engine.poll(self.now)
+        while self.engine.unfinished:
+            effects += self.engine.poll(self.now)
         self.model.time_out(self.now)
         self.model.check(effects, self.now)
         due = self.engine.due()

@@ -43,3 +43,19 @@ def test_ranges_that_touch_become_one() -> None:
     assert list(ranges) == [(0, 14)]
     ranges.clear()
     assert (list(ranges), ranges.count) == ([], 0)
+
+
+@given(st.lists(SPANS, max_size=20), st.integers(0, 60), st.lists(SPANS, max_size=5))
+def test_all_from_an_offset_on_moves_below_what_is_there(
+    spans: list[tuple[int, int]], first: int, above: list[tuple[int, int]]
+) -> None:
+    ranges, other = Ranges(spans), Ranges()
+    top = ranges.last + 1 if ranges else 0
+    for start, end in above:
+        other.add(top + start, top + end)
+    before, after = offsets_of(list(ranges)), offsets_of(list(other))
+    ranges.move_from(first, other)
+    kept = [offset for offset in before if offset < first]
+    moved = [offset for offset in before if offset >= first] + after
+    assert (list(ranges), ranges.count) == (ranges_of(kept), len(kept))
+    assert (list(other), other.count) == (ranges_of(moved), len(moved))

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from dispatch.desk import DELAY, ONCE, ONCE_DROP, A, B, C, connect, offer
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import DECIDED_AT_ONCE
 from pydanube.dispatch.events import Deliver, Poisoned, Run
 from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import Member, Roster
-from pydanube.dispatch.shared import SLICES_MAX, Shared
+from pydanube.dispatch.shared import Shared
 
 
 def shared(policy: FailurePolicy | None = None, **options: int) -> Shared:
@@ -228,7 +229,7 @@ def test_messages_that_fail_one_by_one_at_one_time_come_again_as_ranges() -> Non
 
 
 def test_a_poll_decides_about_so_many_scattered_messages_and_the_next_about_the_rest() -> None:
-    count = 2 * SLICES_MAX + 100
+    count = 2 * DECIDED_AT_ONCE + 100
     engine = shared(unacked_max=2 * count)
     connect(engine, count, A, B, C)
     offer(engine, 0, 2 * count - 1)
@@ -239,7 +240,7 @@ def test_a_poll_decides_about_so_many_scattered_messages_and_the_next_about_the_
     polls = []
     while not polls or engine.unfinished:
         polls.append(engine.poll(DELAY))
-    assert [len(effects) for effects in polls] == [SLICES_MAX, SLICES_MAX, 100]
+    assert [len(effects) for effects in polls] == [DECIDED_AT_ONCE, DECIDED_AT_ONCE, 100]
     again = [effect.first for effects in polls for effect in effects if isinstance(effect, Deliver)]
     assert sorted(again) == list(range(0, 2 * count, 2))
     assert engine.poll(DELAY) == []

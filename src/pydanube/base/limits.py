@@ -87,6 +87,7 @@ LOOKAHEAD_MESSAGES_DEFAULT = 10_000
 DELAYED_MESSAGES_MAX = 1_000_000  # in the delay index of one Shared subscription; about 200 MB when full
 DELAYED_MESSAGES_DEFAULT = 100_000
 NACKS_AT_ONCE = 256  # ranges of one subscription in one turn of the loop, some milliseconds; the others wait
+DECIDED_AT_ONCE = 256  # messages or keys of one subscription in one poll of its engine: a few milliseconds at most
 LOOKED_INTO_AT_ONCE = 512  # messages of one subscription in one turn, each by its key or time: a few milliseconds
 DELIVERIES_AT_ONCE = 200  # of one subscription in one turn, each cut out of its batch; the others wait
 REDELIVERIES_MAX = 1_000  # a message that failed as often will not succeed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 
 class Ranges:
@@ -83,18 +84,38 @@ class Ranges:
             self.count -= end - start + 1
         return found
 
-    def take(self, count: int) -> list[tuple[int, int]]:
-        """Takes out the lowest `count` offsets, or all if there are fewer."""
+    def move_from(self, first: int, above: Ranges) -> None:
+        """Moves everything from `first` on to another set, all of which lies above; quick however scattered it is."""
+        at = bisect_left(self._lasts, first)
+        firsts, lasts = self._firsts[at:], self._lasts[at:]
+        if not firsts:
+            return
+        del self._firsts[at:], self._lasts[at:]
+        if firsts[0] < first:
+            self._firsts.append(firsts[0])
+            self._lasts.append(first - 1)
+            firsts[0] = first
+        count = sum(lasts) - sum(firsts) + len(firsts)
+        self.count -= count
+        above.count += count
+        if above and lasts[-1] + 1 == above.first:
+            above._firsts[0] = firsts.pop()
+            lasts.pop()
+        above._firsts[:0] = firsts
+        above._lasts[:0] = lasts
+
+    def take(self, count: int, ranges_max: int | None = None) -> list[tuple[int, int]]:
+        """Takes out the lowest `count` offsets, or all if there are fewer, out of as many ranges at most."""
         firsts, lasts = self._firsts, self._lasts
         taken: list[tuple[int, int]] = []
         left = count
-        for first, last in zip(firsts, lasts, strict=True):
+        for first, last in islice(zip(firsts, lasts, strict=True), ranges_max):
             if left <= 0 or last - first + 1 > left:
                 break
             taken.append((first, last))
             left -= last - first + 1
         del firsts[: len(taken)], lasts[: len(taken)]  # all at once: a list gives up its front slowly
-        if left > 0 and firsts:
+        if left > 0 and firsts and len(taken) != ranges_max:
             taken.append((firsts[0], firsts[0] + left - 1))
             firsts[0] += left
             left = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
+from collections import deque
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -22,7 +23,7 @@ from pydanube.base.errors import (
     TopicClosed,
 )
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
+from pydanube.base.limits import LOOKED_INTO_AT_ONCE, SUBSCRIPTIONS_MAX, UNUSED_SUBSCRIPTION_SECONDS
 from pydanube.broker.delivery import Consumer, ConsumerSink, Delivery, Timing, keys_of
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.rates import SECOND, Rate, rate_of
@@ -52,6 +53,8 @@ class BestEffortSubscription:
         self.dropped = 0  # messages that none of its consumers was given
         self.rate: Rate | None = None  # what goes beyond it is dropped
         self._done = done
+        self._waiting: deque[tuple[Batch, Future[None]]] = deque()  # bounded by what may be on its way from producers
+        self._routed = 0  # messages of the first of them
         self._closed = False
         self.unused_since: int | None = None  # when it was first seen without a consumer, monotonic; µs
 
@@ -88,22 +91,58 @@ class BestEffortSubscription:
     ) -> None:
         """Changes nothing: there is no other copy to send."""
 
-    def hand_out(self, batch: Batch, now: int) -> None:
+    def hand_out(self, batch: Batch, now: int) -> Future[None]:
+        """Done when each message went to somebody or nobody. By key, many messages take several turns of the loop."""
         if self.rate is not None:
             if self.rate.wait(now):
                 self.dropped += batch.count
-                return
+                return self._done
             self.rate.take(batch.count, batch.size, now)
-        keys = keys_of(batch) if self.kind is SubscriptionKind.KEY_SHARED else None
-        routed = self.engine.route(Run(batch.base_offset, batch.last_offset, keys))
+        if self.kind is not SubscriptionKind.KEY_SHARED:
+            self._route(batch, range(batch.count), None)
+            return self._done
+        if not self._waiting and batch.count <= LOOKED_INTO_AT_ONCE:
+            self._route(batch, range(batch.count), keys_of(batch))
+            return self._done
+        routed: Future[None] = self._done.get_loop().create_future()
+        self._waiting.append((batch, routed))
+        if len(self._waiting) == 1:
+            self._go_on()
+        return routed
+
+    def _go_on(self) -> None:
+        """With the next messages of what waits; the others of the loop have their turn between."""
+        if not self._waiting:
+            return  # it was closed
+        batch, routed = self._waiting[0]
+        rows = range(self._routed, min(batch.count, self._routed + LOOKED_INTO_AT_ONCE))
+        self._routed = rows.stop
+        self._route(batch, rows, keys_of(batch, rows))
+        if self._routed == batch.count:
+            self._waiting.popleft()
+            self._routed = 0
+            if not routed.done():  # else whoever published it does not wait any more
+                routed.set_result(None)
+        if self._waiting:
+            self._done.get_loop().call_soon(self._go_on)
+
+    def _route(self, batch: Batch, rows: range, keys: list[bytes] | None) -> None:
+        routed = self.engine.route(Run(batch.base_offset + rows.start, batch.base_offset + rows.stop - 1, keys))
+        taken = len(rows) - routed.dropped
         self.dropped += routed.dropped
-        self.delivered += batch.count - routed.dropped
-        self.given.add(batch.count - routed.dropped, batch.size * (batch.count - routed.dropped) // batch.count)
+        self.delivered += taken
+        self.given.add(taken, batch.size * taken // batch.count)
         for consumer, first, last, attempt in routed.deliveries:
             self.consumers[consumer].sink.deliver(Delivery(batch, first, last, attempt, GENERATION))
 
     def close(self, why: DanubeError) -> None:
         self._closed = True
+        for batch, routed in self._waiting:
+            self.dropped += batch.count - self._routed
+            self._routed = 0
+            if not routed.done():
+                routed.set_result(None)
+        self._waiting.clear()
         for consumer in list(self.consumers.values()):
             self.leave(consumer.id, crashed=False)
             consumer.sink.closed(why)
@@ -111,6 +150,11 @@ class BestEffortSubscription:
     def _check_known(self, consumer: ConsumerId) -> None:
         if consumer not in self.consumers:
             raise ConsumerNotFound(f"consumer {consumer} does not exist")
+
+
+async def _all_of(answers: list[Future[None]]) -> None:
+    for answer in answers:
+        await answer
 
 
 class BestEffortTopic:
@@ -163,7 +207,7 @@ class BestEffortTopic:
         raise NotReliable(f"{self.name} is not reliable, so it cannot tell what {producer!r} has published before")
 
     def publish(self, batch: Batch, producer_epoch: int = 0) -> Receipt:
-        """Hands it to whoever has asked, now. It always succeeds; what nobody takes is counted."""
+        """Hands it to whoever has asked. It always succeeds; what nobody takes is counted."""
         self._check_open()
         batch.check_published()
         if batch.producer_id:
@@ -177,9 +221,13 @@ class BestEffortTopic:
         if not self.subscriptions:
             self.unheard += batch.count
         now = int(self._clock.monotonic() * SECOND)
-        for host in self.subscriptions.values():
-            host.hand_out(stamped, now)
-        return Receipt(stamped.base_offset, self._done)
+        answers = [host.hand_out(stamped, now) for host in self.subscriptions.values()]
+        waiting = [answer for answer in answers if answer is not self._done]
+        if not waiting:
+            return Receipt(stamped.base_offset, self._done)
+        return Receipt(
+            stamped.base_offset, waiting[0] if len(waiting) == 1 else asyncio.ensure_future(_all_of(waiting))
+        )
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 

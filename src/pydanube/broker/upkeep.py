@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import ACK_RANGES_MAX
+from pydanube.base.limits import LOOKED_INTO_AT_ONCE
 from pydanube.broker.idle import Idle
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.ledger.retention import BatchTimes, ClockGuard, expired
@@ -95,21 +97,46 @@ class Upkeep:
             if offset >= ledger.confirmed_end:
                 return
             batches = await ledger.read(offset)
-            if topic.closed or topic.subscriptions.get(host.known.name) is not host:
+            if not self._serves(host):
                 return
             if batches[0].base_offset > offset:
                 host.pass_gap(offset, batches[0].base_offset - 1)
-            times = [self._times_of(batch, now) for batch in batches]
-            old = expired(times, ttl_seconds, now)
-            for at in range(0, len(old), ACK_RANGES_MAX):
-                host.ack(cursor.generation, old[at : at + ACK_RANGES_MAX], Cause.EXPIRED)
-            offset = batches[-1].last_offset + 1
-            if times[-1].append_time >= now - ttl_seconds * SECOND:
-                return
+            for times in self._groups_of(batches, now):
+                if old := expired(times, ttl_seconds, now):
+                    host.ack(cursor.generation, old, Cause.EXPIRED)
+                if times[-1].append_time >= now - ttl_seconds * SECOND:
+                    return
+                offset = times[-1].last + 1
+                await asyncio.sleep(0)  # the others of the loop first
+                if not self._serves(host):
+                    return
         host.expiry_from = offset
 
-    def _times_of(self, batch: Batch, now: int) -> BatchTimes:
-        delivery_times = batch.delivery_times() if batch.has_delivery_times else None
-        record = self._topic.ledger.stream.record
-        appended = record.aging_time(batch.base_offset, batch.append_time, now)
-        return BatchTimes(batch.base_offset, batch.last_offset, appended, delivery_times)
+    def _serves(self, host: SubscriptionHost) -> bool:
+        """Much may happen while it waits."""
+        return not self._topic.closed and self._topic.subscriptions.get(host.known.name) is host
+
+    def _groups_of(self, batches: list[Batch], now: int) -> Iterator[list[BatchTimes]]:
+        """As many as take a few milliseconds to look at and to give up."""
+        group: list[BatchTimes] = []
+        looked_at = 0
+        for batch in batches:
+            for times in self._times_of(batch, now):
+                group.append(times)
+                looked_at += 1 if times.delivery_times is None else len(times.delivery_times)
+                if looked_at >= LOOKED_INTO_AT_ONCE:
+                    yield group
+                    group, looked_at = [], 0
+        if group:
+            yield group
+
+    def _times_of(self, batch: Batch, now: int) -> Iterator[BatchTimes]:
+        """Of the whole batch; of one whose messages have times of their own in parts."""
+        record, base = self._topic.ledger.stream.record, batch.base_offset
+        appended = record.aging_time(base, batch.append_time, now)
+        if not batch.has_delivery_times:
+            yield BatchTimes(base, batch.last_offset, appended)
+            return
+        for at in range(0, batch.count, LOOKED_INTO_AT_ONCE):
+            rows = range(at, min(batch.count, at + LOOKED_INTO_AT_ONCE))
+            yield BatchTimes(base + at, base + rows.stop - 1, appended, batch.delivery_times(rows))

@@ -43,10 +43,10 @@ class Agenda:
     def known(self, first: int, last: int) -> list[int]:
         return known(self._times, first, last)
 
-    def take_due(self, now: int) -> list[int]:
-        """Takes off the numbers whose time has come, the earliest first."""
+    def take_due(self, now: int, most: int) -> list[int]:
+        """Takes off the numbers whose time has come, the earliest first, and at most so many."""
         taken: list[int] = []
-        while self._heap and self._heap[0][0] <= now:
+        while self._heap and self._heap[0][0] <= now and len(taken) < most:
             time, number = heappop(self._heap)
             if self._times.get(number) == time:
                 del self._times[number]
@@ -58,6 +58,9 @@ class Agenda:
         self._times = {number: time + by for number, time in self._times.items()}
         self._heap = [(time, number) for number, time in self._times.items()]
         heapify(self._heap)
+
+    def is_due(self, now: int) -> bool:
+        return bool(self._heap) and (time := self.next_time()) is not None and time <= now
 
     def next_time(self) -> int | None:
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:

@@ -12,7 +12,7 @@ from typing import Generic
 
 from pydanube.base.errors import FilterInvalid
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import BATCH_MESSAGES_MAX
+from pydanube.base.limits import BATCH_MESSAGES_MAX, DECIDED_AT_ONCE
 from pydanube.dispatch.events import Effect, Run
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
@@ -23,7 +23,13 @@ NOTHING_OFFERED = -1
 
 
 class Engine(ABC, Generic[M]):
-    """Times are microseconds and never run backwards. Only `join`, `grant` and the explanations raise errors."""
+    """Times are microseconds and never run backwards. Only `join`, `grant` and the explanations raise errors.
+
+    One poll deals with `at_once` messages or keys of each sort: those that failed, that are due, that go out. The first
+    of what somebody had who left are taken back at once, the others by the next polls.
+    """
+
+    at_once = DECIDED_AT_ONCE
 
     def __init__(self, policy: FailurePolicy, settings: DispatchSettings) -> None:
         self.policy = policy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain, islice
 
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import OWNER_CACHE_KEY_BYTES_MAX
@@ -18,7 +19,7 @@ from pydanube.dispatch.events import Deliver, Effect, Run, Skipped
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.keys import KeyMember, KeyState
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, Unmatched
-from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Failure, Leases, earliest
+from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Ended, Failure, Leases, earliest
 from pydanube.dispatch.ring import Filters, Ring
 
 IDLE_KEYS_MAX = 4096  # keys that are remembered though nothing of them is there: making one costs as much as a message
@@ -35,39 +36,34 @@ class KeyShared(Engine[KeyMember]):
         self._place: dict[int, KeyState] = {}  # every message that is queued or in flight
         self._in_flight = 0
         self._leases = Leases(policy.ack_timeout)
+        self._ended: deque[Ended] = deque()  # leases whose messages are overdue, and not marked so yet
+        self._unsettled: dict[bytes, None] = {}  # keys that may have another owner since somebody came or went
         self._resting: dict[int, KeyState] = {}  # by number, keys whose next message waits after a failure
         self._rest_times = Agenda()
         self._skipped: list[int] = []
         self._owed: dict[int, KeyState] = {}  # by number, keys that are kept for the consumer that had them
         self._owed_times = Agenda()  # until when: one that asks for nothing more must not keep them for ever
-        self._overdue: dict[int, KeyState] = {}  # by number, keys of which something was not acknowledged in time
+        self._overdue: dict[int, KeyState] = {}  # by number, keys that may have to be taken back from their holders
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
         accepted = Filters(filters)
         self._roster.check_room()
         self._roster.add(KeyMember(consumer))
         self._ring.join(consumer, accepted)
-        self._line_up_all()
+        self._unsettle(self._polled)
 
     def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
         member = self._roster.remove(consumer)
         if member is None:
             return
         self._ring.leave(consumer)
-        for state in self._keys.values():
-            if state.holder is member:
-                if state.flight:
-                    first = next(iter(state.flight))
-                    if crashed:
-                        self._count(state, first, CRASHED, now)
-                    self._rewind(state, first)
-                state.let_go()
-        self._line_up_all()
+        member.gone, member.crashed = True, crashed
+        self._unsettle(now)
 
     def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
         super().alter(policy, settings, now)
         self._leases.alter(policy.ack_timeout, now)
-        self._line_up_all()  # keys that nobody takes may be skipped from now on
+        self._unsettle(now)  # keys that nobody takes may be skipped from now on
 
     # -- messages
 
@@ -94,18 +90,27 @@ class KeyShared(Engine[KeyMember]):
     def poll(self, now: int) -> list[Effect]:
         self._polled = now
         self._pass_time(now)
-        effects: list[Effect] = [*self._poison.emit(now)] if self._poison else []
+        effects: list[Effect] = [*self._poison.emit(now, self.at_once)] if self._poison else []
+        self.unfinished = self._is_behind(now)
         if self._skipped:
             effects += [Skipped(first, last) for first, last in ranges_of(sorted(self._skipped))]
             self._skipped = []
-        if self.paused or not self._roster.permits:
-            return effects
+        if self.paused or not self._roster.permits or self._ended or self._overdue or self._unsettled:
+            return effects  # who may have a key is decided before more of any key goes out
+        limit = min(self.settings.unacked_max, self._in_flight + self.at_once)
         for member in list(self._roster):
-            budget = min(member.permits, self.settings.unacked_max - self._in_flight)
+            budget = min(member.permits, limit - self._in_flight)
             if member.line and budget > 0:
                 self._deliver(member, budget, now, effects)
                 self._roster.rotate(member)
+        if self._in_flight == limit < self.settings.unacked_max:
+            self.unfinished = any(member.line and member.permits for member in self._roster) or self.unfinished
         return effects
+
+    def _is_behind(self, now: int) -> bool:
+        """Whether there is more to do than one poll does."""
+        waits = self._ended or self._overdue or self._unsettled or self._poison.is_due(now)
+        return bool(waits or self._owed_times.is_due(now) or self._rest_times.is_due(now))
 
     def due(self) -> int | None:
         times = (self._rest_times.next_time(), self._owed_times.next_time())
@@ -129,6 +134,7 @@ class KeyShared(Engine[KeyMember]):
             if not lease.left:
                 self._leases.close(lease)
             state.overdue.discard(first)
+            self._look_again(state)
         if state.failures:
             state.failures.pop(first, None)
         if not state.queue:
@@ -206,6 +212,8 @@ class KeyShared(Engine[KeyMember]):
         self._place.clear()
         self._in_flight = 0
         self._leases.clear()
+        self._ended.clear()
+        self._unsettled.clear()
         self._resting.clear()
         self._rest_times.clear()
         self._skipped.clear()
@@ -248,15 +256,38 @@ class KeyShared(Engine[KeyMember]):
             state.lined = False
             del state.holder.line[state.number]
 
-    def _line_up_all(self) -> None:
-        """Somebody came or went: keys may have new owners."""
-        for member in self._roster:
-            member.line.clear()
-        waiting = [state for state in self._keys.values() if state.queue]
+    def _unsettle(self, now: int) -> None:
+        """Somebody came or went: all keys may have new owners. Nothing goes out until all are settled."""
+        again = chain(self._unsettled, self._keys) if self._unsettled else self._keys
+        self._unsettled = dict.fromkeys(again)
+        self._settle(now)
+
+    def _settle(self, now: int) -> None:
+        """Some of the keys go from those who left, and to the lines of those who own them now."""
+        keys = list(islice(self._unsettled, self.at_once))
+        waiting: list[KeyState] = []
+        for key in keys:
+            del self._unsettled[key]
+            state = self._keys.get(key)
+            if state is None:
+                continue
+            if state.holder is not None and state.holder.gone:
+                self._leave_behind(state, state.holder, now)
+            if state.queue:
+                waiting.append(state)
         waiting.sort(key=lambda state: state.queue[0])
         for state in waiting:
-            state.lined = False
+            self._unline(state)
             self._line_up(state)
+
+    def _leave_behind(self, state: KeyState, holder: KeyMember, now: int) -> None:
+        self._unline(state)
+        if state.flight:
+            first = next(iter(state.flight))
+            if holder.crashed:
+                self._count(state, first, CRASHED, now)
+            self._rewind(state, first)
+        state.let_go()
 
     def _owner(self, key: bytes) -> KeyMember | None:
         consumer = self._ring.owner(key)
@@ -329,27 +360,44 @@ class KeyShared(Engine[KeyMember]):
     # -- failures
 
     def _pass_time(self, now: int) -> None:
-        for lease in self._leases.expired(now):
-            for offset in lease.offsets:
-                state = self._place.get(offset)
-                if state is not None and state.flight.get(offset) is lease:
-                    state.overdue.add(offset)
-                    self._overdue[state.number] = state
-                    self._unline(state)
-                    self._time_rest(state, now)
-            self._leases.close(lease)
+        if self._unsettled:
+            self._settle(now)
+        self._ended += self._leases.take_expired(now)
+        if self._ended:
+            self._mark_overdue(now)
         if self._overdue:
             self._take_back(now)
-        for number in self._owed_times.take_due(now):
+        for number in self._owed_times.take_due(now, self.at_once):
             state = self._owed.pop(number)
             if not state.flight and state.queue and self._keys.get(state.key) is state:
                 self._unline(state)
                 state.let_go()
                 self._line_up(state)
-        for number in self._rest_times.take_due(now):
+        for number in self._rest_times.take_due(now, self.at_once):
             state = self._resting.pop(number)
             if not state.lined:
                 self._line_up(state)
+
+    def _mark_overdue(self, now: int) -> None:
+        room = self.at_once
+        while self._ended and room > 0:
+            parts = self._ended[0].take(room)
+            if not parts:
+                self._ended.popleft()
+            for lease, part in parts:
+                room -= len(part)
+                for offset in part:
+                    state = self._place.get(offset)
+                    if state is not None and state.flight.get(offset) is lease:
+                        state.overdue.add(offset)
+                        self._look_again(state)
+                        self._unline(state)
+                        self._time_rest(state, now)
+
+    def _look_again(self, state: KeyState) -> None:
+        """Whether all that its holder has of the key is overdue may have changed."""
+        if state.overdue:
+            self._overdue[state.number] = state
 
     def _keep_for_holder(self, state: KeyState, now: int) -> None:
         """Its consumer may still work on later messages of the key, for as long as it has to acknowledge them."""
@@ -366,12 +414,10 @@ class KeyShared(Engine[KeyMember]):
 
     def _take_back(self, now: int) -> None:
         """A key leaves a consumer that does not acknowledge when all it has of it is overdue; until then it waits."""
-        for number, state in list(self._overdue.items()):
-            if len(state.overdue) < len(state.flight):
-                if not state.overdue:
-                    del self._overdue[number]
-                continue
+        for number, state in list(islice(self._overdue.items(), self.at_once)):
             del self._overdue[number]
+            if len(state.overdue) < len(state.flight):
+                continue
             if state.flight:
                 self._fail(state, [next(iter(state.flight))], TIMED_OUT, now, 0)
                 state.let_go()
@@ -410,6 +456,7 @@ class KeyShared(Engine[KeyMember]):
             lease.left -= 1
             if not lease.left:
                 self._leases.close(lease)
+        self._look_again(state)
 
     # -- what is known
 

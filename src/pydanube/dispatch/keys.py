@@ -14,11 +14,13 @@ NOTHING_OWED = -1
 class KeyMember(Member):
     """A consumer and the keys that have something for it, by their numbers and in the order they came."""
 
-    __slots__ = ("line",)
+    __slots__ = ("crashed", "gone", "line")
 
     def __init__(self, consumer: ConsumerId) -> None:
         super().__init__(consumer)
         self.line: OrderedDict[int, KeyState] = OrderedDict()  # any may go in constant time
+        self.gone = False  # it has left; the keys that it held go to others one after the other
+        self.crashed = False
 
 
 class KeyState:

@@ -56,7 +56,7 @@ class Ordered(Engine[Member]):
         first = self._flight.first
         if crashed:
             self._count(first, CRASHED, now)
-        self._requeue(first)
+        self._requeue(first, None)
 
     def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
         super().alter(policy, settings, now)
@@ -81,23 +81,34 @@ class Ordered(Engine[Member]):
         if term is not None and term.deadline <= now:
             self._fail(self._flight.first, self._flight.first, TIMED_OUT, now, 0)
         self._polled = now
-        effects: list[Effect] = [*self._poison.emit(now)] if self._poison else []
+        effects: list[Effect] = [*self._poison.emit(now, self.at_once)] if self._poison else []
+        self.unfinished = self._poison.is_due(now)
         active = self._roster.first()
         if active is None or self.paused:
             return effects
         queue, flight = self._queue, self._flight
         budget = min(active.permits, self.settings.unacked_max - flight.count)
         while budget > 0 and queue and not self._blocked() and not self._redelivery_time():
-            first, last = queue.head
-            attempt, last = self._alike(first, min(last, first + budget - 1))
-            queue.cut(first, last)
-            flight.add(first, last)
+            if len(effects) >= self.at_once:
+                self.unfinished = True
+                break
+            attempt, taken = self._take(budget, self.at_once - len(effects))
+            for first, last in taken:
+                flight.add(first, last)
+                budget -= last - first + 1
+                self._roster.spend(active, last - first + 1)
+                effects.append(Deliver(active.id, first, last, attempt))
             if active.timed:
-                self._lease(last, now)
-            budget -= last - first + 1
-            self._roster.spend(active, last - first + 1)
-            effects.append(Deliver(active.id, first, last, attempt))
+                self._lease(taken[-1][1], now)
         return effects
+
+    def _take(self, count: int, ranges_max: int) -> tuple[int, list[tuple[int, int]]]:
+        """The next messages that have failed equally often, and how often that is."""
+        first, last = self._queue.head
+        if first > self._failed_last:
+            return 0, self._queue.take(count, ranges_max)
+        attempt, last = self._alike(first, min(last, first + count - 1))
+        return attempt, self._queue.cut(first, last)
 
     def due(self) -> int | None:
         term = self._oldest_term()
@@ -126,7 +137,7 @@ class Ordered(Engine[Member]):
         if active is not None and active.id == consumer:
             found = self._flight.within(first, last)
             if found:
-                self._requeue(found[0][0])
+                self._requeue(found[0][0], consumer)
             self._roster.grant(consumer, last - first + 1)
 
     def reset(self, now: int) -> None:
@@ -148,14 +159,14 @@ class Ordered(Engine[Member]):
         return terms[0] if terms else None
 
     def _fail(self, first: int, last: int, reason: str, now: int, asked: int) -> None:
-        failed = self._flight.within(first, last)
-        if not failed:
+        active, failed = self._roster.first(), self._flight.within(first, last)
+        if active is None or not failed:
             return
         for start, end in failed:
             for offset in range(start, end + 1):
                 count = self._count(offset, reason, now)
                 self._failures[offset] = Failure(count, now + self.policy.delay(count, asked))
-        self._requeue(failed[0][0])
+        self._requeue(failed[0][0], active.id)
 
     def _count(self, offset: int, reason: str, now: int) -> int:
         before = self._failures.get(offset)
@@ -166,13 +177,11 @@ class Ordered(Engine[Member]):
             self._poison.add(offset, count, reason, now)
         return count
 
-    def _requeue(self, first: int) -> None:
-        """Everything in flight from `first` on waits for its turn again."""
-        active = self._roster.first()
-        for start, end in self._flight.cut(first, self._offered):
-            self._queue.add(start, end)
-            if active is not None:
-                self._recalled.append((active.id, start, end))
+    def _requeue(self, first: int, recalled_from: ConsumerId | None) -> None:
+        """Everything in flight from `first` on waits for its turn again. Whoever has it hears so, if still there."""
+        if recalled_from is not None:
+            self._recalled.append((recalled_from, first, self._flight.last))
+        self._flight.move_from(first, self._queue)
         self._timed_last = min(self._timed_last, first - 1)
         while len(self._terms) > 1 and self._terms[-2].last >= first - 1:
             self._terms.pop()

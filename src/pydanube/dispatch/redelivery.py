@@ -6,7 +6,7 @@ Nothing here decides who gets a message. A message handed to `Poison` stays unti
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pydanube.base.ids import ConsumerId
@@ -52,6 +52,32 @@ class Term:
         self.leases: dict[int, Lease] = {}
 
 
+class Ended:
+    """Leases whose consumer left or did not acknowledge in time: their messages are taken back some at a time."""
+
+    __slots__ = ("_at", "_done", "_leases", "reason", "time")
+
+    def __init__(self, leases: Sequence[Lease], reason: str | None, time: int) -> None:
+        self.reason = reason  # None: nothing has failed
+        self.time = time
+        self._leases = leases
+        self._at = 0  # in the leases
+        self._done = 0  # offsets of that one
+
+    def take(self, most: int) -> list[tuple[Lease, Sequence[int]]]:
+        """The next `most` offsets, by lease, or all that are left; some of them may be done by now."""
+        taken: list[tuple[Lease, Sequence[int]]] = []
+        while most > 0 and self._at < len(self._leases):
+            lease = self._leases[self._at]
+            part = lease.offsets[self._done : self._done + most]
+            most -= max(1, len(part))
+            self._done += len(part)
+            if self._done >= len(lease.offsets):
+                self._at, self._done = self._at + 1, 0
+            taken.append((lease, part))
+        return taken
+
+
 class Leases:
     """All leases of an engine, the oldest first. None runs out early, and none later than a step after its time."""
 
@@ -60,9 +86,6 @@ class Leases:
         self._terms: deque[Term] = deque()
         self._untimed = Term(None, None)  # for as long as their consumers are there
         self._number = 0
-
-    def __iter__(self) -> Iterator[Lease]:
-        return (lease for term in (self._untimed, *self._terms) for lease in list(term.leases.values()))
 
     def open(
         self, now: int, consumer: ConsumerId, offsets: Sequence[int], attempt: int = 0, *, timed: bool = True
@@ -90,15 +113,17 @@ class Leases:
     def close(self, lease: Lease) -> None:
         lease.term.leases.pop(lease.number, None)
 
-    def expired(self, now: int) -> list[Lease]:
-        """Those whose time is over; they are open until closed."""
+    def take_expired(self, now: int) -> list[Ended]:
+        """Closes those whose time is over."""
         self._drop_empty()
-        found: list[Lease] = []
-        for term in self._terms:
-            if term.deadline is None or term.deadline > now:
-                break
-            found += term.leases.values()
+        found: list[Ended] = []
+        while self._terms and (deadline := self._terms[0].deadline) is not None and deadline <= now:
+            found.append(Ended(list(self._terms.popleft().leases.values()), TIMED_OUT, now))
         return found
+
+    def of(self, consumer: ConsumerId) -> list[Lease]:
+        terms = (self._untimed, *self._terms)
+        return [lease for term in terms for lease in term.leases.values() if lease.consumer == consumer]
 
     def due(self) -> int | None:
         self._drop_empty()
@@ -168,8 +193,12 @@ class Poison:
             elif before.poison is PoisonPolicy.BLOCK or self._emit.time_of(offset) is not None:
                 self._emit.set(offset, now)
 
-    def emit(self, now: int) -> list[Poisoned]:
-        return [self.messages[offset] for offset in self._emit.take_due(now)]
+    def emit(self, now: int, most: int) -> list[Poisoned]:
+        return [self.messages[offset] for offset in self._emit.take_due(now, most)]
+
+    def is_due(self, now: int) -> bool:
+        """Whether more is to be emitted now."""
+        return self._emit.is_due(now)
 
     def failed(self, offset: int, now: int, why: str) -> None:
         if self._policy.poison is PoisonPolicy.BLOCK:

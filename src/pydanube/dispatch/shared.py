@@ -16,11 +16,10 @@ from pydanube.dispatch.engine import NOTHING_OFFERED, Engine, no_filters
 from pydanube.dispatch.events import Deliver, Effect, Run
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
-from pydanube.dispatch.redelivery import CRASHED, TIMED_OUT, Lease, Leases, earliest
+from pydanube.dispatch.redelivery import CRASHED, Ended, Lease, Leases, earliest
 from pydanube.dispatch.roster import Member
 
 Slice = tuple[int, int, int]  # first, last, attempt
-SLICES_MAX = 500  # decided in one poll, a few milliseconds; what failed may be scattered over as many as there are
 
 
 class _Retry:
@@ -46,6 +45,7 @@ class Shared(Engine[Member]):
         self._delayed = Agenda()  # offsets by delivery time
         self._flight: dict[int, Lease] = {}
         self._leases = Leases(policy.ack_timeout)
+        self._ended: deque[Ended] = deque()  # leases whose messages are to be taken back
         self._failed: dict[int, _Retry] = {}
         self._retries: dict[int, _Retry] = {}  # by number, those whose time has not come
         self._retry_number = 0
@@ -61,12 +61,8 @@ class Shared(Engine[Member]):
     def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
         if self._roster.remove(consumer) is None:
             return
-        for lease in [lease for lease in self._leases if lease.consumer == consumer]:
-            offsets = self._unlease(lease, lease.offsets)
-            if crashed:
-                self._fail(offsets, lease.attempt + 1, CRASHED, now, now)
-            else:
-                self._send_again(offsets, lease.attempt, now)
+        self._ended.append(Ended(self._leases.of(consumer), CRASHED if crashed else None, now))
+        self._take_back()
 
     def alter(self, policy: FailurePolicy, settings: DispatchSettings, now: int) -> None:
         super().alter(policy, settings, now)
@@ -93,8 +89,10 @@ class Shared(Engine[Member]):
 
     def poll(self, now: int) -> list[Effect]:
         self._pass_time(now)
-        self.unfinished = False
-        effects: list[Effect] = [*self._poison.emit(now)] if self._poison else []
+        effects: list[Effect] = [*self._poison.emit(now, self.at_once)] if self._poison else []
+        self.unfinished = bool(
+            self._ended or self._retry_times.is_due(now) or self._delayed.is_due(now) or self._poison.is_due(now)
+        )
         if self.paused or not self._roster.permits:
             return effects
         fresh = 0 if self._blocked() else max(0, min(self._fresh.count, self._room()))
@@ -182,6 +180,7 @@ class Shared(Engine[Member]):
         self._delayed.clear()
         self._flight.clear()
         self._leases.clear()
+        self._ended.clear()
         self._failed.clear()
         self._retries.clear()
         self._retry_times.clear()
@@ -197,18 +196,33 @@ class Shared(Engine[Member]):
     # -- failures
 
     def _pass_time(self, now: int) -> None:
-        for lease in self._leases.expired(now):
-            attempt = lease.attempt + 1
-            offsets = self._unlease(lease, lease.offsets)
-            self._fail(offsets, attempt, TIMED_OUT, now, now + self.policy.delay(attempt))
-        for number in self._retry_times.take_due(now):
+        self._ended += self._leases.take_expired(now)
+        self._take_back()
+        for number in self._retry_times.take_due(now, self.at_once):
             retry = self._retries.pop(number)
             retry.ready = True
             retry.offsets.sort()  # they may have failed one by one, in any order
             self._again.append(retry)
             self._again_count += retry.left
-        for offset in self._delayed.take_due(now):
+        for offset in self._delayed.take_due(now, self.at_once):
             self._fresh.add(offset, offset)
+
+    def _take_back(self) -> None:
+        """What is left of leases that ended is sent again, some of it now."""
+        room = self.at_once
+        while self._ended and room > 0:
+            ended = self._ended[0]
+            parts = ended.take(room)
+            if not parts:
+                self._ended.popleft()
+            for lease, part in parts:
+                room -= len(part)
+                attempt, offsets = lease.attempt, self._unlease(lease, part)
+                if ended.reason is None:
+                    self._send_again(offsets, attempt, ended.time)
+                else:
+                    delay = 0 if ended.reason is CRASHED else self.policy.delay(attempt + 1)
+                    self._fail(offsets, attempt + 1, ended.reason, ended.time, ended.time + delay)
 
     def _unlease(self, lease: Lease, offsets: Sequence[int]) -> list[int]:
         """Those of `offsets` that are in flight under this lease are so no more."""
@@ -246,14 +260,15 @@ class Shared(Engine[Member]):
         """The next `count` messages: first those that failed, then new ones. Fewer if they are all over the place."""
         slices: list[Slice] = []
         while count and self._again:
-            if len(slices) >= SLICES_MAX:
+            if len(slices) >= self.at_once:
                 self.unfinished = True
                 return slices
             retry = self._again[0]
             offsets = retry.offsets
             if retry.left < len(offsets):
                 offsets = [offset for offset in offsets if offset in self._failed]
-            taken, retry.offsets = offsets[: min(count, SLICES_MAX)], offsets[min(count, SLICES_MAX) :]
+            most = min(count, self.at_once)
+            taken, retry.offsets = offsets[:most], offsets[most:]
             retry.left -= len(taken)
             for offset in taken:
                 del self._failed[offset]
