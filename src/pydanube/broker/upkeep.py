@@ -89,7 +89,7 @@ class Upkeep:
 
     async def _expire(self, host: SubscriptionHost, ttl_seconds: int, now: int) -> None:
         """What no consumer took in time is given up, visibly: a cursor record with its cause (§19)."""
-        topic, ledger, cursor = self._topic, self._topic.ledger, host.known.cursor
+        ledger, cursor = self._topic.ledger, host.known.cursor
         offset, host.expiry_from = max(host.expiry_from, ledger.first), 0
         for _ in range(EXPIRY_READS_MAX):
             offset = cursor.above.next_missing(max(offset, cursor.floor))  # delayed ones may lie before
