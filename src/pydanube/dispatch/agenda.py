@@ -43,10 +43,10 @@ class Agenda:
     def known(self, first: int, last: int) -> list[int]:
         return known(self._times, first, last)
 
-    def take_due(self, now: int, most: int) -> list[int]:
-        """Takes off the numbers whose time has come, the earliest first, and at most so many."""
+    def take_due(self, now: int, most: int | None = None) -> list[int]:
+        """Takes off the numbers whose time has come, the earliest first; at most so many, if said."""
         taken: list[int] = []
-        while self._heap and self._heap[0][0] <= now and len(taken) < most:
+        while self._heap and self._heap[0][0] <= now and len(taken) != most:
             time, number = heappop(self._heap)
             if self._times.get(number) == time:
                 del self._times[number]
