@@ -157,7 +157,7 @@ def test_a_message_acknowledges_itself(tmp_path: Path) -> None:
             await again.ack()
             assert (await client.admin.describe_subscription(TOPIC, "s"))["backlog"] == 0
         async with client.reader(TOPIC) as reader:
-            with pytest.raises(ArgumentInvalid, match="no consumer"):
+            with pytest.raises(ArgumentInvalid, match="did not come from a consumer"):
                 (await anext(reader)).ack()
 
     with_client(tmp_path, run)
@@ -175,14 +175,52 @@ def test_messages_are_values(tmp_path: Path) -> None:
             assert copy.copy(messages[0]) == copy.deepcopy(messages)[0] == messages[0]
             for message in messages:
                 other: Message = pickle.loads(pickle.dumps(message))
+                assert other == message
+                assert {other} == {message}
                 assert other[1:] == message[1:]
                 for name in ("value", "key", "topic", "partition", "append_time", "sequence", "delivery_time"):
                     assert getattr(other, name) == getattr(message, name), name
                 with pytest.raises(ArgumentInvalid):
                     other.ack()
+            assert messages[0] != messages[1]
             batch = pickle.loads(pickle.dumps(messages[0].batch))
             assert (batch.offsets, batch.values) == (messages[0].batch.offsets, messages[0].batch.values)
             await copy.deepcopy(messages[4]).ack()
+
+    with_client(tmp_path, run)
+
+
+def test_a_message_is_equal_to_itself_however_often_it_is_delivered(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer, client.producer("/default/other") as other:
+            await producer.send(b"x")
+            await other.send(b"x")
+        async with client.consumer(TOPIC, subscription="s", type="shared", start="earliest") as consumer:
+            first = await consumer.receive(5)
+            first.nack()
+            again = await consumer.receive(5)
+            assert again.redelivery_count == 1
+            assert again == first
+        async with client.reader("/default/other") as reader:
+            assert await reader.receive(5) != first
+
+    with_client(tmp_path, run)
+
+
+@pytest.mark.parametrize("delay", [3600, 3600.0, timedelta(hours=1)])
+def test_a_send_takes_a_delay_instead_of_a_time(tmp_path: Path, delay: float | timedelta) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer, client.reader(TOPIC) as reader:
+            before = client.clock.wall()
+            await producer.send(b"later", delay=delay)
+            after = client.clock.wall()
+            due = (await reader.receive(5)).delivery_time
+            assert due is not None
+            assert before <= due - 3_600_000_000 <= after
+            with pytest.raises(ArgumentInvalid, match="delay or delivery_time"):
+                producer.send(b"x", delay=1, delivery_time=1)
+            with pytest.raises(ArgumentInvalid, match="negative"):
+                producer.send(b"x", delay=-1)
 
     with_client(tmp_path, run)
 

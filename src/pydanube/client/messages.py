@@ -96,6 +96,15 @@ class Message(NamedTuple):
 
     # -- as a value ----------------------------------------------------------------------------------------------------
 
+    def __eq__(self, other: object) -> bool:
+        """The same message of the same topic, also delivered again or brought from another process."""
+        if not isinstance(other, Message):
+            return NotImplemented
+        return (self.topic, self.partition, *self[1:]) == (other.topic, other.partition, *other[1:])
+
+    def __ne__(self, other: object) -> bool:  # that of tuples would compare the batches
+        return not self == other
+
     def __hash__(self) -> int:
         return self.offset
 

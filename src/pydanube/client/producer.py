@@ -132,6 +132,7 @@ class Producer(Openable):
         attributes: Mapping[str, str] | None = None,
         event_time: When | None = None,
         delivery_time: When | None = None,
+        delay: Duration | None = None,
         sequence: int | None = None,
     ) -> Handed[Receipt]:
         """Hands a message over and returns at once. `await` the answer for its receipt, or drop it.
@@ -139,10 +140,12 @@ class Producer(Openable):
         It goes at once if nothing is under way, else with others when that is answered; `linger` waits for company.
         While the buffer is full the message waits in line, and `await` with it; `ProducerBusy` is raised only if very
         much waits there that nobody awaits. Text is sent as UTF-8. Times are microseconds since 1970 or datetimes with
-        a zone. `sequence` is the application's own number for the message: one that was published before, also by an
-        earlier process under the producer's name, is not published again; a number left out is a `SequenceGap`. See
-        `last_sequence`.
+        a zone; `delay` is seconds or a timedelta from now until delivery. `sequence` is the application's own number
+        for the message: one that was published before, also by an earlier process under the producer's name, is not
+        published again; a number left out is a `SequenceGap`. See `last_sequence`.
         """
+        if delay is not None:
+            delivery_time = self._due(delay, delivery_time)
         if self._serializer is not None:
             payload = self._serializer(payload)
         if type(payload) is not bytes:
@@ -164,6 +167,14 @@ class Producer(Openable):
             self._hold_back()
             return self._line.join(lambda: self._put(message), message.size, 1)
         return self._put(message)
+
+    def _due(self, delay: Duration, delivery_time: When | None) -> int:
+        if delivery_time is not None:
+            raise ArgumentInvalid("pass either delay or delivery_time, not both")
+        seconds = seconds_of(delay)
+        if not seconds >= 0:
+            raise ArgumentInvalid(f"a delay must not be negative, got {delay}")
+        return self.client.clock.wall() + round(seconds * 1_000_000)
 
     def send_nowait(self, payload: Any, **options: Any) -> Handed[Receipt]:
         """As `send`, but `ProducerBusy` is raised while the buffer is full. Options are those of `send`."""
