@@ -24,24 +24,14 @@ import pydanube.sync
 from pipeline.iceberg_world import Lake
 from pydanube.pipeline.targets.plan import Plan
 from pydanube.pipeline.targets.record import Verdict
-from pydanube.pipeline.targets.sink import DEAD, Staged, TablesStreamWriter
+from pydanube.pipeline.targets.sink import DEAD, Staged, TablesStreamWriter, letter_schema
 from pydanube.spark.committing import BATCH, GROUP, QUERY
 
 BATCH_ROWS, TASKS = 12, 3
 BAD = 5  # every fifth row is no good
 QUERY_ID = str(uuid4())
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-_LETTER = pa.struct(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("error", pa.string()),
-    ]
-)
+_LETTER = pa.struct(list(letter_schema())[:-1])
 
 
 class Died(BaseException):

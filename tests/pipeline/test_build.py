@@ -125,7 +125,7 @@ def test_rows_that_do_not_fit_go_past_all_steps_to_the_dead_letters(
     """With steps, rows are read by two ways, and without any by one: in the end there is no difference."""
     publish(client, topic, [(1, "ann", 5.0, 0), (2, "bob", -1.0, None), (3, "cy", 2.0, None)])
     with client.producer(topic) as producer:
-        producer.send(b"nonsense", key="k").result()
+        producer.send(b"nonsense", key="k", attributes={"trace": "7"}, event_time=NOON).result()
     letters = [
         (0, 1, "expected amount >= 0", b'{"id": 2, "customer": "bob", "amount": -1.0}'),
         (0, 3, None, b"nonsense"),
@@ -154,6 +154,10 @@ def test_rows_that_do_not_fit_go_past_all_steps_to_the_dead_letters(
         assert found[1][:2] == letters[1][:2]
         assert found[1][3] == b"nonsense"
         assert "JSON" in found[1][2]
+        first, second = sorted(dead, key=lambda each: int(each["offset"]))
+        assert (first["rule"], second["rule"]) == ("source.expect[0]", "source.schema")
+        assert (first["attributes"], dict(second["attributes"])) == (None, {"trace": "7"})
+        assert (first["event_time"], second["event_time"].timestamp() * 1_000_000) == (None, NOON)
 
 
 @pytest.mark.parametrize("letters", [False, True], ids=["failfast", "permissive"])
@@ -195,8 +199,11 @@ def test_an_expectation_that_raises_is_not_met(
     progress = run(spark, make({"expect": rules}, transforms=steps, dead_letters={"delta": "dead"}), url)
     assert (progress.rows, progress.dead_rows) == (3, 2)
     assert table(tmp_path / "out") == [(4, 0.0)]
-    found = table(tmp_path / "dead", "offset", "error")
-    assert found == [(1, f"expected {rules[0]}"), (2, f"expected {rules[2]}")]
+    found = table(tmp_path / "dead", "offset", "error", "rule")
+    assert found == [
+        (1, f"expected {rules[0]}", "source.expect[0]"),
+        (2, f"expected {rules[2]}", "source.expect[2]"),
+    ]
     strict = make({"expect": rules}, sink={"delta": "strict"}, checkpoint="strict-points")
     with pytest.raises(Exception, match="row_invalid: expected id % amount >= 0"):
         query(spark, strict, url=url, available_now=True).awaitTermination(120)
@@ -276,8 +283,9 @@ def test_files_of_every_kind_and_those_that_do_not_fit(
         places = {"sink": {"parquet": f"{kind}-out"}, "dead_letters": {"delta": f"{kind}-dead"}}
         run(spark, make(source, name=kind, checkpoint=f"{kind}-points", **places), url)
         assert pq.read_table(tmp_path / f"{kind}-out").to_pylist() == [{"id": 1, "name": "ann"}]
-        [letter] = table(tmp_path / f"{kind}-dead", "error", "value", "topic")
-        assert letter == ("the record does not fit the schema", content.split("\n")[-2].encode(), None)
+        [letter] = table(tmp_path / f"{kind}-dead", "error", "rule", "value", "topic", "attributes")
+        record = content.split("\n")[-2].encode()
+        assert letter == ("the record does not fit the schema", "source.schema", record, None, None)
     (tmp_path / "parquet").mkdir()
     pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32())}), tmp_path / "parquet" / "a.parquet")
     source = {"files": "parquet", "format": "parquet", "schema": "id INT"}

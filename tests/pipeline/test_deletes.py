@@ -127,6 +127,7 @@ def test_messages_without_a_payload_delete_by_their_key(
     [dead] = DeltaTable(str(tmp_path / "dead")).to_pyarrow_table().to_pylist()
     assert dead["key"] == b"not a number"
     assert dead["error"] == "expected a key that names id, for there is no payload"
+    assert dead["rule"] == "sink.upsert.keys"
 
 
 def test_steps_that_lose_what_deletes_are_refused(spark: SparkSession, url: str, topic: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pydanube.base.errors import FlowInvalid, OptionInvalid
 from pydanube.pipeline.flow import Flow, warnings
 from pydanube.pipeline.late import Rule, may_drop, rule_of
 from pydanube.pipeline.runner import Outcome, Runner
+from pydanube.pipeline.spec_fields import Duration
 from pydanube.pipeline.spec_steps import parse_steps
 from pydanube.spark.watermark import late_watermark
 from pydanube.sync import Client
@@ -22,6 +23,7 @@ from pydanube.sync import Client
 NOON = 1_769_860_800_000_000  # 2026-01-31T12:00Z
 MINUTE = 60_000_000
 WATERMARK = {"watermark": {"delay": "10 minutes"}}
+HOUR = Duration(3_600_000_000)
 HOURLY = {"aggregate": {"window": "1 hour", "values": {"rows": "count(*)"}}}
 BY_TIME = {"aggregate": {"by": ["event_time"], "values": {"n": "count(*)"}}}
 Make = Callable[..., Flow]
@@ -72,6 +74,7 @@ def test_late_rows_become_dead_letters_with_their_payload_and_reason(
     assert [each["offset"] for each in letters] == [30, 31, 34]
     assert letters[0]["value"] == b'{"id": 30, "more": "kept"}'
     assert letters[0]["key"] == b"30"
+    assert {each["rule"] for each in letters} == {"transforms[1].deduplicate"}
     assert letters[0]["error"] == (
         "late: event_time 2026-01-31T12:05:00.000Z is not after the watermark 2026-01-31T12:59:00.000Z"
     )
@@ -104,6 +107,7 @@ def test_a_row_is_late_for_a_window_when_that_has_ended(
     letters = sorted(rows(tmp_path / "dead"), key=lambda each: each["offset"])
     assert [each["offset"] for each in letters] == [50, 51, 52, 53, 56, 57]
     assert "belongs to a window that ended before the watermark 2026-01-31T15:19:00.000Z" in letters[0]["error"]
+    assert {each["rule"] for each in letters} == {"transforms[1].aggregate"}
     assert outcome.progress.late_rows == 6
     found = {each["window_start"].hour: each["rows"] for each in rows(tmp_path / "out")}
     assert found == {12: 30, 15: 23, 16: 1}
@@ -138,11 +142,11 @@ def test_late_drop_beside_dead_letters_keeps_the_others(
 @pytest.mark.parametrize(
     ("steps", "mode", "rule", "drops"),
     [
-        ([WATERMARK, {"deduplicate": ["id"]}], "append", Rule("event_time"), True),
-        ([WATERMARK, HOURLY], "update", Rule("event_time", 3_600_000_000, 3_600_000_000), True),  # type: ignore[arg-type]
+        ([WATERMARK, {"deduplicate": ["id"]}], "append", Rule("event_time", step="transforms[1].deduplicate"), True),
+        ([WATERMARK, HOURLY], "update", Rule("event_time", HOUR, HOUR, "transforms[1].aggregate"), True),
         ([WATERMARK, HOURLY], "complete", None, False),
         ([WATERMARK, {"aggregate": {"by": ["id"], "values": {"n": "count(*)"}}}], "update", None, True),
-        ([WATERMARK, BY_TIME], "append", Rule("event_time"), True),
+        ([WATERMARK, BY_TIME], "append", Rule("event_time", step="transforms[1].aggregate"), True),
         ([{"sql": "SELECT 1"}, WATERMARK, {"deduplicate": ["id"]}], "append", None, True),
         ([WATERMARK, {"sql": "SELECT 1"}], "append", None, True),
         ([WATERMARK], "append", None, False),

@@ -17,6 +17,7 @@ import pydanube
 from pydanube.base.errors import ConnectionLost
 from pydanube.pipeline import redriving
 from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.keeping import Marks, _page_of
 from pydanube.pipeline.redriving import ORIGIN, Redriven, redrive
 from pydanube.pipeline.targets.json_rows import json_of
 from pydanube.pipeline.targets.sink import letter_schema
@@ -51,8 +52,19 @@ def put(client: Client, topic: str, tmp_path: Path, kind: str) -> Put:
 
     def write(*offsets: int, error: str = "expected id > 0", pipeline: str = "p", **others: Any) -> None:
         at = datetime(2026, 1, 31, tzinfo=UTC)
-        plain = {"topic": topic, "partition": 0, "timestamp": at, "error": error, "pipeline": pipeline}
-        rows = [{**plain, "offset": n, "key": b"k%d" % n, "value": b"m%d" % n, **others} for n in offsets]
+        plain = {"topic": topic, "partition": 0, "timestamp": at, "error": error, "rule": "r", "pipeline": pipeline}
+        rows = [
+            {
+                **plain,
+                "offset": n,
+                "event_time": datetime.fromtimestamp(n, UTC),
+                "key": b"k%d" % n,
+                "attributes": [("trace", str(n))],
+                "value": b"m%d" % n,
+                **others,
+            }
+            for n in offsets
+        ]
         table = pa.Table.from_pylist(rows, schema=letter_schema())
         if kind == "delta":
             write_deltalake(str(tmp_path / "dead"), table, mode="append")
@@ -93,6 +105,7 @@ def test_each_letter_is_published_once_more_with_all_that_its_message_had(
     first, second = since(client, topic, 5)
     assert [each["payload"] for each in (first, second)] == [b"m1", b"m3"]
     assert (first["key"], dict(first["attributes"])) == (b"k1", {"trace": "1", ORIGIN: f"{topic} 1"})
+    assert first["event_time"] == datetime.fromtimestamp(1, UTC)
     assert run(url, flow) == Redriven(0, 0, 0)
     put(4)
     assert run(url, flow) == Redriven(1, 0, 0)
@@ -104,14 +117,11 @@ def test_who_is_killed_before_it_is_noted_publishes_none_twice(
 ) -> None:
     published(client, topic, 5)
     put(1, 2)
-    note = redriving._record
 
-    async def killed(client: Any, name: str, text: str | None) -> str | None:
-        if text is not None:
-            raise ConnectionLost("killed")
-        return await note(client, name, text)
+    async def killed(marks: Marks, key: str, offset: int) -> None:
+        raise ConnectionLost("killed")
 
-    monkeypatch.setattr(redriving, "_record", killed)
+    monkeypatch.setattr(Marks, "note", killed)
     with pytest.raises(ConnectionLost):
         run(url, flow)
     monkeypatch.undo()
@@ -164,7 +174,60 @@ def test_a_message_that_the_topic_has_no_more_comes_from_its_letter(
     url: str, client: Client, topic: str, flow: Flow, put: Put
 ) -> None:
     published(client, topic, 2)
-    put(7, value=b"kept")
+    put(7, value=b"kept", attributes=None, event_time=None)
     assert run(url, flow) == Redriven(1, 0, 0)
     [found] = since(client, topic, 2)
     assert (found["payload"], dict(found["attributes"])) == (b"kept", {ORIGIN: f"{topic} 7"})
+    assert found["event_time"] == datetime(2026, 1, 31, tzinfo=UTC), "else it would be in another window"
+
+
+def test_letters_of_a_topic_that_was_made_again_are_redriven_to_it(
+    url: str, client: Client, topic: str, flow: Flow, put: Put
+) -> None:
+    published(client, topic, 5)
+    put(3)
+    assert run(url, flow) == Redriven(1, 0, 0)
+    client.admin.delete_topic(topic)
+    put(2)
+    assert run(url, flow) == Redriven(0, 0, 2), "their topic is gone"
+    published(client, topic, 1)
+    assert run(url, flow) == Redriven(2, 0, 0), "offsets of the one before say nothing of this one"
+    assert [each["payload"] for each in since(client, topic, 1)] == [b"m2", b"m3"]
+
+
+@pytest.mark.parametrize("bound", ["PASS_BYTES_MAX", "PASS_LETTERS_MAX"])
+def test_letters_that_memory_is_not_meant_for_take_further_passes_in_order(
+    url: str, client: Client, topic: str, flow: Flow, put: Put, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    published(client, topic, 1)
+    for offset in (9, 2, 7, 4, 5, 6, 3, 8, 1):  # the last comes first
+        put(offset, value=b"%d" % offset)
+    monkeypatch.setattr(redriving, bound, 2)
+    assert run(url, flow, dry_run=True).more
+    assert run(url, flow) == Redriven(9, 0, 0)
+    assert [int(each["payload"]) for each in since(client, topic, 1)] == list(range(1, 10))
+    assert run(url, flow) == Redriven(0, 0, 0)
+
+
+def test_how_far_it_is_fits_what_the_broker_keeps_with_every_partition_there_can_be(url: str) -> None:
+    places = [
+        f"{(1 << 40) + topic}.{number}{late}" for topic in range(16) for number in range(1024) for late in ("", ".late")
+    ]
+
+    async def work() -> None:
+        async with pydanube.connect(url) as client:
+            marks = Marks(client, "wide")
+            await marks.load(places)
+            for page in marks._pages:
+                own = [each for each in places if _page_of(each) == page]
+                marks._pages[page] = dict.fromkeys(own, 1 << 40)
+                await marks.note(own[0], 7)
+            again = Marks(client, "wide")
+            await again.load(places)
+            assert again._pages == marks._pages
+            await client.admin.forget_pipeline("wide", records=True)
+            gone = Marks(client, "wide")
+            await gone.load(places[:1])
+            assert gone.reached(places[0]) == -1
+
+    asyncio.run(work())

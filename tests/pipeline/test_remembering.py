@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import pydanube
 from pipeline.tables_world import SCHEMA, rows, write
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.remembering import Remembered, where_targets_stand
 from pydanube.pipeline.targets.plan import target_of
 from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.sync import Client
 
 TOPIC = "/default/orders"
 
@@ -41,11 +41,7 @@ def at(batch: int) -> Mark:
 
 
 def stand(url: str, made: Flow) -> Remembered:
-    async def work() -> Remembered:
-        async with pydanube.connect(url) as client:
-            return await where_targets_stand(client, made, url)
-
-    return asyncio.run(work())
+    return asyncio.run(where_targets_stand(made, url))
 
 
 def test_they_begin_where_the_last_batch_ended_that_all_of_them_have(url: str, tmp_path: Path) -> None:
@@ -88,3 +84,20 @@ def test_what_a_reset_to_tables_cannot_bring_back_is_said(url: str, tmp_path: Pa
     files = flow(tmp_path, source={"files": "/data/in", "format": "json", "schema": "id BIGINT"})
     with pytest.raises(FlowInvalid, match="has no offsets that targets could remember"):
         stand(url, files)
+
+
+def test_each_target_says_what_it_remembers_of_a_pipeline_and_of_its_dead_letters(
+    url: str, client: Client, topic: str, tmp_path: Path
+) -> None:
+    sinks = [*flow(tmp_path).targets, *flow(tmp_path, sink={"topic": topic}).targets]
+    client.admin.create_topic(topic)
+    for target in (target_of(each.spec(url)) for each in sinks):
+        assert target.remembered(at(0)) is None, f"{target.label} is not there, or has no batch yet"
+        target.prepare(SCHEMA)
+        mark = at(3)
+        write(target, mark, rows([3]))
+        write(target, replace(dead_letters(at(9)), run="run-9"), rows([9]))
+        asked = Mark("orders", "", "", 0, "?")
+        assert target.remembered(asked) == mark, target.label
+        assert target.remembered(dead_letters(asked)) == replace(dead_letters(at(9)), run="run-9"), target.label
+        assert target.remembered(replace(asked, pipeline="another")) is None

@@ -359,7 +359,7 @@ def test_a_lost_checkpoint_is_rebuilt_from_what_the_targets_remember(
 
     async def rebuilt() -> None:
         async with pydanube.connect(url) as asked:
-            found = await where_targets_stand(asked, made, url)
+            found = await where_targets_stand(made, url)
             assert found.notes == ()
             with open_checkpoint(made.checkpoint, made.name) as checkpoint:
                 wanted = await plan_reset(asked, made, checkpoint, url, found.start)

@@ -40,6 +40,7 @@ KINDS = {
     "TIMESTAMP": types.TimestampType(),
     "INTS": types.ArrayType(types.IntegerType()),
     "INTERVAL": types.DayTimeIntervalType(),
+    "MAP<STRING,STRING>": types.MapType(types.StringType(), types.StringType()),
 }
 
 

@@ -18,7 +18,8 @@ from spark.world import fill, numbers
 
 Client = pydanube.sync.Client
 DEAD = """if(number % 10 = 0, named_struct('topic', topic, 'partition', partition, 'offset', offset,
-    'timestamp', timestamp, 'key', key, 'value', value, 'error', concat('bad ', number)), null) _dead"""
+    'timestamp', timestamp, 'event_time', event_time, 'key', key, 'attributes', map('a', 'b'), 'value', value,
+    'error', concat('bad ', number), 'rule', 'number'), null) _dead"""
 
 
 class Flow:
@@ -99,6 +100,7 @@ def test_rows_and_dead_letters_are_there_once(client: Client, flow: Flow) -> Non
     assert sorted(int(each["value"]) for each in dead) == list(range(10, 101, 10))
     assert {(each["topic"], each["pipeline"]) for each in dead} == {(flow.topic, "numbers")}
     assert dead[0]["error"] == f"bad {int(dead[0]['value'])}"
+    assert (dict(dead[0]["attributes"]), dead[0]["rule"]) == ({"a": "b"}, "number")
 
 
 def test_a_batch_of_which_only_some_targets_have_their_part_is_completed(client: Client, flow: Flow) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydanube.api.fields import field, number, text
+from pydanube.api.fields import field, flag, number, text
 from pydanube.api.verbs import VERBS, Caller, Verb, limit_of, page, verb
 from pydanube.base.errors import PipelineLimitReached, PipelineNotFound, RequestInvalid
 from pydanube.base.limits import (
@@ -18,6 +18,7 @@ from pydanube.base.limits import (
     PIPELINE_LINE_CHARACTERS_MAX,
     PIPELINE_LINES_REPORTED_MAX,
     PIPELINE_NUMBERS_MAX,
+    PIPELINE_RECORD_PAGES,
     PIPELINE_RUN_CHARACTERS_MAX,
     PIPELINES_MAX,
 )
@@ -210,9 +211,12 @@ async def order(caller: Caller, fields: Object) -> Object:
 
 @verb("pipeline.forget")
 async def forget(caller: Caller, fields: Object) -> Object:
-    """One that does not run is not listed any more, and what it remembered here is gone."""
-    name, notes = _name(fields), caller.service.notes
-    kept = [key for part in _PARTS if notes.get(key := f"{_RECORDS}{part}/{name}") is not None]
+    """One that does not run is not listed any more. What it remembers stays, as a checkpoint in a folder does: which
+    generation of its checkpoint counts, and which dead letters were redriven. With `records` that goes too.
+    """
+    name, notes, kept = _name(fields), caller.service.notes, list[str]()
+    if flag(fields, "records", False):
+        kept = [key for part in _PARTS for key in notes.all(f"{_RECORDS}{part}/{name}/")]
     try:
         _pipelines(caller).forget(name)
     except PipelineNotFound:
@@ -224,17 +228,19 @@ async def forget(caller: Caller, fields: Object) -> Object:
 
 
 async def record(caller: Caller, fields: Object) -> Object:
-    """What a pipeline remembers of itself, where only Spark can write its checkpoint: a text of its own."""
+    """What a pipeline remembers of itself, where only Spark can write its checkpoint: texts of its own, in pages."""
     name, notes = _name(fields), caller.service.notes
-    found, part = text(fields, "record", None), text(fields, "part", _PARTS[0])
+    found, part, number_of_page = text(fields, "record", None), text(fields, "part", _PARTS[0]), _count(fields, "page")
     if part not in _PARTS:
         raise RequestInvalid(f"part is one of {', '.join(_PARTS)}, not {part[:50]!r}")
-    key = f"{_RECORDS}{part}/{name}"
+    if (number_of_page or 0) >= PIPELINE_RECORD_PAGES:
+        raise RequestInvalid(f"page is {number_of_page}, not below {PIPELINE_RECORD_PAGES}")
+    key = f"{_RECORDS}{part}/{name}/{number_of_page or 0}"
     if found is not None:
-        known = notes.all(f"{_RECORDS}{part}/")
-        if key not in known and len(known) >= PIPELINES_MAX:
+        known = {each.split("/")[2] for each in notes.all(f"{_RECORDS}{part}/")}
+        if name not in known and len(known) >= PIPELINES_MAX:
             raise PipelineLimitReached(
-                f"{len(known)} pipelines already have a record on this broker; forget one of them"
+                f"{len(known)} pipelines already have a record on this broker; give one up with `danube pipeline forget --records`"
             )
         await notes.put(key, found.encode())
     kept = notes.get(key)

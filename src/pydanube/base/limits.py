@@ -332,6 +332,7 @@ PIPELINE_RUN_CHARACTERS_MAX = 64
 PIPELINE_INFO_BYTES_MAX = 4 * KIB  # as JSON
 PIPELINE_CAUSE_CHARACTERS_MAX = 1_000
 PIPELINE_NUMBERS_MAX = 32  # of progress
+PIPELINE_RECORD_PAGES = 256  # notes in which one remembers itself: 4 MiB are offsets of 100,000 partitions and more
 PIPELINE_LINES_KEPT = 500  # the last of one pipeline
 PIPELINE_LINES_KEPT_BYTES = 128 * KIB  # of them
 PIPELINE_LINE_CHARACTERS_MAX = 1_000  # clients cut what is longer

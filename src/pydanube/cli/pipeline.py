@@ -13,7 +13,7 @@ from pydanube.base.units import shown_bytes
 from pydanube.cli import values
 from pydanube.cli.failures import Exit, Failure, printable
 from pydanube.cli.lazy import Noun
-from pydanube.cli.output import Output, printed
+from pydanube.cli.output import Agreement, Output, destructive, printed
 from pydanube.cli.pipeline_files import explain, redrive, reset, run, validate
 from pydanube.cli.pipeline_lakehouse import lakehouse
 from pydanube.cli.running import connected, ended_by_its_reader
@@ -161,6 +161,24 @@ async def restart(client: Client, output: Output, name: str) -> None:
     found = await client.admin.order_pipeline(name, "restart")
     text = f"told {name} to restart; whether it takes its file is in `danube pipeline logs {name}`"
     output.done(text, name=name, state=found["state"])
+
+
+@pipeline.command("forget", epilog="Example: danube pipeline forget orders-by-minute --dry-run")
+@click.argument("name")
+@click.option("--records", is_flag=True, help="What the broker keeps for it too: only for one that never runs again.")
+@printed
+@destructive
+@connected
+async def forget(client: Client, output: Output, agreement: Agreement, name: str, records: bool) -> None:
+    """Take a pipeline that does not run off the list. Run again, it goes on where it was.
+
+    With --records the broker also forgets where its checkpoint in object storage is, and which dead letters were
+    redriven. Delete that checkpoint then, or give the name to no other pipeline.
+    """
+    deed = f"forget {name}{' and what the broker keeps for it' if records else ''}"
+    if agreement.given(output, deed, name=name, records=records):
+        await client.admin.forget_pipeline(name, records=records)
+        output.done(f"forgot {name}", name=name, records=records)
 
 
 pipeline.add_command(reset)

@@ -277,7 +277,7 @@ def reset(
 
     async def work() -> None:
         async with client_of_flow(ctx, flow) as client:
-            known = await where_targets_stand(client, flow, broker.url) if by_tables else None
+            known = await where_targets_stand(flow, broker.url) if by_tables else None
             wanted = await plan_reset(client, flow, opened, broker.url, start if known is None else known.start)
             if known is not None:  # whatever the checkpoint says
                 wanted = replace(wanted, again=0, skipped=0)
@@ -327,7 +327,8 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
             more = f"; {found.late:,} that came too late stay" if found.late else ""
             more += f"; {found.others:,} that came from no topic stay" if found.others else ""
             facts = {"pipeline": flow.name, "late": found.late, "others": found.others}
-            deed = f"publish {found.letters:,} dead letters of {flow.name} again{more}"
+            least = "at least " if found.more else ""
+            deed = f"publish {least}{found.letters:,} dead letters of {flow.name} again{more}"
             if agreement.given(output, deed, **facts, letters=found.letters):
                 done = await put_through(client, flow, broker.url, late=late)
                 output.done(

@@ -308,9 +308,11 @@ class Admin:
         """`stop` or `restart`: its runner hears it within seconds. Returns how it stands now."""
         return await self._ask("pipeline.order", pipeline=name, order=order)
 
-    async def forget_pipeline(self, name: str) -> None:
-        """One that does not run is not listed any more."""
-        await self._ask("pipeline.forget", pipeline=name)
+    async def forget_pipeline(self, name: str, *, records: bool = False) -> None:
+        """One that does not run is not listed any more. With `records` the broker forgets also where its checkpoint in
+        object storage is, and which dead letters were redriven: for one that never runs again.
+        """
+        await self._ask("pipeline.forget", pipeline=name, records=records)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 

@@ -38,8 +38,17 @@ CORRUPT = "_corrupt_record"
 EVENT_TIME, MESSAGE = "event_time", "message"
 SINK_FORMAT = "danube_tables"
 _PARTS = "_danube_parts"  # of a row as it came, until it is known whether it fits
-_ABOUT = ("topic", "partition", "offset", "timestamp", "key")
-_NO_PLACE = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp", "key": "binary"}
+_NO_PLACE = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "event_time": "timestamp",
+    "key": "binary",
+    "attributes": "map<string,string>",
+}
+_ABOUT = tuple(_NO_PLACE)  # what a dead letter has of its message, besides the payload
+_DECODING = "source.schema"  # the rule of what cannot be decoded
 _DAY_MICROS = 86_400_000_000  # days of `_date` are UTC's, whatever zone the session is in
 _UNHOLDABLE = ("void", "interval", "variant", "calendar")
 
@@ -158,7 +167,8 @@ def topic_options(flow: Flow, url: str, start: str | None = None, *, streaming: 
     """Of `format("danube")`."""
     found = flow.source
     assert isinstance(found, TopicSource)
-    options = {"url": found.url or url, "includeAttributes": _said(found.attributes), **found.starting(start)}
+    attributes = found.attributes or _keeps_messages(flow)
+    options = {"url": found.url or url, "includeAttributes": _said(attributes), **found.starting(start)}
     options["failOnDataLoss"] = _said(found.fail_on_data_loss)
     if found.topics:
         options["topic"] = ",".join(found.topics)
@@ -181,6 +191,13 @@ def topic_options(flow: Flow, url: str, start: str | None = None, *, streaming: 
     return options | {name: text for name, text in more.items() if text is not None}
 
 
+def _keeps_messages(flow: Flow) -> bool:
+    """Whether dead letters have the messages themselves: in `failfast` the source ends the query instead."""
+    found = flow.source
+    decoded = isinstance(found, TopicSource) and found.format != RAW
+    return flow.dead_letters is not None and (found.mode == PERMISSIVE or not decoded)
+
+
 def _said(flag: bool) -> str:
     return str(flag).lower()
 
@@ -194,9 +211,12 @@ def _of_topic(reader: Any, flow: Flow, found: TopicSource, options: Mapping[str,
         raw = raw.where(_has_payload(raw))
     time = f.coalesce(f.col("event_time"), f.col("timestamp"))
     if found.format == RAW:
-        plain = [name for name in raw.columns if name != "watermark"]
+        hidden = {"watermark", *([] if found.attributes else ["attributes"])}
+        plain = [name for name in raw.columns if name not in hidden]
         columns = [time.alias(name) if name == EVENT_TIME else f.col(name) for name in plain]
         columns += _change(raw, flow)
+        if flow.dead_letters is None:
+            return _judged(raw.select(*columns, *watermark), flow, None)
         parts = f.struct(*_ABOUT, f.col("value"), f.lit(None).cast("string").alias("error"))
         return _judged(raw.select(*columns, parts.alias(_PARTS), *watermark), flow, _PARTS)
     kinds = {each.name: each.dataType.simpleString() for each in raw.schema["value"].dataType.fields}
@@ -297,27 +317,34 @@ def _judged(frame: DataFrame, flow: Flow, parts: str | None) -> DataFrame:
     if flow.dead_letters is None:
         if failed is not None:  # ends the query with the first
             fits = f.when(failed.isNull(), f.lit(True)).otherwise(
-                f.raise_error(f.concat(f.lit("row_invalid: "), failed))
+                f.raise_error(f.concat(f.lit("row_invalid: "), failed["error"]))
             )
             frame = frame.where(fits)
         return frame.select(*map(_column, shown), *dropped)
     own: Column | None = None
     if parts is not None:
-        own = f.col(parts)["error"]
+        own = _refusal(f.col(parts)["error"].isNotNull(), _DECODING, f.col(parts)["error"])
         about = [f.col(parts)[name].alias(name) for name in (*_ABOUT, "value")]
     else:
         about = [f.lit(None).cast(kind).alias(name) for name, kind in _NO_PLACE.items()]
         text: Column = f.to_json(f.struct(*map(_column, shown)))
         if CORRUPT in frame.columns:
-            own = f.when(f.col(CORRUPT).isNotNull(), f.lit("the record does not fit the schema"))
+            own = _refusal(f.col(CORRUPT).isNotNull(), _DECODING, f.lit("the record does not fit the schema"))
             text = f.coalesce(f.col(CORRUPT), text)
         about.append(text.cast("binary").alias("value"))
-    errors = [each for each in (own, failed) if each is not None]
+    refusals = [each for each in (own, failed) if each is not None]
     if tardy is not None and flow.late_rule is not None and flow.keeps_late:
-        errors.append(f.when(tardy, reason(flow.late_rule)))
-    error = f.coalesce(*errors, f.lit(None).cast("string"))
-    dead = f.when(error.isNotNull(), f.struct(*about, error.alias("error"))).alias(DEAD)
-    return frame.select(*map(_column, shown), dead, *dropped)
+        refusals.append(_refusal(tardy, flow.late_rule.step, reason(flow.late_rule)))
+    refusal = f.coalesce(*refusals, f.lit(None).cast("struct<error:string,rule:string>"))
+    letter = f.struct(*about, *(refusal[name].alias(name) for name in ("error", "rule")))
+    return frame.select(*map(_column, shown), f.when(refusal.isNotNull(), letter).alias(DEAD), *dropped)
+
+
+def _refusal(refused: Column, rule: str, error: Column) -> Column:
+    """What is wrong with a row, and the key of the file by which it is; null if nothing is."""
+    from pyspark.sql import functions as f
+
+    return f.when(refused, f.struct(error.alias("error"), f.lit(rule).alias("rule")))
 
 
 def _column(name: str) -> Column:
@@ -327,25 +354,25 @@ def _column(name: str) -> Column:
 
 
 def _failed(frame: DataFrame, flow: Flow) -> Column | None:
-    """The first expectation that a row does not meet, in words; null if it meets all."""
+    """The first expectation that a row does not meet, as `_refusal` has it; null if it meets all."""
     from pyspark.sql import functions as f
 
-    found: Column | None = None
+    found: list[Column] = []
     judged: Column = f.lit(True)
     if flow.deleting:  # nothing is expected of a message that only deletes, but a key
         deletes = f.col(CHANGE)["deleted"]
         judged = ~deletes
-        keyless = [deletes & _column(name).isNull() for name in flow.deleting if name in frame.columns]
-        for each in keyless:
-            said = f.lit(f"expected a key that names {', '.join(flow.deleting)}, for there is no payload")
-            found = f.when(each, said) if found is None else found.when(each, said)
+        said = f"expected a key that names {', '.join(flow.deleting)}, for there is no payload"
+        for name in flow.deleting:
+            if name in frame.columns:
+                found.append(_refusal(deletes & _column(name).isNull(), "sink.upsert.keys", f.lit(said)))
     for at, text in enumerate(flow.source.expect):
-        with told(f"source.expect[{at}]: {text}"):
+        rule = f"source.expect[{at}]"
+        with told(f"{rule}: {text}"):
             unmet = judged & ~f.coalesce(_attempted(f.expr(text).cast("boolean")), f.lit(False))
             _ = frame.select(unmet).schema  # only now its columns are looked at
-        said = f.lit(f"expected {text}")
-        found = f.when(unmet, said) if found is None else found.when(unmet, said)
-    return found
+        found.append(_refusal(unmet, rule, f.lit(f"expected {text}")))
+    return f.coalesce(*found) if found else None
 
 
 def _attempted(condition: Column) -> Column:

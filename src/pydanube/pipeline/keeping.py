@@ -1,21 +1,35 @@
-"""What a pipeline remembers of itself, kept with the broker: for a checkpoint where only Spark can write."""
+"""What a pipeline remembers of itself, kept with the broker, in pages of a few KiB.
+
+Of a checkpoint where only Spark can write it is the record; of dead letters it is up to where they were redriven.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from zlib import crc32
 
-from pydanube.base.errors import DanubeError, VerbUnknown
+from pydanube.base.errors import DanubeError, LimitReached, VerbUnknown
+from pydanube.base.limits import NOTE_BYTES_MAX, PIPELINE_RECORD_PAGES
+from pydanube.client import Client
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.preflight import OPEN_SECONDS, needs_broker
 from pydanube.pipeline.spec_fields import local_path
 from pydanube.pipeline.spec_source import TopicSource
 from pydanube.spark.link import Link
 
+REDRIVEN = "redriven"  # the part of a pipeline's record
+_PAGES = "pages"  # in the first page of a long text: where the others begin, and how many there are
+_HALF = PIPELINE_RECORD_PAGES // 2
+
 
 class Keeper:
-    """Of one pipeline. Each call has a connection of its own: there are two or three in the life of a run."""
+    """Of one pipeline. Each call has a connection of its own: there are two or three in the life of a run.
+
+    A long text is written behind the one before, and then the first page names it: whoever is killed leaves either.
+    """
 
     def __init__(self, url: str, ca_file: str | None, name: str, *, needed: bool) -> None:
         """Unless it is `needed`, a broker that is away is not waited for, and nothing is remembered."""
@@ -23,27 +37,96 @@ class Keeper:
         self._needed = needed
 
     def load(self) -> dict[str, Any] | None:
-        text = self._ask({})
-        return None if text is None else dict(json.loads(text))
+        with self._linked() as link:
+            found = self._page(link, 0)
+            if found is None or _PAGES not in found:
+                return found
+            first, count = found[_PAGES]
+            texts = [self._ask(link, first + at) or "" for at in range(count)]
+            return dict(json.loads("".join(texts)))
 
     def save(self, record: Mapping[str, Any]) -> None:
-        self._ask({"record": json.dumps(record)})
+        text = json.dumps(record)
+        with self._linked() as link:
+            if len(text) > NOTE_BYTES_MAX:
+                text = self._save_pages(link, text)
+            self._ask(link, 0, text)
 
-    def _ask(self, fields: Mapping[str, Any]) -> str | None:
+    def _save_pages(self, link: Link | None, text: str) -> str:
+        """Returns what the first page says."""
+        texts = [text[at : at + NOTE_BYTES_MAX] for at in range(0, len(text), NOTE_BYTES_MAX)]
+        if len(texts) >= _HALF:
+            raise LimitReached(f"a record of {len(text)} bytes; at most {(_HALF - 1) * NOTE_BYTES_MAX}")
+        before = (self._page(link, 0) or {}).get(_PAGES, (0, 0))
+        first = 1 if before[0] >= _HALF else _HALF
+        for at, each in enumerate(texts):
+            self._ask(link, first + at, each)
+        return json.dumps({_PAGES: [first, len(texts)]})
+
+    def _page(self, link: Link | None, page: int) -> dict[str, Any] | None:
+        text = self._ask(link, page)
+        return None if text is None else dict(json.loads(text))
+
+    def _ask(self, link: Link | None, page: int, text: str | None = None) -> str | None:
+        if link is None:
+            return None
+        try:
+            answer = link.wait(link.client.ask("pipeline.record", _fields(self._name, page=page, text=text)))
+        except VerbUnknown:  # of a broker that is older
+            return None
+        return None if answer["record"] is None else str(answer["record"])
+
+    @contextmanager
+    def _linked(self) -> Iterator[Link | None]:
         link = Link(self._url, self._ca_file)
         try:
             link.open(OPEN_SECONDS)
         except DanubeError as error:
             if self._needed or not error.retriable:
                 raise
-            return None
+            yield None
+            return
         try:
-            answer = link.wait(link.client.ask("pipeline.record", {"pipeline": self._name, **fields}))
-            return None if answer["record"] is None else str(answer["record"])
-        except VerbUnknown:  # of a broker that is older
-            return None
+            yield link
         finally:
             link.close()
+
+
+class Marks:
+    """Up to which offset dead letters were redriven, by a key for each partition. Pages are loaded as they are needed,
+    and one of them is written for each step forward, however many partitions there are.
+    """
+
+    def __init__(self, client: Client, pipeline: str) -> None:
+        self._client, self._pipeline = client, pipeline
+        self._pages: dict[int, dict[str, int]] = {}
+
+    async def load(self, keys: Iterable[str]) -> None:
+        for page in sorted({_page_of(key) for key in keys} - self._pages.keys()):
+            found = await self._ask(page, None)
+            self._pages[page] = {} if found is None else {str(key): int(at) for key, at in json.loads(found).items()}
+
+    def reached(self, key: str) -> int:
+        return self._pages[_page_of(key)].get(key, -1)
+
+    async def note(self, key: str, offset: int) -> None:
+        page = _page_of(key)
+        self._pages[page][key] = offset
+        await self._ask(page, json.dumps(self._pages[page], separators=(",", ":")))
+
+    async def _ask(self, page: int, text: str | None) -> str | None:
+        fields = _fields(self._pipeline, part=REDRIVEN, page=page, text=text)
+        found = (await self._client.ask("pipeline.record", fields))["record"]
+        return None if found is None else str(found)
+
+
+def _page_of(key: str) -> int:
+    return crc32(key.encode()) % PIPELINE_RECORD_PAGES
+
+
+def _fields(pipeline: str, *, page: int, text: str | None, part: str | None = None) -> dict[str, Any]:
+    given = {"part": part, "record": text}
+    return {"pipeline": pipeline, "page": page, **{name: each for name, each in given.items() if each is not None}}
 
 
 def keeper_of(flow: Flow, url: str, ca_file: str | None = None) -> Keeper | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydanube.pipeline.spec_fields import Duration
-from pydanube.pipeline.spec_steps import Aggregate, Deduplicate, Python, Sql, Step, Watermark
+from pydanube.pipeline.spec_steps import Aggregate, Deduplicate, Python, Sql, Step, Watermark, step_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,24 +31,27 @@ class Rule:
     column: str
     window: Duration | None = None
     slide: Duration | None = None
+    step: str = ""  # which drops it, as errors name it
 
 
 def rule_of(steps: Sequence[Step], output_mode: str) -> Rule | None:
     """None if no row is ever late, or if that cannot be told before the step."""
     watermark: Watermark | None = None
-    for step in steps:
+    for at, step in enumerate(steps):
+        path = step_path(at, step)
         if isinstance(step, Watermark):
             watermark = step
         elif watermark is None or isinstance(step, Sql | Python):
             return None
         elif isinstance(step, Deduplicate):
-            return Rule(watermark.column)
+            return Rule(watermark.column, step=path)
         elif output_mode == "complete":  # which forgets nothing, so nothing is too late
             return None
         elif step.window is not None and step.on == watermark.column:
-            return Rule(step.on, step.window, step.slide or step.window)
+            return Rule(step.on, step.window, step.slide or step.window, path)
         else:
-            return Rule(watermark.column) if step.window is None and watermark.column in step.by else None
+            by_time = step.window is None and watermark.column in step.by
+            return Rule(watermark.column, step=path) if by_time else None
     return None
 
 

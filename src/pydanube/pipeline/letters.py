@@ -1,15 +1,17 @@
-"""Dead letters as they lie in their table or topic, read without Spark."""
+"""Dead letters as they lie in their table or topic, read without Spark: a slice at a time, beside the loop."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydanube.client import Client
+from pydanube.client.reader import places_of
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.late import REASON
 from pydanube.pipeline.spec_sinks import IcebergSink, TopicSink
@@ -17,52 +19,91 @@ from pydanube.pipeline.spec_sinks import IcebergSink, TopicSink
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "error", "pipeline")
+COLUMNS = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "event_time",
+    "key",
+    "attributes",
+    "value",
+    "error",
+    "pipeline",
+)
+SLICE_ROWS = 100  # that become Python objects at a time: with the largest payloads they are some hundred MiB
+_OVERHEAD_BYTES = 1_000  # of a letter in memory, about, besides what is in it
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Letter(NamedTuple):
-    """Ordered by where its message is."""
+    """What a dead letter has of its message."""
 
     topic: str
     partition: int
     offset: int
     time: int | None  # when the broker took the message
+    event_time: int | None
     key: bytes | None
+    attributes: Mapping[str, str]
     value: bytes | None
-    error: str
+    late: bool
 
     @property
-    def late(self) -> bool:
-        return self.error.startswith(REASON)
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        texts = sum(len(name) + len(text) for name, text in self.attributes.items())
+        return _OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"") + texts
 
 
-async def letters_of(client: Client, flow: Flow, url: str) -> Iterator[Letter | None]:
-    """All of the pipeline, in no order; None for one that came from no topic."""
+async def letters_of(client: Client, flow: Flow, url: str) -> AsyncIterator[list[Letter | None]]:
+    """All of the pipeline, in no order and in slices; None for one that came from no topic."""
     sink = flow.dead_letters
     assert sink is not None
     if isinstance(sink, TopicSink):
-        table = await client.read_arrow(sink.topic)
-        rows: Iterator[dict[str, Any]] = map(_of_json, table.column("payload").to_pylist())
-    else:
-        rows = (row for batch in _batches(sink, sink.spec(url)) for row in batch.to_pylist())
-    return (_letter(row) for row in rows if row.get("pipeline") == flow.name)
+        async for payloads in _payloads(client, sink.topic):
+            yield await asyncio.to_thread(_letters, map(_of_json, payloads), flow.name)
+        return
+    batches = _batches(sink, sink.spec(url))
+    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+        for at in range(0, len(batch), SLICE_ROWS):
+            rows = await asyncio.to_thread(batch.slice(at, SLICE_ROWS).to_pylist)
+            yield _letters(rows, flow.name)
+
+
+async def _payloads(client: Client, topic: str) -> AsyncIterator[list[bytes | None]]:
+    """What the topic has now, batch by batch."""
+    for place in await places_of(client, topic, "earliest", None, end="latest"):
+        while not place.over and (batches := await place.read(client, place.end)):
+            for batch in batches:
+                payloads = await asyncio.to_thread(getattr, batch, "payloads")  # which unpacks it
+                for at in range(0, len(payloads), SLICE_ROWS):
+                    yield payloads[at : at + SLICE_ROWS]
+
+
+def _letters(rows: Iterable[dict[str, Any]], pipeline: str) -> list[Letter | None]:
+    return [_letter(row) for row in rows if row.get("pipeline") == pipeline]
 
 
 def _letter(row: dict[str, Any]) -> Letter | None:
     if row.get("topic") is None or row.get("offset") is None:
         return None
-    time = row.get("timestamp")
     return Letter(
         str(row["topic"]),
         int(row["partition"]),
         int(row["offset"]),
-        None if time is None else (time - _EPOCH) // _MICROSECOND,
+        _micros(row.get("timestamp")),
+        _micros(row.get("event_time")),
         row.get("key"),
+        dict(row.get("attributes") or {}),
         row.get("value"),
-        str(row.get("error") or ""),
+        str(row.get("error") or "").startswith(REASON),
     )
+
+
+def _micros(time: datetime | None) -> int | None:
+    return None if time is None else (time - _EPOCH) // _MICROSECOND
 
 
 def _of_json(payload: bytes | None) -> dict[str, Any]:
@@ -72,8 +113,9 @@ def _of_json(payload: bytes | None) -> dict[str, Any]:
     for name in ("key", "value"):
         if isinstance(row.get(name), str):
             row[name] = base64.b64decode(row[name])
-    if isinstance(row.get("timestamp"), str):
-        row["timestamp"] = datetime.fromisoformat(row["timestamp"])
+    for name in ("timestamp", "event_time"):
+        if isinstance(row.get(name), str):
+            row[name] = datetime.fromisoformat(row[name])
     return row
 
 
@@ -90,8 +132,10 @@ def _batches(sink: Any, spec: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         from pydanube.pipeline.targets.folder import delta_place
 
         uri, options = delta_place(sink.uri)
-        table = DeltaTable(uri, storage_options=dict(options))
-        yield from table.to_pyarrow_dataset().to_batches(columns=list(COLUMNS))
+        rows = DeltaTable(uri, storage_options=dict(options)).to_pyarrow_dataset()
+        yield from rows.to_batches(
+            columns=list(COLUMNS), batch_size=SLICE_ROWS, batch_readahead=1, fragment_readahead=1
+        )
     else:
         import pyarrow.parquet as pq
 
@@ -100,4 +144,5 @@ def _batches(sink: Any, spec: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         folder = folder_at(sink.uri)
         for path, _ in folder.list(""):
             if path.endswith(".parquet") and not path.startswith("_"):
-                yield from pq.ParquetFile(io.BytesIO(folder.read(path) or b"")).iter_batches(columns=list(COLUMNS))
+                file = pq.ParquetFile(io.BytesIO(folder.read(path) or b""))
+                yield from file.iter_batches(SLICE_ROWS, columns=list(COLUMNS))

@@ -78,6 +78,11 @@ class Python:
 Step = Watermark | Deduplicate | Sql | Aggregate | Python
 
 
+def step_path(at: int, step: Step) -> str:
+    """How errors and dead letters name a step."""
+    return f"transforms[{at}].{type(step).__name__.lower()}"
+
+
 def parse_steps(found: object, folder: str) -> tuple[Step, ...]:
     if found is None:
         return ()

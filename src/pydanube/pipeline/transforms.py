@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.spec_steps import WINDOW_COLUMNS, Aggregate, Deduplicate, Python, Sql, Step, Watermark
+from pydanube.pipeline.spec_steps import WINDOW_COLUMNS, Aggregate, Deduplicate, Python, Sql, Step, Watermark, step_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +31,7 @@ class StepFailed(Exception):
 def apply(frame: DataFrame, steps: tuple[Step, ...]) -> DataFrame:
     """All steps in their order."""
     for at, step in enumerate(steps):
-        with told(f"transforms[{at}].{type(step).__name__.lower()}"):
+        with told(step_path(at, step)):
             frame = _applied(frame, step)
             _ = frame.schema  # over Connect, only now is it looked at
     return frame

@@ -386,7 +386,14 @@ _OF_PIPELINES = [
     ),
     Route("POST", f"{PIPELINE}/stop", "pipeline.stop", "Let a pipeline stop after its batch", _ordered("stop")),
     Route("POST", f"{PIPELINE}/restart", "pipeline.restart", "Let a pipeline start over", _ordered("restart")),
-    _route("DELETE", PIPELINE, "pipeline.forget", "Forget a pipeline that does not run", status=204),
+    _route(
+        "DELETE",
+        PIPELINE,
+        "pipeline.forget",
+        "Forget a pipeline that does not run",
+        status=204,
+        query={"records": Field("flag", "what the broker keeps of its checkpoint and its dead letters goes too")},
+    ),
 ]
 
 

@@ -140,6 +140,11 @@ class DeltaTarget:
                 return Verdict.NEW
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
 
+    def remembered(self, now: Mark) -> Mark | None:
+        with self._typed():
+            table = self._open()
+            return None if table is None else _last(table, now, ())
+
     def _maintain(self) -> None:
         with self._typed():
             maintain(self.uri, self._open, self.maintenance, self._synced)

@@ -161,6 +161,13 @@ class IcebergTarget:
         with self.place.told():
             return self._commit(mark, files, replaces, replace=replace)
 
+    def remembered(self, now: Mark) -> Mark | None:
+        with self.place.told():
+            try:
+                return remembered(self.place.load(), now)
+            except TargetRefused:  # there is no such table
+                return None
+
     def _commit(self, mark: Mark, files: list[StagedFile], replaces: tuple[str, ...], *, replace: bool) -> Verdict:
         now = replace_source(mark)
         doubts: list[Exception] = []

@@ -97,6 +97,10 @@ class ParquetTarget:
                 return Verdict.NEW
         raise TargetFailed(f"{self.label}: others decided {COMMITS_MAX} batches meanwhile")
 
+    def remembered(self, now: Mark) -> Mark | None:
+        last = _Decisions(folder_at(self.uri), _own(now), self.label).last()
+        return None if last is None else last.mark
+
     def _decision(self, number: int, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile]) -> Decision:
         staged = f"{_own(mark)}/staged/"
         moves = []

@@ -58,7 +58,8 @@ def judge(last: Mark | None, now: Mark, replaces: tuple[str, ...] = ()) -> Verdi
     if now.batch < last.batch or (now.source and last.source and now.source != last.source):
         raise SinkConflict(
             f"run {now.run} comes with batch {now.batch}{_where(now)}, and run {last.run} has written batch "
-            f"{last.batch}{_where(last)}: does another pipeline use a copy of the checkpoint?"
+            f"{last.batch}{_where(last)}: does another pipeline use a copy of the checkpoint, or is its end lost? "
+            "`danube pipeline reset --to tables` goes on where the targets stand"
         )
     return Verdict.DONE
 

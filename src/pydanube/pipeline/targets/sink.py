@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEAD = "_dead"  # the column that says what is wrong with a row; null if nothing is
-DEAD_DDL = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, error STRING"
+DEAD_DDL = (
+    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, event_time TIMESTAMP, key BINARY, "
+    "attributes MAP<STRING,STRING>, value BINARY, error STRING, rule STRING"
+)
 PREPARED_SECONDS = 30.0  # how long a process takes a target for prepared: Spark makes two writers for every batch
 PREPARED_MAX = 100
 BATCH_DIGITS_MAX = 18
@@ -299,9 +302,12 @@ def letter_schema() -> pa.Schema:
             ("partition", pa.int32()),
             ("offset", pa.int64()),
             ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("event_time", pa.timestamp("us", tz="UTC")),
             ("key", pa.binary()),
+            ("attributes", pa.map_(pa.string(), pa.string())),
             ("value", pa.binary()),
             ("error", pa.string()),
+            ("rule", pa.string()),
             ("pipeline", pa.string()),
         ]
     )

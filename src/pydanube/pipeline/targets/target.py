@@ -79,6 +79,12 @@ class Target(Protocol):
         a file: the batch, a number and something that nobody had before, with dashes between."""
         ...
 
+    def remembered(self, now: Mark) -> Mark | None:
+        """The last batch of the pipeline of `now` that it took, and where that one's input ended; None if it took none,
+        or is not there. What it knows only the hash of is as in `now`, where that is the same. Nothing is changed.
+        """
+        ...
+
     def commit(
         self, mark: Mark, schema: pa.Schema, parts: Sequence[Any], *, replace: bool, replaces: tuple[str, ...] = ()
     ) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetRefused, TopicExists, TopicNotFound
@@ -105,6 +105,17 @@ class TopicTarget:
         for query in replaces:
             link.wait(link.client.ask("sink.forget", write.writer._replace(query=query).fields()))
         return Verdict(link.wait(commit(link.client, write, found, mark.source)))
+
+    def remembered(self, now: Mark) -> Mark | None:
+        """The newest of those that have written there under the pipeline's name."""
+        link, own = self._link(), self._write(now).writer
+        found = link.wait(link.client.ask("sink.list", {}))["sinks"]
+        known = [each for each in found if (each["target"], each["name"]) == (own.target, own.name)]
+        last = max(known, key=lambda each: int(each["committed"]), default=None)
+        if last is None:
+            return None
+        query, run, source = (str(last[name]) for name in ("query", "run", "source"))
+        return replace(now, query=query, run=run, source=source, batch=int(last["batch"]))
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Columns of messages."""

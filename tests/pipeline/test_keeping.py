@@ -1,0 +1,62 @@
+"""What the broker keeps of a pipeline whose checkpoint only Spark can write, however long it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pydanube.base.errors import ConnectionLost, LimitReached
+from pydanube.base.limits import NOTE_BYTES_MAX
+from pydanube.pipeline.checkpoint import open_checkpoint
+from pydanube.pipeline.keeping import Keeper
+
+PLACE = "s3a://bucket/points"
+
+
+@pytest.fixture
+def keeper(url: str, topic: str) -> Keeper:
+    return Keeper(url, None, f"p-{topic.rpartition('/')[2]}", needed=True)
+
+
+def test_a_record_with_offsets_of_ten_thousand_partitions_and_long_sql_is_kept_whole(keeper: Keeper) -> None:
+    start = '{"orders": ' + "1," * 10 * NOTE_BYTES_MAX + "}"
+    fixed = {"transforms": ["SELECT é" * NOTE_BYTES_MAX]}
+    with open_checkpoint(PLACE, "orders", keeper=keeper) as checkpoint:
+        checkpoint.begin("d1", {"sql": "x" * NOTE_BYTES_MAX}, fixed)
+        checkpoint.reset(start, ["query-1"])
+    with open_checkpoint(PLACE, "orders", keeper=keeper) as checkpoint:
+        found = checkpoint.record
+        assert (found.start, found.generation, found.replaces, found.fixed) == (start, 1, ("query-1",), fixed)
+        checkpoint.reset("earliest")
+    with open_checkpoint(PLACE, "orders", keeper=keeper) as checkpoint:
+        assert (checkpoint.record.start, checkpoint.location) == ("earliest", f"{PLACE}/2")
+
+
+def test_who_is_killed_while_it_writes_a_long_record_leaves_the_one_before(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Keeper._ask
+
+    def killed(self: Keeper, link: Any, page: int, text: str | None = None) -> str | None:
+        if page == 0 and text is not None:
+            raise ConnectionLost("killed")
+        return ask(self, link, page, text)
+
+    for length in (1, 3, 2):
+        keeper.save({"name": "orders", "start": str(length) * length * NOTE_BYTES_MAX})
+        before = keeper.load()
+        assert before is not None
+        assert before["start"][0] == str(length)
+        monkeypatch.setattr(Keeper, "_ask", killed)
+        with pytest.raises(ConnectionLost):
+            keeper.save({"name": "orders", "start": "9" * 4 * NOTE_BYTES_MAX})
+        monkeypatch.undo()
+        assert keeper.load() == before
+
+
+def test_a_record_beyond_all_pages_is_refused_and_changes_nothing(keeper: Keeper) -> None:
+    keeper.save({"name": "orders"})
+    with pytest.raises(LimitReached, match="a record of 2"):
+        keeper.save({"name": "orders", "start": "1" * 130 * NOTE_BYTES_MAX})
+    assert keeper.load() == {"name": "orders"}
