@@ -24,7 +24,8 @@ from pydanube.base.errors import (
     PipelineRunning,
     RequestInvalid,
 )
-from pydanube.base.limits import MIB, PIPELINE_LEASE_SECONDS, PIPELINE_LINES_KEPT, PIPELINES_MAX
+from pydanube.base.limits import ABANDONED_SECONDS, MIB, PIPELINE_LEASE_SECONDS, PIPELINE_LINES_KEPT, PIPELINES_MAX
+from pydanube.cli import doctor
 from pydanube.client import Client
 from pydanube.storage.settings import NodeSettings
 from pydanube.testing.broker import broker_beside
@@ -415,5 +416,30 @@ def test_ten_thousand_names_leave_a_thousand_and_every_answer_is_bounded(tmp_pat
         assert page.json["more"] is True
         assert len(page.body) < 64 * 1024
         assert sum(name == "up" for name, _ in of_pipelines(await scrape(http))) == PIPELINES_MAX
+
+    with_broker(tmp_path, story)
+
+
+def test_a_subscription_that_nobody_has_read_for_days_is_listed_and_told_by_the_doctor(tmp_path: Path) -> None:
+    async def story(client: Client, http: Http, clock: VirtualClock) -> None:
+        topic, options = "/default/orders", {"holds_only": True}
+        await client.admin.create_topic(topic, partitions=2)
+        for name in ("gone", "read"):
+            await client.admin.create_subscription(topic, name, start="earliest", options=options)
+        async with client.producer(f"{topic}-part-1") as producer:
+            await producer.send(b"kept for nobody")
+        async with client.consumer(topic, subscription="read", start="earliest") as consumer:
+            clock.advance(ABANDONED_SECONDS - 1)
+            assert await client.admin.abandoned_subscriptions() == []
+            clock.advance(1)
+            [found] = await client.admin.abandoned_subscriptions()
+            assert (found["topic"], found["subscription"]) == (f"{topic}-part-1", "gone")
+            assert found["backlog_seconds"] >= ABANDONED_SECONDS
+            assert (await http.ask("GET", "/api/v1/abandoned")).json == {"abandoned": [found]}
+            assert consumer.connected, "it has read nothing, and is there"
+            [warned] = await doctor._abandoned(client)
+        assert warned.result == doctor.WARN
+        assert warned.found == (f"nobody has read gone of {topic}-part-1 for 3 days, and it keeps all messages since")
+        assert f"danube subscription delete {topic}-part-1 gone" in warned.advice
 
     with_broker(tmp_path, story)

@@ -313,6 +313,13 @@ async def blocked_subscriptions(caller: Caller, fields: Object) -> Object:
     return {"blocked": rows}
 
 
+@verb("subscription.abandoned")
+async def abandoned_subscriptions(caller: Caller, fields: Object) -> Object:
+    found = await caller.service.admin.abandoned(caller.principal)
+    rows = [{"topic": topic, "subscription": name, "backlog_seconds": seconds} for topic, name, seconds in found]
+    return {"abandoned": rows}
+
+
 @verb("dlq.redrive")
 async def redrive(caller: Caller, fields: Object) -> Object:
     filters = field(fields, "filter", dict, {})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
-from pydanube.base.limits import AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
+from pydanube.base.limits import ABANDONED_SECONDS, AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
 from pydanube.base.names import parse_topic, parse_whole
 from pydanube.broker.ages import Ages
 from pydanube.broker.best_effort_topic import BestEffortSubscription
@@ -206,6 +206,22 @@ class Admin:
             for name, host in list(opened.topic.subscriptions.items()):
                 if isinstance(host, SubscriptionHost) and (at := host.engine.blocked_at) is not None:
                     found.append((str(opened.name), name, at))
+            if len(found) >= BLOCKED_LISTED_MAX:
+                break
+            if not number % METRIC_SLICE:
+                await asyncio.sleep(0)  # the others of the loop first
+        return found[:BLOCKED_LISTED_MAX]
+
+    async def abandoned(self, principal: Principal) -> list[tuple[str, str, float]]:
+        """Topic, subscription and the age of its oldest message, where that is days and nobody is there to take it."""
+        found: list[tuple[str, str, float]] = []
+        ages = self._ages()
+        for number, opened in enumerate(self._service.opened(), 1):
+            for name, host in list(opened.topic.subscriptions.items()):
+                if isinstance(opened.topic, Topic) and isinstance(host, SubscriptionHost) and not host.consumers:
+                    seconds = await ages.seconds(opened.topic, host)
+                    if seconds is not None and seconds >= ABANDONED_SECONDS:
+                        found.append((str(opened.name), name, seconds))
             if len(found) >= BLOCKED_LISTED_MAX:
                 break
             if not number % METRIC_SLICE:

@@ -39,6 +39,7 @@ FILES_FAIL = 1024
 SKEW_SECONDS_MAX = 2.0
 BUILT_SECONDS = 1_767_225_600  # 2026: nothing of this is older
 SYNCS = 9
+DAY_SECONDS = 24 * 3600
 
 
 class Finding(NamedTuple):
@@ -159,7 +160,8 @@ async def _broker(ctx: click.Context) -> list[Finding]:
             began = time.perf_counter()
             await client.admin.namespaces()
             took = time.perf_counter() - began
-            objects = [*await _subscriptions(client), *await _sinks(client), *await _objects(client)]
+            waiting = [*await _subscriptions(client), *await _abandoned(client)]
+            objects = [*waiting, *await _sinks(client), *await _objects(client)]
     except DanubeError as error:
         if _is_taken(broker.url):
             return [Finding("broker", FAIL, f"{where}: {error}", error.help)]
@@ -193,6 +195,24 @@ async def _subscriptions(client: Client) -> list[Finding]:
             f"See `danube subscription explain {each['topic']} {each['subscription']} --offset {each['offset']}`.",
         )
         for each in blocked
+    ]
+
+
+async def _abandoned(client: Client) -> list[Finding]:
+    """Subscriptions that nobody reads, as of a pipeline that was given up: they keep what they did not get."""
+    try:
+        found = await client.admin.abandoned_subscriptions()
+    except VerbUnknown:  # an older broker
+        return []
+    return [
+        Finding(
+            "subscription",
+            WARN,
+            f"nobody has read {each['subscription']} of {each['topic']} for "
+            f"{each['backlog_seconds'] / DAY_SECONDS:.0f} days, and it keeps all messages since",
+            f"Start its pipeline or consumers, or `danube subscription delete {each['topic']} {each['subscription']}`.",
+        )
+        for each in found
     ]
 
 

@@ -162,6 +162,11 @@ class Admin:
         found: list[Reply] = (await self._ask("subscription.blocked"))["blocked"]
         return found
 
+    async def abandoned_subscriptions(self) -> list[Reply]:
+        """Topic, subscription and `backlog_seconds` where messages wait for days and nobody is there, up to fifty."""
+        found: list[Reply] = (await self._ask("subscription.abandoned"))["abandoned"]
+        return found
+
     async def explain(
         self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
     ) -> str:

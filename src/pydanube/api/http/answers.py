@@ -168,6 +168,9 @@ ANSWERS: dict[str, Object] = {
     "extend": {"extended": NUMBER, "ended": _list(TEXT)},
     "subscription.list": {"subscriptions": _list(_object(_SUBSCRIPTION)), "more": FLAG},
     "subscription.blocked": {"blocked": _list(_object({"topic": TEXT, "subscription": TEXT, "offset": NUMBER}))},
+    "subscription.abandoned": {
+        "abandoned": _list(_object({"topic": TEXT, "subscription": TEXT, "backlog_seconds": SECONDS}))
+    },
     "subscription.create": {},
     "subscription.describe": _IN_FULL,
     "subscription.alter": _IN_FULL,

@@ -113,6 +113,7 @@ _OF_THE_BROKER = [
     _route(
         "GET", f"{API}/blocked", "subscription.blocked", "Subscriptions that a message which failed too often stops"
     ),
+    _route("GET", f"{API}/abandoned", "subscription.abandoned", "Subscriptions that nobody has read for days"),
     Route("GET", f"{API}/config", "config", "The settings in force", _config),
     Route("GET", f"{API}/lookup/{{namespace}}/{{topic}}", "lookup", "Which broker serves a topic", _lookup),
 ]
