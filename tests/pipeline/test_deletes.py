@@ -19,9 +19,10 @@ from pyspark.sql import SparkSession
 
 from pipeline.iceberg_world import Lake
 from pipeline.tables_world import batch
-from pydanube.base.errors import FlowInvalid
+from pydanube.base.errors import FlowInvalid, RowInvalid
 from pydanube.pipeline.build import query
 from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.targets import deletes
 from pydanube.pipeline.targets.delta import DeltaTarget
 from pydanube.pipeline.targets.iceberg_table import close_catalog
 from pydanube.pipeline.targets.record import Verdict
@@ -29,6 +30,7 @@ from pydanube.pipeline.targets.target import CHANGE, Target, with_change
 from pydanube.sync import Client
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+SEQUENCED = pa.schema([*SCHEMA, pa.field("at", pa.int64())])
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 DDL = "id BIGINT, name STRING"
 
@@ -52,13 +54,13 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Targ
     close_catalog(lake.target().place)
 
 
-def write(target: Target, number: int, *tasks: list[dict[str, Any]]) -> Verdict:
-    schema, parts = with_change(SCHEMA), []
+def write(target: Target, number: int, *tasks: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> Verdict:
+    plain, schema, parts = schema, with_change(schema), []
     for at, task in enumerate(tasks):
         stager = target.open(batch(number), schema, f"{number}-{at}-x")
         stager.add(pa.RecordBatch.from_pylist(task, schema=schema))
         parts.append(stager.finish())
-    return target.commit(batch(number), SCHEMA, parts, replace=False)
+    return target.commit(batch(number), plain, parts, replace=False)
 
 
 def test_a_delete_takes_the_row_out_and_a_later_row_brings_it_back(world: tuple[Target, Any], tmp_path: Path) -> None:
@@ -83,6 +85,86 @@ def test_of_one_batch_the_last_in_the_topic_counts_whichever_task_has_it(world: 
         [change(2, 1, "older"), change(8, 2, "late"), change(4, 3, None), change(5, 4, "only")],
     )
     assert content() == {2: "late", 3: "last", 4: "only"}
+
+
+# -- with a column that says which is newer ----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def sequenced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Target, Any]]:
+    lake = Lake(tmp_path)
+    if request.param == "delta":
+        target: Target = DeltaTarget(str(tmp_path / "t"), keys=("id",), sequence_by="at")
+        content = lambda: DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()  # noqa: E731
+    else:
+        target, content = lake.target(upsert={"keys": ["id"], "sequence_by": "at"}), lake.content
+    target.prepare(SEQUENCED)
+    yield target, lambda: {each["id"]: each["name"] for each in content()}
+    close_catalog(lake.target().place)
+
+
+def at(time: int | None, id: int, name: str | None) -> dict[str, Any]:
+    """A change that was appended late or early: its offset says nothing of its time."""
+    return change(1_000 - (time or 0), id, name) | {"at": time}
+
+
+def put(target: Target, number: int, *rows: dict[str, Any]) -> Verdict:
+    return write(target, number, list(rows), schema=SEQUENCED)
+
+
+def test_a_row_that_comes_late_does_not_bring_back_what_a_newer_delete_took(sequenced: tuple[Target, Any]) -> None:
+    target, content = sequenced
+    put(target, 0, at(1, 1, "ann"), at(1, 2, "bob"))
+    assert put(target, 1, at(5, 1, None), at(5, 3, None)) is Verdict.NEW  # and one that never was
+    assert content() == {2: "bob"}
+    put(target, 2, at(4, 1, "late"), at(4, 3, "late"), at(2, 2, "bobby"))
+    assert content() == {2: "bobby"}
+    put(target, 3, at(3, 1, None))  # an older delete does not take the place of the newer
+    put(target, 4, at(4, 1, "still late"))
+    assert content() == {2: "bobby"}
+    put(target, 5, at(6, 1, "back"), at(5, 3, "at the same time, and after it"))
+    assert content() == {1: "back", 2: "bobby", 3: "at the same time, and after it"}
+    put(target, 6, at(1, 2, None))
+    assert content()[2] == "bobby", "a late delete takes nothing that is newer"
+    put(target, 7, at(8, 1, None))
+    put(target, 8, at(7, 1, "late again"))
+    assert 1 not in content()
+
+
+def test_a_delete_of_nothing_alone_is_remembered_whoever_commits_it_twice(sequenced: tuple[Target, Any]) -> None:
+    target, content = sequenced
+    assert put(target, 0, at(5, 1, None)) is Verdict.NEW
+    assert put(target, 0, at(5, 1, None)) is Verdict.DONE
+    assert put(target, 1, at(4, 1, "late")) is Verdict.NEW
+    assert content() == {}
+
+
+def test_of_one_batch_the_newest_by_its_column_counts_though_it_was_appended_first(
+    sequenced: tuple[Target, Any],
+) -> None:
+    target, content = sequenced
+    put(target, 0, at(5, 1, None), at(4, 1, "older"), at(6, 2, "newer"), at(5, 2, None))
+    assert content() == {2: "newer"}
+
+
+def test_only_the_last_deletes_are_remembered(
+    sequenced: tuple[Target, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(deletes, "DELETES_REMEMBERED_MAX", 2)
+    target, content = sequenced
+    put(target, 0, at(5, 1, None), at(7, 2, None))
+    put(target, 1, at(6, 3, None))
+    put(target, 2, *(at(4, id, "late") for id in (1, 2, 3)))
+    assert content() == {1: "late"}
+    assert len(list(tmp_path.rglob("deletes-*.arrow"))) <= 1, "what is forgotten leaves no file"
+
+
+def test_a_delete_that_does_not_say_when_it_was_is_refused(sequenced: tuple[Target, Any]) -> None:
+    target, content = sequenced
+    put(target, 0, at(1, 1, "ann"))
+    with pytest.raises(RowInvalid, match=r"deletes a row and has no at, .* name event_time in sequence_by"):
+        put(target, 1, at(None, 1, None))
+    assert content() == {1: "ann"}
 
 
 # -- as pipelines ------------------------------------------------------------------------------------------------------
@@ -136,3 +218,29 @@ def test_steps_that_lose_what_deletes_are_refused(spark: SparkSession, url: str,
     lost = Flow.of({**plain, "sink": sink, "transforms": [{"sql": "SELECT id, name FROM input"}]}, tmp_path)
     with pytest.raises(FlowInvalid, match="delete_when: the steps lose the column _change"):
         query(spark, lost, url=url, available_now=True)
+
+
+def test_a_late_message_does_not_bring_back_what_a_newer_one_without_a_payload_deleted(
+    spark: SparkSession, client: Client, url: str, topic: str, tmp_path: Path
+) -> None:
+    def flow(sequence_by: str) -> Flow:
+        source = {"topic": topic, "format": "json", "schema": DDL}
+        upsert = {"keys": ["id"], "sequence_by": sequence_by, "delete_when": "tombstone"}
+        sink = {"delta": "customers", "upsert": upsert}
+        return Flow.of({"name": "late", "source": source, "sink": sink, "checkpoint": "points"}, tmp_path)
+
+    def send(seconds: int, id: int, name: str | None) -> None:
+        payload = None if name is None else json.dumps({"id": id, "name": name}).encode()
+        with client.producer(topic) as producer:
+            producer.send(payload, key=str(id), event_time=seconds * 1_000_000).result()
+
+    with pytest.raises(FlowInvalid, match="name is a field of the payload, which a message that deletes does not have"):
+        query(spark, flow("name"), url=url, available_now=True)
+    for change in ((1, 1, "ann"), (1, 2, "bob"), (9, 1, None)):
+        send(*change)
+    run(spark, flow("event_time"), url)
+    for change in ((5, 1, "late"), (6, 2, "bobby"), (3, 2, None)):
+        send(*change)
+    run(spark, flow("event_time"), url)
+    found = DeltaTable(str(tmp_path / "customers")).to_pyarrow_table().to_pylist()
+    assert {each["id"]: each["name"] for each in found} == {2: "bobby"}

@@ -229,10 +229,6 @@ WRONG: list[tuple[Any, str]] = [
     (minimal(checkpoint="out/points"), "checkpoint: /data/out/points and sink (/data/out) lie in each other"),
     (minimal(checkpoint="s3://a:b@c/d"), "checkpoint: has a credential"),
     (
-        minimal(sink={"delta": "x", "upsert": {"keys": "id", "sequence_by": "at", "delete_when": "tombstone"}}),
-        "sink.upsert.sequence_by: does not go with delete_when: nothing remembers when a key was deleted",
-    ),
-    (
         minimal(sink={"delta": "x", "upsert": {"keys": "id", "delete_when": "op = 'd'"}}),
         "sink.upsert.delete_when: there is no",
     ),

@@ -338,6 +338,9 @@ PIPELINE_LINES_KEPT = 500  # the last of one pipeline
 PIPELINE_LINES_KEPT_BYTES = 128 * KIB  # of them
 PIPELINE_LINE_CHARACTERS_MAX = 1_000  # clients cut what is longer
 PIPELINE_LINES_REPORTED_MAX = 200  # with one report
+DELETES_REMEMBERED_MAX = (
+    10_000  # of a table with `sequence_by`: an Iceberg table has them in every version of its metadata
+)
 TABLE_FILE_BYTES = 128 * MIB  # of a table's file, about: few enough files for readers, and each is soon rewritten
 TASK_ROWS_BYTES = 64 * KIB  # of rows that a task hands to the driver as they are: a thousand tasks are 64 MiB
 PIPELINE_LINES_REPORTED_BYTES = 24 * KIB  # that a client sends with one report, as JSON: it fits a control frame

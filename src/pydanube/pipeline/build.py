@@ -223,6 +223,7 @@ def _of_topic(reader: Any, flow: Flow, found: TopicSource, options: Mapping[str,
     names = {name.lower() for name in kinds}
     if taken := next((name for name in (DEAD, _PARTS, CHANGE) if name in names), None):
         raise FlowInvalid(f"source.schema: a field cannot be called {taken}")
+    _check_sequence(flow, names)
     columns = [value.alias(name) for name, value in _values(raw, flow, kinds).items()]
     columns += _change(raw, flow)
     if EVENT_TIME not in names:
@@ -238,6 +239,18 @@ def _of_topic(reader: Any, flow: Flow, found: TopicSource, options: Mapping[str,
         return _judged(raw.select(*columns, *watermark), flow, None)
     parts = f.struct(*_ABOUT, f.col("value_raw").alias("value"), f.col("value_error").alias("error"))
     return _judged(raw.select(*columns, parts.alias(_PARTS), *watermark), flow, _PARTS)
+
+
+def _check_sequence(flow: Flow, names: set[str]) -> None:
+    """What deletes has no payload, so none of its fields says whether it is the newest; a step may make a column that
+    does.
+    """
+    for each in flow.upserts if flow.deleting and not flow.transforms else ():
+        if each.sequence_by is not None and each.sequence_by.lower() in names:
+            raise FlowInvalid(
+                f"sink.upsert.sequence_by: {each.sequence_by} is a field of the payload, which a message that deletes "
+                "does not have: name event_time"
+            )
 
 
 def _has_payload(raw: DataFrame) -> Column:

@@ -188,8 +188,9 @@ class Flow:
 
     @property
     def ordered(self) -> bool:
-        """Whether rows carry their place in the topic to the sinks: where nothing else says which is newer."""
-        return isinstance(self.source, TopicSource) and any(each.sequence_by is None for each in self.upserts)
+        """Whether rows carry to the sinks where they are in the topic, and whether they delete."""
+        wanted = any(each.sequence_by is None or each.delete_when for each in self.upserts)
+        return isinstance(self.source, TopicSource) and wanted
 
     @property
     def deleting(self) -> tuple[str, ...]:

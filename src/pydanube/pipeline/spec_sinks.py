@@ -237,18 +237,11 @@ def _upsert(section: Section) -> Upsert | None:
     if "upsert" not in section:
         return None
     inner = Section(section.key("upsert"), section.raw("upsert"), ("keys", "sequence_by", "delete_when"))
-    found = Upsert(
+    return Upsert(
         inner.names("keys", required=True),
         inner.maybe_text("sequence_by"),
         inner.one_of("delete_when", (TOMBSTONE,)) if "delete_when" in inner else None,
     )
-    if found.delete_when is not None and found.sequence_by is not None:
-        raise inner.wrong(
-            "sequence_by",
-            "does not go with delete_when: nothing remembers when a key was deleted, so an older row would bring it "
-            "back; without it rows count in the order of the topic",
-        )
-    return found
 
 
 def _maintain(section: Section) -> Maintain:

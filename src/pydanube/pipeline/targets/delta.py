@@ -11,12 +11,14 @@ import hashlib
 import io
 import json
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +34,7 @@ from deltalake.transaction import AddAction
 
 from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
 from pydanube.base.limits import MIB
+from pydanube.pipeline.targets.deletes import packed, remember, unpacked
 from pydanube.pipeline.targets.delta_maintenance import maintain
 from pydanube.pipeline.targets.delta_table import (
     can_add,
@@ -192,15 +195,10 @@ class DeltaTarget:
     def _commit(
         self, table: DeltaTable, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile], *, replace: bool
     ) -> None:
-        properties = CommitProperties(
-            max_commit_retries=0,
-            app_transactions=[Transaction(name, number) for name, number in _marks(mark).items()],
-            custom_metadata={_METADATA: _texts(mark)},
-        )
+        properties = _properties(mark)
         self._check_nulls(never_null(table), files)
         if self.keys and not replace:
-            rows = newest_rows(self._staged(schema, files), self.keys, self.sequence_by, self.label)
-            merge(table, rows, self.keys, self.sequence_by, properties)
+            self._upsert(table, mark, newest_rows(self._staged(schema, files), self.keys, self.sequence_by, self.label))
             return
         actions: list[Any] = [_add(file) for file in files]
         if self.keys:  # staged with all columns, in no partition
@@ -212,6 +210,34 @@ class DeltaTarget:
             partition_by=list(self.partition_by),
             commit_properties=properties,
         )
+
+    def _upsert(self, table: DeltaTable, mark: Mark, rows: pa.Table) -> None:
+        if self.sequence_by is None or CHANGE not in rows.column_names:
+            merge(table, rows, self.keys, self.sequence_by, _properties(mark))
+            return
+        folder, before = folder_at(self.uri), table.transaction_version(_deletes_name(mark))
+        known = None if before is None else unpacked(folder.read(_deletes_path(mark, before)), self.label)
+        rows, deletes = remember(known, rows, self.keys, self.sequence_by, self.label)
+        number = before
+        if deletes is not None:
+            number = secrets.randbits(62)
+            folder.put_new(_deletes_path(mark, number), packed(deletes))
+        properties, version = _properties(mark, number), table.version()
+        try:
+            merge(table, rows, self.keys, self.sequence_by, properties)
+            if table.version() == version:  # no row changed, and what is remembered does
+                table.create_write_transaction(
+                    [], "append", table.schema(), list(self.partition_by), commit_properties=properties
+                )
+        except CommitFailedError:
+            self._forget_deletes(mark, number, before)
+            raise
+        self._forget_deletes(mark, before, number)
+
+    def _forget_deletes(self, mark: Mark, number: int | None, kept: int | None) -> None:
+        if number is not None and number != kept:
+            with suppress(DanubeError):
+                folder_at(self.uri).delete(_deletes_path(mark, number))
 
     def _check_nulls(self, columns: frozenset[str], files: Sequence[WrittenFile]) -> None:
         for file in files:
@@ -279,6 +305,24 @@ class DeltaTarget:
 def _add(file: WrittenFile) -> AddAction:
     stats = json.dumps(file.stats, allow_nan=False)
     return AddAction(file.path, file.size, dict(file.values), time.time_ns() // 1_000_000, True, stats)
+
+
+def _properties(mark: Mark, deletes: int | None = None) -> CommitProperties:
+    numbers = _marks(mark) | ({} if deletes is None else {_deletes_name(mark): deletes})
+    return CommitProperties(
+        max_commit_retries=0,
+        app_transactions=[Transaction(name, number) for name, number in numbers.items()],
+        custom_metadata={_METADATA: _texts(mark)},
+    )
+
+
+def _deletes_name(mark: Mark) -> str:
+    """Of the number that is in the name of the file with what was deleted: it counts with the commit."""
+    return f"danube/{mark.key}/deletes"
+
+
+def _deletes_path(mark: Mark, number: int) -> str:
+    return f"_danube/{quote(mark.key, safe='')}/deletes-{number}.arrow"
 
 
 # -- what the table remembers ------------------------------------------------------------------------------------------

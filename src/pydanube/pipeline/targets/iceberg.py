@@ -182,7 +182,7 @@ class IcebergTarget:
                 raise doubts[-1]
             check_features(table, self.label, self.keys)
             _check_same(table, files, self.label, by_name=bool(self.keys))
-            change = self._change(table, files, replace=replace)
+            change = self._change(table, now, files, replace=replace)
             if not change:
                 remove(table.io, change.unused)
                 return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
@@ -204,9 +204,9 @@ class IcebergTarget:
             return Verdict.NEW
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
 
-    def _change(self, table: Table, files: list[StagedFile], *, replace: bool) -> Change:
+    def _change(self, table: Table, mark: Mark, files: list[StagedFile], *, replace: bool) -> Change:
         if self.keys and files:
-            return upserted(table, files, self.keys, self.sequence_by, self.label)
+            return upserted(table, files, self.keys, self.sequence_by, self.label, _deletes_name(mark))
         return Change(files, all_files(table) if replace else [])
 
 
@@ -234,7 +234,16 @@ def _commit_once(table: Table, mark: Mark, change: Change, expire_seconds: int |
     without_retries(table)
     gone = due(table.metadata, time.time_ns() // 1_000_000, expire_seconds)
     transaction = LeanTransaction(table)
-    transaction.set_properties(properties_of(mark))
+    deletes = {} if change.deletes is None else {_deletes_name(mark): change.deletes}
+    transaction.set_properties(properties_of(mark) | deletes)
+    if change.adds or change.removes:
+        _add_snapshot(table, transaction, mark, change)
+    transaction.expire(gone)
+    transaction.commit_transaction()
+    return gone
+
+
+def _add_snapshot(table: Table, transaction: LeanTransaction, mark: Mark, change: Change) -> None:
     summary = {"danube.pipeline": mark.pipeline, "danube.batch": str(mark.batch)}
     update = transaction.update_snapshot(snapshot_properties=summary)
     merges = property_as_bool(table.metadata.properties, TableProperties.MANIFEST_MERGE_ENABLED, False)
@@ -246,9 +255,6 @@ def _commit_once(table: Table, mark: Mark, change: Change, expire_seconds: int |
             snapshot.delete_data_file(removed)
         if change.removes:
             snapshot.delete_by_predicate(AlwaysTrue())  # it looks into manifests of all partitions
-    transaction.expire(gone)
-    transaction.commit_transaction()
-    return gone
 
 
 def _check_same(table: Table, files: Sequence[StagedFile], label: str, *, by_name: bool) -> None:
@@ -271,6 +277,10 @@ def _check_same(table: Table, files: Sequence[StagedFile], label: str, *, by_nam
 def properties_of(mark: Mark) -> dict[str, str]:
     values = {"batch": str(mark.batch), "query": mark.query, "run": mark.run, "source": mark.source}
     return {f"danube.{mark.key}.{name}": text for name, text in values.items()}
+
+
+def _deletes_name(mark: Mark) -> str:
+    return f"danube.{mark.key}.deletes"
 
 
 def remembered(table: Table, now: Mark) -> Mark | None:

@@ -6,6 +6,7 @@ some of their rows do not count. Nothing here is seen by anybody until it is com
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -30,6 +31,7 @@ from pyiceberg.table import FileScanTask, Table
 
 from pydanube.base.errors import TargetRefused
 from pydanube.base.limits import MIB
+from pydanube.pipeline.targets.deletes import packed, remember, unpacked
 from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout, StagedFile, remove
 from pydanube.pipeline.targets.target import CHANGE, with_change
 from pydanube.pipeline.targets.upsert import newest_rows, split_deleted
@@ -46,9 +48,10 @@ class Change:
     removes: list[DataFile] = field(default_factory=list)
     written: list[str] = field(default_factory=list)  # for this change only: in the way if it does not come to pass
     unused: list[str] = field(default_factory=list)  # staged, and in the way if it does
+    deletes: str | None = None  # what is remembered of deleted rows, if that changes
 
     def __bool__(self) -> bool:
-        return bool(self.adds or self.removes)
+        return bool(self.adds or self.removes or self.deletes is not None)
 
 
 def all_files(table: Table) -> list[DataFile]:
@@ -60,9 +63,9 @@ def all_files(table: Table) -> list[DataFile]:
 
 
 def upserted(
-    table: Table, files: Sequence[StagedFile], keys: Sequence[str], sequence_by: str | None, label: str
+    table: Table, files: Sequence[StagedFile], keys: Sequence[str], sequence_by: str | None, label: str, deletes: str
 ) -> Change:
-    """Raises `RowInvalid`, `TargetRefused`."""
+    """`deletes` is the property that has what is remembered of deleted rows. Raises `RowInvalid`, `TargetRefused`."""
     if sum(file.size for file in files) > BATCH_BYTES_MAX:
         raise TargetRefused(
             f"{label}: a batch of more than {BATCH_BYTES_MAX // MIB} MiB to upsert; set max_records of the source lower"
@@ -71,9 +74,16 @@ def upserted(
     layout = Layout.of(table, staged.schema, label)
     placed = CHANGE in staged.column_names
     staged = staged.cast(with_change(layout.arrow) if placed else layout.arrow)
-    rows, deleted = split_deleted(newest_rows(staged, keys, sequence_by, label))
-    columns = [*keys, *([sequence_by] if sequence_by else [])]
     change = Change(list(files))
+    newest = newest_rows(staged, keys, sequence_by, label)
+    if placed and sequence_by is not None:
+        text = table.properties.get(deletes)
+        known = None if text is None else unpacked(b64decode(text), label)
+        newest, remembered = remember(known, newest, keys, sequence_by, label)
+        if remembered is not None:
+            change.deletes = b64encode(packed(remembered)).decode()
+    rows, deleted = split_deleted(newest)
+    columns = [*keys, *([sequence_by] if sequence_by else [])]
     try:
         kept = ~deleted.to_numpy()
         for task in table.scan(row_filter=_around(rows, keys), selected_fields=tuple(columns)).plan_files():

@@ -39,10 +39,10 @@ def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, la
                 "has none: `delete_when: tombstone` deletes by it, and `tombstones: skip` of the source leaves it out"
             )
     placed = CHANGE in rows.column_names
+    if placed:
+        rows = rows.take(_topic_order(rows.column(CHANGE)))
     if sequence_by is not None:
         rows = rows.take(_oldest_first(rows.column(sequence_by)))
-    elif placed:
-        rows = rows.take(_topic_order(rows.column(CHANGE)))
     numbered = rows.select(list(keys)).append_column("_number", pa.array(np.arange(len(rows))))
     last = numbered.group_by(list(keys), use_threads=False).aggregate([("_number", "max"), ("_number", "count")])
     if sequence_by is None and not placed and len(last) < len(rows):
@@ -70,16 +70,21 @@ def _topic_order(changes: pa.ChunkedArray) -> pa.Array:
 
 def split_deleted(rows: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
     """The rows as a table has them, and of each whether it deletes."""
+    deleted = deletes_of(rows)
+    return rows.drop_columns([CHANGE]) if CHANGE in rows.column_names else rows, deleted
+
+
+def deletes_of(rows: pa.Table) -> pa.ChunkedArray:
+    """Of each row whether it deletes."""
     if CHANGE not in rows.column_names:
-        return rows, pa.chunked_array([np.zeros(len(rows), bool)])
-    deleted = pc.fill_null(pc.struct_field(rows.column(CHANGE), CHANGE_FIELDS[0]), False)
-    return rows.drop_columns([CHANGE]), deleted
+        return pa.chunked_array([np.zeros(len(rows), bool)])
+    return pc.fill_null(pc.struct_field(rows.column(CHANGE), CHANGE_FIELDS[0]), False)
 
 
 def merge(
     table: DeltaTable, rows: pa.Table, keys: Sequence[str], sequence_by: str | None, properties: CommitProperties
 ) -> None:
-    """In one commit. A row of the table that is newer by `sequence_by` stays."""
+    """In one commit, unless nothing changes. A row of the table that is newer by `sequence_by` stays."""
     rows, deleted = split_deleted(rows)
     same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in keys)
     values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
@@ -89,7 +94,7 @@ def merge(
         newer = f"t.{column} IS NULL OR s.{column} >= t.{column}"
     merging = table.merge(rows.append_column(_DELETED, deleted), same, "s", "t", commit_properties=properties)
     if pc.any(deleted).as_py():
-        merging = merging.when_matched_delete(f"s.{_DELETED}")
+        merging = merging.when_matched_delete(f"s.{_DELETED}" if newer is None else f"s.{_DELETED} AND ({newer})")
     stays = f"NOT s.{_DELETED}"
     merging.when_matched_update(values, stays if newer is None else f"{stays} AND ({newer})").when_not_matched_insert(
         values, stays

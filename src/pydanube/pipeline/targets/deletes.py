@@ -1,0 +1,87 @@
+"""What a table remembers of rows that were deleted, where a column says which change of a key is the newer one.
+
+Without it, a row that comes late would bring back what a newer change deleted: there is nothing left to compare it
+with. The last deletes are remembered, by their sequence; with a newer row of the key they are forgotten. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pydanube.base.errors import RowInvalid, TargetFailed
+from pydanube.base.limits import DELETES_REMEMBERED_MAX
+from pydanube.pipeline.targets.upsert import deletes_of
+
+
+def remember(
+    known: pa.Table | None, rows: pa.Table, keys: Sequence[str], sequence_by: str, label: str
+) -> tuple[pa.Table, pa.Table | None]:
+    """Rows of a batch, one for each key, that are not older than a delete; and what is remembered from now on, None if
+    that is what is `known`: keys, and the sequence.
+
+    Raises `RowInvalid` for a delete that does not say when it was.
+    """
+    columns = [*keys, sequence_by]
+    deleted = deletes_of(rows)
+    deletes = rows.filter(deleted).select(columns)
+    if deletes.column(sequence_by).null_count:
+        raise RowInvalid(
+            f"{label}: a message without a payload deletes a row and has no {sequence_by}, so nothing says whether it "
+            "is the newest: name event_time in sequence_by, or give the column a value in a SQL step"
+        )
+    if known is None:
+        return rows, _last(deletes, keys, sequence_by) if len(deletes) else None
+    known = known.cast(deletes.schema)
+    older, passed = _compared(known, rows, keys, sequence_by)
+    stays = np.ones(len(rows), bool)
+    stays[older] = False
+    rows = rows.filter(pa.array(stays))
+    if not len(passed) and not len(deletes):
+        return rows, None
+    left = np.ones(len(known), bool)
+    left[passed] = False
+    again = rows.filter(deletes_of(rows)).select(columns)
+    return rows, _last(pa.concat_tables([known.filter(pa.array(left)), again]), keys, sequence_by)
+
+
+def _compared(
+    known: pa.Table, rows: pa.Table, keys: Sequence[str], sequence_by: str
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Numbers of rows that are older than a known delete, and of known deletes that a row comes after."""
+    names = [f"key{number}" for number in range(len(keys))]
+    sides = []
+    for side, table in (("known", known), ("row", rows)):
+        columns = {name: table.column(key) for name, key in zip(names, keys, strict=True)}
+        columns[side] = pa.array(np.arange(len(table)))
+        columns[f"{side} at"] = table.column(sequence_by)
+        sides.append(pa.table(columns))
+    pairs = sides[0].join(sides[1], names, join_type="inner")
+    newer = pc.fill_null(pc.greater_equal(pairs.column("row at"), pairs.column("known at")), False)
+    older = pairs.filter(pc.invert(newer)).column("row").to_numpy()
+    return older, pairs.filter(newer).column("known").to_numpy()
+
+
+def _last(deletes: pa.Table, keys: Sequence[str], sequence_by: str) -> pa.Table:
+    """The newest ones, as many as are remembered."""
+    order = pc.sort_indices(deletes, sort_keys=[(sequence_by, "descending"), *((name, "ascending") for name in keys)])
+    return deletes.take(order[:DELETES_REMEMBERED_MAX]).combine_chunks()
+
+
+def packed(deletes: pa.Table) -> bytes:
+    output = pa.BufferOutputStream()
+    with pa.ipc.new_stream(output, deletes.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(deletes)
+    found: bytes = output.getvalue().to_pybytes()
+    return found
+
+
+def unpacked(data: bytes | None, label: str) -> pa.Table:
+    """Raises `TargetFailed`."""
+    try:
+        return pa.ipc.open_stream(data or b"").read_all()
+    except pa.ArrowException:
+        raise TargetFailed(f"{label}: what it remembers of deleted rows is gone, or cannot be read") from None
