@@ -195,7 +195,7 @@ class _Sink:
                 bad = _letters_of(wrong.drop_null(), self._plan.pipeline, self._letter_schema)
                 rows = rows.filter(pc.is_null(wrong))
         if not rows.schema.equals(self._rows_schema):
-            rows = rows.cast(self._rows_schema)
+            rows = rows.select(self._rows_schema.names).cast(self._rows_schema)  # `_change` may be anywhere
         return rows, bad
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
