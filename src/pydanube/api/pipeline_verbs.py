@@ -240,7 +240,8 @@ async def record(caller: Caller, fields: Object) -> Object:
         known = {each.split("/")[2] for each in notes.all(f"{_RECORDS}{part}/")}
         if name not in known and len(known) >= PIPELINES_MAX:
             raise PipelineLimitReached(
-                f"{len(known)} pipelines already have a record on this broker; give one up with `danube pipeline forget --records`"
+                f"{len(known)} pipelines already have a record on this broker; "
+                "give one up with `danube pipeline forget --records`"
             )
         await notes.put(key, found.encode())
     kept = notes.get(key)
