@@ -304,6 +304,11 @@ GRPC_CLOSE_SECONDS = 6.0  # between CLOSE in answer to health checks, which come
 GRPC_OPTIONS_PENDING_MAX = 1_000  # of subscriptions that nobody has made yet, or not in partitions that may come
 NOTE_BYTES_MAX = 16 * KIB  # of what a face keeps with the metadata under one name
 
+# -- backup ----------------------------------------------------------------------------------------------------------
+BACKUP_CHUNK_BYTES_MAX = 512 * KIB  # read at a time: half a millisecond of the loop, and of the journal's disk
+BACKUP_FILES_LISTED_MAX = 400  # in one answer, so that it fits a control frame
+BACKUP_SILENCE_SECONDS = 60.0  # of a client that copies, after which it is gone, and its files may go
+
 # -- cold tier -------------------------------------------------------------------------------------------------------
 SMALL_OBJECT_BYTES_MAX = 16 * MIB  # lists of segments and marks, read as a whole
 SEGMENT_BATCHES_BYTES_MAX = 272 * MIB  # batches of one segment: a ledger of the largest size and one batch

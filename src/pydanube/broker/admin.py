@@ -16,6 +16,7 @@ from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFou
 from pydanube.base.limits import ABANDONED_SECONDS, AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
 from pydanube.base.names import parse_topic, parse_whole
 from pydanube.broker.ages import Ages
+from pydanube.broker.backups import Backups
 from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.holds import AnySubscription, Opened, Principal
@@ -87,6 +88,7 @@ class Admin:
     def __init__(self, service: Service) -> None:
         self._service = service
         self.pipelines = Pipelines(service.clock)
+        self.backups: Backups | None = None  # of a broker with storage of its own
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from pydanube.base.addresses import HostPort
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import ConfigInvalid, DanubeError, DirectoryInUse
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
+from pydanube.broker.backups import Backups
 from pydanube.broker.claim import Claim
 from pydanube.broker.directory import Directory
 from pydanube.broker.room import Room, reserve_of
@@ -80,6 +81,7 @@ class Broker:
         self._metadata: LocalMetadata
         self._node: DiskNode
         self._room: Room
+        self._backups: Backups
 
     async def open(self) -> None:
         settings = self.settings
@@ -106,6 +108,8 @@ class Broker:
             directory, storage.catalog, storage.nodes, clock, randomness, cache=cache,
             auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
         )  # fmt: skip
+        rate = settings.node.copy_bytes_per_second
+        self._backups = self.service.admin.backups = Backups(self._metadata, self._node, room, rate)
 
     async def _open_tier(
         self, used: bool, directory: Directory, randomness: SystemRandomness
@@ -146,6 +150,7 @@ class Broker:
         return disk
 
     async def close(self) -> None:
+        self._backups.close()
         for part in (self.service, self._room, self._node, self._metadata):
             try:
                 await part.close()

@@ -30,6 +30,7 @@ COMMANDS = {
             "Run declared flows from topics and files to tables and topics, on Spark.",
         ),
         ("sink", "sink", "sink", "Jobs that write exactly once, and what they wrote last."),
+        ("backup", "backup", "backup", "Copy all that a broker has while it serves, and restore it."),
         ("export", "export", "export", "Write a topic to a file: Parquet, JSON lines or CSV."),
         ("import", "importing", "import_", "Publish what a file has: Parquet, JSON lines or CSV."),
         ("top", "top", "top", "Topics by how much is published to them, again and again."),

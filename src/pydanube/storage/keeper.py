@@ -85,19 +85,24 @@ class Keeper:
             for file in self._closed():
                 if self._stopped.is_set():
                     return
-                if not file.needed(self._state.table):
-                    await self.remove(file)
+                async with self._state.disks.holds.changing:
+                    if not file.needed(self._state.table) and not self._held(file):
+                        await self.remove(file)
             if self._stopped.is_set():
                 return
-            sources = self._worth_copying() if self._loop.time() >= self._not_before else []
-            if sources:
-                await self._copy_or_wait(sources)
-                self._wake.set()
+            async with self._state.disks.holds.changing:
+                sources = self._worth_copying() if self._loop.time() >= self._not_before else []
+                if sources:
+                    await self._copy_or_wait(sources)
+                    self._wake.set()
 
     def _closed(self) -> list[StoredFile]:
         active = self._active().file
         files = self._state.files.values()
-        return [file for file in files if file is not active and file.closed and not file.gone]
+        return [file for file in files if file is not active and file.closed and not file.gone and not self._held(file)]
+
+    def _held(self, file: StoredFile) -> bool:
+        return file.generation in self._state.disks.holds.generations
 
     def _worth_copying(self) -> list[StoredFile]:
         """Files of which little is needed any more, many small ones, or the oldest of a journal over its budget."""

@@ -346,6 +346,19 @@ class LocalMetadata(LocalStore):
         self._mark_due = True
         self._wake()
 
+    # -- copying from outside ------------------------------------------------------------------------------------------
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    def written(self) -> tuple[NodeFile, LogHeader, int] | None:
+        """The live file and how far it is durable; None in between files."""
+        active, node = self._active, self._belongings.node
+        if active is None or list(node.files) != [active.header.generation]:
+            return None
+        return node, active.header, active.position
+
     # -- a new file ----------------------------------------------------------------------------------------------------
 
     async def _renew(self, room: int) -> None:

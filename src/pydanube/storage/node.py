@@ -48,11 +48,11 @@ from pydanube.storage.bad_blocks import AroundBadBlocks
 from pydanube.storage.files import FileCache, StoredFile, find_sound, read_entries
 from pydanube.storage.journal import ActiveFile, Journal
 from pydanube.storage.keeper import Keeper
-from pydanube.storage.node_file import identify
+from pydanube.storage.node_file import JOURNAL, NodeFile, identify
 from pydanube.storage.roll import Roller
 from pydanube.storage.settings import NodeSettings
 from pydanube.storage.start import Recovered, recover
-from pydanube.storage.state import Ballast, NodeDisks, NodeState
+from pydanube.storage.state import Ballast, Holds, NodeDisks, NodeState
 from pydanube.storage.status import DURABILITY_CODES, status_of
 from pydanube.wire.batch import Batch
 
@@ -61,6 +61,7 @@ Result = TypeVar("Result")
 Batches = list[Batch]
 Statuses = list[LedgerStatus]
 LedgerIds = list[LedgerId]
+Written = list[tuple[StoredFile, int]]  # and how far
 
 
 class DiskNode:
@@ -501,6 +502,27 @@ class DiskNode:
                     if ledger.homes >> slot & 1:
                         ledger.close()
                         ledger.lose(ledger.queued)  # nothing above was ever there: they can be recovered
+
+    # -- copying from outside ------------------------------------------------------------------------------------------
+
+    @property
+    def holds(self) -> Holds:
+        return self._disks.holds
+
+    def let_go(self, generations: Sequence[int]) -> None:
+        """Whoever held these files has copied them."""
+        for generation in generations:
+            self.holds.generations.pop(generation, None)
+        self._keeper.wake()
+
+    def written(self) -> tuple[NodeFile, Written] | None:
+        """The files there are and how far each is written, as a crash now would leave them; None in between files."""
+        active, node, files = self._journal.active, self._disks.belongings.node, self._state.files
+        newest = max([generation for generation, slot in node.files.items() if slot == JOURNAL], default=None)
+        if self._journal.failure is not None or newest != active.file.generation or not node.files.keys() <= set(files):
+            return None
+        found = [files[generation] for generation in node.files]
+        return node, [(file, active.position if file is active.file else file.length) for file in found]
 
     # -- rolling, failing, tasks ---------------------------------------------------------------------------------------
 

@@ -131,16 +131,21 @@ async def settle_directory(disk: Disk, owner: str, *, locked: bool) -> None:
         await disk.lock(owner)
 
 
-async def write_node_file(disk: Disk, node: NodeFile) -> NodeFile:
-    """A new file with room for more, under its name only when it is whole."""
+def node_file_content(node: NodeFile) -> tuple[NodeFile, bytes]:
+    """A whole file with room for more, and what it says of itself then."""
     copy_bytes = blocks(node.bytes_needed + _SPARE_FILES * _FILE.size)
     node = replace(node, copy_bytes=copy_bytes, version=node.version + 1)
+    return node, node.encode().ljust(copy_bytes, b"\0") * 2
+
+
+async def write_node_file(disk: Disk, node: NodeFile) -> NodeFile:
+    """A new file with room for more, under its name only when it is whole."""
+    node, content = node_file_content(node)
     temporary = NODE_FILE + ".tmp"
     await try_remove(disk, temporary)
-    handle = await disk.create(temporary, reserve=2 * copy_bytes)
+    handle = await disk.create(temporary, reserve=len(content))
     try:
-        copy = node.encode().ljust(copy_bytes, b"\0")
-        await handle.write(0, [copy, copy], sync=True)
+        await handle.write(0, [content], sync=True)
     finally:
         await handle.close()
     await disk.rename(temporary, NODE_FILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -25,6 +26,14 @@ class Ballast(Enum):
     LENT = "lent"
 
 
+@dataclass(slots=True)
+class Holds:
+    """Files that stay as they are because somebody copies them, whatever becomes of their ledgers."""
+
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # whoever removes a file, or begins to hold some
+    generations: dict[int, None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeDisks:
     """The directories of a node: one for the journal, and numbered ones for what is copied out of it."""
@@ -34,6 +43,7 @@ class NodeDisks:
     belongings: Belongings
     settings: NodeSettings
     randomness: Randomness
+    holds: Holds = field(default_factory=Holds)
 
     @property
     def identity(self) -> NodeIdentity:

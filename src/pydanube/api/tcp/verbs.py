@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pydanube.api.backup_verbs import VERBS as BACKUP_VERBS
+from pydanube.api.backup_verbs import backups_of
 from pydanube.api.direct_verbs import VERBS as DIRECT_VERBS
 from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
 from pydanube.api.pipeline_verbs import NATIVE_VERBS as PIPELINE_VERBS
@@ -19,6 +21,7 @@ from pydanube.base.limits import READ_AHEAD_BYTES, TOPIC_WATCH_NAMESPACES_MAX, T
 from pydanube.broker.delivery import Timing
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.ledger.dedup import Renewal
+from pydanube.wire.batch import build
 from pydanube.wire.commands import encode_batches
 from pydanube.wire.objects import Object
 
@@ -37,7 +40,8 @@ def _plain(verb: PlainVerb) -> Verb:
 
 
 VERBS: dict[str, Verb] = {
-    name: _plain(verb) for name, verb in (PLAIN_VERBS | PIPELINE_VERBS | SINK_VERBS | DIRECT_VERBS).items()
+    name: _plain(verb)
+    for name, verb in (PLAIN_VERBS | PIPELINE_VERBS | SINK_VERBS | DIRECT_VERBS | BACKUP_VERBS).items()
 }
 
 
@@ -232,6 +236,19 @@ async def read(connection: NativeConnection, fields: Object, request: int) -> Ob
             return None
     first, end = await connection.service.bounds(connection.principal, topic)
     return {"first": first, "end": end}
+
+
+@verb("backup.read")
+async def read_backup(connection: NativeConnection, fields: Object, request: int) -> Object | None:
+    """A piece of a file, as the one payload of a batch: its checksum goes with it."""
+    async with connection.reading:
+        await connection.room()
+        name, offset, length = text(fields, "name"), number(fields, "offset"), number(fields, "length")
+        data = await backups_of(connection).read(number(fields, "backup"), name, offset, length)
+        if request:
+            connection.send(encode_batches(request, [build([data], publish_time=0).parts()]))
+            return None
+    return {}
 
 
 @verb("sizes")

@@ -98,6 +98,9 @@ from pydanube.base.errors.spark import (
 )
 from pydanube.base.errors.storage import (
     ArgumentInvalid,
+    BackupEnded,
+    BackupInvalid,
+    BackupRunning,
     BatchDamaged,
     BatchInvalid,
     BatchTooLarge,
@@ -177,6 +180,9 @@ __all__ = [
     "AlreadyOpened",
     "ArgumentInvalid",
     "BacklogFull",
+    "BackupEnded",
+    "BackupInvalid",
+    "BackupRunning",
     "BatchDamaged",
     "BatchInvalid",
     "BatchTooLarge",

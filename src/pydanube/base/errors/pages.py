@@ -45,6 +45,7 @@ _PAGES = {
     "operating.md#damage": (
         "batch_damaged file_missing ledger_away ledger_damaged metadata_damaged offsets_damaged state_invalid"
     ),
+    "operating.md#backup": "backup_ended backup_invalid backup_running",
     "operating.md#disk-full": "disk_full",
     "operating.md#the-data-directory": (
         "directory_in_use disk_failed metadata_busy metadata_closed metadata_conflict metadata_full metadata_invalid "

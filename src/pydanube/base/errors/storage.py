@@ -238,6 +238,31 @@ class StorageKindUnknown(DanubeError):
 # -- disks -----------------------------------------------------------------------------------------------------------
 
 
+class BackupRunning(DanubeError):
+    """Another backup of this broker is being made: one at a time holds files back from removal."""
+
+    code = "backup_running"
+    blame = "caller"
+    retriable = True
+    help = "Wait until it is done; one whose client is gone ends within a minute."
+
+
+class BackupEnded(DanubeError):
+    """The backup is not being made any more: its client was silent for too long, or the broker was restarted."""
+
+    code = "backup_ended"
+    blame = "environment"
+    help = "Remove what was written, and make the backup again."
+
+
+class BackupInvalid(DanubeError):
+    """The backup is not complete, or was damaged or changed since it was made."""
+
+    code = "backup_invalid"
+    blame = "environment"
+    help = "Use another backup; `danube backup verify` names the files that are wrong."
+
+
 class DiskFull(DanubeError):
     """The disk has no room for new messages. Reads and deletions continue."""
 

@@ -1,0 +1,143 @@
+"""`danube backup`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pydanube import __version__
+from pydanube.base.errors import ArgumentInvalid, BackupInvalid, DanubeError
+from pydanube.base.limits import BACKUP_CHUNK_BYTES_MAX
+from pydanube.cli import backup_files
+from pydanube.cli.backup_files import BackupFile, Writer
+from pydanube.cli.failures import Exit
+from pydanube.cli.lazy import Noun
+from pydanube.cli.output import Output, printed, progress
+from pydanube.cli.running import connected
+from pydanube.cli.values import many, sized
+from pydanube.client import Client
+from pydanube.wire.batch import Batch
+from pydanube.wire.commands import Batches
+
+_DIRECTORY = click.Path(path_type=Path)
+Row = dict[str, Any]
+
+
+@click.group(cls=Noun, epilog="Example: danube backup create /backup/danube-2026-01-31")
+def backup() -> None:
+    """Copy all that a broker has while it serves, and restore it."""
+
+
+@backup.command("create", epilog="Example: danube backup create /backup/danube-2026-01-31")
+@click.argument("directory", type=_DIRECTORY)
+@printed
+@connected
+async def create(client: Client, output: Output, directory: Path) -> None:
+    """Copy everything that the broker has on its disk into DIRECTORY, which must be new or empty.
+
+    All that was acknowledged before is in it. The broker goes on serving meanwhile, and the copy is of one moment:
+    messages, subscriptions and producers fit together. What lies in object storage is not copied, only where it is.
+    """
+    backup_files.require_empty(directory)
+    begun = await client.ask("backup.begin", {})
+    try:
+        facts, done = await _copy_all(client, begun, directory)
+    finally:  # it holds files back from removal; if nobody hears this, its silence ends it
+        with suppress(DanubeError):
+            await client.ask("backup.end", {"backup": begun["backup"]})
+    size = sum(file.bytes for file in done)
+    output.done(
+        f"backed up {many(len(done), 'file')} ({sized(size)}) to {directory}",
+        directory=str(directory), files=len(done), bytes=size, **facts,
+    )  # fmt: skip
+
+
+async def _copy_all(client: Client, begun: Row, directory: Path) -> tuple[Row, list[BackupFile]]:
+    number: int = begun["backup"]
+    done: list[BackupFile] = []
+    with progress("bytes", begun["bytes"]) as advance, backup_files.told(directory):
+        while listed := (await client.ask("backup.files", {"backup": number, "after": done[-1].name if done else ""}))[
+            "files"
+        ]:
+            for each in listed:
+                done.append(await _copy(client, number, each, directory / each["name"], advance))
+        facts = {
+            "danube": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            **{name: begun[name] for name in ("node", "revision", "objects")},
+        }
+        backup_files.write_manifest(directory, facts, done)
+    return facts, done
+
+
+async def _copy(client: Client, number: int, file: Row, path: Path, advance: backup_files.Progress) -> BackupFile:
+    writer, offset = Writer(path), 0
+    try:
+        while offset < file["bytes"]:
+            place = {"backup": number, "name": file["name"], "offset": offset, "length": BACKUP_CHUNK_BYTES_MAX}
+            answer = await client.ask_any("backup.read", place)
+            assert isinstance(answer, Batches)
+            [data] = Batch.parse(answer.batches[0]).payloads()
+            assert data is not None
+            writer.write(data)
+            offset += len(data)
+            advance(len(data))
+        return BackupFile(file["name"], file["bytes"], file["size"], writer.done())
+    finally:
+        writer.abandon()
+
+
+@backup.command("verify", epilog="Example: danube backup verify /backup/danube-2026-01-31")
+@click.argument("directory", type=_DIRECTORY)
+@printed
+def verify(output: Output, directory: Path) -> int:
+    """Check that a backup is whole, and every file as it was written. Needs no broker."""
+    facts, files = backup_files.read_manifest(directory)
+    size = sum(file.bytes for file in files)
+    with progress("bytes", size) as advance:
+        wrong = list(backup_files.problems(directory, files, advance))
+    found = {"directory": str(directory), "files": len(files), "bytes": size, "created": facts.get("created")}
+    if not wrong:
+        output.done(f"{directory} is sound: {many(len(files), 'file')} ({sized(size)})", **found, wrong=[])
+        return Exit.FINE
+    if not output.for_people:
+        output.record({**found, "wrong": wrong})
+    raise BackupInvalid("; ".join(wrong[:10]) + ("" if len(wrong) <= 10 else f"; and {len(wrong) - 10} more"))
+
+
+@backup.command("restore", epilog="Example: danube backup restore /backup/danube-2026-01-31 /var/lib/danube")
+@click.argument("directory", type=_DIRECTORY)
+@click.argument("data_dir", type=_DIRECTORY)
+@click.option(
+    "--take-over-objects",
+    is_flag=True,
+    help="The broker that the backup is of is gone for good: the restored one may use its place in object storage.",
+)
+@printed
+def restore(output: Output, directory: Path, data_dir: Path, take_over_objects: bool) -> None:
+    """Make the data directory of a broker from a backup. DATA_DIR must be new or empty.
+
+    Every checksum is checked on the way. Then start a broker on DATA_DIR. If messages of the backup lie in object
+    storage, two brokers must not use that place: the restored one would be taken for the first.
+    """
+    facts, files = backup_files.read_manifest(directory)
+    if facts.get("objects") and not take_over_objects:
+        raise ArgumentInvalid(
+            f"the broker of this backup keeps messages in {facts['objects']}, which only one broker may use; "
+            "if that broker is gone for good, pass --take-over-objects"
+        )
+    backup_files.require_empty(data_dir)
+    size = sum(file.bytes for file in files)
+    with progress("bytes", 2 * size) as advance:
+        wrong = list(backup_files.problems(directory, files, advance))  # before anything is written
+        if wrong:
+            raise BackupInvalid("; ".join(wrong[:10]))
+        backup_files.restore(directory, files, data_dir, advance)
+    output.done(
+        f"restored {many(len(files), 'file')} ({sized(size)}) to {data_dir}; start a broker with --data-dir {data_dir}",
+        directory=str(directory), data_dir=str(data_dir), files=len(files), bytes=size,
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""A cut through a storage that serves: whenever it is taken, and however slowly it is copied, it is of one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from pydanube.base.errors import NodeBusy
+from pydanube.base.limits import BLOCK_BYTES, KIB
+from pydanube.sim.clock import SimClock
+from pydanube.sim.disk import SimDisk
+from pydanube.sim.loop import SimLoop
+from pydanube.sim.randomness import SimRandomness
+from pydanube.storage.cut import Cut, take_cut
+from pydanube.storage.local import LocalStorage, open_local
+from pydanube.storage.settings import NodeSettings
+from pydanube.storage.stream import Stream, StreamSettings
+from pydanube.wire.batch import build
+
+STREAMS = ("first", "second", "third")
+SETTINGS = NodeSettings(file_bytes=64 * KIB, retry_seconds=0.02)
+Image = dict[str, tuple[int, bytes]]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class World:
+    """Streams that are written and trimmed all the while; two directories, and then copies of them."""
+
+    def __init__(self, seed: int) -> None:
+        self.loop = SimLoop(seed)
+        self.random = Random(seed)
+        self.randomness = SimRandomness(Random(seed))
+        self.answered: dict[str, int] = dict.fromkeys(STREAMS, 0)
+        self.trimmed: dict[str, int] = dict.fromkeys(STREAMS, 0)
+        self.stopping = False
+
+    def disk(self, name: str, image: Image | None = None) -> SimDisk:
+        disk = SimDisk(self.loop, Random(name), name, there=image is not None)
+        disk.load(image or {})
+        return disk
+
+    async def open(self, metadata: SimDisk, node: SimDisk) -> LocalStorage:
+        return await open_local(metadata, node, SETTINGS, self.randomness, log_bytes=16 * KIB)
+
+    async def stream(self, storage: LocalStorage, name: str) -> Stream:
+        settings = StreamSettings(ledger_bytes=20 * KIB)
+        return await Stream.take(name, storage.catalog, storage.nodes, SimClock(self.loop), self.randomness, settings)
+
+    async def write(self, storage: LocalStorage, name: str) -> None:
+        stream = await self.stream(storage, name)
+        while not self.stopping:
+            await stream.ready()
+            await stream.append(build([f"{name} {self.answered[name]} ".encode().ljust(2000, b".")], publish_time=1))[1]
+            self.answered[name] += 1
+            if self.random.random() < 0.1:
+                self.trimmed[name] = self.answered[name] - self.random.randrange(20)
+                await stream.trim(self.trimmed[name])
+        await stream.close()
+
+    async def copied(self, cut: Cut) -> dict[str, Image]:
+        """As slowly as can be."""
+        found: dict[str, Image] = {"metadata": {}, "node": {}}
+        for file in cut.files:
+            data = file.content or b""
+            while len(data) < file.length:
+                await asyncio.sleep(self.random.uniform(0, 0.02))
+                data += await (await file.open()).read(len(data), min(4 * BLOCK_BYTES, file.length - len(data)))
+            folder, _, name = file.name.partition("/")
+            found[folder][name] = (file.size, data)
+            cut.release(file)
+        return found
+
+    async def check(self, images: dict[str, Image], answered: dict[str, int]) -> None:
+        """It starts, and has everything from where it was trimmed to where it was answered, or further."""
+        storage = await self.open(*(self.disk(name, image) for name, image in images.items()))
+        assert not storage.node.damage
+        for name in STREAMS:
+            stream = await self.stream(storage, name)
+            assert stream.confirmed + 1 >= answered[name]
+            assert stream.first <= max(self.trimmed[name], 0)
+            offset = stream.first
+            while offset <= stream.confirmed:
+                for batch in await stream.read(offset, 1 << 20):
+                    [payload] = batch.payloads()
+                    assert payload is not None
+                    assert payload.startswith(f"{name} {batch.base_offset} ".encode())
+                    offset = batch.last_offset + 1
+            await stream.close()
+        await storage.node.close()
+        await storage.metadata.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_a_cut_is_what_a_power_cut_at_its_moment_would_leave(seed: int) -> None:
+    world = World(seed)
+
+    async def life() -> None:
+        storage = await world.open(world.disk("metadata"), world.disk("node"))
+        writing = [asyncio.ensure_future(world.write(storage, name)) for name in STREAMS]
+        copies: list[tuple[dict[str, Image], dict[str, int]]] = []
+        for _ in range(4):
+            await asyncio.sleep(world.random.uniform(0.05, 2.0))
+            answered = dict(world.answered)
+            cut = await take_cut(storage.metadata, storage.node)
+            copies.append((await world.copied(cut), answered))
+        world.stopping = True
+        await asyncio.gather(*writing)
+        assert not storage.node.holds.generations
+        await storage.node.close()
+        await storage.metadata.close()
+        assert sum(world.answered.values()) > 500
+        for images, answered in copies:
+            await world.check(images, answered)
+
+    world.loop.run_until_complete(life())
+    world.loop.shutdown()
+
+
+def test_files_that_are_held_go_when_they_are_let_go_of() -> None:
+    world = World(0)
+
+    async def life() -> None:
+        disk = world.disk("node")
+        storage = await world.open(world.disk("metadata"), disk)
+        stream = await world.stream(storage, "first")
+        for _ in range(100):
+            await stream.ready()
+            await stream.append(build([bytes(2000)], publish_time=1))[1]
+        cut = await take_cut(storage.metadata, storage.node)
+        journals = [file.name.partition("/")[2] for file in cut.files if "journal" in file.name]
+        assert len(journals) > 3
+        await stream.seal()
+        await stream.trim(100)
+        await asyncio.sleep(10)
+        assert set(journals) <= set(await disk.list())
+        cut.close()
+        await asyncio.sleep(10)
+        assert not set(journals[:-1]) & set(await disk.list())
+        await stream.close()
+        await storage.node.close()
+        await storage.metadata.close()
+
+    world.loop.run_until_complete(life())
+    world.loop.shutdown()
+
+
+def test_a_storage_whose_files_are_being_changed_all_the_time_is_busy() -> None:
+    world = World(0)
+
+    async def life() -> None:
+        storage = await world.open(world.disk("metadata"), world.disk("node"))
+        async with storage.node.holds.changing:
+            with pytest.raises(NodeBusy):
+                await take_cut(storage.metadata, storage.node)
+        await storage.node.close()
+        await storage.metadata.close()
+
+    world.loop.run_until_complete(life())
+    world.loop.shutdown()
