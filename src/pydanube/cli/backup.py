@@ -12,13 +12,14 @@ import click
 from pydanube import __version__
 from pydanube.base.errors import ArgumentInvalid, BackupInvalid, DanubeError
 from pydanube.base.limits import BACKUP_CHUNK_BYTES_MAX
+from pydanube.base.units import shown_bytes
 from pydanube.cli import backup_files
 from pydanube.cli.backup_files import BackupFile, Writer
 from pydanube.cli.failures import Exit
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Output, printed, progress
 from pydanube.cli.running import connected
-from pydanube.cli.values import many, sized
+from pydanube.cli.values import many
 from pydanube.client import Client
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
@@ -51,7 +52,7 @@ async def create(client: Client, output: Output, directory: Path) -> None:
             await client.ask("backup.end", {"backup": begun["backup"]})
     size = sum(file.bytes for file in done)
     output.done(
-        f"backed up {many(len(done), 'file')} ({sized(size)}) to {directory}",
+        f"backed up {many(len(done), 'file')} ({shown_bytes(size)}) to {directory}",
         directory=str(directory), files=len(done), bytes=size, **facts,
     )  # fmt: skip
 
@@ -102,7 +103,7 @@ def verify(output: Output, directory: Path) -> int:
         wrong = list(backup_files.problems(directory, files, advance))
     found = {"directory": str(directory), "files": len(files), "bytes": size, "created": facts.get("created")}
     if not wrong:
-        output.done(f"{directory} is sound: {many(len(files), 'file')} ({sized(size)})", **found, wrong=[])
+        output.done(f"{directory} is sound: {many(len(files), 'file')} ({shown_bytes(size)})", **found, wrong=[])
         return Exit.FINE
     if not output.for_people:
         output.record({**found, "wrong": wrong})
@@ -138,6 +139,6 @@ def restore(output: Output, directory: Path, data_dir: Path, take_over_objects: 
             raise BackupInvalid("; ".join(wrong[:10]))
         backup_files.restore(directory, files, data_dir, advance)
     output.done(
-        f"restored {many(len(files), 'file')} ({sized(size)}) to {data_dir}; start a broker with --data-dir {data_dir}",
+        f"restored {many(len(files), 'file')} ({shown_bytes(size)}); start a broker with --data-dir {data_dir}",
         directory=str(directory), data_dir=str(data_dir), files=len(files), bytes=size,
     )  # fmt: skip
