@@ -21,8 +21,7 @@ from pydanube.cli.output import Output, printed, progress
 from pydanube.cli.running import connected
 from pydanube.cli.values import many
 from pydanube.client import Client
-from pydanube.wire.batch import Batch
-from pydanube.wire.commands import Batches
+from pydanube.client.backups import read_piece
 
 _DIRECTORY = click.Path(path_type=Path)
 Row = dict[str, Any]
@@ -79,11 +78,8 @@ async def _copy(client: Client, number: int, file: Row, path: Path, advance: bac
     writer, offset = Writer(path), 0
     try:
         while offset < file["bytes"]:
-            place = {"backup": number, "name": file["name"], "offset": offset, "length": BACKUP_CHUNK_BYTES_MAX}
-            answer = await client.ask_any("backup.read", place)
-            assert isinstance(answer, Batches)
-            [data] = Batch.parse(answer.batches[0]).payloads()
-            assert data is not None
+            length = BACKUP_CHUNK_BYTES_MAX
+            data = await read_piece(client, backup=number, name=file["name"], offset=offset, length=length)
             writer.write(data)
             offset += len(data)
             advance(len(data))
