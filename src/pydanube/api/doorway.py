@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from pydanube.api.http.connection import HttpConnection
+from pydanube.api.peer import peer_of
 from pydanube.api.tcp.connection import NativeConnection
 from pydanube.api.tls import TLS_FIRST, secure
 from pydanube.base.errors import ConnectionLost, DanubeError, ProtocolError, TlsFailed, TooManyConnections
 from pydanube.base.limits import HELLO_SECONDS, HTTP_LINE_BYTES_MAX, LINGER_SECONDS, SEND_BUFFER_BYTES_MAX
+from pydanube.broker.presence import Connection
 from pydanube.wire.commands import Closed
 from pydanube.wire.frames import PREFACE
 from pydanube.wire.http1 import METHODS
@@ -51,9 +53,11 @@ class Doorway(asyncio.Protocol):
         "_http",
         "_listener",
         "_native",
+        "_number",
         "_receive",
         "_securing",
         "_silent",
+        "_since",
         "_speak",
         "_timer",
         "_transport",
@@ -63,6 +67,8 @@ class Doorway(asyncio.Protocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._transport: Transport
+        self._number = next(listener.service.presence.numbers)
+        self._since = listener.service.clock.wall()
         self._first = b""
         self._speak: Callable[[bytes], None] = self._sniff  # what takes its first bytes, in TLS or without
         self._receive: Callable[[bytes], None] = self._speak if listener.certificate is None else self._sniff_tls
@@ -73,6 +79,15 @@ class Doorway(asyncio.Protocol):
         self._heard = False  # that it takes what it is sent, since the last look
         self._silent = 0  # looks since it was
         self._waiting_bytes = 0  # for the socket, at the last look
+
+    def described(self) -> Connection:
+        address, native = peer_of(self._transport), self._native
+        if isinstance(native, NativeConnection):
+            return Connection(self._number, address, "native", native.client, self._since, *native.holds)
+        if native is not None:
+            holds = len(native.producers), len(native.consumers)
+            return Connection(self._number, address, "grpc", "", self._since, *holds)
+        return Connection(self._number, address, None if self._http is None else "http", "", self._since, None, None)
 
     # -- the loop's calls ----------------------------------------------------------------------------------------------
 

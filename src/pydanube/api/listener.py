@@ -31,6 +31,7 @@ from pydanube.base.limits import (
     SEND_BUFFERS_BYTES_MAX,
     SWEEP_CONNECTIONS,
 )
+from pydanube.broker.presence import Connection
 from pydanube.broker.service import Service
 from pydanube.wire.commands import Welcome
 
@@ -55,6 +56,7 @@ class Listener:
         keepalive_seconds: int = KEEPALIVE_SECONDS,
     ) -> None:
         self.service = service
+        service.presence.listed.append(self._listed)
         self.web = web
         self.grpc = grpc
         self.serves_data = serves_data  # else only what manages the broker
@@ -108,6 +110,9 @@ class Listener:
         except TimeoutError:
             for doorway in list(self.connections):
                 doorway.abort()
+
+    def _listed(self) -> Iterator[Connection]:
+        return (each.described() for each in self.connections)
 
     # -- who is there --------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,14 @@ from typing import Protocol
 
 from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
 from pydanube.base.durability import Durability
-from pydanube.base.errors import RequestInvalid
+from pydanube.base.errors import RequestInvalid, SubscriptionNotFound
 from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX
 from pydanube.broker.admin import SubscriptionStats
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.explaining import explain as explained
 from pydanube.broker.explaining import summary
 from pydanube.broker.holds import Principal
+from pydanube.broker.presence import members_of, status_of
 from pydanube.broker.redrive import Wanted
 from pydanube.broker.salvage import summed
 from pydanube.broker.service import Service
@@ -318,6 +319,28 @@ async def abandoned_subscriptions(caller: Caller, fields: Object) -> Object:
     found = await caller.service.admin.abandoned(caller.principal)
     rows = [{"topic": topic, "subscription": name, "backlog_seconds": seconds} for topic, name, seconds in found]
     return {"abandoned": rows}
+
+
+@verb("subscription.consumers")
+async def list_consumers(caller: Caller, fields: Object) -> Object:
+    places = await caller.service.admin.places(caller.principal, text(fields, "topic"))
+    name = text(fields, "subscription")
+    if not any(name in each.topic.subscriptions for each in places):
+        raise SubscriptionNotFound(f"{text(fields, 'topic')} has no subscription {name!r}")
+    found, at, limit = members_of(places, name), number(fields, "after", 0), limit_of(fields)
+    return page("consumers", [each._asdict() for each in found[at : at + limit]], len(found) > at + limit)
+
+
+@verb("connection.list")
+async def list_connections(caller: Caller, fields: Object) -> Object:
+    limit = limit_of(fields)
+    found = caller.service.presence.connections(number(fields, "after", 0), limit + 1)
+    return page("connections", [each._asdict() for each in found[:limit]], len(found) > limit)
+
+
+@verb("status")
+async def status(caller: Caller, fields: Object) -> Object:
+    return await status_of(caller.service)
 
 
 @verb("dlq.redrive")

@@ -50,6 +50,7 @@ class Principal:
     """Who calls. Permissions come later; every call already says it."""
 
     name: str = "anonymous"
+    address: str = ""  # host:port of its connection, where it has one
 
 
 ANONYMOUS = Principal()
@@ -89,6 +90,7 @@ class ConsumerHold:
     open: Opened
     host: AnySubscription
     consumer: Consumer
+    address: str = ""  # of whoever opened it
 
 
 @dataclass(eq=False, slots=True)

@@ -47,6 +47,7 @@ from pydanube.broker.leftovers import Leftovers, cut_off
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.pending import PendingOptions
 from pydanube.broker.policies import Policies
+from pydanube.broker.presence import Presence
 from pydanube.broker.quotas import Usage
 from pydanube.broker.redrive import publish_dead_letter
 from pydanube.broker.reopening import reopen
@@ -117,6 +118,7 @@ class Service:
         self.sinks = Sinks(self, directory.store)
         self.spreading = Spreading(self, directory)
         self.admin = Admin(self)
+        self.presence = Presence(clock.wall())
         self.topic_changes = TopicChanges(directory.store)
         self.notes = directory.notes
         self.pending = PendingOptions(directory.notes)
@@ -423,7 +425,7 @@ class Service:
         opened.check_subscription(host)
         consumer = opened.topic.connect(host, name, sink, filters, timing)  # type: ignore[arg-type]
         self._numbers += 1
-        hold = opened.consumers[self._numbers] = ConsumerHold(self._numbers, opened, host, consumer)
+        hold = opened.consumers[self._numbers] = ConsumerHold(self._numbers, opened, host, consumer, principal.address)
         return hold
 
     async def enter(

@@ -11,16 +11,31 @@ import click
 from click.shell_completion import CompletionItem
 
 OTHER_NAMES = {  # of commands, in other systems: to us they are far from ours
-    "pub": "produce",
-    "publish": "produce",
-    "send": "produce",
-    "sub": "consume",
-    "subscribe": "consume",
-    "receive": "consume",
-    "read": "consume",
-    "broker": "standalone",
-    "server": "standalone",
-    "start": "standalone",
+    **dict.fromkeys(("pub", "publish", "send", "put", "emit"), "produce"),
+    **dict.fromkeys(("sub", "subscribe", "receive", "recv", "read", "get", "tail", "cat"), "consume"),
+    **dict.fromkeys(("broker", "server", "serve", "start", "run", "up"), "standalone"),
+    **dict.fromkeys(("subs", "subscriptions", "group", "groups", "consumer", "consumers"), "subscription"),
+    **dict.fromkeys(("queue", "queues", "stream", "streams", "ls", "list"), "topic"),
+    **dict.fromkeys(("info", "health", "stats"), "status"),
+    **dict.fromkeys(("check", "diagnose"), "doctor"),
+    **dict.fromkeys(("perf", "benchmark"), "bench"),
+    **dict.fromkeys(("client", "clients", "conn"), "connection"),
+    "tenant": "namespace",
+    "dead-letter": "dlq",
+    "deadletter": "dlq",
+    "monitor": "top",
+}
+OTHER_VERBS = {
+    **dict.fromkeys(("ls", "all"), "list"),
+    **dict.fromkeys(("rm", "remove", "del", "drop"), "delete"),
+    **dict.fromkeys(("show", "info", "get", "status", "stats"), "describe"),
+    **dict.fromkeys(("add", "new", "make"), "create"),
+    **dict.fromkeys(("set", "update", "change", "edit"), "alter"),
+    **dict.fromkeys(("reset", "rewind"), "seek"),
+    **dict.fromkeys(("purge", "clear", "empty"), "truncate"),
+    **dict.fromkeys(("members", "clients"), "consumers"),
+    "why": "explain",
+    "read": "peek",
 }
 
 
@@ -37,6 +52,19 @@ class Noun(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not ctx.resilient_parsing and not args[0].startswith("-"):
+            raise _unknown(ctx, args[0], list(self.commands), OTHER_VERBS)
+        return super().resolve_command(ctx, args)
+
+
+def _unknown(ctx: click.Context, name: str, known: list[str], others: dict[str, str]) -> click.UsageError:
+    near = others.get(name)
+    close = near if near in known else next(iter(get_close_matches(name[:100], known, 1, 0.5)), None)
+    return click.UsageError(f"unknown command {name[:100]!r}" + (f"; did you mean {close}?" if close else ""), ctx)
 
 
 class ReaderGone(Exception):
@@ -65,10 +93,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.table and not ctx.resilient_parsing and not name.startswith("-"):
-            close = OTHER_NAMES.get(name) or next(iter(get_close_matches(name[:100], self.table, 1, 0.5)), None)
-            raise click.UsageError(
-                f"unknown command {name[:100]!r}" + (f"; did you mean {close}?" if close else ""), ctx
-            )
+            raise _unknown(ctx, name, list(self.table), OTHER_NAMES)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -33,12 +33,20 @@ COMMANDS = {
         ("backup", "backup", "backup", "Copy all that a broker has while it serves, and restore it."),
         ("export", "export", "export", "Write a topic to a file: Parquet, JSON lines or CSV."),
         ("import", "importing", "import_", "Publish what a file has: Parquet, JSON lines or CSV."),
+        (
+            "status",
+            "status",
+            "status",
+            "Show the broker on one screen, with what is wrong.",
+        ),
+        ("connection", "connection", "connection", "Show who is connected to the broker."),
         ("top", "top", "top", "Topics by how much is published to them, again and again."),
         ("bench", "bench", "bench", "Measure how fast a broker takes and gives messages."),
         ("standalone", "standalone", "standalone", "Run a broker in this process."),
         ("config", "config", "config", "What a broker is configured with, or would be."),
         ("doctor", "doctor", "doctor", "Check this machine and the broker, and say what to do."),
         ("context", "context", "context", "Addresses of brokers, saved under names."),
+        ("version", "status", "version", "Print the version of this command, and of the broker if one answers."),
         ("completion", "completion", "completion", "Print the script that completes commands in a shell."),
     ]
 }

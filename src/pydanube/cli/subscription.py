@@ -188,6 +188,19 @@ async def skip(
         output.done(f"gave up {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
 
 
+@subscription.command("consumers", epilog="Example: danube subscription consumers orders billing")
+@click.argument("topic", type=values.topic)
+@click.argument("name", type=values.subscription)
+@printed
+@connected
+async def consumers(client: Client, output: Output, topic: str, name: str) -> None:
+    """List its consumers: name, address, partitions, and which of them are active."""
+    rows = await client.admin.consumers(topic, name)
+    partitioned = any(each["partitions"] for each in rows)
+    columns = ("partitions", "active_partitions") if partitioned else ("active",)
+    output.rows(rows, ("name", "address", *columns, "in_flight"))
+
+
 @subscription.command("explain", epilog="Example: danube subscription explain orders billing --offset 42")
 @click.argument("topic", type=values.topic)
 @click.argument("name", type=values.subscription)

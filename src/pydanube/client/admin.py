@@ -167,6 +167,15 @@ class Admin:
         found: list[Reply] = (await self._ask("subscription.abandoned"))["abandoned"]
         return found
 
+    async def consumers(self, topic: str, subscription: str) -> list[Reply]:
+        """Its members: name, address, partitions, whether each is active or on standby, messages in flight."""
+        found: list[Reply] = []
+        while True:
+            reply = await self._ask("subscription.consumers", topic=topic, subscription=subscription, after=len(found))
+            found += reply["consumers"]
+            if not reply["more"] or not reply["consumers"]:
+                return found
+
     async def explain(
         self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
     ) -> str:
@@ -181,6 +190,21 @@ class Admin:
     ) -> Reply:
         """The same `sentence`, and of each partition the offset, code, time, sentence and backlog."""
         return await self._ask("explain", topic=topic, subscription=subscription, offset=offset, consumer=consumer)
+
+    # -- the broker ----------------------------------------------------------------------------------------------------
+
+    async def connections(self) -> list[Reply]:
+        """All that are open, in the order of connecting: address, protocol, client, since, producers, consumers."""
+        found: list[Reply] = []
+        while True:
+            reply = await self._ask("connection.list", after=found[-1]["number"] if found else 0)
+            found += reply["connections"]
+            if not reply["more"] or not reply["connections"]:
+                return found
+
+    async def status(self) -> Reply:
+        """The broker as a whole: when it started, topics, connections, counters of messages, disk."""
+        return await self._ask("status")
 
     # -- tiers ---------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from pydanube.api.buffers import coalesced
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.crowding import is_crowded
 from pydanube.api.grpc.messages import DecodeError
+from pydanube.api.peer import peer_of
 from pydanube.api.turns import Worker
 from pydanube.base.errors import (
     DanubeError,
@@ -100,6 +101,7 @@ class GrpcConnection(Worker):
         self.woken: dict[int, Callable[[], None]] = {}  # by stream: who waits for room
         self._methods = methods
         self._transport = transport
+        self.address = peer_of(transport)
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}  # those with a deadline, a task or a stream of answers
         self._incoming: dict[int, _Incoming] = {}

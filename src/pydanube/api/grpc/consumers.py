@@ -43,7 +43,7 @@ from pydanube.base.ranges import ranges_of
 from pydanube.broker.best_effort_topic import BestEffortSubscription
 from pydanube.broker.delivery import Delivery, Timing
 from pydanube.broker.heavy import is_heavy
-from pydanube.broker.holds import ANONYMOUS, AnySubscription, ConsumerHold
+from pydanube.broker.holds import ANONYMOUS, AnySubscription, ConsumerHold, Principal
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
 from pydanube.dispatch.explain import Cause
@@ -352,7 +352,7 @@ class ConsumerService:
             self.detach(before)
         consumer = GrpcConsumer(self, known, connection)
         hold = await service.open_consumer(
-            ANONYMOUS,
+            Principal(address=connection.address),
             known.topic,
             known.subscription,
             kind,

@@ -70,6 +70,31 @@ _SUBSCRIPTION: Object = {
     "delayed_until": NUMBER_OR_NULL,
     "stopped": NUMBER,
 }
+_MEMBER: Object = {
+    "name": TEXT,
+    "address": TEXT,
+    "consumers": _list(NUMBER),
+    "partitions": _list(NUMBER),
+    "active": FLAG,
+    "active_partitions": _list(NUMBER),
+    "in_flight": NUMBER,
+}
+_CONNECTION: Object = {
+    "number": NUMBER,
+    "address": TEXT,
+    "protocol": TEXT_OR_NULL,
+    "client": TEXT,
+    "since": NUMBER,
+    "producers": NUMBER_OR_NULL,
+    "consumers": NUMBER_OR_NULL,
+}
+_STATUS: Object = {
+    **dict.fromkeys(("started", "now", "topics", "connections", "producers", "consumers", "subscriptions"), NUMBER),
+    **dict.fromkeys(("messages_in", "messages_out", "stored_bytes", "backlog"), NUMBER),
+    "disk_free_bytes": NUMBER_OR_NULL,
+    "disk_reserve_bytes": NUMBER_OR_NULL,
+    "publishing_refused": FLAG,
+}
 _EXPLANATION: Object = {
     "partition": NUMBER_OR_NULL,
     "offset": NUMBER_OR_NULL,
@@ -171,6 +196,9 @@ ANSWERS: dict[str, Object] = {
     "subscription.abandoned": {
         "abandoned": _list(_object({"topic": TEXT, "subscription": TEXT, "backlog_seconds": SECONDS}))
     },
+    "subscription.consumers": {"consumers": _list(_object(_MEMBER)), "more": FLAG},
+    "connection.list": {"connections": _list(_object(_CONNECTION)), "more": FLAG},
+    "status": _STATUS,
     "subscription.create": {},
     "subscription.describe": _IN_FULL,
     "subscription.alter": _IN_FULL,

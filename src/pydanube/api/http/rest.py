@@ -28,10 +28,8 @@ SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
 PIPELINE = f"{API}/pipelines/{{pipeline}}"
 Handler = Callable[[Door, Object], Awaitable[Answer]]
 
-_PAGE = {
-    "after": Field("text", "names behind this one"),
-    "limit": Field("number", "how many at most, 1 to 500"),
-}
+_LIMIT = {"limit": Field("number", "how many at most, 1 to 500")}
+_PAGE = {"after": Field("text", "names behind this one"), **_LIMIT}
 _POLICIES = Field("object", "policies by name; null takes one back")
 _OPTIONS = Field("object", "`failure` and `dispatch`, as in the documentation of subscriptions")
 _DRY_RUN = {"dry_run": Field("flag", "only check that it can be done, and change nothing")}
@@ -114,6 +112,14 @@ _OF_THE_BROKER = [
         "GET", f"{API}/blocked", "subscription.blocked", "Subscriptions that a message which failed too often stops"
     ),
     _route("GET", f"{API}/abandoned", "subscription.abandoned", "Subscriptions that nobody has read for days"),
+    _route("GET", f"{API}/status", "status", "The broker as a whole: uptime, topics, counters, disk"),
+    _route(
+        "GET",
+        f"{API}/connections",
+        "connection.list",
+        "Open connections in the order of connecting",
+        query={"after": Field("number", "those behind the one with this number"), **_LIMIT},
+    ),
     Route("GET", f"{API}/config", "config", "The settings in force", _config),
     Route("GET", f"{API}/lookup/{{namespace}}/{{topic}}", "lookup", "Which broker serves a topic", _lookup),
 ]
@@ -260,6 +266,13 @@ _OF_SUBSCRIPTIONS = [
             "offset": Field("number", "the first to keep"),
             **_DRY_RUN,
         },
+    ),
+    _route(
+        "GET",
+        f"{SUBSCRIPTION}/consumers",
+        "subscription.consumers",
+        "Its consumers, with their addresses and partitions",
+        query={"after": Field("number", "how many were listed before"), **_LIMIT},
     ),
     _route(
         "GET",

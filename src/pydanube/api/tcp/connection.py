@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from pydanube.api.buffers import coalesced
+from pydanube.api.peer import peer_of
 from pydanube.api.tcp.channels import ConsumerChannel, ProducerChannel
 from pydanube.api.tcp.unfinished import Unfinished
 from pydanube.api.tcp.verbs import VERBS
@@ -36,7 +37,7 @@ from pydanube.base.limits import (
     REQUESTS_AT_ONCE_MAX,
     TURN_SECONDS,
 )
-from pydanube.broker.holds import ANONYMOUS, Principal
+from pydanube.broker.holds import Principal
 from pydanube.broker.intake import Account
 from pydanube.broker.service import Service
 from pydanube.broker.topic import Receipt
@@ -66,6 +67,7 @@ from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
 
 log = logging.getLogger(__name__)
 AnyChannel = ProducerChannel | ConsumerChannel
+CLIENT_CHARACTERS_MAX = 100  # of what a client calls itself, kept for people who look
 FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say when it has enough
 
 
@@ -77,7 +79,8 @@ class NativeConnection(Worker):
     ) -> None:
         super().__init__(turns)
         self.service = service
-        self.principal: Principal = ANONYMOUS
+        self.principal = Principal(address=peer_of(transport))
+        self.client = ""  # what it calls itself
         self.channels: dict[int, AnyChannel] = {}
         self._opening: dict[int, bool] = {}  # channels whose opening is asked for; whether they are still wanted
         self._last_channel = 0
@@ -107,6 +110,12 @@ class NativeConnection(Worker):
     @property
     def greeted(self) -> bool:
         return self._greeted
+
+    @property
+    def holds(self) -> tuple[int, int]:
+        """How many producers and consumers it has."""
+        producers = sum(isinstance(each, ProducerChannel) for each in self.channels.values())
+        return producers, len(self.channels) - producers
 
     # -- bytes ---------------------------------------------------------------------------------------------------------
 
@@ -284,6 +293,7 @@ class NativeConnection(Worker):
 
     def _hello(self, hello: Hello) -> None:
         self._greeted = True
+        self.client = hello.client[:CLIENT_CHARACTERS_MAX]
         self._reader.welcome()
         self.send(self._welcome._replace(time=max(0, self.service.clock.wall())).encode())
 

@@ -1,0 +1,34 @@
+"""`danube connection`."""
+
+from __future__ import annotations
+
+import click
+
+from pydanube.base.units import rough_duration
+from pydanube.cli.lazy import Noun
+from pydanube.cli.output import Output, printed
+from pydanube.cli.running import connected
+from pydanube.cli.values import shown_time
+from pydanube.client import Client
+
+
+@click.group(cls=Noun, epilog="Example: danube connection list")
+def connection() -> None:
+    """Show who is connected to the broker."""
+
+
+@connection.command("list", epilog="Example: danube connection list -o json")
+@printed
+@connected
+async def list_connections(client: Client, output: Output) -> None:
+    """List open connections, in the order of connecting.
+
+    Producers and consumers are shown where they belong to a connection; over HTTP they do not. This command's own
+    connection is in the list.
+    """
+    now = (await client.admin.status())["now"]
+    rows = [
+        {**each, "since": shown_time(each["since"]), "age": rough_duration(now - each["since"])}
+        for each in await client.admin.connections()
+    ]
+    output.rows(rows, ("number", "address", "protocol", "client", "age", "producers", "consumers"))
