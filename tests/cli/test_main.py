@@ -86,7 +86,7 @@ def test_the_version_is_the_package_s(run: Danube) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["topic", "lisst"], 2, "No such command 'lisst'"),
+        (["topic", "lisst"], 2, "unknown command 'lisst'; did you mean list?"),
         (["topic", "list", "--namspace", "x"], 2, "unknown option --namspace; did you mean --namespace?"),
         (["consume"], 2, "Missing argument 'TOPIC'"),
         (

@@ -24,7 +24,7 @@ def test_status_is_one_screen_and_says_what_is_wrong(danube: Danube, url: str, t
     assert told in shown.text
     assert found["version"] == f"danube {__version__}"
     assert found["uptime_seconds"] >= 0
-    assert found["topics"] >= 1 and found["consumers"] >= 1 and found["connections"] >= 2 and found["backlog"] >= 1
+    assert min(found["topics"], found["consumers"], found["connections"] - 1, found["backlog"]) >= 1
     assert f"danube {__version__} at danube://" in shown.text
     danube("topic", "delete", topic, "--yes")
 
@@ -42,7 +42,8 @@ def test_version_is_that_of_the_command_and_of_the_broker(danube: Danube, run: D
     assert danube("version", "-o", "json").json["broker"] == f"danube {__version__}"
     away = run("version", "--url", "danube://127.0.0.1:1")
     assert away.code == 0
-    assert __version__ in away.text and "does not answer" in away.text
+    assert __version__ in away.text
+    assert "does not answer" in away.text
 
 
 def test_connections_are_listed_with_what_they_hold(danube: Danube, url: str, topic: str) -> None:
@@ -63,10 +64,13 @@ def test_consumers_of_a_subscription_are_members_with_their_partitions(
 ) -> None:
     danube("topic", "create", topic, "--partitions", str(partitions))
     options = {"subscription": "s", "type": "failover"}
-    with sync.connect(url) as client:
-        with client.consumer(topic, name="first", **options), client.consumer(topic, name="second", **options):
-            first, second = danube("subscription", "consumers", topic, "s", "-o", "json").json
-            shown = danube("subscription", "consumers", topic, "s").lines
+    with (
+        sync.connect(url) as client,
+        client.consumer(topic, name="first", **options),
+        client.consumer(topic, name="second", **options),
+    ):
+        first, second = danube("subscription", "consumers", topic, "s", "-o", "json").json
+        shown = danube("subscription", "consumers", topic, "s").lines
     assert (first["name"], second["name"]) == ("first", "second")
     assert first["address"] == second["address"] != ""
     assert first["partitions"] == second["partitions"] == list(range(partitions))
