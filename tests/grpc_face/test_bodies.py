@@ -41,6 +41,9 @@ class Socket:
         if not self.next.done():
             self.next.set_result(None)
 
+    def get_extra_info(self, name: str) -> None:
+        """It has no socket."""
+
     def is_closing(self) -> bool:
         return False
 
