@@ -188,3 +188,25 @@ async def test_old_records_go_by_themselves_and_one_writer_too_many_is_refused(
         assert [each.key.query for each in broker.service.sinks.listed()] == ["one more"]
         await broker.service.sinks.tidy()
         assert broker.service.sinks.listed() == []
+
+
+@in_loop
+async def test_writers_that_come_at_once_are_no_more_than_may_be_tracked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (module, records, core):
+        monkeypatch.setattr(place, "SINKS_MAX", 3)
+    async with started(tmp_path) as broker:
+        jobs = [Job(broker, key=SinkKey(f"query-{number}", TOPIC, str(number))) for number in range(6)]
+        decisions = [await job.decide({TOPIC: await job.stage(["x"])}) for job in jobs]
+        commits = [job.commit(0, decision) for job, decision in zip(jobs, decisions, strict=True)]
+        answers = await asyncio.gather(*commits, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, TooManySinks)]
+        assert (answers.count(Verdict.NEW), len(refused)) == (3, 3)
+        assert len(broker.service.sinks.listed()) == 3
+        for age in ("SINK_KEPT_SECONDS", "SINK_KEPT_SECONDS_MIN"):
+            monkeypatch.setattr(core, age, -1)
+        again = zip(jobs, decisions, answers, strict=True)
+        late = [job.commit(0, decision) for job, decision, answer in again if answer in refused]
+        assert await asyncio.gather(*late) == [Verdict.NEW] * 3
+        assert len(broker.service.sinks.listed()) == 3

@@ -28,6 +28,7 @@ NODE_FILES_MAX = 1 << 16  # journal and kept files of one node; 8 TiB of the usu
 DATA_DIRECTORIES_MAX = 32  # bits in a ledger's record of the directories that hold a part of it
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
 OFFSETS_OF_A_LEDGER_MAX = 1 << 40  # more than its bytes can hold messages; skipped where its end is lost with its disk
+DAMAGE_LOGGED_MAX = 10_000  # damaged ranges of a broker that are remembered so as not to be logged again
 LOST_RANGES_MAX = 1_000  # of one stream, given up as damaged: its record stays small enough for the metadata
 RESERVE_OFFSETS = 1 << 20  # offsets a buffered ledger reserves at a time (one sync per million messages)
 
@@ -133,6 +134,7 @@ HOUSE_TURN_SECONDS = 0.5  # after which a topic is waited for apart, and the nex
 HOUSE_SLOW_TURNS_MAX = 1_000  # waited for apart: each may hold a batch that it reads
 REQUESTS_AT_ONCE_MAX = 256  # requests of one connection that are being served; beyond it TopicBusy
 LISTED_MAX = 500  # names in one answer of a list; the rest is asked for after the last of them
+UNREADABLE_OFFSETS_MAX = 16  # that a subscription remembers: what comes next, and what is to be delivered again
 HINDRANCE_TOLD_SECONDS = 5  # between two notices to a consumer of what cannot be read: one that missed it hears again
 BLOCKED_LISTED_MAX = 50  # subscriptions that are blocked or abandoned, in one answer: who has more has one cause
 ABANDONED_SECONDS = 3 * 24 * 3600  # that the oldest message waits for a subscription without consumers: not a weekend

@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from pydanube.base.errors import DanubeError
-from pydanube.broker.hindrance import Hindrance
+from pydanube.base.limits import UNREADABLE_OFFSETS_MAX
+from pydanube.broker.hindrance import DAMAGE, Hindrance
+from pydanube.ledger.topic_state import Subscription
 from pydanube.storage.managed import ManagedLedger
 from pydanube.wire.batch import Batch
 
@@ -21,19 +23,19 @@ RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
 
 
 class ReadAhead:
-    """`error` says why what comes next cannot be read, while it cannot."""
+    """Also knows which offsets could not be read, for as long as they cannot are not done."""
 
     def __init__(
         self,
-        name: str,
+        known: Subscription,
         ledger: ManagedLedger,
         task: Callable[[Awaitable[None]], None],
         wake: Callable[[], None],
         hindrance: Hindrance,
     ) -> None:
-        self.error: DanubeError | None = None
         self.reading = False
-        self._name = name
+        self._failed: dict[int, DanubeError] = {}  # by offset, the newest last
+        self._known = known
         self._ledger = ledger
         self._task = task
         self._wake = wake
@@ -79,22 +81,42 @@ class ReadAhead:
             await self.fail(offset, error)
             batches = []
         else:
-            self.go_on()
+            self.could_read(offset, batches[-1].last_offset)
         finally:
             self.reading = False
         if cleared == self._cleared:
             self._batches.extend(batches)
         self._wake()
 
+    @property
+    def error(self) -> DanubeError | None:
+        """Why something that is wanted cannot be read, while it cannot."""
+        return next(reversed(self._failed.values()), None)
+
+    def could_read(self, first: int, last: int) -> None:
+        """What failed elsewhere, and is still wanted, is no better for it."""
+        if not self._failed:
+            return
+        self._failed = {
+            offset: error
+            for offset, error in self._failed.items()
+            if not first <= offset <= last and self._known.cursor.pending(offset, offset)
+        }
+        if not any(isinstance(error, DAMAGE) for error in self._failed.values()):
+            self._hindrance.over()
+
     def go_on(self) -> None:
-        """What comes next was read, or can be."""
-        self.error = None
+        """Whatever failed may be read by now, or is not wanted any more."""
+        self._failed.clear()
         self._hindrance.over()
 
     async def fail(self, offset: int, error: DanubeError) -> None:
         """Says so once, and waits before the next attempt."""
-        if self.error is None:
-            log.warning("subscription %s cannot read offset %d yet: %s", self._name, offset, error)
-        self.error = error
+        if not self._failed:
+            log.warning("subscription %s cannot read offset %d yet: %s", self._known.name, offset, error)
+        self._failed.pop(offset, None)
+        self._failed[offset] = error
+        if len(self._failed) > UNREADABLE_OFFSETS_MAX:
+            del self._failed[next(iter(self._failed))]
         self._hindrance.tell(error)
         await asyncio.sleep(RETRY_SECONDS)

@@ -33,13 +33,12 @@ class SinkRecords:
         alike = [each for each in self.listed() if (each.key.target, each.key.name) == (key.target, key.name)]
         return [each for each in alike if not outlived(each, topic)]
 
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for one more writer."""
-        return self._store.count(PREFIX) >= SINKS_MAX
+    def has_room(self, coming: int) -> bool:
+        """For so many more writers."""
+        return self._store.count(PREFIX) + coming <= SINKS_MAX
 
-    def overdue(self, now: int) -> list[SinkRecord]:
-        return overdue(self.listed(), now)
+    def overdue(self, now: int, coming: int = 1) -> list[SinkRecord]:
+        return overdue(self.listed(), now, coming)
 
     async def put(self, record: SinkRecord, version: int) -> None:
         key = PREFIX + record.key.digest

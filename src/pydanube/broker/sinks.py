@@ -95,6 +95,7 @@ class Sinks:
         self._turns = Turns()  # of those who commit for one writer, by digest
         self._tidying: Task[None] | None = None
         self._rolling: dict[str, Task[None]] = {}
+        self._coming: dict[str, None] = {}  # writers that were let in and are not recorded yet, by digest
         self._undone: dict[str, SinkRecord] = {}  # decided and not committed, by digest
         self._unstored: dict[str, int] = {}  # of these, what is not known to be durable; the version it replaces
         self._held: dict[str, dict[str, Topic]] = {}  # what is reserved for them, and where their rows are staged
@@ -127,12 +128,16 @@ class Sinks:
             topic = await self._topic_of(key)
             if record is not None and outlived(record, topic):
                 record = None
-            if record is None:
-                await self._make_room()
+            if not version:
+                await self._make_room(key.digest)
             others = () if record is not None else self._records.others(key, topic)
-            verdict = judge(record, request, others, query=key.query)
+            try:
+                verdict = judge(record, request, others, query=key.query)
+                if verdict is Verdict.NEW:
+                    targets = await self._decide(principal, key, request, version)
+            finally:  # refused, or decided and about to be recorded
+                self._coming.pop(key.digest, None)
             if verdict is Verdict.NEW:
-                targets = await self._decide(principal, key, request, version)
                 await self._finish(key.digest)
                 await slow_down(targets)
             elif record is not None and (repeated := record.repeated(request)) != record:
@@ -432,16 +437,28 @@ class Sinks:
             await asyncio.sleep(TIDY_SECONDS)
             await self.tidy()
 
-    async def _make_room(self) -> None:
-        """For one more writer."""
-        if self._records.full:
-            await self._forget_old()
-        if self._records.full:
-            raise TooManySinks(f"{SINKS_MAX} writers are tracked already, and each was active recently")
+    async def _make_room(self, digest: str) -> None:
+        """For one more writer, which has its place from now on: others that come meanwhile count it."""
+        self._coming[digest] = None
+        try:
+            if not self._records.has_room(self._unrecorded()):
+                await self._forget_old()
+            if not self._records.has_room(self._unrecorded()):
+                raise TooManySinks(f"{SINKS_MAX} writers are tracked already, and each was active recently")
+        except BaseException:
+            del self._coming[digest]
+            raise
+
+    def _unrecorded(self) -> int:
+        """Writers that will have a record and have none yet."""
+        decided = (digest for digest in self._unstored if not self._records.knows(digest))
+        return len({*self._coming, *decided})
 
     async def _forget_old(self) -> None:
         """Writers that have not come for long: what they repeat from now on is written again."""
-        for record in self._records.overdue(self._service.clock.wall()):
+        for record in self._records.overdue(self._service.clock.wall(), max(1, self._unrecorded())):
+            if record.key.digest in self._turns:
+                continue  # it has come, and may wait for this
             async with self._turns.of(record.key.digest):
                 current, version = self._records.load(record.key)
                 if current == record:

@@ -71,7 +71,7 @@ class SubscriptionHost:
         self._loop = asyncio.get_running_loop()
         self._next = known.cursor.floor  # the next offset to read
         hindrance = Hindrance(self.consumers.values, self._waits, lambda: self.now)
-        self._ahead = ReadAhead(known.name, ledger, self._task, self.wake, hindrance)
+        self._ahead = ReadAhead(known, ledger, self._task, self.wake, hindrance)
         self._outbox = Outbox()  # waits for a read of its batch, or for the next turn of the loop
         self._handed = 0  # deliveries, in this turn
         self.nacks = Nacks(self._apply_nack, at_once=NACKS_AT_ONCE, waiting_max=UNACKED_MAX)
@@ -442,7 +442,7 @@ class SubscriptionHost:
                 self._give_back()
                 await self._ahead.fail(deliver.first, error)
                 continue
-            self._ahead.go_on()
+            self._ahead.could_read(deliver.first, batch.last_offset)
             if self._waited_long():
                 self._give_back()
             elif self._outbox.head is deliver and generation == self.known.cursor.generation:

@@ -159,11 +159,11 @@ class SinkRecord:
             raise MetadataDamaged(f"the record of a writer cannot be read: {error!r}") from None
 
 
-def overdue(records: Iterable[SinkRecord], now: int) -> list[SinkRecord]:
-    """Those that need not be remembered any more: finished long ago, or not so long if one more would be too many."""
+def overdue(records: Iterable[SinkRecord], now: int, coming: int = 1) -> list[SinkRecord]:
+    """Those that need not be remembered any more: finished long ago, or not so long if more that come are too many."""
     known = list(records)
     finished = sorted((each for each in known if each.committed), key=lambda each: each.time)
-    beyond = len(known) + 1 - SINKS_MAX
+    beyond = len(known) + coming - SINKS_MAX
     ages = (SINK_KEPT_SECONDS_MIN if place < beyond else SINK_KEPT_SECONDS for place in range(len(finished)))
     return [each for each, age in zip(finished, ages, strict=True) if each.time < now - age * 1_000_000]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from weakref import WeakKeyDictionary
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import (
@@ -18,7 +19,7 @@ from pydanube.base.errors import (
     SegmentMissing,
 )
 from pydanube.base.ids import NO_OFFSET, LedgerId
-from pydanube.base.limits import LOST_RANGES_MAX, READ_AHEAD_BYTES
+from pydanube.base.limits import DAMAGE_LOGGED_MAX, LOST_RANGES_MAX, READ_AHEAD_BYTES
 from pydanube.ledger.catalog import LedgerRecord, Lost, Phase, StreamRecord
 from pydanube.ledger.segments import SegmentPlan
 from pydanube.ports.storage import StorageNodes
@@ -27,6 +28,18 @@ from pydanube.storage.copies import CopyReader, behind_damage
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
+_logged: WeakKeyDictionary[StorageNodes, dict[tuple[str, int, int], None]] = WeakKeyDictionary()
+"""Damage that was logged, by the nodes of its broker: every attempt to open a topic makes other streams."""
+
+
+def log_once(nodes: StorageNodes, stream: str, error: OffsetsDamaged, cause: DanubeError) -> None:
+    logged = _logged.setdefault(nodes, {})
+    place = (stream, error.first, error.last)
+    if place not in logged:
+        log.error("%s (%s)", error, cause)
+        logged[place] = None
+        if len(logged) > DAMAGE_LOGGED_MAX:
+            del logged[next(iter(logged))]
 
 
 class Reading:
@@ -163,7 +176,7 @@ class Reading:
             last = end if following is None else max(offset, min(following - 1, end))
             error = OffsetsDamaged.between(offset, last, self.title)
             if offset not in self.damaged and len(self._damaged) < LOST_RANGES_MAX:
-                log.error("%s (%s)", error, damage)
+                log_once(self._nodes, self.name, error, damage)
                 self._damaged[offset] = last
             raise error from damage
 

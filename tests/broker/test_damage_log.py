@@ -1,0 +1,35 @@
+"""Damage is logged once, however often somebody tries to open the topic that has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.service_world import ServiceWorld
+from broker.test_salvage import ORDERS, damage
+from pydanube.base.errors import OffsetsDamaged
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.service import Service
+from pydanube.ledger.state_records import SubscriptionKind
+
+NAMES = ["found-by-its-name", "another-one"]
+
+
+def test_the_damaged_state_of_a_closed_topic_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = ServiceWorld()
+
+    async def write(service: Service) -> None:
+        await service.create_topic(ANONYMOUS, ORDERS)
+        topic = service.reliable(await service.open(ANONYMOUS, ORDERS))
+        for name in NAMES:
+            await topic.subscribe(name, SubscriptionKind.SHARED)
+
+    async def look(service: Service) -> None:
+        for _ in range(5):
+            with pytest.raises(OffsetsDamaged):
+                await service.open(ANONYMOUS, ORDERS)
+
+    world.run(write)
+    damage(world, NAMES[0].encode())
+    world.run(look)
+    told = [each.getMessage() for each in caplog.records if ORDERS in each.getMessage()]
+    assert len(told) == 1, told
