@@ -76,7 +76,7 @@ def test_on_a_full_disk_thousands_of_acks_go_through_and_all_goes_on_when_there_
             count = await fill(client)
             assert count * len(MESSAGE) > DISK_BYTES // 4
             assert await asyncio.to_thread(ask, url, "/readyz") == (
-                "ready; nothing is published until there is room on the disk again\n"
+                "ready; publishing is refused until the disk has room again\n"
             )
             assert "danube_publishing_refused 1\n" in await asyncio.to_thread(ask, url, "/metrics")
             async with client.consumer(TOPIC, subscription="acks", type="shared") as consumer:

@@ -390,7 +390,7 @@ def test_a_topic_that_cannot_be_opened_after_a_restart_is_not_in_the_way_of_the_
         assert reopening is not None
         await reopening
         assert [str(each.name) for each in server._broker.service.opened()] == ["/default/a", "/default/c"]
-        assert "/default/b is opened when it is asked for: a bad block" in caplog.text
+        assert "could not reopen /default/b at startup; it is opened on first use: a bad block" in caplog.text
 
     with_http(tmp_path, before)
     monkeypatch.setattr(Service, "open", fails)

@@ -138,7 +138,7 @@ def test_namespaces_are_made_changed_listed_and_deleted(tmp_path: Path) -> None:
     async def story(server: Server, http: Http) -> None:
         assert (await http.ask("PUT", "/api/v1/namespaces/shop", {"policies": {"topics_max": 3}})).status == 201
         twice = await http.ask("PUT", "/api/v1/namespaces/shop")
-        assert (twice.json["code"], twice.json["detail"]) == ("namespace_exists", "the namespace shop exists")
+        assert (twice.json["code"], twice.json["detail"]) == ("namespace_exists", "namespace shop already exists")
         found = await http.ask("GET", "/api/v1/namespaces/shop")
         assert found.json == {"namespace": "shop", "policies": {"topics_max": 3}}
         changed = await http.ask("PATCH", "/api/v1/namespaces/shop", {"policies": {"topics_max": None}})
@@ -160,7 +160,7 @@ def test_topics_are_made_described_altered_listed_truncated_and_deleted(tmp_path
         assert made.status == 201
         assert made.json["durability"] == "buffered"
         twice = await http.ask("PUT", ORDERS)
-        assert (twice.json["code"], twice.json["detail"]) == ("topic_exists", "the topic /default/orders exists")
+        assert (twice.json["code"], twice.json["detail"]) == ("topic_exists", "topic /default/orders already exists")
         odd = await http.ask("PATCH", ORDERS, {"policies": {"ttl_seconds": "soon"}})
         assert (odd.status, odd.json["code"], odd.json["blame"]) == (400, "policy_invalid", "caller")
         for name in ("a", "b"):

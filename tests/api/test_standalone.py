@@ -91,7 +91,7 @@ def test_a_process_takes_file_environment_and_flags_and_stops_in_time(tmp_path: 
     assert origins["auto_create"] == {"source": "file", "name": str(config)}
     seconds, logged = processes[0].stop()
     assert seconds < 5
-    assert b"danube stops" in logged
+    assert b"danube is stopping" in logged
 
 
 def test_a_hangup_reloads_the_certificate(tmp_path: Path, processes: list[Process]) -> None:

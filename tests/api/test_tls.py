@@ -220,7 +220,7 @@ def test_a_broken_certificate_is_logged(tmp_path: Path, caplog: pytest.LogCaptur
             with caplog.at_level(logging.ERROR):
                 server.reload()
                 server.reload()
-            assert [record.message for record in caplog.records if "old one stays in force" in record.message]
+            assert [record.message for record in caplog.records if "keeping the old one" in record.message]
             assert len(caplog.records) == 1  # not again until the files change again
 
     asyncio.run(story())

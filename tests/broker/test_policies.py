@@ -156,7 +156,7 @@ def test_what_is_dropped_is_told_once_a_turn_and_not_with_every_publish(
         await topic.tick()
         told = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
         dropped = slow.known.counts[Cause.DROPPED]
-        assert told == [f"{topic.name}: slow was behind; {dropped} of its messages are dropped"]
+        assert told == [f"{topic.name}: subscription slow was too far behind; dropped {dropped} of its messages"]
 
     world.options = TopicOptions(backlog=BacklogQuota(bytes=10_000, drop_oldest=True))
     with caplog.at_level("WARNING"):

@@ -161,7 +161,7 @@ def test_a_message_that_is_no_dead_letter_stays_and_is_in_nobody_s_way(
     danube("produce", dead, stdin=b"stranger\n")
     danube("produce", topic, stdin=b"one\n")
     give_up(danube, url, topic, dead)
-    left = "; 1 message without an origin left: say --to\n"
+    left = "; 1 message without an origin left; use --to\n"
     tried = danube("dlq", "redrive", dead, "--dry-run")
     assert tried.text == f"would publish 1 dead letter of /default/{dead} again: 1 to /default/{topic}{left}"
     assert danube("dlq", "redrive", dead, "--yes").text == f"published 1 dead letter of /default/{dead} again{left}"

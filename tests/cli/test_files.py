@@ -105,8 +105,8 @@ def test_a_small_file_by_hand_is_enough(danube: Danube, topic: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("wrong.jsonl", b'{"payload": "1"}\n\nnope\n', "row 2: it is no JSON"),
-        ("wrong.jsonl", b'{"payload": "1"}\n[1]\n', "row 2: it must be a JSON object, not list"),
+        ("wrong.jsonl", b'{"payload": "1"}\n\nnope\n', "row 2: not valid JSON"),
+        ("wrong.jsonl", b'{"payload": "1"}\n[1]\n', "row 2: must be a JSON object, got list"),
         (
             "wrong.jsonl",
             b'{"payload": "1"}\n{"payload": "*", "payload_encoding": "base64"}',
@@ -131,7 +131,7 @@ def test_a_wrong_row_is_named_and_what_was_before_it_is_kept(
     ("name", "content", "said"),
     [
         ("wrong.csv", b"number,name\n1,a\n", "no column payload"),
-        ("wrong.jsonl", b"nope\n", "row 1: it is no JSON"),
+        ("wrong.jsonl", b"nope\n", "row 1: not valid JSON"),
         ("wrong.parquet", b"PAR1 and nothing else", "wrong.parquet"),
         ("table.parquet", None, "no column payload"),
     ],

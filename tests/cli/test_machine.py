@@ -30,7 +30,7 @@ def test_a_saved_context_says_where(run: Danube, url: str) -> None:
     assert (shown["url"], shown["origin"]) == ("danube://127.0.0.1:1", "context there")
     assert shown["ca_file"] == str(Path.cwd() / "ca.pem")
     assert [row["current"] for row in run("context", "list", "-o", "json").json] == [False, True]
-    assert run("context", "delete", "there", "--dry-run").text.startswith("would forget")
+    assert run("context", "delete", "there", "--dry-run").text.startswith("would delete")
     assert run("context", "delete", "there", "--yes").code == 0
     assert run("context", "show", "-o", "json").json["origin"] == "default"
     assert run("context", "use", "there").code == 3
@@ -99,7 +99,7 @@ def test_config_show_without_a_broker_says_what_must_be_given(run: Danube, monke
     ended = run("config", "show", "-o", "json")
     assert (ended.code, ended.json[0]["setting"]) == (0, "data_dir")
     assert (ended.json[0]["value"], ended.json[0]["source"]) == (None, "must be given")
-    assert "no broker at danube://127.0.0.1:1; this is what one would be started with" in ended.err
+    assert "no broker at danube://127.0.0.1:1; these are the settings that one would start with" in ended.err
     assert run("config", "show", "--url", "danube://127.0.0.1:1").code == 4
 
 

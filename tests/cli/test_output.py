@@ -55,7 +55,7 @@ def test_an_import_that_fails_still_says_how_far_it_came(danube: Danube, topic: 
     ended = danube("import", topic, str(tmp_path / "wrong.jsonl"), "-o", "yaml")
     assert ended.code == 1
     assert yaml.safe_load(ended.out)["messages"] == 1
-    assert "row 2: it is no JSON" in ended.err
+    assert "row 2: not valid JSON" in ended.err
 
 
 @pytest.mark.parametrize("command", ["top --namespace default --lines 1000", "subscription lag TOPIC --watch"])

@@ -129,7 +129,7 @@ def test_watching_goes_on_while_the_broker_is_away(
         words = [topic if word == "TOPIC" else word for word in command]
         started.append(Started(*words, "--every", "10ms", url=url))
         assert started[0].line()
-    assert started[0].error_line() == b"danube: the broker is unreachable; trying again\n"
+    assert started[0].error_line() == b"danube: the broker is unreachable; retrying\n"
     assert started[0].process.poll() is None
     assert started[0].interrupt() == (0, b"")
 
@@ -142,7 +142,7 @@ def test_a_producer_whose_broker_goes_away_says_so_at_once(
         started[0].write(b"one\n")
         while run("topic", "describe", topic, "--url", url, "-o", "json").text.count('"messages": 1') == 0:
             pass  # until it is published
-    assert started[0].error_line() == b"danube: the broker is unreachable; trying again\n"
+    assert started[0].error_line() == b"danube: the broker is unreachable; retrying\n"
     assert started[0].interrupt() == (130, b"1 message acknowledged\n")
 
 

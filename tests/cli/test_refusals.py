@@ -112,7 +112,7 @@ def test_a_subscription_that_is_there_is_not_created_and_what_differs_is_said(da
     create = ("subscription", "create", topic, "s", "--option", "failure.ack_timeout=1m")
     assert danube(*create, "-o", "json").json["created"] is True
     again = danube(*create)
-    assert (again.text, again.err) == (f"s of /default/{topic} is there already, unchanged\n", "")
+    assert (again.text, again.err) == (f"s of /default/{topic} already exists; nothing changed\n", "")
     other = danube("subscription", "create", topic, "s", "--from", "earliest", "--option", "failure.poison=drop")
     assert other.code == 0
     assert "failure.poison stays block, not drop (Use `danube subscription alter`.)" in other.err
@@ -134,7 +134,7 @@ def test_consuming_one_partition_makes_no_subscription_in_it_alone(danube: Danub
         assert danube(*command, "-e", "-s", "s").code == 0
         refused = danube(*command, "-e", "-s", "new")
         assert refused.code == 3
-        assert "it is made for a whole topic" in refused.err
+        assert "a new one is created for the whole topic" in refused.err
     assert danube("topic", "describe", partitioned, "-o", "json").json["subscriptions"] == 1
 
 
@@ -150,10 +150,10 @@ def test_consuming_makes_no_topic(danube: Danube, topic: str) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"foo": 1}', "a message has no 'foo'; it has payload, key"),
-        (b'{"payload": "1", "kye": "k"}', "a message has no 'kye'"),
-        (b'{"key": "k"}', "it has no payload (or value)"),
-        (b"{}", "it has no payload (or value)"),
+        (b'{"foo": 1}', "unknown field 'foo' in a message; known fields: payload, key"),
+        (b'{"payload": "1", "kye": "k"}', "unknown field 'kye' in a message"),
+        (b'{"key": "k"}', "payload (or value) is missing"),
+        (b"{}", "payload (or value) is missing"),
     ],
 )
 def test_json_that_says_no_payload_publishes_nothing(danube: Danube, topic: str, line: bytes, said: str) -> None:
@@ -174,8 +174,8 @@ def test_what_was_consumed_as_json_can_be_produced(danube: Danube, topic: str) -
     ("name", "content", "said"),
     [
         ("wrong.csv", "a,b\n1,2\n", "there is no column payload (or value), but a, b"),
-        ("wrong.csv", "key,value\na\n", "row 1: it has no payload"),
-        ("wrong.jsonl", '{"foo": 1}\n', "row 1: it has no payload"),
+        ("wrong.csv", "key,value\na\n", "row 1: payload (or value) is missing"),
+        ("wrong.jsonl", '{"foo": 1}\n', "row 1: payload (or value) is missing"),
     ],
 )
 def test_a_file_without_payloads_is_not_imported(
@@ -209,7 +209,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(danube: Danube, topic: s
     file.write_text("mine")
     refused = danube("export", topic, str(file))
     assert (refused.code, file.read_text()) == (1, "mine")
-    assert "is there already (Choose another name, or say --force.)" in refused.err
+    assert "already exists (Choose another name, or pass --force.)" in refused.err
     assert danube("export", topic, str(file), "--force").code == 0
     assert "mine" not in file.read_text()
 
@@ -224,7 +224,7 @@ def test_what_is_behind_a_link_is_not_written(danube: Danube, topic: str, tmp_pa
     for link in (there, dangling):
         refused = danube("export", topic, str(link), *force)
         assert refused.code == 1
-        assert "is a link (Name the file itself, or delete the link first.)" in refused.err
+        assert "is a symbolic link (Use the path of the file itself, or delete the link first.)" in refused.err
         assert link.is_symlink()
     assert victim.read_text() == "precious"
     assert not (tmp_path / "nowhere").exists()

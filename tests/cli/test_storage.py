@@ -37,7 +37,7 @@ def test_a_topic_is_uploaded_listed_verified_and_counted(tiered: Danube, topic: 
     assert uploaded.text.startswith("uploaded 1 segment with 3 messages (")
     assert (
         tiered("storage", "upload", topic).text
-        == f"nothing of /default/{topic} waits: all of it is in object storage\n"
+        == f"nothing to upload: all of /default/{topic} is already in object storage\n"
     )
     [segment] = tiered("storage", "segments", topic, "-o", "json").json
     assert (objects / segment["segment"]).stat().st_size == segment["object_bytes"]
@@ -48,7 +48,7 @@ def test_a_topic_is_uploaded_listed_verified_and_counted(tiered: Danube, topic: 
     verified = tiered("storage", "verify", topic)
     assert (verified.code, verified.err) == (0, "")
     assert verified.text.startswith(f"1 segment of /default/{topic} (")
-    assert verified.text.endswith("): all sound\n")
+    assert verified.text.endswith("): all intact\n")
     found = tiered("storage", "usage", topic, "-o", "json").json
     [used] = found["topics"]
     assert (used["segments"], used["object_bytes"]) == (1, segment["object_bytes"])

@@ -85,7 +85,7 @@ def test_a_table_whose_policy_was_taken_back_says_so(tiered: Danube, topic: str)
     assert tiered("topic", "alter", topic, "--policy", "table=none", "-o", "json").json["policies"] == {"table": "none"}
     found = tiered("topic", "table", topic)
     assert found.code == 0
-    assert "the policy was taken back" in found.err
+    assert "the policy was removed" in found.err
 
 
 def test_without_object_storage_there_is_no_table(danube: Danube, topic: str) -> None:

@@ -96,7 +96,7 @@ def test_a_dry_run_says_numbers_and_does_nothing(danube: Danube, topic: str, ver
 
     refused = danube(*command)
     assert refused.code == 2
-    assert "say --yes, for nobody is there to be asked" in refused.err
+    assert "not a terminal, so pass --yes to confirm" in refused.err
     tried = danube(*command, "--dry-run")
     assert tried.code == 0
     assert said in tried.text
@@ -118,7 +118,7 @@ def test_somebody_at_a_terminal_is_asked(danube: Danube, topic: str, monkeypatch
     monkeypatch.setattr("click.confirm", confirm)
     monkeypatch.setattr("pydanube.cli.output.somebody_is_there", lambda: True)
     assert danube("topic", "delete", topic).code == 130
-    assert asked == [f"This will delete /default/{topic} with 0 messages (0 B) and 0 subscriptions. Go on?"]
+    assert asked == [f"This will delete /default/{topic} with 0 messages (0 B) and 0 subscriptions. Continue?"]
     assert danube("topic", "describe", topic).code == 0
 
 

@@ -184,10 +184,12 @@ def test_a_program_that_keeps_all_it_may_hold_is_told_why_nothing_comes(tmp_path
         await published(client, 3)
         async with client.consumer(TOPIC, subscription="s", type="shared", start="earliest", prefetch=2) as consumer:
             held = [await consumer.receive(5) for _ in range(2)]
-            with pytest.raises(NothingReceived, match=r"no more than 2 \(prefetch\) that are not acknowledged"):
+            with pytest.raises(
+                NothingReceived, match=r"has sent 2 messages \(prefetch\) that are not acknowledged yet"
+            ):
                 await consumer.receive(timeout=0.02)
             why = await client.admin.explain(TOPIC, "s", offset=2)
-            assert why == "No connected consumer has room for more: 2 messages were delivered and not acknowledged."
+            assert why == "No connected consumer has room for more: 2 delivered messages are not acknowledged yet."
             consumer.ack(held[0])
             assert (await consumer.receive(5)).payload == b"2"
 

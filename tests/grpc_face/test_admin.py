@@ -330,7 +330,7 @@ def test_a_default_admin_address_that_is_taken_is_done_without_and_a_chosen_one_
         await server.start()
         assert server.admin_address is None
         await server.stop()
-        assert "no admin services" in caplog.text
+        assert "admin services are not available" in caplog.text
         with pytest.raises(ConfigInvalid, match=str(port)):
             await Server(StandaloneSettings(tmp_path / "two", **chosen)).start()  # type: ignore[arg-type]
 

@@ -206,7 +206,7 @@ def test_a_failure_of_maintenance_is_told_and_the_batch_is_there(
     monkeypatch.setattr(delta_maintenance, "_copied", full)
     filled(target)
     assert content(target) == list(range(BATCHES))
-    assert "maintenance is put off until a later batch" in caplog.text
+    assert "maintenance is postponed to a later batch" in caplog.text
 
 
 def test_files_that_were_replaced_go_after_their_time_and_others_stay(

@@ -231,6 +231,6 @@ def test_without_a_subscription_a_warning_says_what_is_not_held(
     query.trigger()
     query.trigger()
     assert [record.getMessage() for record in caplog.records if "subscription" in record.getMessage()] == [
-        "without the option `subscription` nothing keeps messages until this query has read them"
+        "without the option `subscription`, messages may be deleted before this query has read them"
     ]
     assert client.admin.subscriptions(topic) == []

@@ -437,7 +437,7 @@ def test_a_process_that_has_grown_is_replaced_when_it_has_nothing_to_do(
 
     with caplog.at_level(logging.INFO):
         asyncio.run(whole())
-    assert "it is replaced" in caplog.text
+    assert "replacing it" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -462,7 +462,7 @@ def test_a_process_that_has_grown_is_replaced_although_there_is_always_something
 
     with caplog.at_level(logging.INFO):
         asyncio.run(whole())
-    assert "it is replaced" in caplog.text
+    assert "replacing it" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

@@ -120,7 +120,7 @@ class Listener:
         """Whether there is room. Of too many that say nothing, the one that has done so longest makes it."""
         if len(self.connections) >= self._connections_max:
             if not self._full:
-                log.warning("connections are refused: there are %d", len(self.connections))
+                log.warning("refusing new connections: the limit of %d is reached", len(self.connections))
             self._full = True
             self.refused += 1
             return False

@@ -119,7 +119,7 @@ class Server:
             if self.settings.admin_required:
                 await self._listener.stop()
                 raise _not_bound("admin_listen", chosen, error) from None
-            log.warning("no admin services: %s", _not_bound("admin_listen", chosen, error))
+            log.warning("the admin services are not available: %s", _not_bound("admin_listen", chosen, error))
 
     def _grpc_urls(self) -> tuple[str, str]:
         """Where clients reach the broker, and where those do that manage it."""
@@ -256,7 +256,7 @@ async def serve(loaded: Loaded) -> None:
         write_ready_file(config.ready_file, address, server.admin_address)
     log.info("danube %s serves on %s, data in %s", __version__, server.url, config.data_dir)
     await stopped.wait()
-    log.info("danube stops")
+    log.info("danube is stopping")
     await server.stop()
     signal.alarm(0)
 
@@ -270,7 +270,7 @@ def _begin_to_stop(stopped: asyncio.Event) -> None:
 
 
 def _give_up(*_: object) -> None:
-    log.error("danube did not stop within %d s of the signal and ends here; the next start recovers", STOP_SECONDS)
+    log.error("danube did not stop within %d s of the signal and exits now; the next start recovers", STOP_SECONDS)
     logging.shutdown()
     os._exit(UNCLEAN)
 

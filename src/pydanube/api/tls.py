@@ -49,9 +49,9 @@ class Certificate:
         try:
             self.context = self._read()
         except OSError as error:
-            log.error("the new certificate cannot be used, the old one stays in force: %s", error)
+            log.error("the new certificate cannot be used, keeping the old one: %s", error)
         else:
-            log.info("new connections are shown the new certificate of %s", self._files[0])
+            log.info("new connections use the new certificate of %s", self._files[0])
 
     def _look(self) -> Seen:
         """What changes with the files; nothing for one that is not there."""

@@ -85,7 +85,12 @@ class Backlog:
             try:
                 host.skip_to(offset, Cause.DROPPED)
             except DanubeError as error:
-                log.warning("%s: %s is behind and stays so for now: %s", self._topic, name, error)
+                log.warning(
+                    "%s: could not drop messages of subscription %s, which is too far behind; retrying later: %s",
+                    self._topic,
+                    name,
+                    error,
+                )
                 continue
             dropped = host.known.counts[Cause.DROPPED] - before
             if dropped:
@@ -94,7 +99,9 @@ class Backlog:
     def _tell_dropped(self) -> None:
         """Once a second at most: a topic at its quota drops with many a publish."""
         for name, dropped in self._dropped.items():
-            log.warning("%s: %s was behind; %d of its messages are dropped", self._topic, name, dropped)
+            log.warning(
+                "%s: subscription %s was too far behind; dropped %d of its messages", self._topic, name, dropped
+            )
         self._dropped.clear()
 
     async def tick(self, wall: int, *, clock_trusted: bool) -> None:

@@ -112,13 +112,13 @@ def _pair(text: str) -> tuple[str, str]:
 
 PATH = Kind("a path", _path)
 URL = Kind("a URL", _text, redacted_url)
-PAIRS = Kind("a mapping of texts, name=value,name=value", _pairs, redacted_options)
+PAIRS = Kind("a mapping of strings, name=value,name=value", _pairs, redacted_options)
 SWITCH = Kind("true or false", _switch)
 LISTEN = Kind("host:port, port 0 for a free one", lambda text: _address(text, port_min=0))
 LOG_LEVEL = _one_of("debug", "info", "warning", "error")
 LOOPBACK = HostPort("127.0.0.1", 6650)
 ADMIN_LOOPBACK = HostPort("127.0.0.1", 50051)
-ADMIN_LISTEN = Kind(f"{LISTEN.expects}, or nothing for none", lambda text: LISTEN.parse(text) if text else None)
+ADMIN_LISTEN = Kind(f"{LISTEN.expects}, or empty for none", lambda text: LISTEN.parse(text) if text else None)
 ADVERTISE = Kind("host:port", lambda text: _address(text, port_min=1))
 
 _TIER = TierSettings()
@@ -128,23 +128,23 @@ _TIER = TierSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    certificate: Annotated[
-        Path | None, PATH, "certificate chain in PEM; with it the listener speaks nothing but TLS"
-    ] = None
-    key: Annotated[Path | None, PATH, "its private key in PEM, without a passphrase"] = None
+    certificate: Annotated[Path | None, PATH, "certificate chain in PEM; if set, the listener accepts only TLS"] = None
+    key: Annotated[Path | None, PATH, "private key of the certificate in PEM, without a passphrase"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     cache_bytes: Annotated[int, whole(0, 1 << 40), "memory for the newest batches of all topics"] = TAIL_CACHE_BYTES
-    connections_max: Annotated[int, whole(1, 1_000_000), "connections at a time; more are refused"] = CONNECTIONS_MAX
+    connections_max: Annotated[int, whole(1, 1_000_000), "maximum number of connections; more are refused"] = (
+        CONNECTIONS_MAX
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    file_bytes: Annotated[
-        int, whole(JOURNAL_FILE_BYTES_MIN, 1 << 40), "size of a journal file; it is allocated at once"
-    ] = JOURNAL_FILE_BYTES
+    file_bytes: Annotated[int, whole(JOURNAL_FILE_BYTES_MIN, 1 << 40), "size of a journal file, allocated up front"] = (
+        JOURNAL_FILE_BYTES
+    )
     reserve_bytes: Annotated[
         int | None,
         whole(0, 1 << 40),
@@ -152,38 +152,42 @@ class Journal:
         "If not set, three journal files and 16 MiB",
     ] = None
     buffered_sync_seconds: Annotated[
-        float, seconds(0.001, 3600), "what a topic with durability `buffered` may lose to a power cut"
+        float, seconds(0.001, 3600), "how much a topic with durability `buffered` may lose in a power failure"
     ] = 1.0
     copy_bytes_per_second: Annotated[
-        int, whole(64 * KIB, 1 << 40), "speed at which messages are copied out of journal files before these go"
+        int, whole(64 * KIB, 1 << 40), "speed at which live messages are copied out of old journal files"
     ] = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objects:
     url: Annotated[
-        str | None, URL, "where sealed messages go: file:///folder, s3://bucket/prefix, and others; off if not set"
+        str | None,
+        URL,
+        "where sealed messages are uploaded: file:///folder, s3://bucket/prefix, and others; off if not set",
     ] = None
     options: Annotated[
-        Mapping[str, str], PAIRS, "of the place, as endpoint or region; credentials come from the environment"
+        Mapping[str, str],
+        PAIRS,
+        "options of the storage service, such as endpoint or region; credentials come from the environment",
     ] = field(default_factory=dict)
     segment_bytes: Annotated[
-        int, whole(64 * KIB, 256 * MIB), "of messages in one object; smaller ledgers are put together"
+        int, whole(64 * KIB, 256 * MIB), "messages per object, in bytes; smaller ledgers are combined"
     ] = _TIER.segment_bytes
     lag_seconds: Annotated[
-        float, seconds(1, 100_000_000), "what is older than this is in object storage, if that answers"
+        float,
+        seconds(1, 100_000_000),
+        "maximum age of messages that are not uploaded yet, while object storage is available",
     ] = _TIER.lag_seconds
-    local_seconds: Annotated[float, seconds(0, 999_999_999), "how long local copies stay of what is uploaded"] = (
+    local_seconds: Annotated[float, seconds(0, 999_999_999), "how long local copies of uploaded messages are kept"] = (
         24 * 3600.0
     )
     local_bytes: Annotated[
-        int | None, whole(0, 1 << 60), "how much of them a topic, or partition, keeps at most; no bound if not set"
+        int | None, whole(0, 1 << 60), "maximum bytes of local copies per topic or partition; no limit if not set"
     ] = None
-    free_percent: Annotated[
-        int, whole(0, 99), "of the disk that is kept free by letting the oldest local copies go"
-    ] = 20
+    free_percent: Annotated[int, whole(0, 99), "part of the disk to keep free by deleting the oldest local copies"] = 20
     lease_seconds: Annotated[
-        float, seconds(1, 100_000_000), "how long objects stay that a table has given up, for those who read it"
+        float, seconds(1, 100_000_000), "how long objects that a table no longer uses are kept for its readers"
     ] = _TIER.lease_seconds
 
     @property
@@ -207,21 +211,25 @@ class Storage:
 class Config:
     """Everything that can be set."""
 
-    data_dir: Annotated[Path, PATH, "where everything is kept; made if it is missing"]
+    data_dir: Annotated[Path, PATH, "data directory; created if it does not exist"]
     listen: Annotated[HostPort, LISTEN, "address to bind"] = LOOPBACK
-    advertise: Annotated[HostPort | None, ADVERTISE, "address that clients are told; else the one that is bound"] = None
+    advertise: Annotated[HostPort | None, ADVERTISE, "address given to clients; by default the one that is bound"] = (
+        None
+    )
     admin_listen: Annotated[
-        HostPort | None, ADMIN_LISTEN, "address of the gRPC services that manage the broker, as the Rust broker has it"
+        HostPort | None, ADMIN_LISTEN, "address of the gRPC admin services, as in the Rust broker"
     ] = ADMIN_LOOPBACK
-    ready_file: Annotated[Path | None, PATH, "written as JSON once the broker serves"] = None
-    auto_create: Annotated[bool, SWITCH, "whether a topic is made by using it"] = True
-    allow_unprotected_network: Annotated[
-        bool, SWITCH, "listen beyond loopback although not both TLS and authentication protect it"
-    ] = False
+    ready_file: Annotated[Path | None, PATH, "file to write as JSON once the broker is ready"] = None
+    auto_create: Annotated[bool, SWITCH, "create topics on first use"] = True
+    allow_unprotected_network: Annotated[bool, SWITCH, "listen beyond loopback without both TLS and authentication"] = (
+        False
+    )
     keepalive_seconds: Annotated[
-        int, whole(1, KEEPALIVE_SECONDS_MAX), "silence after which a peer is asked; after twice as long it is gone"
+        int,
+        whole(1, KEEPALIVE_SECONDS_MAX),
+        "silence after which a peer is pinged; after twice as long it is disconnected",
     ] = KEEPALIVE_SECONDS
-    log_level: Annotated[str, LOG_LEVEL, "what is logged, to stderr"] = "info"
+    log_level: Annotated[str, LOG_LEVEL, "log level; logs go to stderr"] = "info"
     tls: Tls = field(default_factory=Tls)
     limits: Limits = field(default_factory=Limits)
     journal: Journal = field(default_factory=Journal)

@@ -77,7 +77,7 @@ class Housekeeping:
                 await self._find_leftovers()
                 self._find_leftovers = None
             except DanubeError as error:
-                log.warning("what deleted topics have left is looked for again: %s", error)
+                log.warning("cleaning up after deleted topics failed; retrying: %s", error)
         self._service.leftovers.begin()
 
     def _line_up(self, moved: bool, rounds: int) -> None:
@@ -119,7 +119,7 @@ class Housekeeping:
             await asyncio.wait([turn], timeout=HOUSE_TURN_SECONDS)
             if not turn.done() and self.slow < HOUSE_SLOW_TURNS_MAX:
                 self._slow[opened] = None
-                return log.warning("%s: its housekeeping takes long; that of other topics goes on", opened.name)
+                return log.warning("%s: housekeeping is taking long; other topics are not affected", opened.name)
 
     def _had_turn(self, opened: Opened, turn: Task[None]) -> None:
         del self._under_way[opened]

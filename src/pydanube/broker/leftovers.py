@@ -86,7 +86,7 @@ class Leftovers:
             try:
                 await remove_stream(stream, around.catalog, around.nodes, around.randomness, cold)
             except DanubeError as error:
-                log.warning("%s, of a deleted topic, stays for now: %s", stream, error)
+                log.warning("could not delete %s of a deleted topic yet: %s", stream, error)
                 return
         self._streams.pop(stream, None)
 

@@ -56,7 +56,7 @@ async def _try(what: str, work: Awaitable[object]) -> bool:
     except TopicNotFound:
         pass  # deleted meanwhile
     except DanubeError as error:
-        log.warning("%s is opened when it is asked for: %s", what, error)
+        log.warning("could not reopen %s at startup; it is opened on first use: %s", what, error)
     except Exception:
-        log.exception("%s is opened when it is asked for", what)
+        log.exception("could not reopen %s at startup; it is opened on first use", what)
     return False

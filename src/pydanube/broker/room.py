@@ -25,7 +25,7 @@ def reserve_of(file_bytes: int, chosen: int | None = None) -> int:
         return ROOM_RESERVE_FILES * file_bytes + ROOM_RESERVE_METADATA_BYTES
     least = file_bytes + ROOM_RESERVE_METADATA_BYTES // 2
     if chosen < least:
-        log.warning("journal.reserve_bytes is %d; a journal file and one of the metadata need %d", chosen, least)
+        log.warning("journal.reserve_bytes is %d, but a journal file and a metadata file need %d", chosen, least)
     return max(chosen, least)
 
 
@@ -74,7 +74,7 @@ class Room:
         try:
             self.bytes = await self._measure()
         except DanubeError as error:
-            log.warning("how much room the disk has is not known: %s", error)
+            log.warning("could not measure the free disk space: %s", error)
             return
         self._left = self.bytes - self.reserve_bytes
         if self.short:
@@ -93,7 +93,7 @@ class Room:
                 self.reserve_bytes,
             )
         else:
-            log.warning("there is room on the disk again, %d bytes: publishing goes on", self.bytes)
+            log.warning("the disk has room again (%d bytes free): publishing resumes", self.bytes)
         if self._tell_changed is not None:
             self._tell_changed(self.short)
 

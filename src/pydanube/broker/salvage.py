@@ -127,7 +127,7 @@ class Salvage:
                 topic.write_state_again()
         examined.found.extend(await _look(topic.ledger.stream, place, "messages", accept))
         if len(examined.found) > before and accept:
-            log.error("%s: the loss of what is damaged was accepted (ranges: %d)", place, len(examined.found) - before)
+            log.error("%s: the loss of damaged data was accepted (ranges: %d)", place, len(examined.found) - before)
             for host in topic.subscriptions.values():
                 host.go_on()
 

@@ -188,7 +188,7 @@ class Service:
                 try:
                     await self.open(ANONYMOUS, str(place))
                 except DanubeError as error:
-                    log.warning("what %s stores is not counted yet: %s", place, error)
+                    log.warning("could not count the bytes stored in %s yet: %s", place, error)
             await asyncio.sleep(0)  # there may be many
 
     async def counted(self, namespace: str) -> None:

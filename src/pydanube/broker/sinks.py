@@ -245,7 +245,7 @@ class Sinks:
                 if isinstance(error, MetadataConflict) or not unsure:
                     self._release(digest)
                     raise
-                log.warning("whether a write to %s is decided is not known yet: %s", record.key.target, error)
+                log.warning("could not determine yet whether a write to %s was decided: %s", record.key.target, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
 
@@ -339,7 +339,7 @@ class Sinks:
                 staged = await self._staged(record.key)
                 return staged, await self._decision(staged, request)
             except DanubeError as error:
-                log.warning("a write to %s that was decided waits: %s", record.key.target, error)
+                log.warning("a decided write to %s is waiting: %s", record.key.target, error)
                 self._fail(record, error, for_good=isinstance(error, LOST))
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
@@ -371,7 +371,7 @@ class Sinks:
                     await self._records.put(record.finished(), version)
                 break
             except DanubeError as error:
-                log.warning("a write to %s is there, and not yet known to be: %s", record.key.target, error)
+                log.warning("a write to %s is done but not recorded yet: %s", record.key.target, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
         self._release(digest)
@@ -383,16 +383,14 @@ class Sinks:
             try:
                 opened = await self._service.open(ANONYMOUS, part.place, reliable=True)
                 if opened.record.id != part.topic:
-                    return log.warning(
-                        "%s was deleted; %d rows that were decided for it are gone", part.place, part.rows
-                    )
+                    return log.warning("%s was deleted; %d decided rows for it are lost", part.place, part.rows)
                 topic = self._service.reliable(opened)
                 self._reserve(digest, part, topic)
                 return await self._append(opened, topic, part, refs, staged)
             except TopicNotFound:
-                return log.warning("%s was deleted; %d rows that were decided for it are gone", part.place, part.rows)
+                return log.warning("%s was deleted; %d decided rows for it are lost", part.place, part.rows)
             except DanubeError as error:
-                log.warning("%s: rows that were decided are not all there yet: %s", part.place, error)
+                log.warning("%s: not all decided rows are written yet: %s", part.place, error)
                 self._fail(self._undone[digest], error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
@@ -430,7 +428,7 @@ class Sinks:
             elif staged.ledger.stream.bytes > self.staged_bytes_max:
                 await staged.truncate(record.decision + 1)
         except DanubeError as error:
-            log.debug("%s is not cut yet: %s", staged.name, error)
+            log.debug("%s is not truncated yet: %s", staged.name, error)
 
     async def _tidy_now_and_then(self) -> None:
         while True:

@@ -128,9 +128,9 @@ class Spreading:
         except DanubeError as error:
             if error.retriable:
                 raise
-            log.warning("%s: %s, which was interrupted, cannot be finished: %s", record.name, change, error)
+            log.warning("%s: the interrupted change %s cannot be finished: %s", record.name, change, error)
         except (LookupError, TypeError, ValueError):  # kept, it would keep the topic closed forever
-            log.exception("%s: an interrupted change is not valid and is given up: %r", record.name, entry.value[:200])
+            log.exception("%s: giving up an interrupted change that is not valid: %r", record.name, entry.value[:200])
         await self.forget(record.id)
 
     async def _make(self, record: TopicRecord, change: str, fields: Fields) -> None:
@@ -154,7 +154,7 @@ class Spreading:
             except MetadataClosed:
                 raise
             except DanubeError as error:
-                log.warning("a change of topic %d that was made is not recorded as such yet: %s", topic, error)
+                log.warning("a finished change of topic %d is not recorded as finished yet: %s", topic, error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def close(self) -> None:

@@ -155,7 +155,7 @@ class Broker:
             try:
                 await part.close()
             except DanubeError as error:
-                log.error("a clean stop was not possible: %s", error)
+                log.error("could not stop cleanly: %s", error)
         await asyncio.sleep(0)
         for disk in self._disks:
             disk.close()

@@ -91,7 +91,7 @@ class StateLog:
                 f"record {offset} of {self._stream.name} does not fit those before it: {error}"
             ) from error
         if self._state.patched:
-            log.error("%s: what was damaged is left out, and the rest is written again", self._stream.title)
+            log.error("%s: leaving out the damaged part and rewriting the rest", self._stream.title)
             self._state.patched = False
             self.compact_soon()
 
@@ -295,7 +295,7 @@ class StateLog:
         try:
             await self._stream.decide(lambda record: record.truncated(self._stream.epoch, before))
         except DanubeError as error:
-            log.warning("%s: old state was not trimmed yet: %s", self._stream.name, error)
+            log.warning("%s: could not trim old state yet: %s", self._stream.name, error)
 
     # -- failing and mending -----------------------------------------------------------------------------------------
 
@@ -327,11 +327,11 @@ class StateLog:
             except DanubeError as error:
                 if self._stream.lost or isinstance(self._broken, TopicClosed):
                     return
-                log.warning("%s: the state is not written again yet: %s", self._stream.name, error)
+                log.warning("%s: could not rewrite the state yet: %s", self._stream.name, error)
                 await asyncio.sleep(pause)  # longer each time: what an attempt has written stays until one succeeds
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
                 continue
-            log.info("%s: the state is whole again", self._stream.name)
+            log.info("%s: the state is complete again", self._stream.name)
             self._broken = None
             self._schedule()
             return

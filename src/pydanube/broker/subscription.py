@@ -494,7 +494,7 @@ class SubscriptionHost:
             elif not self._closed and generation == self.known.cursor.generation:
                 await self.ack(generation, [(poisoned.offset, poisoned.offset)], Cause.POISON)
         except Exception as error:  # whatever it is, the message stays and is tried again
-            log.warning("subscription %s could not give up offset %d: %s", self.known.name, poisoned.offset, error)
+            log.warning("subscription %s could not set aside offset %d: %s", self.known.name, poisoned.offset, error)
             if not self._closed and generation == self.known.cursor.generation:
                 why = in_words(error) if isinstance(error, DanubeError) else f"{type(error).__name__}: {error}"
                 self.engine.poison_failed(poisoned.offset, self.now, why)
@@ -504,7 +504,7 @@ class SubscriptionHost:
         try:
             self.ack(generation, [done], cause)
         except DanubeError as error:
-            log.warning("subscription %s could not record yet that %s is done: %s", self.known.name, done, error)
+            log.warning("subscription %s could not record %s yet: %s", self.known.name, done, error)
             self._task(self._settle_later(generation, done, cause))
 
     async def _settle_later(self, generation: int, done: Range, cause: Cause) -> None:

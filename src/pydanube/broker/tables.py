@@ -150,7 +150,7 @@ class Tables:
             async with self._merges:
                 segment = await self._tier.segments.merge(segment_key(stream.name, plan), plan, stream.name, sources)
         except (SegmentConflict, SegmentMissing, SegmentDamaged) as error:
-            log.error("%s: segments %d to %d are not merged: %s", stream.name, plan.first, plan.last, error)
+            log.error("%s: could not merge segments %d to %d: %s", stream.name, plan.first, plan.last, error)
             await _change(stream, Cold.merge_given_up)
             self._of(stream).spoilt |= {key for key, _ in sources}
             raise

@@ -250,7 +250,7 @@ class Tiering:
             if half >= planned.last:
                 raise
             span = f"{planned.first} to {planned.last}"
-            log.warning("%s: offsets %s do not fit one object, and become several", stream.name, span)
+            log.warning("%s: offsets %s do not fit into one object and are split", stream.name, span)
             await stream.decide(lambda found: found.replanned(found.owner, stream.name, half))
             return True
         await stream.decide(lambda found: found.published(found.owner, segment))
@@ -311,7 +311,7 @@ class Tiering:
         try:
             await self.tier.segments.verify(segment_key(stream.name, segment.plan), segment)
         except SegmentMissing as error:
-            log.error("%s: written again from the local copy: %s", stream.name, error)
+            log.error("%s: rewritten from the local copy: %s", stream.name, error)
             await _check_rows(stream, segment)
             written = await self._write(stream, segment.plan, stream.read_planned(segment.plan))
             if written.digest != segment.digest:

@@ -40,11 +40,11 @@ class Upkeep:
         wall, monotonic = clock.wall(), int(clock.monotonic() * SECOND)
         jump = self._guard.observe(wall, monotonic)
         if not self._began and topic.ledger.stream.ahead(wall):
-            log.warning("%s: the clock is behind the newest message; nothing is deleted by time for now", topic.name)
+            log.warning("%s: the clock is behind the newest message; pausing deletion by time", topic.name)
             self._guard.distrust(monotonic)
         self._began = True
         if jump is not None:
-            log.warning("%s: the clock jumped by %.0f s; nothing is deleted by time for now", topic.name, jump / 1e6)
+            log.warning("%s: the clock jumped by %.0f s; pausing deletion by time", topic.name, jump / 1e6)
         trusted = self._guard.trusted(monotonic)
         if trusted:
             topic.ledger.stream.correct_times(wall)
@@ -56,21 +56,21 @@ class Upkeep:
             try:
                 await self._expire(host, ttl or 0, wall)
             except DanubeError as error:
-                log.warning("%s: what is old stays in %s for now: %s", topic.name, host.known.name, error)
+                log.warning("%s: could not delete old messages in %s yet: %s", topic.name, host.known.name, error)
         for name in self._idle.due(topic.subscriptions.values(), monotonic):
             await self._drop_idle(name)
         try:
             await topic.backlog.tick(wall, clock_trusted=trusted)
         except DanubeError as error:
-            log.warning("%s: what is beyond the backlog's limits stays for now: %s", topic.name, error)
+            log.warning("%s: could not drop what exceeds the backlog limits yet: %s", topic.name, error)
         try:  # on its own: it needs no state log, and on a full disk it is what makes room for one
             await topic.trim(wall, clock_trusted=trusted)
         except DanubeError as error:
-            log.warning("%s: what is old stays until the next time: %s", topic.name, error)
+            log.warning("%s: could not delete old messages, retrying at the next round: %s", topic.name, error)
         try:
             topic.release_producers(clock.monotonic())
         except DanubeError as error:
-            log.warning("%s: producers that left are remembered for now: %s", topic.name, error)
+            log.warning("%s: could not forget producers that left yet: %s", topic.name, error)
 
     def _roll(self, wall: int, trusted: bool) -> None:
         topic, retention = self._topic, self._topic.options.retention
@@ -81,11 +81,11 @@ class Upkeep:
 
     async def _drop_idle(self, name: str) -> None:
         topic = self._topic
-        log.info("%s: nobody used the subscription %r for its idle_seconds; it is deleted", topic.name, name)
+        log.info("%s: deleted subscription %r, which was unused for its idle_seconds", topic.name, name)
         try:
             await topic.unsubscribe(name)
         except DanubeError as error:
-            log.warning("%s: the idle subscription %r stays for now: %s", topic.name, name, error)
+            log.warning("%s: could not delete the idle subscription %r yet: %s", topic.name, name, error)
 
     async def _expire(self, host: SubscriptionHost, ttl_seconds: int, now: int) -> None:
         """What no consumer took in time is given up, visibly: a cursor record with its cause (§19)."""

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 @click.group(cls=Noun, epilog="Example: danube backup create /backup/danube-2026-01-31")
 def backup() -> None:
-    """Copy all that a broker has while it serves, and restore it."""
+    """Back up a running broker, and restore it."""
 
 
 @backup.command("create", epilog="Example: danube backup create /backup/danube-2026-01-31")

@@ -20,16 +20,20 @@ SAMPLES_MAX = 100_000  # latencies that are kept
 
 @click.group(cls=Noun, epilog="Example: danube bench publish trial")
 def bench() -> None:
-    """Measure how fast a broker takes and gives messages."""
+    """Measure how fast a broker accepts and delivers messages."""
 
 
 @bench.command("publish", epilog="Example: danube bench publish bench --count 1000000 --size 100")
 @click.argument("topic", type=values.topic)
 @click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
-@click.option("--size", type=values.Whole(min=0), default=100, show_default=True, help="Bytes of a message.")
-@click.option("--batch", type=values.Whole(1, 100_000), default=1000, show_default=True, help="Sent at once.")
-@click.option("--in-flight", type=values.Whole(min=1), default=8, show_default=True, help="Batches not answered yet.")
-@click.option("--reliable/--no-reliable", default=True, show_default=True, help="Kind of the topic, if it is new.")
+@click.option(
+    "--size", type=values.Whole(min=0), default=100, show_default=True, help="Payload size of a message, in bytes."
+)
+@click.option("--batch", type=values.Whole(1, 100_000), default=1000, show_default=True, help="Messages per batch.")
+@click.option("--in-flight", type=values.Whole(min=1), default=8, show_default=True, help="Batches in flight.")
+@click.option(
+    "--reliable/--no-reliable", default=True, show_default=True, help="Kind of the topic, if it has to be created."
+)
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @printed
 @connected
@@ -44,7 +48,7 @@ async def publish(
     reliable: bool,
     compression: str,
 ) -> None:
-    """Publish random messages; latency is from handing a batch over to its receipt."""
+    """Publish random messages. Latency is measured from sending a batch to its receipt."""
     payload = os.urandom(size)
     gate = asyncio.Semaphore(in_flight)
     latencies: list[float] = []
@@ -77,9 +81,9 @@ async def publish(
 @printed
 @connected
 async def consume(client: Client, output: Output, topic: str, count: int) -> None:
-    """Consume what is there and what comes, by a subscription that is deleted afterwards.
+    """Consume stored and new messages, through a temporary subscription.
 
-    Ends with what there is if nothing comes for two seconds. Latency is from publishing to receiving.
+    Stops if nothing arrives for two seconds. Latency is measured from publishing to receiving.
     """
     name = f"bench-{os.urandom(8).hex()}"
     latencies: list[float] = []

@@ -10,11 +10,11 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes commands in a shell.
+    """Print a shell completion script.
 
-    For bash and zsh put the line of the example into your ~/.bashrc or ~/.zshrc; for fish save the script as
-    ~/.config/fish/completions/danube.fish. Names of topics, subscriptions and saved contexts are completed too:
-    the first two by asking the broker, if it answers within a second.
+    For bash and zsh, add the line in the example to your ~/.bashrc or ~/.zshrc; for fish, save the script as
+    ~/.config/fish/completions/danube.fish. It also completes the names of topics and subscriptions, by asking the
+    broker (for up to one second), and of saved contexts.
     """
     kind = get_completion_class(shell)
     assert kind is not None

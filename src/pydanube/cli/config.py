@@ -31,7 +31,7 @@ Settings = dict[str, Any]
 
 @click.group(cls=Noun, epilog="Example: danube config show")
 def config() -> None:
-    """What a broker is configured with, or would be."""
+    """Show the configuration of a broker."""
 
 
 @config.command("show", epilog="Example: danube config show --config danube.yaml")
@@ -41,8 +41,8 @@ def config() -> None:
 def show(output: Output, config: Path | None, **flags: Any) -> None:
     """Print every setting, its value, and where it comes from.
 
-    Of the broker that runs. If none is reached, or with --config or any flag of `danube standalone`: what one would be
-    started with, by the same file, flags and environment.
+    Shows the settings of the running broker. If there is none, or with --config or any flag of `danube standalone`,
+    shows the settings that a broker would start with, from the same file, flags and environment.
     """
     broker = broker_of(click.get_current_context())
     given = config is not None or any(value is not None for value in flags.values())
@@ -51,7 +51,7 @@ def show(output: Output, config: Path | None, **flags: Any) -> None:
         say(f"in force at {broker.shown}")
     else:
         if not given:
-            say(f"no broker at {broker.shown}; this is what one would be started with")
+            say(f"no broker at {broker.shown}; these are the settings that one would start with")
         found = _local(config, flags)
     output.rows(list(_rows(found)), ("setting", "value", "source", "name"))
 
@@ -114,7 +114,9 @@ def _asked(broker: Broker) -> Settings | None:
             return _ask(address, broker.ca_file)
         except (OSError, HTTPException) as error:
             if broker.origin == "--url":
-                raise Failure(f"{address}: {error}", "Check that a broker runs there.", Exit.UNREACHABLE) from None
+                raise Failure(
+                    f"{address}: {error}", "Check that a broker is running there.", Exit.UNREACHABLE
+                ) from None
     return None
 
 
@@ -132,9 +134,14 @@ def _ask(address: Address, ca_file: str | None) -> Settings:
         answer = connection.getresponse()
         body = answer.read(ANSWER_BYTES_MAX)
     if answer.status != 200:
-        raise Failure(f"{address} does not say its settings: {answer.status} {answer.reason}", "Is it a broker's?")
+        raise Failure(
+            f"{address} did not return its settings: {answer.status} {answer.reason}",
+            "Check that the address belongs to a broker.",
+        )
     try:
         found: Settings = json.loads(body)
     except ValueError:
-        raise Failure(f"{address} does not say its settings in JSON", "Is it a broker's?") from None
+        raise Failure(
+            f"{address} did not return its settings as JSON", "Check that the address belongs to a broker."
+        ) from None
     return {"origins": {}, **found}

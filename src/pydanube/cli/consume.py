@@ -28,7 +28,9 @@ from pydanube.client import Client, Consumer, Message
 
 AT_ONCE = 1000  # messages that are written, flushed and acknowledged together
 SILENCE_SECONDS = 0.2  # after which --exit-at-end asks whether anything is left
-FORMAT_HELP = "Print each by this: " + "; ".join(f"%{name} {what}" for name, (what, _) in FIELDS.items()) + "."
+FORMAT_HELP = (
+    "Print each message in this format: " + "; ".join(f"%{name} {what}" for name, (what, _) in FIELDS.items()) + "."
+)
 
 
 @click.command(epilog="Example: danube consume orders --since 10m --exit-at-end -f '%o %k %v'")
@@ -45,8 +47,8 @@ FORMAT_HELP = "Print each by this: " + "; ".join(f"%{name} {what}" for name, (wh
 @click.option("--since", type=values.moment, help="Start this far back (10m), or at this time.")
 @click.option("--offset", type=values.Whole(min=0), help="Start at this offset of one partition.")
 @click.option("--partition", "-p", type=values.Whole(min=0), help="Read only this partition.")
-@click.option("--count", "-n", type=values.Whole(min=1), help="End after this many messages.")
-@click.option("--exit-at-end", "-e", is_flag=True, help="End when no more messages will come by themselves.")
+@click.option("--count", "-n", type=values.Whole(min=1), help="Exit after this many messages.")
+@click.option("--exit-at-end", "-e", is_flag=True, help="Exit when no more messages will arrive on their own.")
 @click.option("--format", "-f", "format", metavar="FORMAT", help=FORMAT_HELP)
 @click.option("-o", "--output", type=click.Choice(["raw", "json", "yaml", "table"]), default="raw", show_default=True)
 @connected
@@ -64,16 +66,16 @@ async def consume(
     format: str | None,
     output: str,
 ) -> None:
-    """Print messages, with a subscription or without.
+    """Print messages, with or without a subscription.
 
-    Without --subscription nothing is left behind and nobody else is affected. Each message is printed on a line of its
-    own; JSON has what is not text in base64, marked by payload_encoding. An existing subscription continues at its
-    position, with the type that it has. Ctrl-C ends the command, and so does the end of whoever reads its output. With
+    Without --subscription, nothing is left behind and no one else is affected. Each message is printed on a line of its
+    own; in JSON, binary data is Base64, marked by payload_encoding. An existing subscription continues at its
+    position, with the type that it has. The command ends with Ctrl-C, or when its output pipe is closed. With
     --exit-at-end it also ends, and says so, when all that is left is delayed, blocked, or with other consumers.
     """
     places = [each for each in (start, since, offset) if each is not None]
     if len(places) > 1:
-        raise click.UsageError("say one of --from, --since and --offset")
+        raise click.UsageError("pass only one of --from, --since and --offset")
     begin = places[0] if places else None
     printer = Printer(writer_of(output, format), count)
     found = await place_in(client, topic, partition, begin)
@@ -104,7 +106,9 @@ async def _consumer(client: Client, place: str, name: str, kind: str | None, beg
     found = await described(client, place, name)
     if found is None:
         if parse_topic(place).partition is not None:  # a new one would be in this partition only
-            raise SubscriptionNotFound(f"{place} has no subscription {name!r}, and it is made for a whole topic")
+            raise SubscriptionNotFound(
+                f"{place} has no subscription {name!r}; a new one is created for the whole topic"
+            )
         start = "latest" if begin is None else begin
         return client.consumer(place, subscription=name, type=kind or "exclusive", start=start, create=False)
     if begin is not None:

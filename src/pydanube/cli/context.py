@@ -17,7 +17,7 @@ NAME_CHARACTERS_MAX = 100
 
 @click.group(cls=Noun, epilog="Example: danube context list")
 def context() -> None:
-    """Addresses of brokers, saved under names."""
+    """Manage saved broker addresses."""
 
 
 @context.command(
@@ -25,18 +25,20 @@ def context() -> None:
 )
 @click.argument("name")
 @click.option("--url", required=True, help="danube://host:port, or danubes://host:port for TLS.")
-@click.option("--ca-file", metavar="FILE", help="Trust the certificates of this authority.")
+@click.option("--ca-file", metavar="FILE", help="Trust this CA certificate (PEM).")
 @printed
 def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
-    """Save an address under a name; the first one is in use at once."""
+    """Save a broker address under a name. The first one becomes the context in use."""
     from pydanube.client.transport import parse_addresses
 
     parse_addresses(url)
     if not name.isprintable() or not 0 < len(name) <= NAME_CHARACTERS_MAX:
-        raise click.UsageError(f"a context's name has 1 to {NAME_CHARACTERS_MAX} printable characters")
+        raise click.UsageError(f"a context name must have 1 to {NAME_CHARACTERS_MAX} printable characters")
     contexts = Contexts.load()
     if name not in contexts.saved and len(contexts.saved) >= CONTEXTS_MAX:
-        raise Failure(f"there are {CONTEXTS_MAX} contexts already", "Delete some with `danube context delete`.")
+        raise Failure(
+            f"there are already {CONTEXTS_MAX} contexts, the maximum", "Delete some with `danube context delete`."
+        )
     contexts.saved[name] = Saved(url, ca_file and str(Path(ca_file).absolute()))
     contexts.current = contexts.current or name
     contexts.save()
@@ -47,7 +49,7 @@ def add(output: Output, name: str, url: str, ca_file: str | None) -> None:
 @click.argument("name", shell_complete=saved_names)
 @printed
 def use(output: Output, name: str) -> None:
-    """Make it the one that is used when nothing else says where."""
+    """Make a context the default."""
     contexts = Contexts.load()
     found = contexts.find(name)
     contexts.current = name
@@ -58,7 +60,7 @@ def use(output: Output, name: str) -> None:
 @context.command("list", epilog="Example: danube context list")
 @printed
 def list_contexts(output: Output) -> None:
-    """All that are saved."""
+    """List the saved contexts."""
     contexts = Contexts.load()
     rows = [
         {"name": name, "url": each.shown, "ca_file": each.ca_file, "current": name == contexts.current}
@@ -72,7 +74,7 @@ def list_contexts(output: Output) -> None:
 @place_options
 @click.pass_context
 def show(ctx: click.Context, output: Output) -> None:
-    """The broker that commands use here and now, and what says so."""
+    """Show the broker that commands use, and where that comes from."""
     broker = broker_of(ctx)
     output.record(
         {"url": broker.shown, "ca_file": broker.ca_file, "origin": broker.origin, "file": str(contexts_file())}
@@ -84,10 +86,10 @@ def show(ctx: click.Context, output: Output) -> None:
 @printed
 @destructive
 def delete(output: Output, agreement: Agreement, name: str) -> None:
-    """Forget it."""
+    """Delete a saved context."""
     contexts = Contexts.load()
     found = contexts.find(name)
-    if agreement.given(output, f"forget the context {name}: {found.shown}", name=name):
+    if agreement.given(output, f"delete the context {name}: {found.shown}", name=name):
         del contexts.saved[name]
         contexts.current = None if contexts.current == name else contexts.current
         contexts.save()

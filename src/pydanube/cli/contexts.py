@@ -53,7 +53,7 @@ class Contexts:
         except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise Failure(
-                f"{path} cannot be read: {reason}", "Correct it, or delete it and add contexts anew."
+                f"{path} cannot be read: {reason}", "Correct the file, or delete it and add the contexts again."
             ) from None
         return cls(saved, current)
 
@@ -78,6 +78,6 @@ class Contexts:
     def find(self, name: str) -> Saved:
         if name not in self.saved:
             known = ", ".join(self.saved) or "none"
-            help = f"Those that are saved: {known}. Add one with `danube context add`."
-            raise Failure(f"there is no context {name!r}", help, Exit.NOT_FOUND)
+            help = f"Saved contexts: {known}. Add one with `danube context add`."
+            raise Failure(f"unknown context {name!r}", help, Exit.NOT_FOUND)
         return self.saved[name]

@@ -61,13 +61,13 @@ filter_option = click.option(
     "filters",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Only letters with this: topic=, subscription=, reason= (a part of it), key=, or an attribute.",
+    help="Only dead letters that match: topic=, subscription=, reason= (a substring), key=, or an attribute.",
 )
 
 
 @click.group(cls=Noun, epilog="Example: danube dlq peek orders-dead")
 def dlq() -> None:
-    """Look at dead letters, and publish them again."""
+    """Inspect dead letters and publish them again."""
 
 
 @dlq.command("peek", epilog="Example: danube dlq peek orders-dead --count 5")
@@ -77,7 +77,7 @@ def dlq() -> None:
 @printed
 @connected
 async def peek(client: Client, output: Output, topic: str, count: int, filters: tuple[str, ...]) -> None:
-    """Show dead letters: where each comes from, why it was given up, and whether it was published again."""
+    """Show dead letters: their origin, why they were set aside, and whether they were published again."""
     wanted = Filter(filters)
     letters: list[Message] = []
     async for batch in stored(client, await bounded_places(client, topic, "earliest", None)):
@@ -160,8 +160,8 @@ class Filter:
 
 @dlq.command("redrive", epilog="Example: danube dlq redrive orders-dead --filter subscription=billing --dry-run")
 @click.argument("topic", type=values.topic)
-@click.option("--limit", type=values.Whole(min=1), help="At most so many.")
-@click.option("--to", "target", type=values.topic, help="To this topic instead of where each comes from.")
+@click.option("--limit", type=values.Whole(min=1), help="Maximum number of dead letters.")
+@click.option("--to", "target", type=values.topic, help="Publish to this topic instead of the original ones.")
 @filter_option
 @printed
 @destructive
@@ -175,11 +175,12 @@ async def redrive(
     target: str | None,
     filters: tuple[str, ...],
 ) -> None:
-    """Publish dead letters to where they come from, once more.
+    """Publish dead letters to their original topics again.
 
-    The subscription danube-redrive of the dead-letter topic acknowledges what was published. As any message, a letter
-    goes once every subscription of its topic has it done, unless retention keeps it. A run that broke off and is
-    repeated with the same options publishes nothing twice. What does not say where it comes from stays, but for --to.
+    The subscription danube-redrive of the dead-letter topic acknowledges the letters that were published. Like any
+    message, a letter is deleted once every subscription of its topic has acknowledged it and retention allows. If a run
+    is interrupted, repeat it with the same options: nothing is published twice. Letters without an origin stay unless
+    you pass --to.
     """
     wanted = Filter(filters, origin_needed=target is None)
     if agreement.dry_run:
@@ -206,7 +207,7 @@ async def redrive(
 
 
 def _left(wanted: Filter) -> str:
-    return f"; {many(wanted.strangers)} without an origin left: say --to" if wanted.strangers else ""
+    return f"; {many(wanted.strangers)} without an origin left; use --to" if wanted.strangers else ""
 
 
 async def _backlog(client: Client, topic: str) -> int:

@@ -50,15 +50,15 @@ class Finding(NamedTuple):
 
 
 @click.command(epilog="Example: danube doctor --data-dir ./data")
-@click.option("--data-dir", type=Path, help="Where a broker keeps, or shall keep, everything. [env: DANUBE_DATA_DIR]")
-@click.option("--spark", is_flag=True, help="Check what Spark needs also where PySpark is not installed.")
+@click.option("--data-dir", type=Path, help="Data directory of the broker. [env: DANUBE_DATA_DIR]")
+@click.option("--spark", is_flag=True, help="Check the requirements of Spark even if PySpark is not installed.")
 @printed
 @place_options
 @click.pass_context
 def doctor(ctx: click.Context, output: Output, data_dir: Path | None, spark: bool) -> int:
-    """Check this machine and the broker, and say what to do.
+    """Check this machine and the broker, and suggest fixes.
 
-    Ends with 1 if anything failed. A broker that is not there is a warning: its port is free for one.
+    Exits with 1 if a check failed. A missing broker is only a warning: its port is free.
     """
     if data_dir is None and "DANUBE_DATA_DIR" in os.environ:
         data_dir = Path(os.environ["DANUBE_DATA_DIR"])
@@ -75,7 +75,7 @@ def _versions() -> Iterator[Finding]:
         else Finding("python", FAIL, python, "Install Python 3.11 or newer.")
     )
     for package, lacking, result in (
-        ("uvloop", "Run pip install uvloop: the loop is a third slower without it.", WARN),
+        ("uvloop", "Run pip install uvloop: the event loop is a third slower without it.", WARN),
         ("pyarrow", "Run pip install 'pydanube[arrow]' for Parquet and Arrow.", WARN),
     ):
         try:
@@ -97,7 +97,7 @@ def _spark(asked: bool) -> Iterator[Finding]:
 
 def _files() -> Finding:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    advice = "Raise it (ulimit -Hn, or LimitNOFILE= of a systemd unit): every connection is an open file."
+    advice = "Raise it with ulimit -Hn, or LimitNOFILE= in a systemd unit: every connection is an open file."
     if most == resource.RLIM_INFINITY or most >= FILES_WARN:
         return Finding("open files", OK, "no limit" if most == resource.RLIM_INFINITY else f"{most:,} at most")
     return Finding("open files", FAIL if most < FILES_FAIL else WARN, f"{most:,} at most", advice)
@@ -109,30 +109,32 @@ def _clock(data_dir: Path | None) -> Finding:
     newest = max((each.stat().st_mtime for each in data_dir.glob("*")), default=0.0) if data_dir is not None else 0.0
     shown = str(shown_time(round(now * 1_000_000)))
     if now < BUILT_SECONDS or newest > now + SKEW_SECONDS_MAX:
-        return Finding("clock", FAIL, shown, "Set the clock, and keep it by NTP: retention and seek by time go by it.")
+        return Finding(
+            "clock", FAIL, shown, "Set the clock and sync it with NTP: retention and seek by time depend on it."
+        )
     return Finding("clock", OK, shown)
 
 
 def _disk(data_dir: Path | None) -> Iterator[Finding]:
     if data_dir is None:
-        yield Finding("disk", WARN, "not looked at", "Say --data-dir, and its disk is checked.")
+        yield Finding("disk", WARN, "not checked", "Pass --data-dir to check its disk.")
         return
     here = next(each for each in (data_dir, *data_dir.absolute().parents) if each.exists())
     if not here.is_dir():
-        yield Finding("disk", FAIL, f"{here} is no directory", "Choose another --data-dir.")
+        yield Finding("disk", FAIL, f"{here} is not a directory", "Choose another --data-dir.")
         return
     free = shutil.disk_usage(here).free
     result = OK if free >= FREE_BYTES_WARN else WARN if free >= FREE_BYTES_FAIL else FAIL
-    advice = "" if result == OK else "Make room, shorten retention, or choose a larger disk."
+    advice = "" if result == OK else "Free space, shorten retention, or use a larger disk."
     yield Finding("disk space", result, f"{shown_bytes(free)} free at {here}", advice)
     try:
         seconds = _sync_seconds(here)
     except OSError as error:
-        advice = "Give the broker's user the right to write there."
+        advice = "Give the broker's user permission to write there."
         yield Finding("disk sync", FAIL, f"{here} cannot be written: {error.strerror}", advice)
         return
     slow = seconds > SYNC_SECONDS_WARN
-    advice = "A durable publish takes at least as long: choose a disk that syncs faster, or durability buffered."
+    advice = "A durable publish takes at least this long; use a disk that syncs faster, or durability buffered."
     yield Finding("disk sync", WARN if slow else OK, f"{seconds * 1000:.2f} ms at {here}", advice if slow else "")
 
 
@@ -165,14 +167,16 @@ async def _broker(ctx: click.Context) -> list[Finding]:
     except DanubeError as error:
         if _is_taken(broker.url):
             return [Finding("broker", FAIL, f"{where}: {error}", error.help)]
-        return [Finding("broker", WARN, f"nothing listens at {where}", "Start one with `danube standalone`.")]
+        return [
+            Finding("broker", WARN, f"no broker is listening at {where}", "Start a broker with `danube standalone`.")
+        ]
     found = [Finding("broker", OK, f"{welcome.broker} answers at {where} in {took * 1000:.1f} ms")]
     apart = abs(welcome.time - now) / 1_000_000
     if welcome.time and apart > SKEW_SECONDS_MAX:
-        advice = "Keep both clocks by NTP: seek by time and retention go by the broker's."
+        advice = "Sync both clocks with NTP: seek by time and retention use the broker's clock."
         found.append(Finding("broker clock", WARN, f"{apart:,.1f} seconds from this machine's", advice))
     if welcome.broker.removeprefix("danube ") != __version__:
-        advice = "Use the same version for both."
+        advice = "Use the same version on both sides."
         found.append(Finding("broker version", WARN, f"{welcome.broker}, and this is {__version__}", advice))
     return [*found, *objects]
 
@@ -222,7 +226,7 @@ async def _sinks(client: Client) -> list[Finding]:
         found = (await client.ask("sink.list", {}))["sinks"]
     except VerbUnknown:  # an older broker
         return []
-    advice = "Mend the cause, or give the batch up with `danube sink forget --abandon`."
+    advice = "Fix the cause, or give up the batch with `danube sink forget --abandon`."
     return [Finding("sink", FAIL, each["error"], advice) for each in found if each["error"] is not None]
 
 
@@ -242,7 +246,7 @@ async def _objects(client: Client) -> list[Finding]:
         )
         return [Finding("object storage", FAIL, f"{place}: {found['trouble']}", advice)]
     if found["troubles"] or found["troubled_topics"]:
-        what = "; ".join([*found["troubles"], f"{many(found['troubled_topics'], 'topic')} with troubles"])
+        what = "; ".join([*found["troubles"], f"{many(found['troubled_topics'], 'topic')} with problems"])
         return [Finding("object storage", WARN, f"{place}: {what}", "See `danube storage usage --all`.")]
     return [Finding("object storage", OK, f"{place} answers in {took * 1000:.1f} ms and is this broker's")]
 

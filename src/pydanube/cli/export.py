@@ -53,12 +53,15 @@ class Sink(Protocol):
 def format_of(file: str, given: str | None) -> str:
     found = given or FORMATS.get(Path(file).suffix.lower())
     if found is None:
-        raise click.UsageError(f"{file} does not say by its end what it is: say --format")
+        raise click.UsageError(f"{file} has no known file extension; pass --format")
     return found
 
 
 format_option = click.option(
-    "--format", "given", type=click.Choice(["parquet", "jsonl", "csv"]), help="If the file's name does not say it."
+    "--format",
+    "given",
+    type=click.Choice(["parquet", "jsonl", "csv"]),
+    help="File format, if the file name does not tell.",
 )
 
 
@@ -67,9 +70,9 @@ format_option = click.option(
 @click.argument("file")
 @format_option
 @click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
-@click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Up to there, exclusive.")
-@click.option("--partition", type=values.Whole(min=0), help="Only this one.")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Stop before this place.")
+@click.option("--partition", type=values.Whole(min=0), help="Only this partition.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @printed
 @connected
 async def export(
@@ -85,9 +88,9 @@ async def export(
 ) -> None:
     """Write a topic to a file: Parquet, JSON lines or CSV.
 
-    Of what is there now. FILE is made under another name and moved when it is whole; a pipe or device is written to as
-    it is, a link to a file is refused, and `-` is stdout. Binary data is base64 in JSON lines and CSV, and marked
-    by payload_encoding and key_encoding.
+    Exports the messages stored now. FILE is written under a temporary name and renamed when it is complete; pipes and
+    devices are written directly, symbolic links are refused, and `-` is stdout. In JSON lines and CSV, binary data is
+    Base64, marked by payload_encoding and key_encoding.
     """
     kind = format_of(file, given)
     _check_target(file, force=force)
@@ -115,9 +118,9 @@ def _check_target(file: str, *, force: bool) -> None:
         return
     path = Path(file)
     if path.is_symlink() and (path.is_file() or not path.exists()):
-        raise Failure(f"{file} is a link", "Name the file itself, or delete the link first.")
+        raise Failure(f"{file} is a symbolic link", "Use the path of the file itself, or delete the link first.")
     if path.is_file() and not force:
-        raise Failure(f"{file} is there already", "Choose another name, or say --force.")
+        raise Failure(f"{file} already exists", "Choose another name, or pass --force.")
 
 
 @contextmanager

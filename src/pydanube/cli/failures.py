@@ -40,12 +40,12 @@ class Exit(IntEnum):
 
 
 MEANING = {
-    Exit.FINE: "it was done; also when a reader of the output went away, or a command that runs on was stopped",
-    Exit.FAILED: "the broker refused it, or it failed on the way; `danube doctor` or `storage verify` found a fault",
-    Exit.USAGE: "the command was not understood, a value is wrong, or nobody was there to confirm it",
-    Exit.NOT_FOUND: "the topic, partition, subscription, namespace, pipeline or context is not there",
-    Exit.UNREACHABLE: "no broker was reached, or its certificate is not trusted",
-    Exit.INTERRUPTED: "Ctrl-C, SIGTERM, or a No to the question, before it was done",
+    Exit.FINE: "success; also if the output pipe was closed, or a command that runs until stopped was stopped",
+    Exit.FAILED: "the broker refused the request, or it failed; `danube doctor` or `storage verify` found a problem",
+    Exit.USAGE: "the command line is not valid, or the command needs a confirmation and there is no terminal",
+    Exit.NOT_FOUND: "the topic, partition, subscription, namespace, pipeline or context does not exist",
+    Exit.UNREACHABLE: "no broker could be reached, or its certificate is not trusted",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM, or the confirmation was declined",
 }
 _KINDS: dict[type[DanubeError], Exit] = {
     AddressInvalid: Exit.USAGE,

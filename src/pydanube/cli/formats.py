@@ -22,17 +22,17 @@ _PAYLOAD_CHARACTERS_MAX = 200  # of a cell; the other outputs have all of it
 
 FIELDS: dict[str, tuple[str, Writer]] = {
     "k": ("key", lambda message: message.key_bytes or b""),
-    "v": ("value, which is the payload", lambda message: message.payload or b""),
+    "v": ("value (the payload)", lambda message: message.payload or b""),
     "o": ("offset", lambda message: b"%d" % message.offset),
-    "p": ("partition, 0 if there are none", lambda message: b"%d" % (message.partition or 0)),
+    "p": ("partition (0 if the topic has none)", lambda message: b"%d" % (message.partition or 0)),
     "t": ("topic", lambda message: message.topic.encode()),
-    "T": ("time of publishing", lambda message: _time(message.publish_time)),
-    "a": ("time of appending, by the broker's clock", lambda message: _time(message.append_time)),
-    "e": ("time of the event, if it has one", lambda message: _time(message.event_time)),
-    "h": ("attributes, as name=value with commas", lambda message: _attributes(message)),
+    "T": ("publish time", lambda message: _time(message.publish_time)),
+    "a": ("append time, by the broker's clock", lambda message: _time(message.append_time)),
+    "e": ("event time, if it has one", lambda message: _time(message.event_time)),
+    "h": ("attributes, as name=value,name=value", lambda message: _attributes(message)),
     "s": ("size of the payload in bytes", lambda message: b"%d" % len(message.payload or b"")),
-    "r": ("how often it was delivered before", lambda message: b"%d" % message.redelivery_count),
-    "n": ("a new line", lambda message: b"\n"),
+    "r": ("number of earlier deliveries", lambda message: b"%d" % message.redelivery_count),
+    "n": ("newline", lambda message: b"\n"),
     "%": ("a percent sign", lambda message: b"%"),
 }
 
@@ -59,7 +59,7 @@ def by_format(text: str) -> Writer:
         if found[1] is not None:
             if found[1] not in FIELDS:
                 raise click.UsageError(
-                    f"%{found[1]} is nothing that -f knows; it knows {' '.join('%' + n for n in FIELDS)}"
+                    f"%{found[1]} is not a known format field; the fields are {' '.join('%' + n for n in FIELDS)}"
                 )
             parts.append(FIELDS[found[1]][1])
         else:

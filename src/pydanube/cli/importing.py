@@ -34,11 +34,11 @@ TIMES = ("event_time", "delivery_time")
 @printed
 @connected
 async def import_(client: Client, output: Output, topic: str, file: str, given: str | None, compression: str) -> None:
-    """Publish what a file has: Parquet, JSON lines or CSV.
+    """Publish the rows of a file: Parquet, JSON lines or CSV.
 
-    Of each row payload (or value), key, attributes, event_time and delivery_time are published; what else there is
-    belongs to the place it comes from. A row must have a payload; null publishes a message without one. `-` is stdin,
-    for JSON lines and CSV.
+    The columns payload (or value), key, attributes, event_time and delivery_time of each row are published; other
+    columns are ignored. Every row must have a payload; null publishes a message without one. `-` is stdin, for JSON
+    lines and CSV.
     """
     kind = format_of(file, given)
     if kind == "parquet":
@@ -108,14 +108,14 @@ def _drafts(file: str, kind: str) -> Iterator[Draft]:
             number += 1
     except (click.UsageError, csv.Error, UnicodeDecodeError) as error:
         sentence = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        raise Failure(f"{file}, row {number}: {sentence}", "What comes before it was published.") from None
+        raise Failure(f"{file}, row {number}: {sentence}", "The rows before it were published.") from None
 
 
 def _json_lines(file: str) -> Iterator[Draft]:
     with opened(file) as source:
         while line := source.readline(BATCH_BYTES_MAX * 2):
             if not line.endswith(b"\n") and len(line) >= BATCH_BYTES_MAX * 2:
-                raise click.UsageError("a line is longer than any message")
+                raise click.UsageError("a line is longer than the maximum message size")
             if line.strip():
                 yield draft_of_line(line)
 
@@ -133,7 +133,7 @@ def _csv(file: str) -> Iterator[Draft]:
 def _check_names(names: Sequence[str]) -> None:
     if "payload" not in names and "value" not in names:
         sentence = f"there is no column payload (or value), but {', '.join(names)[:200]}"
-        raise Failure(sentence, "Name a column so; nothing was published.")
+        raise Failure(sentence, "Rename a column; nothing was published.")
 
 
 def _of_csv(row: dict[str | Any, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def whole_files(files: Sequence[str]) -> AsyncIterator[list[bytes]]:
             with opened(name) as file:
                 data = file.read(BATCH_BYTES_MAX + 1)
             if len(data) > BATCH_BYTES_MAX:
-                raise click.UsageError(f"{name} has more than {BATCH_BYTES_MAX} bytes, which no message may have")
+                raise click.UsageError(f"{name} has more than {BATCH_BYTES_MAX} bytes, more than a message can have")
             yield [data]
 
     return in_thread(contents)
@@ -99,7 +99,7 @@ def _split(file: IO[bytes]) -> Iterator[list[bytes]]:
     while data := read(READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
         if len(rest) > BATCH_BYTES_MAX:
-            raise click.UsageError(f"a line has more than {BATCH_BYTES_MAX} bytes, which no message may have")
+            raise click.UsageError(f"a line has more than {BATCH_BYTES_MAX} bytes, more than a message can have")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
     if rest:

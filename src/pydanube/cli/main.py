@@ -17,37 +17,37 @@ COMMANDS = {
     name: Entry(f"pydanube.cli.{module}", attribute, summary)
     for name, module, attribute, summary in [
         ("produce", "produce", "produce", "Publish messages: arguments, lines of stdin, files, or generated text."),
-        ("consume", "consume", "consume", "Print messages, with a subscription or without."),
-        ("topic", "topic", "topic", "Create, look at, change and delete topics."),
-        ("subscription", "subscription", "subscription", "Create, look at, move and delete subscriptions."),
-        ("namespace", "namespace", "namespace", "Namespaces and their policies."),
-        ("dlq", "dlq", "dlq", "Look at dead letters, and publish them again."),
-        ("storage", "storage", "storage", "What lies where: local disk and object storage."),
+        ("consume", "consume", "consume", "Print messages, with or without a subscription."),
+        ("topic", "topic", "topic", "Create, inspect, change and delete topics."),
+        ("subscription", "subscription", "subscription", "Create, inspect, move and delete subscriptions."),
+        ("namespace", "namespace", "namespace", "Manage namespaces and their policies."),
+        ("dlq", "dlq", "dlq", "Inspect dead letters and publish them again."),
+        ("storage", "storage", "storage", "Show and manage what is stored on disk and in object storage."),
         (
             "pipeline",
             "pipeline",
             "pipeline",
-            "Run declared flows from topics and files to tables and topics, on Spark.",
+            "Run declarative pipelines from topics and files to tables and topics, on Spark.",
         ),
-        ("sink", "sink", "sink", "Jobs that write exactly once, and what they wrote last."),
-        ("backup", "backup", "backup", "Copy all that a broker has while it serves, and restore it."),
+        ("sink", "sink", "sink", "Manage jobs that write exactly once."),
+        ("backup", "backup", "backup", "Back up a running broker, and restore it."),
         ("export", "export", "export", "Write a topic to a file: Parquet, JSON lines or CSV."),
-        ("import", "importing", "import_", "Publish what a file has: Parquet, JSON lines or CSV."),
+        ("import", "importing", "import_", "Publish the rows of a file: Parquet, JSON lines or CSV."),
         (
             "status",
             "status",
             "status",
-            "Show the broker on one screen, with what is wrong.",
+            "Show the state of the broker on one screen, with problems.",
         ),
         ("connection", "connection", "connection", "Show who is connected to the broker."),
-        ("top", "top", "top", "Topics by how much is published to them, again and again."),
-        ("bench", "bench", "bench", "Measure how fast a broker takes and gives messages."),
+        ("top", "top", "top", "Live view of the busiest topics."),
+        ("bench", "bench", "bench", "Measure how fast a broker accepts and delivers messages."),
         ("standalone", "standalone", "standalone", "Run a broker in this process."),
-        ("config", "config", "config", "What a broker is configured with, or would be."),
-        ("doctor", "doctor", "doctor", "Check this machine and the broker, and say what to do."),
-        ("context", "context", "context", "Addresses of brokers, saved under names."),
+        ("config", "config", "config", "Show the configuration of a broker."),
+        ("doctor", "doctor", "doctor", "Check this machine and the broker, and suggest fixes."),
+        ("context", "context", "context", "Manage saved broker addresses."),
         ("version", "status", "version", "Print the version of this command, and of the broker if one answers."),
-        ("completion", "completion", "completion", "Print the script that completes commands in a shell."),
+        ("completion", "completion", "completion", "Print a shell completion script."),
     ]
 }
 
@@ -63,8 +63,8 @@ COMMANDS = {
 def danube() -> None:
     """Publish, subscribe and stream.
 
-    A topic is named /namespace/name, or just by its name in the namespace `default`. The broker is the one of --url,
-    else of --context, else of DANUBE_URL, else of the context in use, else danube://127.0.0.1:6650.
+    A topic is named /namespace/name, or just name in the namespace `default`. The address of the broker comes from
+    --url, then --context, then DANUBE_URL, then the context in use, and is danube://127.0.0.1:6650 otherwise.
     """
 
 

@@ -107,25 +107,25 @@ def draft_of_line(line: bytes, *, strict: bool = False) -> Draft:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise click.UsageError(f"it is no JSON: {error}") from None
+        raise click.UsageError(f"not valid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise click.UsageError(f"it must be a JSON object, not {type(found).__name__}")
+        raise click.UsageError(f"must be a JSON object, got {type(found).__name__}")
     if strict and not found.keys() <= NAMES:
         unknown = next(name for name in found if name not in NAMES)
-        raise click.UsageError(f"a message has no {unknown[:100]!r}; it has {', '.join(PUBLISHED)}")
+        raise click.UsageError(f"unknown field {unknown[:100]!r} in a message; known fields: {', '.join(PUBLISHED)}")
     return draft_of(found)
 
 
 def draft_of(found: Mapping[str, Any]) -> Draft:
     """Of what `described` says, or of less; `value` is understood as `payload`. One of the two must be there."""
     if "payload" not in found and "value" not in found:
-        raise click.UsageError("it has no payload (or value); null publishes a message without one")
+        raise click.UsageError("payload (or value) is missing; use null to publish a message without one")
     attributes = found.get("attributes")
     if attributes is not None and not isinstance(attributes, Mapping):
-        raise click.UsageError("attributes must be texts by name")
+        raise click.UsageError("attributes must be an object with string values")
     named = {str(name): text_of(value) for name, value in (attributes or {}).items()} or None
     if named is not None and not all(map(is_text, [*named, *named.values()])):
-        raise click.UsageError("attributes must be texts that UTF-8 can write")
+        raise click.UsageError("attributes must be valid UTF-8")
     payload = "value" if "value" in found and "payload" not in found else "payload"
     times = [read_time(found.get(name)) for name in ("event_time", "delivery_time")]
     return Draft(_data(found, payload), _data(found, "key"), named, *times)
@@ -140,9 +140,9 @@ def _data(found: Mapping[str, Any], name: str) -> bytes | None:
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError, TypeError):
-            raise click.UsageError(f"{name} is marked as base64 and is not") from None
+            raise click.UsageError(f"{name} is marked as base64 but is not valid Base64") from None
     if encoding not in (None, "", "text"):
-        raise click.UsageError(f"{name}_encoding is text or base64, not {encoding!r}")
+        raise click.UsageError(f"{name}_encoding must be text or base64, got {encoding!r}")
     return text_of(value).encode("utf-8", "surrogatepass")
 
 

@@ -14,7 +14,7 @@ from pydanube.client import Client
 
 @click.group(cls=Noun, epilog="Example: danube namespace describe default")
 def namespace() -> None:
-    """Namespaces and their policies."""
+    """Manage namespaces and their policies."""
 
 
 @namespace.command("create", epilog="Example: danube namespace create shop --policy topics_max=100")
@@ -33,7 +33,7 @@ async def create(client: Client, output: Output, name: str, policies: tuple[str]
 @printed
 @connected
 async def list_namespaces(client: Client, output: Output) -> None:
-    """All namespaces, by name."""
+    """List all namespaces."""
     output.rows([{"namespace": each} for each in await client.admin.namespaces()], ("namespace",))
 
 
@@ -42,7 +42,7 @@ async def list_namespaces(client: Client, output: Output) -> None:
 @printed
 @connected
 async def describe(client: Client, output: Output, name: str) -> None:
-    """Its policies, and how many topics it has."""
+    """Show the policies and the number of topics of a namespace."""
     policies = await client.admin.policies(name)
     output.record({"namespace": name, "topics": len(await client.admin.topics(name)), "policies": policies})
 
@@ -53,9 +53,9 @@ async def describe(client: Client, output: Output, name: str) -> None:
 @printed
 @connected
 async def alter(client: Client, output: Output, name: str, policies: tuple[str]) -> None:
-    """Other policies. What is not named stays; `none` takes a policy back."""
+    """Change the policies of a namespace. Other policies stay as they are; `none` removes one."""
     if not policies:
-        raise click.UsageError("nothing to change: say --policy")
+        raise click.UsageError("nothing to change; pass --policy")
     output.record({"namespace": name, "policies": await client.admin.policies(name, change=policies_of(policies))})
 
 
@@ -65,7 +65,7 @@ async def alter(client: Client, output: Output, name: str, policies: tuple[str])
 @destructive
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, name: str) -> None:
-    """Delete a namespace that has no topics any more."""
+    """Delete an empty namespace."""
     await rehearsed(client, "namespace.delete", namespace=name)
     if agreement.given(output, f"delete the namespace {name}", namespace=name):
         await client.admin.delete_namespace(name)

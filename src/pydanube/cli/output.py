@@ -113,8 +113,8 @@ def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(*arguments: Any, dry_run: bool, yes: bool, **options: Any) -> Any:
         return function(*arguments, agreement=Agreement(dry_run, yes), **options)
 
-    command = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
-    return click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")(command)
+    command = click.option("--yes", "-y", is_flag=True, help="Skip the confirmation.")(command)
+    return click.option("--dry-run", is_flag=True, help="Show what would happen, without doing it.")(command)
 
 
 def somebody_is_there() -> bool:
@@ -140,9 +140,9 @@ class Agreement:
             return False
         if not self._yes:
             if not somebody_is_there():
-                raise click.UsageError(f"this would {deed}; say --yes, for nobody is there to be asked")
+                raise click.UsageError(f"this would {deed}; not a terminal, so pass --yes to confirm")
             with _interruptible():
-                click.confirm(printable(f"This will {deed}. Go on?"), abort=True, err=True)
+                click.confirm(printable(f"This will {deed}. Continue?"), abort=True, err=True)
         return True
 
 

@@ -29,10 +29,10 @@ Reply = dict[str, Any]
 
 @click.group(cls=Noun, epilog="Example: danube pipeline run orders.yaml")
 def pipeline() -> None:
-    """Run declared flows from topics and files to tables and topics, on Spark.
+    """Run declarative pipelines from topics and files to tables and topics, on Spark.
 
-    A pipeline is a YAML file: docs/pipelines.md has every key. Those that run report to the broker, so that they can be
-    looked at and stopped from anywhere.
+    A pipeline is a YAML file; docs/pipelines.md describes every key. Running pipelines report to the broker, so you can
+    inspect and stop them from anywhere.
     """
 
 
@@ -44,9 +44,9 @@ for _command in (run, validate, explain):
 @printed
 @connected
 async def list_pipelines(client: Client, output: Output) -> None:
-    """Pipelines that report to the broker, and those that ended within a day.
+    """List the pipelines that report to the broker, and those that ended within the last day.
 
-    One that was not heard of for 15 seconds is `lost`: its machine is down, or cannot reach the broker.
+    A pipeline that has not reported for 15 seconds is `lost`: its machine is down or cannot reach the broker.
     """
     found = await client.admin.pipelines()
     if output.for_people:
@@ -72,7 +72,7 @@ def _whole(found: Reply) -> Reply:
 @printed
 @connected
 async def status(client: Client, output: Output, name: str) -> int:
-    """How a pipeline stands: where it runs, how fast, how far behind, and why it failed. Ends with 1 if it failed."""
+    """Show where a pipeline runs, how fast, how far behind it is, and why it failed. Exits with 1 if it failed."""
     found = _whole(await client.admin.pipeline(name))
     if output.for_people and found["progress"].get("state_bytes") is not None:
         found["progress"]["state_bytes"] = shown_bytes(found["progress"]["state_bytes"])
@@ -82,11 +82,11 @@ async def status(client: Client, output: Output, name: str) -> int:
 
 @pipeline.command("logs", epilog="Example: danube pipeline logs orders-by-minute --follow")
 @click.argument("name")
-@click.option("--follow", "-f", is_flag=True, help="Go on with new lines until it ends.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the pipeline ends.")
 @printed
 @connected
 async def logs(client: Client, output: Output, name: str, follow: bool) -> None:
-    """The last lines that a pipeline said, with the time at which the broker got them."""
+    """Show the last log lines of a pipeline, with the time at which the broker received them."""
     found = await client.admin.pipeline_logs(name)
     after = _print_lines(output, found["lines"], 0, paged=follow)
     if follow and found["state"] not in ENDED:
@@ -119,21 +119,25 @@ def _print_lines(output: Output, lines: list[Reply], after: int, *, paged: bool)
 
 @pipeline.command("stop", epilog="Example: danube pipeline stop orders-by-minute --wait")
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Until it has stopped.")
+@click.option("--wait", is_flag=True, help="Wait until it has stopped.")
 @click.option(
-    "--timeout", type=values.duration, default=f"{WAIT_SECONDS}s", show_default=True, help="How long --wait waits."
+    "--timeout",
+    type=values.duration,
+    default=f"{WAIT_SECONDS}s",
+    show_default=True,
+    help="Maximum time to wait with --wait.",
 )
 @printed
 @connected
 async def stop(client: Client, output: Output, name: str, wait: bool, timeout: int) -> None:  # noqa: ASYNC109 - given
-    """Stop a pipeline, wherever it runs, after its running batch. It goes on from there when it is run again."""
+    """Stop a pipeline, wherever it runs, after its current batch. The next run continues from there."""
     found = await client.admin.order_pipeline(name, "stop")
     if wait:
         found = await _until_ended(client, name, timeout / 1_000_000)
     if found["state"] == "lost":
         raise Failure(
-            f"{name} has not been heard of for a while; it is told to stop as soon as it is",
-            "See whether its machine runs; `danube pipeline status` says which it is.",
+            f"{name} has not reported for a while; it will be told to stop when it does",
+            "Check that its machine is running; `danube pipeline status` names it.",
         )
     ended = found["state"] in ENDED
     output.done(f"{name} has {found['state']}" if ended else f"told {name} to stop", name=name, state=found["state"])
@@ -144,7 +148,7 @@ async def _until_ended(client: Client, name: str, seconds: float) -> Reply:
     until = loop.time() + seconds
     while (found := await client.admin.pipeline(name))["state"] not in ENDED:
         if loop.time() > until:
-            raise Failure(f"{name} has not stopped in {seconds:g} seconds", "It stops when its batch has ended.")
+            raise Failure(f"{name} did not stop within {seconds:g} seconds", "It stops when its current batch ends.")
         await asyncio.sleep(POLL_SECONDS)
     return found
 
@@ -154,12 +158,12 @@ async def _until_ended(client: Client, name: str, seconds: float) -> Reply:
 @printed
 @connected
 async def restart(client: Client, output: Output, name: str) -> None:
-    """Let a pipeline read its file again and go on with it, after its running batch.
+    """Make a pipeline read its file again after its current batch, and continue with it.
 
-    A file that cannot be used changes nothing: `danube pipeline logs` says what is wrong with it.
+    An invalid file changes nothing: `danube pipeline logs` shows what is wrong with it.
     """
     found = await client.admin.order_pipeline(name, "restart")
-    text = f"told {name} to restart; whether it takes its file is in `danube pipeline logs {name}`"
+    text = f"told {name} to restart; see `danube pipeline logs {name}` for whether it accepted its file"
     output.done(text, name=name, state=found["state"])
 
 

@@ -24,11 +24,11 @@ from pydanube.cli.settings import broker_of, given_ca, place_options
 if TYPE_CHECKING:
     from pydanube.pipeline.flow import Flow
 
-TWO_WAYS = "--master and --remote are two ways to a Spark: give one"
+TWO_WAYS = "pass either --master or --remote, not both"
 INSTALL = "Run pip install 'pydanube[pipeline]'."
 FILE = click.Path(dir_okay=False)
 master_option = click.option("--master", metavar="MASTER", help="local[*], local[4], spark://host:7077, yarn, k8s://…")
-remote_option = click.option("--remote", metavar="URL", help="A Spark Connect server instead: sc://host:15002.")
+remote_option = click.option("--remote", metavar="URL", help="A Spark Connect server to use instead: sc://host:15002.")
 
 
 def spark_needed(flow: Flow, *, remote: bool) -> None:
@@ -116,9 +116,9 @@ def load(ctx: click.Context, file: str, checkpoint: str | None) -> Flow:
 @click.argument("file", type=FILE)
 @master_option
 @remote_option
-@click.option("--once", is_flag=True, help="End when all that is there now is done.")
-@click.option("--checkpoint", metavar="PLACE", help="Instead of the one in the file.")
-@click.option("--verbose", is_flag=True, help="Show what Spark logs, and its whole trace after a failure.")
+@click.option("--once", is_flag=True, help="Exit when everything available now is processed.")
+@click.option("--checkpoint", metavar="PLACE", help="Overrides the one in the file.")
+@click.option("--verbose", is_flag=True, help="Show Spark's log, and its full trace after a failure.")
 @printed
 @place_options
 @click.pass_context
@@ -132,11 +132,11 @@ def run(
     checkpoint: str | None,
     verbose: bool,
 ) -> None:
-    """Run a pipeline until it is stopped: by Ctrl-C, SIGTERM or `danube pipeline stop`.
+    """Run a pipeline until it is stopped by Ctrl-C, SIGTERM or `danube pipeline stop`.
 
-    It stops after its running batch, if that ends within 20 seconds; a second Ctrl-C ends it at once. Nothing is lost
-    or written twice in either case. It begins anew after failures that may pass, as `restart` in the file says. What it
-    does is told on stderr.
+    It stops after the current batch if that ends within 20 seconds; a second Ctrl-C stops it immediately. Nothing is
+    lost or written twice in either case. After temporary failures it restarts, as `restart` in the file says. It logs
+    to stderr.
     """
     flow = load(ctx, file, checkpoint)
     options: dict[str, Any] = {"master": master, "remote": remote, "once": once, "verbose": verbose}
@@ -151,10 +151,10 @@ def run(
 @place_options
 @click.pass_context
 def validate(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
-    """Check a pipeline's file without running it, and say what was checked and what was not.
+    """Check a pipeline file without running it, and say what was checked and what was not.
 
-    Keys and values, places that the machines of MASTER or behind URL could not share, packages and Java, the
-    checkpoint, and topics if the broker answers. SQL and columns are checked by `explain`, tables when it runs.
+    Checks keys and values, paths that the machines behind MASTER or URL could not share, packages and Java, the
+    checkpoint, and topics if the broker answers. `explain` checks SQL and columns; tables are checked when it runs.
     """
     if master is not None and remote is not None:
         raise click.UsageError(TWO_WAYS)
@@ -171,9 +171,9 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
     checked, skipped, notes = [f"file: {file}"], ["SQL and columns", "tables"], warnings(flow, where)
     try:
         spark_needed(flow, remote=remote is not None)
-        checked.append("packages: all there" if remote is not None else "packages and Java: all there")
+        checked.append("packages: all installed" if remote is not None else "packages and Java: all installed")
     except (Failure, DanubeError) as error:
-        notes.append(f"{error} here: it cannot run on this machine")
+        notes.append(f"{error} on this machine: the pipeline cannot run here")
     record = look(flow.checkpoint, flow.name)
     begun = record is not None
     state = f"generation {record.generation}, to go on from" if record is not None else "none yet"
@@ -184,10 +184,10 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
     except DanubeError as error:
         if not error.retriable:
             raise
-        skipped.append(f"topics, for the broker does not answer ({error})")
+        skipped.append(f"topics, because the broker does not answer ({error})")
     else:
         if not needs_broker(flow):
-            skipped.append("the broker, which is needed for reports only")
+            skipped.append("the broker, which is needed only for reports")
     if not output.for_people:
         output.record(
             {"pipeline": flow.name, "file": file, "checked": checked, "not_checked": skipped, "warnings": notes}
@@ -207,7 +207,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
 @place_options
 @click.pass_context
 def explain(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
-    """Say in words what a pipeline does, the columns it writes, and how Spark would do it. Nothing is started."""
+    """Describe what a pipeline does, the columns it writes, and the plan of Spark. Nothing is started."""
     if master is not None and remote is not None:
         raise click.UsageError(TWO_WAYS)
     flow = load(ctx, file, None)
@@ -237,9 +237,12 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     "--to", "place", required=True, metavar="PLACE", help="earliest, latest, 10m (ago), a time, offsets, or tables."
 )
 @click.option(
-    "--replaces", multiple=True, metavar="QUERY", help="One whose checkpoint is lost, as sink_conflict has it."
+    "--replaces",
+    multiple=True,
+    metavar="QUERY",
+    help="The query whose checkpoint is lost, as in the sink_conflict error.",
 )
-@click.option("--checkpoint", metavar="PLACE", help="Instead of the one in the file.")
+@click.option("--checkpoint", metavar="PLACE", help="Overrides the one in the file.")
 @printed
 @destructive
 @place_options
@@ -253,14 +256,14 @@ def reset(
     replaces: tuple[str, ...],
     checkpoint: str | None,
 ) -> None:
-    """Let a pipeline that does not run begin anew, at another place. What it reads again, it writes again.
+    """Restart a stopped pipeline from another place. Input that is read again is written again.
 
-    Offsets are JSON, as {"orders": {"0": 120, "1": 96}}. Places are those of now, also if it is run much later. Its
-    subscription moves there too. Tables are not changed: rows that are in them stay, and those that are read again are
-    added, or replace them where there are keys.
+    Offsets are JSON, such as {"orders": {"0": 120, "1": 96}}. A place is resolved now, even if the pipeline runs much
+    later. Its subscription moves there too. Tables are not changed: existing rows stay, and rows that are read again
+    are added, or replace existing ones if the table has keys.
 
-    tables is where all targets stand, by what they remember of the last batch: for a checkpoint that is lost or broken.
-    Nothing is read twice then.
+    `tables` is the position of all targets, taken from what they store about their last batch. Use it if the checkpoint
+    is lost or broken; nothing is read twice then.
     """
     flow = load(ctx, file, checkpoint)
     from pydanube.pipeline.checkpoint import open_checkpoint
@@ -283,13 +286,13 @@ def reset(
                 wanted = replace(wanted, again=0, skipped=0)
             facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
             facts |= {"gone": wanted.gone}
-            there = "what is the latest now" if start == "latest" else "where its targets stand" if by_tables else start
+            there = "the current end" if start == "latest" else "the position of its targets" if by_tables else start
             result = "; ".join([written_again(flow, wanted), *(known.notes if known is not None else ())])
-            if agreement.given(output, f"begin {flow.name} anew at {there}: {result}", **facts):
+            if agreement.given(output, f"restart {flow.name} at {there}: {result}", **facts):
                 lost = replaces if known is None else (*replaces, *known.queries)
                 replaced = await begin_anew(client, flow, opened, broker.url, wanted, lost)
                 output.done(
-                    f"{flow.name} begins anew at {there} when it is run next: {result}",
+                    f"{flow.name} will restart at {there} on its next run: {result}",
                     **facts,
                     replaces=list(replaced),
                     generation=opened.record.generation,
@@ -301,16 +304,16 @@ def reset(
 
 @click.command(epilog="Example: danube pipeline redrive orders.yaml --dry-run")
 @click.argument("file", type=FILE)
-@click.option("--late", is_flag=True, help="Those too that came too late; they need a longer delay, or are late again.")
+@click.option("--late", is_flag=True, help="Include late rows; they need a longer delay, or they will be late again.")
 @printed
 @destructive
 @place_options
 @click.pass_context
 def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str, late: bool) -> None:
-    """Put the dead letters of a pipeline through it again, once each: publish them to their topic as new messages.
+    """Publish the dead letters of a pipeline to their topic again, once each.
 
-    Do it when what they died of is mended. Other subscriptions of the topic get them again too. Each has the attribute
-    x-redriven-from. Those that do not fit still become dead letters again.
+    Do this after you have fixed why they failed. Other subscriptions of the topic receive them again too. Each message
+    has the attribute x-redriven-from. Rows that still do not fit become dead letters again.
     """
     flow = load(ctx, file, None)
     from pydanube.pipeline.redriving import redrive as put_through
@@ -325,7 +328,7 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
         async with client_of_flow(ctx, flow) as client:
             found = await put_through(client, flow, broker.url, late=late, dry_run=True)
             more = f"; {found.late:,} that came too late stay" if found.late else ""
-            more += f"; {found.others:,} that came from no topic stay" if found.others else ""
+            more += f"; {found.others:,} that did not come from a topic stay" if found.others else ""
             facts = {"pipeline": flow.name, "late": found.late, "others": found.others}
             least = "at least " if found.more else ""
             deed = f"publish {least}{found.letters:,} dead letters of {flow.name} again{more}"

@@ -15,38 +15,42 @@ CATALOG = ("catalog", "type", "uri", "warehouse")
 
 
 @click.command(epilog="Example: danube pipeline lakehouse --topic orders --to delta:lake/orders --once")
-@click.option("--topic", "topics", multiple=True, required=True, help="A topic; several are in one table.")
+@click.option("--topic", "topics", multiple=True, required=True, help="A topic; several topics share one table.")
 @click.option("--to", required=True, metavar="PLACE", help="delta:PATH, iceberg:NAMESPACE.TABLE or parquet:PATH.")
-@click.option("--format", type=click.Choice(FORMATS), default="raw", show_default=True, help="Of the payloads.")
+@click.option("--format", type=click.Choice(FORMATS), default="raw", show_default=True, help="Format of the payloads.")
+@click.option("--schema", metavar="TEXT", help="DDL for JSON, an .avsc file for Avro, a descriptor file for Protobuf.")
+@click.option("--message", metavar="NAME", help="Protobuf message, such as shop.Order.")
 @click.option(
-    "--schema", metavar="TEXT", help="DDL for JSON, an .avsc file for Avro, a descriptor's file for Protobuf."
+    "--dead-letters",
+    metavar="PLACE",
+    help="Where payloads that do not fit go; without it, the pipeline stops at the first one.",
 )
-@click.option("--message", metavar="NAME", help="Of Protobuf: shop.Order.")
-@click.option("--dead-letters", metavar="PLACE", help="For payloads that do not fit; without it the first one ends it.")
-@click.option("--partition-by", multiple=True, metavar="COLUMN", help="_date, for a folder for each day.")
-@click.option("--catalog", metavar="NAME", help="Of Iceberg, as .pyiceberg.yaml has it.")
+@click.option("--partition-by", multiple=True, metavar="COLUMN", help="Use _date for one folder per day.")
+@click.option("--catalog", metavar="NAME", help="Iceberg catalog, as named in .pyiceberg.yaml.")
 @click.option("--catalog-type", "type", metavar="TYPE", help="sql, rest, hive, glue …")
 @click.option("--catalog-uri", "uri", metavar="URI", help="sqlite:///lake/catalog.db, https://…")
-@click.option("--warehouse", metavar="PLACE", help="Where the catalog keeps tables.")
-@click.option("--name", help="Of the pipeline; else it is made of topic and place.")
-@click.option("--start", default="earliest", show_default=True, help="Where a new one begins: as in a file.")
+@click.option("--warehouse", metavar="PLACE", help="Where the catalog stores tables.")
+@click.option("--name", help="Name of the pipeline; by default derived from topic and target.")
+@click.option(
+    "--start", default="earliest", show_default=True, help="Where a new pipeline starts, as in a pipeline file."
+)
 @click.option(
     "--subscription/--no-subscription",
     default=True,
-    help="Keep messages until they are in the table. What is read stays in the topic as its policies say.",
+    help="Keep messages until they are in the table. Messages already read stay as the topic's policies say.",
 )
-@click.option("--every", "trigger", default="10 seconds", show_default=True, help="How often rows are written.")
+@click.option("--every", "trigger", default="10 seconds", show_default=True, help="Interval between writes.")
 @click.option(
     "--maintain/--no-maintain",
     default=True,
-    help="Merge small files of the table, and delete after three days what was replaced.",
+    help="Merge small files of the table, and delete replaced files after three days.",
 )
 @click.option("--checkpoint", metavar="PLACE", help="Else ~/.danube/pipelines/NAME.")
 @master_option
 @remote_option
-@click.option("--once", is_flag=True, help="End when all that is there now is in the table.")
-@click.option("--print", "shown", is_flag=True, help="Show the file of this pipeline, and run nothing.")
-@click.option("--verbose", is_flag=True, help="Show what Spark logs, and its whole trace after a failure.")
+@click.option("--once", is_flag=True, help="Exit when everything available now is in the table.")
+@click.option("--print", "shown", is_flag=True, help="Print the pipeline file without running it.")
+@click.option("--verbose", is_flag=True, help="Show Spark's log, and its full trace after a failure.")
 @printed
 @place_options
 @click.pass_context
@@ -61,10 +65,11 @@ def lakehouse(
     verbose: bool,
     **given: Any,
 ) -> None:
-    """Keep a topic as a table: typed, exactly once, from its first message on, until it is stopped.
+    """Keep a topic as a table: typed, exactly once, from its first message, until stopped.
 
-    Typed rows have _partition, _offset, _timestamp, _date and _key beside their own columns. Run it again, and it goes
-    on where it was. It is a pipeline like others: `list`, `status`, `logs` and `stop` know it by its name.
+    Typed rows have the columns _partition, _offset, _timestamp, _date and _key in addition to their own. Run the
+    command again and it continues where it stopped. It is a normal pipeline: `list`, `status`, `logs` and `stop` work
+    with its name.
     """
     from pydanube.pipeline.lakehouse import Job
 

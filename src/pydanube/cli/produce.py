@@ -97,7 +97,9 @@ class Shape(NamedTuple):
 @click.option("--key-separator", "-K", metavar="TEXT", help="Split each line at this text into key and value.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Attribute of each message.")
 @click.option("--json", "as_json", is_flag=True, help='Read each line as {"key": …, "payload": …, "attributes": …}.')
-@click.option("--reliable/--no-reliable", default=None, help="Kind of the topic, if it is new.  [default: reliable]")
+@click.option(
+    "--reliable/--no-reliable", default=None, help="Kind of the topic, if it has to be created.  [default: reliable]"
+)
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
 @click.option("--quiet", "-q", is_flag=True, help="Do not print how many messages were acknowledged.")
 @printed

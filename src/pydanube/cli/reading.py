@@ -23,7 +23,7 @@ async def place_in(client: Client, topic: str, partition: int | None, *places: A
         )
         raise PartitionMissing(f"{topic} has no partition {partition}: {had}")
     if partition is None and found.partitions > 1 and any(type(place) is int for place in places):
-        raise click.UsageError(f"an offset lies in one partition: name it, as in {topic}-part-0")
+        raise click.UsageError(f"an offset belongs to one partition; name it, as in {topic}-part-0")
     return found
 
 

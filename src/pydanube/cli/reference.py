@@ -14,7 +14,7 @@ from pydanube.cli.main import danube
 _BEGIN = """\
 # The command line
 
-This page is made by `python -m pydanube.cli.reference` from the texts that `--help` shows; a test compares them.
+`python -m pydanube.cli.reference` generates this page from the `--help` texts; a test keeps the two in sync.
 
 ```sh
 danube standalone --data-dir ./data &
@@ -22,19 +22,19 @@ danube produce greetings hello
 danube consume greetings --from earliest --exit-at-end
 ```
 
-- A topic is named `/namespace/name`; `greetings` is short for `/default/greetings`. A partition of one is
+- A topic is named `/namespace/name`; `greetings` is short for `/default/greetings`. A partition is named
   `/namespace/name-part-0`.
-- The broker is the one of `--url`, else of `--context NAME`, else of `DANUBE_URL`, else of the context in use
-  (`danube context use`), else `danube://127.0.0.1:6650`. These options, `--ca-file` and `--debug` may stand
-  right behind `danube` or behind the command.
-- Results go to stdout, as a table, JSON or YAML (`-o`); everything else goes to stderr. A table is for people and may
-  change; the fields of JSON and YAML stay.
-- What deletes, moves or publishes again asks first. `--yes` answers for you, `--dry-run` says with numbers what would
-  happen, or is refused as the deed would be. Where nobody can be asked, one of them must be given.
+- The address of the broker comes from `--url`, then `--context NAME`, then `DANUBE_URL`, then the context in use
+  (`danube context use`), and is `danube://127.0.0.1:6650` otherwise. You can write these options, `--ca-file` and
+  `--debug` directly after `danube` or after the command.
+- Results go to stdout, as a table, JSON or YAML (`-o`); everything else goes to stderr. Tables are for people and may
+  change; the fields of JSON and YAML are stable.
+- Commands that delete, move or republish ask for confirmation. `--yes` skips the question; `--dry-run` shows what would
+  happen, with numbers, and fails where the command itself would. Without a terminal, pass one of the two.
 - Durations are `250ms`, `90` (seconds), `1h30m` or `1 week`; sizes are `10MB` or `64MiB`. Times are `10m` (ago),
-  `14:30`, `yesterday`, `tomorrow 08:00` or `2026-01-31T10:00`, which are local time unless they name a zone. Times are
+  `14:30`, `yesterday`, `tomorrow 08:00` or `2026-01-31T10:00`, in local time unless they name a zone. Times are
   printed in UTC.
-- An error is one line on stderr: what went wrong, and what to do. `--debug` adds where in the program it arose.
+- An error is one line on stderr: what went wrong, and what to do. `--debug` adds the traceback.
 
 ## Exit codes
 

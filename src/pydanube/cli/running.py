@@ -60,7 +60,7 @@ async def _on_client(work: Callable[..., Awaitable[Any]], *arguments: Any, **opt
         except DanubeError as error:
             if client.connected or not error.retriable or isinstance(error, ConnectionLost):
                 raise
-            lost = ConnectionLost(f"the broker went away: {error}")  # whatever it said before
+            lost = ConnectionLost(f"lost the connection to the broker: {error}")  # whatever it said before
             for note in getattr(error, "__notes__", ()):
                 lost.add_note(note)
             raise lost from error
@@ -120,7 +120,7 @@ class Announcer:
     def tell(self, event: ClientEvent) -> None:
         if event.what == "disconnected":
             self._away = True
-            say("the broker is unreachable; trying again")
+            say("the broker is unreachable; retrying")
         elif event.what == "connected" and self._away:
             self._away = False
             say("the broker is reachable again")

@@ -45,8 +45,8 @@ def place_options(function: Decorated) -> Decorated:
         nonlocal function
         function = click.option(*names, expose_value=False, callback=keep, **details)(function)
 
-    option("--debug", is_flag=True, help="Show where in the program an error arose.")
-    option("--ca-file", metavar="FILE", help="Trust the certificates of this authority.")
+    option("--debug", is_flag=True, help="Show the traceback of an error.")
+    option("--ca-file", metavar="FILE", help="Trust this CA certificate (PEM).")
     option("--context", metavar="NAME", shell_complete=saved_names, help="Use the broker saved under this name.")
     option("--url", metavar="URL", help="Address of the broker: danube://host:port, danubes://host:port for TLS.")
     return function

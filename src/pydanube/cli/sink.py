@@ -18,18 +18,18 @@ _COLUMNS = ("query", "target", "name", "batch", "committed", "run", "source", "e
 
 @click.group(cls=Noun, epilog="Example: danube sink list")
 def sink() -> None:
-    """Jobs that write exactly once, and what they wrote last."""
+    """Manage jobs that write exactly once."""
 
 
 @sink.command("list", epilog="Example: danube sink list")
 @printed
 @connected
 async def list_sinks(client: Client, output: Output) -> None:
-    """Writers that the broker remembers, at most 1,000, with the last batch of each.
+    """List the exactly-once writers that the broker tracks (at most 1,000), with the last batch of each.
 
-    A batch that is not committed is decided, and being written. `source` is where its input ends. `error` says why a
-    decided batch cannot be written: its topics take nothing else until that is mended, or until it is given up with
-    `danube sink forget --abandon`.
+    A batch that is not committed is decided and being written. `source` is where its input ends. `error` says why a
+    decided batch cannot be written: its topics accept nothing else until the cause is fixed, or the batch is given up
+    with `danube sink forget --abandon`.
     """
     output.rows((await client.ask("sink.list", {}))["sinks"], _COLUMNS)
 
@@ -37,22 +37,24 @@ async def list_sinks(client: Client, output: Output) -> None:
 @sink.command("forget", epilog="Example: danube sink forget 8a06ee86-f454-4d0e-ae58-5de43bffaa7b orders --dry-run")
 @click.argument("query")
 @click.argument("target")
-@click.option("--name", default="", help="Its writeName, if it has one.")
-@click.option("--abandon", is_flag=True, help="Give up a batch that cannot be written. What of it was written stays.")
+@click.option("--name", default="", help="The writeName of the writer, if it has one.")
+@click.option("--abandon", is_flag=True, help="Give up a batch that cannot be written. Rows already written stay.")
 @printed
 @destructive
 @connected
 async def forget(
     client: Client, output: Output, agreement: Agreement, query: str, target: str, name: str, abandon: bool
 ) -> None:
-    """Forget a writer, as `list` shows it: it may begin anew, and what it repeats is written again.
+    """Forget a writer: it can start over, and whatever it repeats is written again.
 
     TARGET is a topic, or * for a writer whose rows name their topics.
     """
     known = {"query": query, "target": target if target == ANY_TOPIC else values.topic(target), "name": name}
     found = (await client.ask("sink.list", {}))["sinks"]
     if len(found) < LISTED_MAX and not any(known.items() <= each.items() for each in found):
-        raise RequestInvalid(f"no writer {query} of {known['target']} is known; `danube sink list` shows them")
+        raise RequestInvalid(
+            f"no writer {query} of {known['target']} exists; run `danube sink list` to see all writers"
+        )
     if agreement.given(output, f"forget what {query} has written to {known['target']}", **known):
         await client.ask("sink.forget", known | {"abandon": abandon})
         output.done(f"forgot what {query} has written to {known['target']}", **known)

@@ -27,7 +27,7 @@ def setting_options(function: Any) -> Any:
             help = f"{setting.doc} ({setting.kind.expects})"
             flags = [setting.flag, *SHORT.get(setting.key, ())]
             function = click.option(*flags, _name(setting.key), metavar="VALUE", help=help)(function)
-    config = click.option("--config", metavar="FILE", type=Path, help="settings in YAML; flags go before them")
+    config = click.option("--config", metavar="FILE", type=Path, help="settings in YAML; flags override them")
     return config(function)
 
 
@@ -47,7 +47,7 @@ def _name(key: str) -> str:
 def standalone(config: Path | None, **flags: Any) -> None:
     """Run a broker in this process.
 
-    On one directory, durable, on loopback, with nothing to configure but that directory.
+    The broker is durable, listens on loopback, and needs only a data directory.
     """
     _serve(loaded(config, flags))
 

@@ -33,7 +33,7 @@ SHOWN_MAX = 10  # of what is wrong; `danube doctor` lists more
 @printed
 @connected
 async def status(client: Client, output: Output, over: int) -> int:
-    """Show the broker on one screen, with what is wrong.
+    """Show the state of the broker on one screen, with problems.
 
     Ends with 1 if anything is wrong. Topics are those that are open.
     """

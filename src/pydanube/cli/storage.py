@@ -24,21 +24,21 @@ Row = dict[str, Any]
 
 @click.group(cls=Noun, epilog="Example: danube storage usage")
 def storage() -> None:
-    """What lies where: local disk and object storage."""
+    """Show and manage what is stored on disk and in object storage."""
 
 
 @storage.command("usage", epilog="Example: danube storage usage orders")
 @click.argument("topic", type=values.topic, required=False)
-@click.option("--namespace", default="default", show_default=True, help="Without TOPIC: of all its topics.")
-@click.option("--all", "everywhere", is_flag=True, help="Without TOPIC: of all namespaces.")
+@click.option("--namespace", default="default", show_default=True, help="Without TOPIC: all topics of this namespace.")
+@click.option("--all", "everywhere", is_flag=True, help="Without TOPIC: all namespaces.")
 @printed
 @connected
 async def usage(client: Client, output: Output, topic: str | None, namespace: str, everywhere: bool) -> None:
-    """What topics have in which tier, in bytes, and what waits.
+    """Show how many bytes topics have in each tier, and how many wait for upload.
 
-    `bytes` are of all messages, each counted once; `local bytes` of those on the local disk, `object bytes` of the
-    objects, which are compressed. What has both counts in both. `waiting bytes` are to be uploaded, the oldest of them
-    since `lag seconds`. What does not work is named.
+    `bytes` counts every message once. `local bytes` are on the local disk, `object bytes` are the compressed objects in
+    object storage; data in both tiers counts in both. `waiting bytes` are waiting for upload, the oldest of them for
+    `lag seconds`. Problems are named.
     """
     if topic is not None:
         rows = [await client.admin.storage_usage(topic)]
@@ -76,7 +76,12 @@ def _total(rows: list[Row]) -> Row:
 @storage.command("segments", epilog="Example: danube storage segments orders --from 1000")
 @click.argument("topic", type=values.topic)
 @click.option(
-    "--from", "start", type=values.Whole(min=0), default=0, metavar="OFFSET", help="Those that hold it, or later ones."
+    "--from",
+    "start",
+    type=values.Whole(min=0),
+    default=0,
+    metavar="OFFSET",
+    help="Segments that contain this offset or later ones.",
 )
 @click.option(
     "--count", "-n", type=values.Whole(1, 1_000_000), default=SEGMENTS_SHOWN, show_default=True, help="At most."
@@ -84,17 +89,16 @@ def _total(rows: list[Row]) -> Row:
 @printed
 @connected
 async def segments(client: Client, output: Output, topic: str, start: int, count: int) -> None:
-    """Segments of a topic, of all partitions, oldest first.
+    """List the segments of a topic, of all partitions, oldest first.
 
-    What is sealed and not uploaded yet is listed as the ledger that it lies in. What is still being written is not
-    listed.
+    Data that is sealed but not uploaded yet is listed by its ledger. Data that is still being written is not listed.
     """
     found = await client.admin.segments(topic, start=start, limit=count + 1)
     rows = [each | {"newest": shown_time(each["newest"])} for each in found[:count]]
     columns = ("topic", "segment", "where", "first", "last", "bytes", "object_bytes", "newest")
     output.rows(rows, columns)
     if len(found) > count:
-        say(f"there are more than {count:,}", "Say --count, or --from with an offset.")
+        say(f"there are more than {count:,}", "Pass --count, or --from with an offset.")
 
 
 @storage.command("verify", epilog="Example: danube storage verify orders")
@@ -102,17 +106,17 @@ async def segments(client: Client, output: Output, topic: str, start: int, count
 @printed
 @connected
 async def verify(client: Client, output: Output, topic: str) -> int:
-    """Read every segment of a topic again, and check it.
+    """Read every segment of a topic and verify it.
 
-    Its size and checksum, and the digest of its rows. Ends with 1 and names the objects if any are lost or damaged. It
-    reads all that the topic has in object storage, which some providers charge for.
+    Checks the size, the checksum and the digest of the rows. If objects are lost or damaged, names them and exits with
+    1. It reads everything that the topic has in object storage, which some providers charge for.
     """
     total = (await client.admin.storage_usage(topic))["segments"]
     with progress(f"verifying {topic}", total) as advance:
         found = await client.admin.verify_topic(topic, tell=lambda _: advance(1))
     checked, troubles = many(found["segments"], "segment"), found["troubles"]
     if not troubles:
-        output.done(f"{checked} of {topic} ({shown_bytes(found['object_bytes'])}): all sound", **found)
+        output.done(f"{checked} of {topic} ({shown_bytes(found['object_bytes'])}): all intact", **found)
         return Exit.FINE
     if output.for_people:
         output.rows(troubles, ("topic", "first", "result", "segment", "what"))
@@ -120,7 +124,7 @@ async def verify(client: Client, output: Output, topic: str) -> int:
         output.record(found)
     say(
         f"{topic}: {len(troubles)} of {checked} lost, damaged or not readable",
-        "Restore the objects that are named; nothing is deleted because of them.",
+        "Restore the named objects; nothing is deleted because of them.",
     )
     return Exit.FAILED
 
@@ -133,16 +137,16 @@ async def verify(client: Client, output: Output, topic: str) -> int:
 async def salvage(client: Client, output: Output, agreement: Agreement, topic: str | None) -> int:
     """Accept the loss of messages that are damaged on disk.
 
-    Reads all that TOPIC has on the local disk, or all topics of which damage is known, and lists what cannot be read:
-    offsets of messages, or of the topic's state, which is its cursors and producers. With --dry-run that is all, and
-    it ends with 1 if anything is damaged. Otherwise what is listed is given up for good: readers and subscriptions pass
-    over it. Restore the storage directory from a backup instead if there is one.
+    Reads everything that TOPIC has on the local disk (or all topics with known damage) and lists what cannot be read:
+    offsets of messages, or of the topic's state (cursors and producers). With --dry-run it stops there, and exits
+    with 1 if anything is damaged. Otherwise it gives up the listed data for good: readers and subscriptions skip it.
+    If you have a backup, restore the storage directory instead.
     """
     topics = [topic] if topic is not None else await client.admin.damaged_topics()
     found = [await client.admin.examine_topic(name) for name in topics]
     rows = [each for examined in found for each in examined["damage"]]
     if not rows:
-        output.done(f"nothing is damaged: looked at {many(len(topics), 'topic')}", damage=[])
+        output.done(f"nothing is damaged: checked {many(len(topics), 'topic')}", damage=[])
         return Exit.FINE
     shown = [each | {"messages": "unknown" if each["messages"] is None else each["messages"]} for each in rows]
     left = [each for examined in found for each in examined["state_left"]]
@@ -175,7 +179,7 @@ def damage_of(rows: list[Row]) -> str:
     states = list(dict.fromkeys(each["topic"] for each in rows if each["what"] == "state"))
     parts = [many(known)] if known else []
     if unknown:
-        parts.append(f"at most {many(unknown)}{' more' if known else ''}, as nobody can tell how many there were")
+        parts.append(f"at most {many(unknown)}{' more' if known else ''}(the exact number is not known)")
     if states:
         parts.append(f"the damaged part of the state of {', '.join(states[:3])}{' and others' if states[3:] else ''}")
     return "; ".join(parts)
@@ -184,11 +188,11 @@ def damage_of(rows: list[Row]) -> str:
 def state_left(left: Row) -> str:
     """What becomes of a topic whose state is damaged, in a sentence or two."""
     kept = [f"{each['subscription']} (done up to offset {each['floor']})" for each in left["subscriptions"]]
-    text = f"{left['topic']}: without the damaged part of its state it has "
+    text = f"{left['topic']}: without the damaged part of its state, it has "
     text += f"{many(len(kept), 'subscription')}: {', '.join(kept)}" if kept else "no subscription that is known by name"
     if lost := left["subscriptions_lost"]:
         text += f"; {many(lost, 'subscription')} more {'is' if lost == 1 else 'are'} lost together with the name"
-    return f"{text}. Acknowledgements in that part are forgotten, and those messages are delivered again"
+    return f"{text}. Acknowledgements in that part are lost, so those messages will be delivered again"
 
 
 @storage.command("upload", epilog="Example: danube storage upload orders")
@@ -196,13 +200,13 @@ def state_left(left: Row) -> str:
 @printed
 @connected
 async def upload(client: Client, output: Output, topic: str) -> None:
-    """Upload what a topic has to object storage now, and wait until it is there.
+    """Upload a topic to object storage now, and wait until it is done.
 
-    It happens by itself, too, when enough has come together or enough time has passed.
+    The broker also uploads on its own when enough data has accumulated or enough time has passed.
     """
     found = await client.admin.upload_topic(topic)
     if not found["segments"]:
-        output.done(f"nothing of {topic} waits: all of it is in object storage", **found)
+        output.done(f"nothing to upload: all of {topic} is already in object storage", **found)
         return
     sizes = f"{shown_bytes(found['bytes'])}, as objects {shown_bytes(found['object_bytes'])}"
     what = f"{many(found['segments'], 'segment')} with {many(found['messages'])} ({sizes})"
@@ -210,16 +214,16 @@ async def upload(client: Client, output: Output, topic: str) -> None:
 
 
 @storage.command("forget-node", epilog="Example: danube storage forget-node --data-dir ./data --dry-run")
-@click.option("--data-dir", type=Path, required=True, help="Of the broker, which must not be running.")
+@click.option("--data-dir", type=Path, required=True, help="Data directory of the broker, which must not be running.")
 @printed
 @destructive
 def forget_node(output: Output, agreement: Agreement, data_dir: Path) -> int:
     """Give up a storage directory that is gone for good.
 
-    A broker does not start without its storage directory (`node` in the data directory), as it may only be missing for
-    now. If its disk is lost and there is no backup, this makes the metadata forget it: topics, policies and what lies
-    in object storage stay; all other messages, and all subscriptions and producers, are lost. The next start makes a
-    new directory. With --dry-run it lists what is lost, and ends with 1.
+    A broker does not start without its storage directory (`node` in the data directory), because the directory may only
+    be missing temporarily. If the disk is lost and there is no backup, this command removes it from the metadata.
+    Topics, policies and everything in object storage stay; all other messages, subscriptions and producers are lost.
+    The next start creates a new directory. With --dry-run, the command lists what would be lost and exits with 1.
     """
     from pydanube.api.lost_node import forget
 

@@ -33,7 +33,7 @@ option_option = click.option(
 
 @click.group(cls=Noun, epilog="Example: danube subscription lag")
 def subscription() -> None:
-    """Create, look at, move and delete subscriptions."""
+    """Create, inspect, move and delete subscriptions."""
 
 
 @subscription.command(
@@ -44,7 +44,7 @@ def subscription() -> None:
 @click.option("--type", "kind", type=click.Choice(TYPES), default="exclusive", show_default=True)
 @click.option("--from", "start", type=values.place, default="latest", show_default=True, help=PLACES)
 @option_option
-@click.option("--dead-letter-topic", type=values.topic, help="Where messages go whose retries are exhausted.")
+@click.option("--dead-letter-topic", type=values.topic, help="Topic for messages whose retries are exhausted.")
 @printed
 @connected
 async def create(
@@ -57,7 +57,7 @@ async def create(
     options: tuple[str],
     dead_letter_topic: str | None,
 ) -> None:
-    """Create a subscription. One that is there already stays as it is."""
+    """Create a subscription. An existing one is left unchanged."""
     await place_in(client, topic, None, start)
     chosen = options_of(options) or {}
     if dead_letter_topic is not None:
@@ -68,7 +68,7 @@ async def create(
     if known is None:
         output.done(f"created {name} of {topic}", created=True, **found)
         return
-    output.done(f"{name} of {topic} is there already, unchanged", created=False, **found)
+    output.done(f"{name} of {topic} already exists; nothing changed", created=False, **found)
     _warn(found, chosen)
 
 
@@ -95,7 +95,7 @@ def _warn(found: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> None:
 @printed
 @connected
 async def list_subscriptions(client: Client, output: Output, topic: str) -> None:
-    """All subscriptions of a topic, by name."""
+    """List the subscriptions of a topic."""
     found = await client.admin.subscriptions(topic)
     output.rows(found, (*COLUMNS, *_stuck(found)))
 
@@ -111,7 +111,7 @@ def _stuck(rows: list[dict[str, Any]]) -> list[str]:
 @printed
 @connected
 async def describe(client: Client, output: Output, topic: str, name: str) -> None:
-    """How it stands, partition by partition, with its options and what was done, by cause."""
+    """Show a subscription in detail: progress per partition, options, and finished messages by cause."""
     output.record(_for(output, await client.admin.describe_subscription(topic, name)))
 
 
@@ -135,10 +135,10 @@ def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
 @printed
 @connected
 async def alter(client: Client, output: Output, topic: str, name: str, options: tuple[str]) -> None:
-    """Other options for failures and dispatch, from now on. What is not named stays."""
+    """Change the failure and dispatch options of a subscription. Other options stay as they are."""
     chosen = options_of(options)
     if chosen is None:
-        raise click.UsageError("nothing to change: say --option")
+        raise click.UsageError("nothing to change; pass --option")
     output.record(_for(output, await client.admin.alter_subscription(topic, name, options=chosen)))
 
 
@@ -150,7 +150,7 @@ async def alter(client: Client, output: Output, topic: str, name: str, options: 
 @destructive
 @connected
 async def seek(client: Client, output: Output, agreement: Agreement, topic: str, name: str, to: Any) -> None:
-    """Let it go on from another place; what it had received and not acknowledged counts no more."""
+    """Move a subscription to another place. Messages that were delivered but not acknowledged no longer count."""
     before = await rehearsed(client, "subscription.seek", topic=topic, subscription=name, to=to)
     target = shown_time(to["time"]) if isinstance(to, dict) else to
     left = how_many(await bounded_places(client, topic, to, None))
@@ -168,17 +168,17 @@ async def seek(client: Client, output: Output, agreement: Agreement, topic: str,
 @subscription.command("skip", epilog="Example: danube subscription skip orders billing --count 1 --yes")
 @click.argument("topic", type=values.topic)
 @click.argument("name", type=values.subscription)
-@click.option("--count", type=values.Whole(min=1), help="The next so many messages.")
-@click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="All messages below.")
+@click.option("--count", type=values.Whole(min=1), help="Skip the next N messages.")
+@click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="Skip all messages before this offset.")
 @printed
 @destructive
 @connected
 async def skip(
     client: Client, output: Output, agreement: Agreement, topic: str, name: str, count: int | None, before: int | None
 ) -> None:
-    """Give messages up: they count as done. Of a partitioned topic, name the partition: orders-part-0."""
+    """Skip messages: they count as acknowledged. For a partitioned topic, name the partition, as in orders-part-0."""
     if (count is None) == (before is None):
-        raise click.UsageError("say either --count or --before")
+        raise click.UsageError("pass either --count or --before")
     named = {"topic": topic, "subscription": name}
     most = (await rehearsed(client, "subscription.skip", **named, count=count, offset=before))["skipped"]
     found = await client.admin.describe_subscription(topic, name)
@@ -204,16 +204,16 @@ async def consumers(client: Client, output: Output, topic: str, name: str) -> No
 @subscription.command("explain", epilog="Example: danube subscription explain orders billing --offset 42")
 @click.argument("topic", type=values.topic)
 @click.argument("name", type=values.subscription)
-@click.option("--offset", type=int, help="Of the message; else the first that is not done.")
-@click.option("--consumer", type=int, help="Its number; says why it gets nothing.")
+@click.option("--offset", type=int, help="Offset of the message. [default: the first unacknowledged one]")
+@click.option("--consumer", type=int, help="Explain why this consumer gets nothing.")
 @printed
 @connected
 async def explain(
     client: Client, output: Output, topic: str, name: str, offset: int | None, consumer: int | None
 ) -> None:
-    """Say why messages are not delivered, or why a consumer gets nothing.
+    """Explain why messages are not delivered, or why a consumer gets nothing.
 
-    Without --offset and --consumer it explains the first message of each partition that is not done.
+    Without --offset and --consumer, it explains the first unacknowledged message of each partition.
     """
     found = await client.admin.explanations(topic, name, offset=offset, consumer=consumer)
     told = found["explanations"]
@@ -232,19 +232,19 @@ async def explain(
 
 @subscription.command("lag", epilog="Example: danube subscription lag orders --watch")
 @click.argument("topic", type=values.topic, required=False)
-@click.option("--namespace", default="default", show_default=True, help="Without TOPIC: of all its topics.")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option("--every", type=values.duration, default="2s", show_default=True, help="How often --watch looks.")
-@click.option("--count", "rounds", type=values.Whole(min=1), help="With --watch: so many times.")
+@click.option("--namespace", default="default", show_default=True, help="Without TOPIC: all topics of this namespace.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option("--every", type=values.duration, default="2s", show_default=True, help="Refresh interval of --watch.")
+@click.option("--count", "rounds", type=values.Whole(min=1), help="With --watch: stop after this many refreshes.")
 @printed
 @connected
 async def lag(
     client: Client, output: Output, topic: str | None, namespace: str, watch: bool, every: int, rounds: int | None
 ) -> None:
-    """How far subscriptions are behind; those that are the farthest come first.
+    """Show how far subscriptions are behind, worst first.
 
-    In messages, and in seconds, which is the age of the oldest one that is not acknowledged. With --watch, each look is
-    a line of JSON, or a document of YAML; while the broker is away it goes on.
+    Lag is given in messages, and in seconds: the age of the oldest unacknowledged message. With --watch and JSON or
+    YAML, every refresh is one line or document. Watching continues while the broker is unreachable.
     """
     columns = ("topic", "subscription", "backlog", "backlog_seconds", "in_flight", "consumers")
     if not watch:
@@ -285,7 +285,7 @@ async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[
 @destructive
 @connected
 async def delete(client: Client, output: Output, agreement: Agreement, topic: str, name: str) -> None:
-    """Delete a subscription. Its consumers are told."""
+    """Delete a subscription. Its consumers get an error."""
     await rehearsed(client, "subscription.delete", topic=topic, subscription=name)
     found = await client.admin.describe_subscription(topic, name)
     fields = {"topic": topic, "subscription": name, "backlog": found["backlog"], "consumers": found["consumers"]}

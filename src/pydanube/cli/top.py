@@ -21,20 +21,22 @@ SORTS = {"rate": "messages_per_second", "bytes": "bytes", "messages": "messages"
 
 
 @click.command(epilog="Example: danube top --namespace default --every 5s")
-@click.option("--namespace", help="Only of this one.")
-@click.option("--every", type=values.duration, default="2s", show_default=True, help="How often it looks.")
+@click.option("--namespace", help="Only this namespace.")
+@click.option("--every", type=values.duration, default="2s", show_default=True, help="Refresh interval.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="rate", show_default=True)
-@click.option("--lines", type=values.Whole(1, TOPICS_MAX), default=20, show_default=True, help="How many are shown.")
-@click.option("--count", "rounds", type=values.Whole(min=1), help="End after so many rounds.")
+@click.option(
+    "--lines", type=values.Whole(1, TOPICS_MAX), default=20, show_default=True, help="Number of topics to show."
+)
+@click.option("--count", "rounds", type=values.Whole(min=1), help="Stop after this many refreshes.")
 @printed
 @connected
 async def top(
     client: Client, output: Output, namespace: str | None, every: int, sort: str, lines: int, rounds: int | None
 ) -> None:
-    """Topics by how much is published to them, again and again.
+    """Live view of the busiest topics.
 
-    Until Ctrl-C, also while the broker is away. The first round has no rates: they are measured from one to the next.
-    As JSON each round is a line, as YAML a document.
+    Runs until Ctrl-C, even while the broker is unreachable. Rates need two refreshes, so the first one shows none. With
+    JSON every refresh is a line, with YAML a document.
     """
     before: dict[str, dict[str, Any]] = {}
     try:

@@ -24,20 +24,35 @@ policy_option = click.option(
     "policies",
     multiple=True,
     metavar="NAME=VALUE",
-    help="See docs/policies.md; 7d and 10GiB are understood.",
+    help="A policy, see docs/policies.md; accepts units such as 7d and 10GiB.",
 )
 
 
 @click.group(cls=Noun, epilog="Example: danube topic list")
 def topic() -> None:
-    """Create, look at, change and delete topics."""
+    """Create, inspect, change and delete topics."""
 
 
 @topic.command("create", epilog="Example: danube topic create orders --partitions 4 --policy retention_seconds=7d")
 @click.argument("name", type=values.topic)
-@click.option("--partitions", type=values.Whole(min=0), default=0, show_default=True, help="0: not partitioned.")
-@click.option("--reliable/--no-reliable", default=True, show_default=True, help="Whether messages are stored at all.")
-@click.option("--durability", type=click.Choice(["fsynced", "buffered"]), help="When a publish is answered.")
+@click.option(
+    "--partitions",
+    type=values.Whole(min=0),
+    default=0,
+    show_default=True,
+    help="Number of partitions; 0 for an unpartitioned topic.",
+)
+@click.option(
+    "--reliable/--no-reliable",
+    default=True,
+    show_default=True,
+    help="Store messages until they are acknowledged, or not at all.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["fsynced", "buffered"]),
+    help="What a publish waits for before it is acknowledged.",
+)
 @policy_option
 @printed
 @connected
@@ -59,11 +74,11 @@ async def create(
 
 @topic.command("list", epilog="Example: danube topic list --namespace shop")
 @click.option("--namespace", default="default", show_default=True)
-@click.option("--all", "everywhere", is_flag=True, help="Of all namespaces.")
+@click.option("--all", "everywhere", is_flag=True, help="List all namespaces.")
 @printed
 @connected
 async def list_topics(client: Client, output: Output, namespace: str, everywhere: bool) -> None:
-    """All topics of a namespace, by name, and what they are."""
+    """List the topics of a namespace."""
     names = await client.admin.namespaces() if everywhere else [namespace]
     rows = [each for name in names for each in await client.admin.topic_records(name)]
     output.rows([_true(each) for each in rows], ("topic", "reliable", "partitions", "durability"))
@@ -74,7 +89,7 @@ async def list_topics(client: Client, output: Output, namespace: str, everywhere
 @printed
 @connected
 async def describe(client: Client, output: Output, name: str) -> None:
-    """What it is, and how it stands: offsets, bytes, producers, consumers, subscriptions, tiers."""
+    """Show a topic in detail: offsets, bytes, producers, consumers, subscriptions, tiers."""
     found = await client.admin.describe_topic(name)
     if output.for_people:
         found["tiers"] = {name: each for name, each in (found.get("tiers") or {}).items() if each and name != "bytes"}
@@ -90,14 +105,14 @@ def _damaged(found: dict[str, Any]) -> str:
 
 @topic.command("alter", epilog="Example: danube topic alter orders --partitions 8 --policy ttl_seconds=none")
 @click.argument("name", type=values.topic)
-@click.option("--partitions", type=values.Whole(min=1), help="More than there are; fewer is not possible.")
+@click.option("--partitions", type=values.Whole(min=1), help="New number of partitions; it can only grow.")
 @policy_option
 @printed
 @connected
 async def alter(client: Client, output: Output, name: str, partitions: int | None, policies: tuple[str]) -> None:
-    """More partitions, or other policies. What is not named stays; `none` takes a policy back."""
+    """Add partitions or change policies. Other policies stay as they are; `none` removes one."""
     if partitions is None and not policies:
-        raise click.UsageError("nothing to change: say --partitions or --policy")
+        raise click.UsageError("nothing to change; pass --partitions or --policy")
     changed = await client.admin.alter_topic(name, partitions=partitions, policies=policies_of(policies))
     output.record(changed)
 
@@ -114,7 +129,7 @@ async def delete(client: Client, output: Output, agreement: Agreement, name: str
     try:
         found = await client.admin.describe_topic(name)
     except OffsetsDamaged:
-        deed = f"delete {name}, whose state is damaged and cannot be read,"
+        deed = f"delete {name}, whose state is damaged and unreadable,"
     else:
         fields |= {"messages": messages_of(found), "subscriptions": found["subscriptions"]}
         deed = f"delete {name} with {_contents(found)} and {many(found['subscriptions'], 'subscription')}"
@@ -125,12 +140,17 @@ async def delete(client: Client, output: Output, agreement: Agreement, name: str
 
 @topic.command("truncate", epilog="Example: danube topic truncate orders --before 1000 --dry-run")
 @click.argument("name", type=values.topic)
-@click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="Only what lies below; of one partition.")
+@click.option(
+    "--before",
+    type=values.Whole(min=0),
+    metavar="OFFSET",
+    help="Delete only messages before this offset, in one partition.",
+)
 @printed
 @destructive
 @connected
 async def truncate(client: Client, output: Output, agreement: Agreement, name: str, before: int | None) -> None:
-    """Delete its messages, and keep the topic. Subscriptions pass over them."""
+    """Delete the messages of a topic, but not the topic. Subscriptions skip them."""
     count = (await rehearsed(client, "topic.truncate", topic=name, before=before))["messages"]
     if agreement.given(output, f"delete {many(count)} of {name}", topic=name, messages=count):
         await client.admin.truncate_topic(name, before=before)
@@ -141,7 +161,7 @@ async def truncate(client: Client, output: Output, agreement: Agreement, name: s
 @click.argument("name", type=values.topic)
 @click.option("--count", "-n", type=values.Whole(1, 10_000), default=1, show_default=True)
 @click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
-@click.option("--partition", type=values.Whole(min=0), help="Only this one.")
+@click.option("--partition", type=values.Whole(min=0), help="Only this partition.")
 @printed
 @connected
 async def peek(client: Client, output: Output, name: str, count: int, start: Any, partition: int | None) -> None:
@@ -159,9 +179,10 @@ async def peek(client: Client, output: Output, name: str, count: int, start: Any
 @printed
 @connected
 async def table(client: Client, output: Output, name: str) -> None:
-    """Where its table is, and how DuckDB, Polars and Spark read it.
+    """Show where the table of a topic is, and how to read it with DuckDB, Polars and Spark.
 
-    A topic with the policy `table=delta` is a Delta table of all its partitions, as far as it is uploaded.
+    A topic with the policy `table=delta` is also a Delta table. It holds the messages of all partitions that have been
+    uploaded so far.
     """
     found = await client.admin.table(name)
     if not output.for_people:
@@ -173,15 +194,15 @@ async def table(client: Client, output: Output, name: str) -> None:
     for reader, snippet in snippets(found["uri"]).items():
         click.echo(f"\n# {reader}\n{snippet}")
     if not found["grows"]:
-        say("the policy was taken back: what is uploaded from now on is not in it")
+        say("the policy was removed: new uploads are not added to the table")
     for trouble in found["troubles"]:
         say(f"it is not up to date: {trouble}")
 
 
 def _next_step(name: str, *, grows: bool) -> str:
     if grows:
-        return f"It is made with the first upload: `danube storage upload {name}` does that now."
-    return f"`danube topic alter {name} --policy table=delta` makes it one."
+        return f"It is created by the first upload; run `danube storage upload {name}` to upload now."
+    return f"Run `danube topic alter {name} --policy table=delta` to get one."
 
 
 def _true(record: dict[str, Any]) -> dict[str, Any]:

@@ -307,7 +307,7 @@ class Client(Openable):
     def left_open(self) -> None:
         """The process ends, and nobody has closed it."""
         if self._closed is None and (unsent := sum(member.unsent for member in self._members)):
-            log.warning("the program ends without closing its client: %d messages may not have been sent", unsent)
+            log.warning("the program is exiting without closing its client; %d messages may not have been sent", unsent)
 
     def add(self, member: Closing) -> None:
         self._members[member] = None

@@ -50,7 +50,9 @@ class Failures:
 
     def _log(self, error: DanubeError) -> None:
         count, self._unlogged = self._unlogged, 0
-        log.warning("%d messages to %s that nobody awaited were not published: %s", count, self._topic, error)
+        log.warning(
+            "%d messages to %s were not published, and no one awaited the result: %s", count, self._topic, error
+        )
 
     def raise_first(self) -> None:
         """Forgets all of them."""

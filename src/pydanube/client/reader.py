@@ -219,7 +219,7 @@ class Reader(Openable):
                     if not error.retriable:
                         raise
                     failures += 1
-                    log.info("reading %s failed, and is tried again: %s", self.topic, error)
+                    log.info("reading %s failed, retrying: %s", self.topic, error)
                     await asyncio.sleep(backoff(self.client, failures))
                     continue
                 failures = 0

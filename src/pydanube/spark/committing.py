@@ -103,7 +103,7 @@ def _warn_once(write: Write, last: Mapping[str, Any] | None) -> None:
     """With the first batch of a run: Spark commits each in a process of its own, so the broker's memory serves."""
     if last is None or last["run"] != write.run:
         log.warning(
-            "query %s, to %s: where its input ends cannot be read here, so a checkpoint that is copied or wiped is not "
+            "query %s, to %s: the end of its input cannot be read here, so a checkpoint that is copied or wiped is not "
             "noticed, and rows may be lost or written twice then; give the write the option checkpointLocation, with a "
             "local path of the driver",
             write.writer.query,

@@ -121,7 +121,7 @@ class Store:
         kind = type(error).__name__
         if kind not in self._told:
             self._told.add(kind)
-            log.warning("segments are read through the broker, not from object storage: %s: %s", kind, error)
+            log.warning("reading segments through the broker instead of object storage: %s: %s", kind, error)
 
 
 async def _read(objects: OpendalObjects, segment: Stored, start: int, length: int) -> bytes:

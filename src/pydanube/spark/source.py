@@ -223,7 +223,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _hold(self, start: Offsets, states: States) -> None:
         if self._options.subscription is None:
             if not self._warned:
-                log.warning("without the option `subscription` nothing keeps messages until this query has read them")
+                log.warning(
+                    "without the option `subscription`, messages may be deleted before this query has read them"
+                )
             self._warned = True
             return
         if self._progress is None:

@@ -133,7 +133,7 @@ class Mark(ReopeningChannel):
             self._say()
 
     def interrupted(self, error: DanubeError) -> None:
-        log.info("progress of %s: %s; it is told when the broker is back", self._place, error)
+        log.info("progress of %s: %s; it will be reported when the broker is back", self._place, error)
 
     def given_up(self, error: DanubeError) -> None:
         self._lost = error
@@ -143,7 +143,7 @@ class Mark(ReopeningChannel):
         self._generation = generation
 
     def refused(self, request: int, error: DanubeError) -> None:
-        log.warning("progress of %s was not taken: %s", self._place, error)
+        log.warning("the broker did not accept the progress of %s: %s", self._place, error)
 
     def advance(self, offset: int) -> None:
         """Never back. The broker makes it durable before it lets retention know."""

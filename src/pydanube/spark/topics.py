@@ -147,7 +147,7 @@ def losses(fail: bool) -> Callable[[str], None]:
     def lost(message: str) -> None:
         if fail:
             raise DataLost(message)
-        log.warning("%s; the query goes on without what is gone", message)
+        log.warning("%s; the query continues without the lost messages", message)
 
     return lost
 

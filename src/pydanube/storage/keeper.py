@@ -173,7 +173,7 @@ class Keeper:
         try:
             await self._state.disks.belongings.change(drop=[copy.active.file.generation for copy in copies.values()])
         except DanubeError as error:
-            log.warning("unfinished copies are left behind: %s", error)
+            log.warning("could not delete unfinished copies: %s", error)
             return
         for copy in copies.values():
             for name in (index_name(copy.active.file.generation), copy.active.handle.name, copy.active.file.name):
@@ -183,7 +183,7 @@ class Keeper:
         """What is damaged stays; on a full disk fewer files are tried, then one with the ballast's room; then later."""
         if isinstance(error, LedgerDamaged) and self._source is not None:
             self._source.damage.append(Damage(self._source.generation, 0, self._source.length, None))
-            log.error("%s stays where it is, for a part of it is damaged: %s", self._source.name, error)
+            log.error("%s is kept because part of it is damaged: %s", self._source.name, error)
         elif isinstance(error, DiskFull) and len(sources) > 1:
             self._at_once = len(sources) // 2
         elif isinstance(error, DiskFull) and self._state.ballast is Ballast.HELD:
@@ -195,7 +195,7 @@ class Keeper:
             self._not_before = self._loop.time() + self._pause
             self._loop.call_later(self._pause, self.wake)
             if not self._stopped.is_set():
-                log.warning("%d files could not be copied out yet: %s", len(sources), error)
+                log.warning("could not copy the live data of %d files yet: %s", len(sources), error)
 
     def _return_ballast(self) -> None:
         """Its room is free again; whoever sets files aside takes it."""

@@ -75,7 +75,7 @@ async def open_local(
         try:
             await _register(metadata, Registration(node.identity, node.boots, known.version))
         except DiskFull as error:  # an older number refuses less, and wrongly refuses nothing
-            log.warning("this start of the storage node is not in the metadata: %s", error)
+            log.warning("could not record this start of the storage node in the metadata: %s", error)
         catalog = MetadataCatalog(metadata)
         await node.meet_catalog(catalog.known(), catalog.next_ledger)
     except BaseException:

@@ -253,7 +253,7 @@ class LocalMetadata(LocalStore):
     async def _settle(self, handle: DiskFile, found: LogContent) -> None:
         """What was torn is zeros again, and what may never have been synced is written again."""
         if found.torn > found.end:
-            log.warning("%s: a torn write of %d bytes is cut", handle.name, found.torn - found.end)
+            log.warning("%s: cut a torn write of %d bytes", handle.name, found.torn - found.end)
             await handle.write(found.end, [bytes(blocks(found.torn) - found.end)], sync=True)
         if found.last < found.end:
             await handle.write(found.last, [await handle.read(found.last, found.end - found.last)], sync=True)
@@ -322,7 +322,7 @@ class LocalMetadata(LocalStore):
     def _fail(self, group: list[_Waiting], error: DanubeError) -> None:
         """What waits builds on what failed: all of it is refused."""
         if self._loop.time() >= self._quiet_until:  # each of the many who try again meets it
-            log.error("the metadata log failed, and goes on in a new file: %s", error)
+            log.error("the metadata log failed and continues in a new file: %s", error)
             self._quiet_until = self._loop.time() + FAILURES_TOLD_SECONDS
         if self._active is not None:
             self._active.handle.close()

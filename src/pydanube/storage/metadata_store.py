@@ -179,7 +179,7 @@ class LocalStore(ABC):
             try:
                 await self._delete_bound(session)
             except DanubeError as error:
-                log.warning("the keys of session %d are not deleted yet: %s", session, error)
+                log.warning("could not delete the keys of session %d yet: %s", session, error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return

@@ -547,7 +547,7 @@ class DiskNode:
         journal.has_spare = True
 
     def _broken(self, error: DanubeError) -> None:
-        log.error("the journal failed, its ledgers are closed and the node starts over: %s", error)
+        log.error("the journal failed; its ledgers are closed and the node restarts: %s", error)
         if not self._closed:
             self._task(self._start_over())
 
@@ -567,7 +567,7 @@ class DiskNode:
                     cut=(active.file.generation, active.synced_end),
                 )  # fmt: skip
             except DanubeError as error:
-                log.error("the node cannot go on yet: %s", error)
+                log.error("the node cannot restart yet: %s", error)
                 await asyncio.sleep(self._disks.settings.retry_seconds)
                 continue
             for file in old.files.values():

@@ -278,7 +278,7 @@ async def identify(
             await write_node_file(disk, NodeFile(found.identity, slot, boots=belongings.node.boots))
             data[slot] = disk
         except (DiskFailed, DiskFull) as error:
-            log.error("a new data directory is left out: %s", error)
+            log.error("ignoring a new data directory: %s", error)
             await _let_go(disk, locked)
     if not data:
         raise NodeDirectoryInvalid("no data directory can be used")
@@ -303,7 +303,7 @@ async def _sort_out(
                 raise FileMissing(f"{disk.name} is not there")
             theirs = await read_node_file(disk)
         except (DiskFailed, DiskFull, FileMissing) as error:
-            log.error("a data directory is left out; ledgers with entries on it cannot be read whole: %s", error)
+            log.error("ignoring a data directory; ledgers with entries in it cannot be read completely: %s", error)
             await _let_go(disk, locked)
             continue
         if theirs is not None and fresh:

@@ -65,7 +65,7 @@ class Roller:
             self._tried.set()
         self._state.full = False
         if warned:
-            log.warning("there is room for journal files again")
+            log.warning("the disk has room for journal files again")
 
     async def _make_spare(self) -> DiskFile:
         """A file written before, if there is one: its blocks are in place, so a sync has less to do."""

@@ -138,7 +138,7 @@ async def _make_room(disk: Disk, found: _Found, node: Belongings) -> None:
     gone = [file for file in here if not file.needed(found.table)]
     await node.change(drop=[file.generation for file in gone])
     for file in gone:
-        log.warning("%s is removed to make room for a new journal file", file.name)
+        log.warning("removed %s to make room for a new journal file", file.name)
         if file.handle is not None:
             await file.handle.close()
         await try_remove(disk, index_name(file.generation))

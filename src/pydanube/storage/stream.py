@@ -348,7 +348,7 @@ class Stream(Reading):
                 self._why_not = error
                 if isinstance(error, REFUSED) and not self._refused.done():
                     self._refused.set_result(None)
-                log.warning("%s cannot be appended to yet: %s", self.name, error)
+                log.warning("%s does not accept appends yet: %s", self.name, error)
                 await asyncio.sleep(pause)  # longer each time: an attempt costs a full disk some of its last room
                 pause = min(2 * pause, self._retry_seconds_max)
 
@@ -413,7 +413,7 @@ class Stream(Reading):
         """A ledger cannot be written any more: go on in a new one."""
         if self._closed or (self._writer is None and self._finishing is None):
             return
-        log.warning("%s goes on in a new ledger: %s", self.name, error)
+        log.warning("%s continues in a new ledger: %s", self.name, error)
         self._stop_writing(error)
         self._go_on()
 

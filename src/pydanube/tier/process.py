@@ -198,16 +198,16 @@ class SegmentProcess:
                 try:
                     worker = await Worker.start(self._hello)
                 except DanubeError as error:
-                    log.warning("The cold tier at %s is not up: %s", self._hello["shown"], error)
+                    log.warning("The cold tier at %s is not running: %s", self._hello["shown"], error)
                     self._announce(error)
                 else:
                     self._announce(worker)
                     await worker.serve(self._lost)
                     if worker.retired:
-                        log.info("A process of the cold tier had grown to %d bytes; it is replaced.", worker.retired)
+                        log.info("A process of the cold tier has grown to %d bytes; replacing it.", worker.retired)
                         failures = 0
                         continue
-                    log.warning("A process of the cold tier ended with %s; it is started again.", worker.code)
+                    log.warning("A process of the cold tier exited with %s; restarting it.", worker.code)
                 failures = 0 if loop.time() - started > STEADY_SECONDS else failures + 1
                 await asyncio.sleep(min(BACKOFF_SECONDS * 2**failures, BACKOFF_SECONDS_MAX))
         finally:

@@ -161,7 +161,7 @@ class GrpcConnection(Worker):
             self._drop_body(event.stream)
             self._give_up(event.stream, left=True)
         elif type(event) is ConnectionEnded:
-            log.info("an HTTP/2 connection ends: %s", event.error)
+            log.info("closing an HTTP/2 connection: %s", event.error)
 
     def behind(self, work: Callable[[], None]) -> None:
         """Does it when all that came with this call was looked at: others may have the same to do."""

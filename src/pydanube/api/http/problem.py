@@ -93,7 +93,7 @@ def title_of(kind: type[DanubeError]) -> str:
 
 def errors_html() -> str:
     """The whole table as a page, with an anchor for each code: what `type` of a problem document points to."""
-    parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>Errors of Danube</title><h1>Errors</h1>"]
+    parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>Danube errors</title><h1>Errors</h1>"]
     for code, kind in _listed():
         parts.append(
             f"<h2 id={code}>{code}</h2><p>{escape(title_of(kind))}</p>"
@@ -108,7 +108,7 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         "",
-        "Every error of the broker and its clients, by its code. Made from the one table in `base/errors`.",
+        "All errors of the broker and its clients, by code, generated from the table in `base/errors`.",
         "In Python each is a class of `pydanube.base.errors`; over HTTP it comes with the status named here, as a",
         "problem document (RFC 9457).",
     ]
@@ -136,9 +136,9 @@ def _fault(kind: type[DanubeError]) -> str:
 
 
 _BLAMES = {
-    "caller": "The fault of whoever asks.",
-    "server": "The fault of the broker.",
-    "environment": "Nobody's fault: a disk, a network, or the state of things.",
+    "caller": "Caused by the request.",
+    "server": "Caused by a fault in the broker.",
+    "environment": "Caused by the environment: a disk, the network, or the current state.",
 }
 
 

@@ -28,11 +28,11 @@ SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
 PIPELINE = f"{API}/pipelines/{{pipeline}}"
 Handler = Callable[[Door, Object], Awaitable[Answer]]
 
-_LIMIT = {"limit": Field("number", "how many at most, 1 to 500")}
-_PAGE = {"after": Field("text", "names behind this one"), **_LIMIT}
-_POLICIES = Field("object", "policies by name; null takes one back")
+_LIMIT = {"limit": Field("number", "maximum number, 1 to 500")}
+_PAGE = {"after": Field("text", "only names after this one"), **_LIMIT}
+_POLICIES = Field("object", "policies by name; null removes one")
 _OPTIONS = Field("object", "`failure` and `dispatch`, as in the documentation of subscriptions")
-_DRY_RUN = {"dry_run": Field("flag", "only check that it can be done, and change nothing")}
+_DRY_RUN = {"dry_run": Field("flag", "only check whether it can be done, without changing anything")}
 _PLACE = "`earliest`, `latest`, an offset, or {time: microseconds since 1970}"
 
 
@@ -96,38 +96,50 @@ def _says(text: str) -> Handler:
 
 async def _ready(door: Door, fields: Object) -> Answer:
     """Also when the disk is nearly full: those who acknowledge must find the broker, for they make room."""
-    refused = "; nothing is published until there is room on the disk again" if door.service.room.short else ""
+    refused = "; publishing is refused until the disk has room again" if door.service.room.short else ""
     return Answer(200, f"ready{refused}\n".encode(), TEXT)
 
 
 _OF_THE_BROKER = [
-    Route("GET", "/healthz", "healthz", "Whether the process lives", _says("ok\n"), content_type=TEXT, probe=True),
-    Route("GET", "/readyz", "readyz", "Whether the broker serves", _ready, content_type=TEXT, probe=True),
     Route(
-        "GET", "/metrics", "metrics", "What it counts, for Prometheus", _metrics, content_type=PROMETHEUS, probe=True
+        "GET",
+        "/healthz",
+        "healthz",
+        "Liveness: whether the process is running",
+        _says("ok\n"),
+        content_type=TEXT,
+        probe=True,
     ),
-    Route("GET", ERRORS_PATH, "errors", "Every error there is, by its code", _errors, content_type=HTML),
+    Route(
+        "GET",
+        "/readyz",
+        "readyz",
+        "Readiness: whether the broker accepts requests",
+        _ready,
+        content_type=TEXT,
+        probe=True,
+    ),
+    Route("GET", "/metrics", "metrics", "Metrics for Prometheus", _metrics, content_type=PROMETHEUS, probe=True),
+    Route("GET", ERRORS_PATH, "errors", "All errors, by code", _errors, content_type=HTML),
     Route("GET", f"{API}/broker", "broker", "Version and address of the broker", _broker),
-    _route(
-        "GET", f"{API}/blocked", "subscription.blocked", "Subscriptions that a message which failed too often stops"
-    ),
-    _route("GET", f"{API}/abandoned", "subscription.abandoned", "Subscriptions that nobody has read for days"),
-    _route("GET", f"{API}/status", "status", "The broker as a whole: uptime, topics, counters, disk"),
+    _route("GET", f"{API}/blocked", "subscription.blocked", "Subscriptions blocked by a message that failed too often"),
+    _route("GET", f"{API}/abandoned", "subscription.abandoned", "Subscriptions that no consumer has used for days"),
+    _route("GET", f"{API}/status", "status", "State of the broker: uptime, topics, counters, disk"),
     _route(
         "GET",
         f"{API}/connections",
         "connection.list",
-        "Open connections in the order of connecting",
-        query={"after": Field("number", "those behind the one with this number"), **_LIMIT},
+        "List open connections, oldest first",
+        query={"after": Field("number", "only connections after the one with this number"), **_LIMIT},
     ),
     Route("GET", f"{API}/config", "config", "The settings in force", _config),
     Route("GET", f"{API}/lookup/{{namespace}}/{{topic}}", "lookup", "Which broker serves a topic", _lookup),
 ]
 
 _OF_NAMESPACES = [
-    _route("GET", f"{API}/namespaces", "namespace.list", "Namespaces in the order of their names", query=_PAGE),
-    _route("PUT", NAMESPACE, "namespace.create", "Make a namespace", status=201, body={"policies": _POLICIES}),
-    Route("GET", NAMESPACE, "namespace.describe", "Policies of a namespace", _namespace),
+    _route("GET", f"{API}/namespaces", "namespace.list", "List namespaces by name", query=_PAGE),
+    _route("PUT", NAMESPACE, "namespace.create", "Create a namespace", status=201, body={"policies": _POLICIES}),
+    Route("GET", NAMESPACE, "namespace.describe", "Get the policies of a namespace", _namespace),
     _route(
         "PATCH",
         NAMESPACE,
@@ -135,34 +147,32 @@ _OF_NAMESPACES = [
         "Change policies of a namespace",
         body={"policies": _POLICIES._replace(required=True)},
     ),
-    _route("DELETE", NAMESPACE, "namespace.delete", "Delete a namespace without topics", status=204, query=_DRY_RUN),
+    _route("DELETE", NAMESPACE, "namespace.delete", "Delete an empty namespace", status=204, query=_DRY_RUN),
 ]
 
 _OF_TOPICS = [
-    _route(
-        "GET", f"{API}/topics", "topic.list_all", "Topics of all namespaces in the order of their names", query=_PAGE
-    ),
-    _route("GET", f"{API}/topics/{{namespace}}", "topic.list", "Topics in the order of their names", query=_PAGE),
+    _route("GET", f"{API}/topics", "topic.list_all", "List the topics of all namespaces by name", query=_PAGE),
+    _route("GET", f"{API}/topics/{{namespace}}", "topic.list", "List topics by name", query=_PAGE),
     _route(
         "PUT",
         TOPIC,
         "topic.create",
-        "Make a topic",
+        "Create a topic",
         status=201,
         body={
-            "reliable": Field("flag", "whether messages are kept until they are acknowledged; true unless said"),
-            "partitions": Field("number", "how many; 0, unless said, for a topic without"),
-            "durability": Field("text", "`fsynced`, which is meant unless said, or `buffered`"),
+            "reliable": Field("flag", "whether messages are stored until they are acknowledged; default true"),
+            "partitions": Field("number", "number of partitions; default 0, for an unpartitioned topic"),
+            "durability": Field("text", "`fsynced` (the default) or `buffered`"),
             "policies": _POLICIES,
         },
     ),
-    _route("GET", TOPIC, "topic.describe", "A topic, and how it stands"),
+    _route("GET", TOPIC, "topic.describe", "Describe a topic"),
     _route(
         "PATCH",
         TOPIC,
         "topic.alter",
-        "Add partitions, change policies",
-        body={"partitions": Field("number", "how many there shall be"), "policies": _POLICIES},
+        "Add partitions or change policies",
+        body={"partitions": Field("number", "the new number of partitions"), "policies": _POLICIES},
     ),
     _route(
         "DELETE",
@@ -176,36 +186,38 @@ _OF_TOPICS = [
         "POST",
         f"{TOPIC}/truncate",
         "topic.truncate",
-        "Delete all messages there are, or those below an offset",
+        "Delete all messages, or those before an offset",
         body={"before": Field("number", "the first offset to keep"), **_DRY_RUN},
     ),
     _route(
         "POST",
         f"{TOPIC}/redrive",
         "dlq.redrive",
-        "Publish dead letters of this topic to where they come from, once more",
+        "Publish the dead letters of this topic to their original topics again",
         body={
-            "limit": Field("number", "how many at most, 1 to 500; a dry run without it counts all"),
-            "to": Field("text", "a topic, /namespace/name, instead of where each comes from"),
-            "filter": Field("object", "only letters with this: topic, subscription, reason, key, or an attribute"),
+            "limit": Field("number", "maximum number, 1 to 500; without it, a dry run counts all"),
+            "to": Field("text", "target topic, /namespace/name, instead of the original ones"),
+            "filter": Field(
+                "object", "only dead letters that match: topic, subscription, reason, key, or an attribute"
+            ),
             **_DRY_RUN,
         },
     ),
-    _route("GET", f"{TOPIC}/bounds", "bounds", "The first offset, and the one behind the last"),
+    _route("GET", f"{TOPIC}/bounds", "bounds", "Get the first offset and the end offset"),
     _route(
         "GET",
         f"{TOPIC}/offset",
         "offset_of_time",
-        "The first offset that was appended at a time or later",
+        "Find the first offset appended at or after a time",
         query={"time": Field("number", "microseconds since 1970", required=True)},
     ),
     Route(
         "POST",
         f"{TOPIC}/messages",
         "publish",
-        "Publish messages, and wait until they are safe",
+        "Publish messages and wait until they are durable",
         publish,
-        query={"key": Field("text", "of the one message, where the body is its bytes")},
+        query={"key": Field("text", "key of the message, if the body is its raw bytes")},
         body={"messages": Field("list", "objects with key, value or value_base64, attributes, event_time", True)},
         raw=True,
         body_bytes_max=HTTP_JSON_BYTES_MAX,
@@ -214,38 +226,36 @@ _OF_TOPICS = [
         "GET",
         f"{TOPIC}/messages",
         "peek",
-        "Look at messages; no subscription takes part",
+        "Read messages without a subscription",
         peek,
         query={
-            "offset": Field("place", "`earliest`, which is meant unless said, `latest`, or an offset"),
-            "limit": Field("number", "how many at most, 1 to 1000; 10 unless said"),
-            "wait": Field("number", "seconds to wait for the first of them, 0 to 20"),
+            "offset": Field("place", "`earliest` (the default), `latest`, or an offset"),
+            "limit": Field("number", "maximum number, 1 to 1000; default 10"),
+            "wait": Field("number", "seconds to wait for the first message, 0 to 20"),
         },
     ),
 ]
 
 _OF_SUBSCRIPTIONS = [
-    _route(
-        "GET", f"{TOPIC}/subscriptions", "subscription.list", "Subscriptions in the order of their names", query=_PAGE
-    ),
+    _route("GET", f"{TOPIC}/subscriptions", "subscription.list", "List subscriptions by name", query=_PAGE),
     _route(
         "PUT",
         SUBSCRIPTION,
         "subscription.create",
-        "Make a subscription, without a consumer",
+        "Create a subscription",
         status=201,
         body={
-            "type": Field("text", "exclusive, shared, failover or key_shared; exclusive unless said"),
+            "type": Field("text", "exclusive (the default), shared, failover or key_shared"),
             "start": Field("place", _PLACE),
             "options": _OPTIONS,
         },
     ),
-    _route("GET", SUBSCRIPTION, "subscription.describe", "A subscription, and how far it is"),
+    _route("GET", SUBSCRIPTION, "subscription.describe", "Describe a subscription and its progress"),
     _route(
         "PATCH",
         SUBSCRIPTION,
         "subscription.alter",
-        "Change options of a subscription",
+        "Change the options of a subscription",
         body={"options": _OPTIONS._replace(required=True)},
     ),
     _route("DELETE", SUBSCRIPTION, "subscription.delete", "Delete a subscription", status=204, query=_DRY_RUN),
@@ -253,17 +263,17 @@ _OF_SUBSCRIPTIONS = [
         "POST",
         f"{SUBSCRIPTION}/seek",
         "subscription.seek",
-        "Let its consumers go on from elsewhere",
+        "Move a subscription to another place",
         body={"to": Field("place", _PLACE, required=True), **_DRY_RUN},
     ),
     _route(
         "POST",
         f"{SUBSCRIPTION}/skip",
         "subscription.skip",
-        "Give up the next messages, or all below an offset",
+        "Skip the next messages, or all before an offset",
         body={
-            "count": Field("number", "how many messages"),
-            "offset": Field("number", "the first to keep"),
+            "count": Field("number", "number of messages to skip"),
+            "offset": Field("number", "the first offset to keep"),
             **_DRY_RUN,
         },
     ),
@@ -271,14 +281,14 @@ _OF_SUBSCRIPTIONS = [
         "GET",
         f"{SUBSCRIPTION}/consumers",
         "subscription.consumers",
-        "Its consumers, with their addresses and partitions",
+        "List the consumers of a subscription, with addresses and partitions",
         query={"after": Field("number", "how many were listed before"), **_LIMIT},
     ),
     _route(
         "GET",
         f"{SUBSCRIPTION}/explain",
         "explain",
-        "Why a message is not delivered, or a consumer gets nothing",
+        "Explain why a message is not delivered, or why a consumer gets nothing",
         query={
             "offset": Field("number", "of the message; unless given, the first that is not done"),
             "consumer": Field("number", "its number"),
@@ -288,19 +298,19 @@ _OF_SUBSCRIPTIONS = [
 
 _LEASE = {"lease": Field("text", "the one that is meant")}
 _LEASES = {"leases": Field("texts", "those that are meant, instead of the one in the query; 1 to 1000")}
-_LEASE_SECONDS = Field("number", "how long each message is yours, 1 to 43200; unless said, the ack timeout")
+_LEASE_SECONDS = Field("number", "duration of the lease, 1 to 43200 seconds; default: the ack timeout")
 _OF_LEASES = [
     Route(
         "POST",
         f"{SUBSCRIPTION}/receive",
         "receive",
-        "Receive messages, each under a lease until which it is yours",
+        "Receive messages under a lease",
         receive,
         query={
-            "limit": Field("number", "how many at most, 1 to 1000; 10 unless said, and 1 as bytes"),
-            "wait": Field("number", "seconds to wait for the first of them, 0 to 20"),
+            "limit": Field("number", "maximum number, 1 to 1000; default 10, and 1 as bytes"),
+            "wait": Field("number", "seconds to wait for the first message, 0 to 20"),
             "lease_seconds": _LEASE_SECONDS,
-            "consumer": Field("text", "who receives; requests that say the same are one consumer"),
+            "consumer": Field("text", "name of the consumer; requests with the same name count as one"),
         },
         raw_answer=True,
     ),
@@ -311,7 +321,7 @@ _OF_LEASES = [
         "POST",
         f"{SUBSCRIPTION}/nack",
         "nack",
-        "Give messages back as failed, to be delivered again",
+        "Negatively acknowledge messages, to be delivered again",
         nack,
         query=_LEASE,
         body={
@@ -324,55 +334,55 @@ _OF_LEASES = [
         "POST",
         f"{SUBSCRIPTION}/extend",
         "extend",
-        "Let leases end later",
+        "Extend leases",
         extend,
         query={**_LEASE, "lease_seconds": _LEASE_SECONDS._replace(doc="from now on, 1 to 43200", required=True)},
         body=_LEASES,
     ),
 ]
 
-_TICKET = {"ticket": Field("number", "as the last answer said, to wait on for what goes on")}
+_TICKET = {"ticket": Field("number", "from the previous answer, to keep waiting for the running job")}
 _OF_STORAGE = [
-    _route("GET", f"{API}/storage", "storage.status", "How object storage stands, with a look at the place"),
+    _route("GET", f"{API}/storage", "storage.status", "Check object storage"),
     _route(
         "GET",
         f"{API}/storage/{{namespace}}",
         "storage.list",
-        "What topics have in which tier, in the order of their names",
+        "Show what topics store in each tier, by name",
         query=_PAGE,
     ),
-    _route("GET", f"{TOPIC}/storage", "storage.usage", "What a topic, or a partition, has in which tier"),
+    _route("GET", f"{TOPIC}/storage", "storage.usage", "Show what a topic or partition stores in each tier"),
     _route(
         "GET",
         f"{TOPIC}/storage/segments",
         "storage.segments",
-        "Segments of a topic or of one partition, oldest first",
+        "List the segments of a topic or partition, oldest first",
         query={
-            "start": Field("number", "those that hold this offset or later ones"),
-            "limit": Field("number", "how many at most, 1 to 500"),
+            "start": Field("number", "segments that contain this offset or later ones"),
+            "limit": Field("number", "maximum number, 1 to 500"),
         },
     ),
-    _route("GET", f"{TOPIC}/storage/table", "storage.table", "The table that a topic is, and whether there is one yet"),
+    _route("GET", f"{TOPIC}/storage/table", "storage.table", "Describe the table of a topic"),
     _route(
         "POST",
         f"{TOPIC}/storage/verify",
         "storage.verify",
-        "Read a segment again, and check it",
-        body={"first": Field("number", "the offset that it starts at", required=True), **_TICKET},
+        "Read a segment and verify it",
+        body={"first": Field("number", "the first offset of the segment", required=True), **_TICKET},
     ),
-    _route("GET", f"{API}/damage", "storage.damage", "Topics of which something is known to be damaged, or may be"),
+    _route("GET", f"{API}/damage", "storage.damage", "List topics with known or possible damage"),
     _route(
         "POST",
         f"{TOPIC}/storage/salvage",
         "storage.salvage",
-        "What is damaged of a topic or partition, and accepting that it is lost",
-        body={"accept": Field("flag", "give it up for good; else it is only listed"), **_TICKET},
+        "List the damage of a topic or partition, or accept the loss",
+        body={"accept": Field("flag", "accept the loss for good; without it, damage is only listed"), **_TICKET},
     ),
     _route(
         "POST",
         f"{TOPIC}/storage/upload",
         "storage.upload",
-        "Upload all that a topic, or one partition, has now",
+        "Upload a topic or partition now",
         body=_TICKET,
     ),
 ]
@@ -386,27 +396,27 @@ def _ordered(order: str) -> Handler:
 
 
 _OF_PIPELINES = [
-    _route("GET", f"{API}/pipelines", "pipeline.list", "Pipelines in the order of their names", query=_PAGE),
-    _route("GET", PIPELINE, "pipeline.status", "A pipeline, and how far it is"),
+    _route("GET", f"{API}/pipelines", "pipeline.list", "List pipelines by name", query=_PAGE),
+    _route("GET", PIPELINE, "pipeline.status", "Describe a pipeline and its progress"),
     _route(
         "GET",
         f"{PIPELINE}/logs",
         "pipeline.logs",
-        "The last lines that a pipeline logged",
+        "Get the last log lines of a pipeline",
         query={
-            "after": Field("number", "those behind the one with this sequence number"),
-            "limit": Field("number", "how many at most, 1 to 500"),
+            "after": Field("number", "lines after the one with this sequence number"),
+            "limit": Field("number", "maximum number, 1 to 500"),
         },
     ),
-    Route("POST", f"{PIPELINE}/stop", "pipeline.stop", "Let a pipeline stop after its batch", _ordered("stop")),
-    Route("POST", f"{PIPELINE}/restart", "pipeline.restart", "Let a pipeline start over", _ordered("restart")),
+    Route("POST", f"{PIPELINE}/stop", "pipeline.stop", "Stop a pipeline after its current batch", _ordered("stop")),
+    Route("POST", f"{PIPELINE}/restart", "pipeline.restart", "Restart a pipeline", _ordered("restart")),
     _route(
         "DELETE",
         PIPELINE,
         "pipeline.forget",
-        "Forget a pipeline that does not run",
+        "Forget a pipeline that is not running",
         status=204,
-        query={"records": Field("flag", "what the broker keeps of its checkpoint and its dead letters goes too")},
+        query={"records": Field("flag", "also delete what the broker stores about its checkpoint and dead letters")},
     ),
 ]
 

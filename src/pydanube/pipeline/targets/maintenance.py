@@ -65,7 +65,7 @@ def attempt(label: str, work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
-        log.warning("%s: maintenance is put off until a later batch: %s: %s", label, type(error).__name__, error)
+        log.warning("%s: maintenance is postponed to a later batch: %s: %s", label, type(error).__name__, error)
 
 
 def groups(files: Iterable[Item], place: Callable[[Item], Hashable], size: Callable[[Item], int]) -> list[list[Item]]:
