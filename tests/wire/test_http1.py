@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -221,6 +222,26 @@ def test_the_largest_of_everything_is_taken() -> None:
     headers = [f"X-{number}: 1" for number in range(HTTP_HEADERS_MAX - 2)]
     [request] = read(get(*headers, f"Content-Length: {HTTP_BODY_BYTES_MAX}", line=line) + bytes(HTTP_BODY_BYTES_MAX))
     assert len(request.body) == HTTP_BODY_BYTES_MAX
+
+
+@pytest.mark.parametrize("end", ["", "y", "\x01"])
+@pytest.mark.parametrize("begin", ["a:", "a: x", "a", ""])
+@pytest.mark.parametrize("run", [" ", "\t", " \t", "x ", "a", ":"])
+def test_a_header_takes_as_long_as_it_is(begin: str, run: str, end: str) -> None:
+    """However many blanks are in it, and whether or not it is one; trailers too."""
+    line = begin + run * ((HTTP_HEAD_BYTES_MAX - 100) // len(run)) + end
+    since = process_time()
+    for pieces in ([get(line)], [get("Transfer-Encoding: chunked"), f"0\r\n{line}\r\n\r\n".encode("latin-1")]):
+        try:
+            assert len(read(*pieces)) == 1
+        except error_table()["http_request_invalid"]:
+            pass
+    assert process_time() - since < 0.1
+
+
+def test_blanks_within_a_header_are_kept_and_those_around_it_are_not() -> None:
+    [request] = read(get("X: \t a \t b \t ", "Y: \t "))
+    assert (request.headers["x"], request.headers["y"]) == ("a \t b", "")
 
 
 # -- noise -------------------------------------------------------------------------------------------------------------

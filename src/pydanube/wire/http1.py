@@ -30,7 +30,8 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _LINE = re.compile(rf"({_TOKEN}) ([\x21-\x7e]+) HTTP/1\.([01])")
-_FIELD = re.compile(rf"({_TOKEN}):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
+_NAME = re.compile(_TOKEN)
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # blanks around it are stripped: a pattern for them takes n³ steps
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -240,10 +241,11 @@ def _fields_of(lines: list[str]) -> dict[str, str]:
         raise HttpHeadTooLarge(f"{len(lines)} headers, at most {HTTP_HEADERS_MAX}")
     headers: dict[str, str] = {}
     for line in lines:
-        found = _FIELD.fullmatch(line)
-        if found is None:  # a name with spaces, a folded line, a line that ends in LF alone
+        name, colon, value = line.partition(":")
+        if not colon or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+            # a name with spaces, a folded line, a line that ends in LF alone
             raise HttpRequestInvalid(f"no header: {line[:50]!r}")
-        name, value = found[1].lower(), found[2]
+        name, value = name.lower(), value.strip(" \t")
         if name not in headers:
             headers[name] = value
         elif name in ("host", "content-length", "transfer-encoding", "content-type"):
