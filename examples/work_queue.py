@@ -17,7 +17,7 @@ JOBS = 12
 
 
 async def work(client: Client, worker: str, done: asyncio.Queue[str]) -> None:
-    retry_soon = {"failure": {"base_delay": 10_000}}  # microseconds
+    retry_soon = {"failure": {"base_delay": 0.01}}  # seconds
     async with client.consumer(
         TOPIC, subscription="workers", type="shared", start="earliest", prefetch=1, options=retry_soon
     ) as jobs:

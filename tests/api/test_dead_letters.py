@@ -41,8 +41,8 @@ def options(topic: object) -> dict[str, Any]:
     [
         (options(TOPIC), "subscription_option_invalid"),
         (options(5), "subscription_option_invalid"),
-        (options("nowhere"), "name_invalid"),
-        ({"failure": {"base_delay": 0.5}}, "subscription_option_invalid"),
+        (options("shop/nowhere"), "name_invalid"),
+        ({"failure": {"base_delay": "soon"}}, "subscription_option_invalid"),
         ({"failure": {"ack_timeout": True}}, "subscription_option_invalid"),
         ({"dispatch": {"unacked_max": 2.5}}, "subscription_option_invalid"),
         ({"dispatch": {"unacked_max": None}}, "subscription_option_invalid"),

@@ -80,6 +80,6 @@ def test_every_answer_is_as_the_description_says(tmp_path: Path) -> None:
             untold = OF_A_PROCESS if route.operation == "config" else set()
             assert set(found.json) | untold == set(schema["properties"])
             asked += 1
-        assert asked == 46
+        assert asked == 49
 
     with_http(tmp_path, story, **in_memory())

@@ -154,7 +154,7 @@ def test_a_lease_that_ends_lets_the_message_come_again(tmp_path: Path) -> None:
 
 def test_without_a_time_a_lease_has_that_of_the_subscription(tmp_path: Path) -> None:
     async def story(server: Server, http: Http, clock: VirtualClock) -> None:
-        await make(http, messages=1, ack_timeout=5_000_000)
+        await make(http, messages=1, ack_timeout=5)
         assert len(await receive(http)) == 1
         clock.advance(4)
         assert await receive(http) == []

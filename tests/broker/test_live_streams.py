@@ -9,7 +9,7 @@ import pytest
 from broker.topic_world import SECOND, TopicWorld, connected, numbers, publish
 from pydanube.broker.delivery import Timing
 from pydanube.broker.options import SubscriptionOptions
-from pydanube.dispatch.policy import ACK_TIMEOUT_DEFAULT, FailurePolicy
+from pydanube.dispatch.policy import FailurePolicy
 from pydanube.ledger.state_records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
@@ -35,7 +35,7 @@ def test_a_live_stream_holds_its_messages_for_as_long_as_it_lives(world: TopicWo
 def test_a_timeout_that_was_chosen_runs_from_the_delivery(world: TopicWorld, kind: SubscriptionKind) -> None:
     async def main() -> None:
         topic = await world.open()
-        options = SubscriptionOptions().changed({"failure": {"ack_timeout": ACK_TIMEOUT_DEFAULT}})  # as by default
+        options = SubscriptionOptions().changed({"failure": {"ack_timeout": 30}})  # as by default
         host = await topic.subscribe("s", kind, start="earliest", options=options)
         inbox = connected(topic, host, timing=Timing.CHOSEN)
         await publish(topic, "m", keys=["k"])
@@ -55,7 +55,7 @@ def test_a_timeout_that_is_chosen_while_a_stream_lives_begins_then(world: TopicW
         await publish(topic, "m")
         await inbox.until(1)
         await asyncio.sleep(1000)
-        await topic.alter_subscription("s", {"failure": {"ack_timeout": 5 * SECOND}})
+        await topic.alter_subscription("s", {"failure": {"ack_timeout": 5}})
         began = world.loop.time()
         assert await inbox.until(2) == [0, 0]
         assert 6 <= world.loop.time() - began < 6.2
@@ -67,6 +67,6 @@ def test_that_a_timeout_was_chosen_is_stored_with_the_subscription() -> None:
     default, chosen = SubscriptionOptions(), SubscriptionOptions().changed({"failure": {"ack_timeout": None}})
     assert not SubscriptionOptions.decode(default.encode()).timeout_chosen
     assert SubscriptionOptions.decode(chosen.encode()).timeout_chosen
-    assert default.to_json()["failure"]["ack_timeout"] == ACK_TIMEOUT_DEFAULT
+    assert default.to_json()["failure"]["ack_timeout"] == 30
     own = SubscriptionOptions(FailurePolicy(ack_timeout=SECOND))
     assert SubscriptionOptions.decode(own.encode()).failure.ack_timeout == SECOND

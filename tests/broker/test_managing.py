@@ -9,7 +9,7 @@ import pytest
 from broker.topic_world import TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import DanubeError, SubscriptionNotFound, TopicClosed, TopicNotFound
 from pydanube.broker.topic import Topic
-from pydanube.dispatch.policy import SECOND, FailurePolicy
+from pydanube.dispatch.policy import FailurePolicy
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 
 ALL = list(SubscriptionKind)
@@ -124,7 +124,7 @@ def test_an_ack_timeout_that_is_named_later_counts_for_what_is_in_flight(world: 
         await publish(topic, "slow")
         await inbox.until(1)
         await asyncio.sleep(1000)
-        await topic.alter_subscription("s", {"failure": {"ack_timeout": SECOND}})
+        await topic.alter_subscription("s", {"failure": {"ack_timeout": 1}})
         await inbox.until(2)
         assert [delivery.attempt for delivery in inbox.deliveries] == [0, 1]
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydanube.base.errors import PolicyInvalid
+from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
 from pydanube.base.limits import TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import parse_topic
 from pydanube.broker.options import SubscriptionOptions, dead_letter_topic
+from pydanube.broker.policies import Policies
 from pydanube.dispatch.policy import PoisonPolicy
 
 
@@ -51,7 +52,7 @@ def test_stored_options_that_are_none_are_refused(stored: bytes) -> None:
 
 
 def test_what_is_not_named_stays_and_what_is_stored_comes_back() -> None:
-    options = SubscriptionOptions.from_json({"failure": {"poison": "drop", "base_delay": 7}})
+    options = SubscriptionOptions.from_json({"failure": {"poison": "drop", "base_delay": "7us"}})
     changed = options.changed({"dispatch": {"unmatched": "skip"}})
     assert (changed.failure.poison, changed.failure.base_delay) == (PoisonPolicy.DROP, 7)
     assert SubscriptionOptions.decode(changed.encode()) == changed == SubscriptionOptions.from_json(changed.to_json())
@@ -79,7 +80,7 @@ def test_whatever_is_given_is_taken_or_refused_as_a_policy(found: dict[str, Any]
     [
         {"idle_seconds": 60},
         {"failure": {"max_redelivery_count": 3}},
-        {"failure": {"ack_timeout": 30_000_000}},
+        {"failure": {"ack_timeout": 30}},
         {"failure": {"ack_timeout": None}},
         {"failure": {"poison": "block"}},
         {"failure": {"poison": "dead_letter", "dead_letter_topic": "/default/dead"}},
@@ -105,3 +106,31 @@ def test_dead_letter_topics_of_long_names_differ_and_are_never_the_topic_itself(
         for name in names:
             assert len(name) <= TOPIC_NAME_CHARACTERS_MAX
             assert dead_letter_topic(parse_topic(name), "billing") != name
+
+
+@pytest.mark.parametrize(
+    ("chosen", "microseconds"), [(30, 30_000_000), (0.25, 250_000), ("250ms", 250_000), ("1 min", 60_000_000)]
+)
+def test_a_duration_is_seconds_or_text_with_a_unit_and_is_shown_in_seconds(chosen: Any, microseconds: int) -> None:
+    options = SubscriptionOptions.from_json({"failure": {"ack_timeout": chosen}, "idle_seconds": "7d"})
+    assert options.failure.ack_timeout == microseconds
+    assert options.idle_seconds == 604_800
+    assert options.to_json()["failure"]["ack_timeout"] == microseconds / 1_000_000
+    assert SubscriptionOptions.decode(options.encode()) == options
+
+
+def test_a_duration_that_cannot_be_read_is_refused_with_its_name() -> None:
+    with pytest.raises(SubscriptionOptionInvalid, match=r"failure\.max_delay: '10 years'.* use days"):
+        SubscriptionOptions.from_json({"failure": {"max_delay": "10 years"}})
+
+
+def test_policies_take_text_with_units() -> None:
+    chosen = Policies().changed({"retention_seconds": "7d", "retention_bytes": "10GiB", "table": "none"})
+    assert (chosen.retention_seconds, chosen.retention_bytes, chosen.table) == (604_800, 10 << 30, "none")
+    with pytest.raises(PolicyInvalid, match="retention_bytes: '10G' is ambiguous; write 10GB or 10GiB"):
+        Policies().changed({"retention_bytes": "10G"})
+
+
+def test_a_dead_letter_topic_without_a_namespace_is_one_of_the_default_namespace() -> None:
+    options = SubscriptionOptions.from_json({"failure": {"poison": "dead_letter", "dead_letter_topic": "letters"}})
+    assert options.failure.dead_letter_topic == "/default/letters"

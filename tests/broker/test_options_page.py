@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import SubscriptionOptionInvalid
-from pydanube.broker.options import OPTIONS, SubscriptionOptions
+from pydanube.broker.options import DURATIONS, OPTIONS, SubscriptionOptions
 from pydanube.client.consumer import Consumer
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 
@@ -43,6 +43,8 @@ def value_of(text: str) -> Any:
 
 def allowed(name: str, value: Any) -> bool:
     section, _, option = name.rpartition(".")
+    if option in DURATIONS and value is not None:
+        value = f"{value}us"
     chosen: dict[str, Any] = {option: value}
     if value == "dead_letter":
         chosen["dead_letter_topic"] = "/default/letters"

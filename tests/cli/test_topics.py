@@ -127,11 +127,11 @@ def test_a_subscription_from_its_creation_to_its_end(danube: Danube, topic: str)
     create = ("subscription", "create", topic, "s", "--type", "shared", "--from", "earliest")
     assert danube(*create, "--option", "failure.ack_timeout=1m", "--dead-letter-topic", "dead").code == 0
     found = danube("subscription", "describe", topic, "s", "-o", "json").json
-    assert found["options"]["failure"]["ack_timeout"] == 60_000_000
+    assert found["options"]["failure"]["ack_timeout"] == 60
     assert found["options"]["failure"]["dead_letter_topic"] == "/default/dead"
     danube("subscription", "alter", topic, "s", "--option", "failure.max_redelivery_count=9")
     changed = danube("subscription", "describe", topic, "s", "-o", "json").json["options"]["failure"]
-    assert (changed["max_redelivery_count"], changed["ack_timeout"]) == (9, 60_000_000)
+    assert (changed["max_redelivery_count"], changed["ack_timeout"]) == (9, 60)
     assert danube("subscription", "skip", topic, "s", "--count", "3", "--yes").text == "gave up 3 messages of s\n"
     explained = danube("subscription", "explain", topic, "s", "-o", "json").json
     assert explained["offset"] == 3

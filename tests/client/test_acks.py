@@ -18,7 +18,7 @@ from pydanube.testing import VirtualClock
 from pydanube.testing.broker import broker
 
 Test = Callable[[Client, Door, VirtualClock], Awaitable[None]]
-AT_ONCE = {"failure": {"base_delay": 0, "max_delay": 100_000_000}}
+AT_ONCE = {"failure": {"base_delay": 0, "max_delay": 100}}
 
 
 def through_a_door(test: Test, events: list[ClientEvent] | None = None) -> None:

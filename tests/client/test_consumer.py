@@ -117,7 +117,7 @@ def test_a_small_prefetch_is_granted_again_and_again(tmp_path: Path) -> None:
 def test_a_nacked_message_comes_again_and_says_so(tmp_path: Path) -> None:
     async def run(client: Client) -> None:
         await publish(client, numbers(2))
-        options = {"failure": {"base_delay": 1000}}
+        options = {"failure": {"base_delay": 0.001}}
         async with client.consumer(
             TOPIC, subscription="s", type="shared", start="earliest", options=options
         ) as consumer:

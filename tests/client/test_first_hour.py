@@ -238,7 +238,7 @@ def test_durations_are_seconds_or_timedeltas(tmp_path: Path) -> None:
                 await consumer.receive(timeout=timedelta(0))
             assert await consumer.fetch(1, timeout=timedelta(0)) == []
             described = await client.admin.describe_subscription(TOPIC, "s")
-            assert described["options"]["failure"]["base_delay"] == 5_000
+            assert described["options"]["failure"]["base_delay"] == 0.005
         await client.admin.alter_topic(TOPIC, policies={"ttl_seconds": second})
         assert (await client.admin.describe_topic(TOPIC))["policies"]["ttl_seconds"] == 1
 

@@ -11,7 +11,7 @@ import pytest
 from client.broker import TOPIC, until, with_client
 from pydanube.client import Client, Consumer
 
-QUICK = {"failure": {"max_redelivery_count": 1, "base_delay": 1_000}}
+QUICK = {"failure": {"max_redelivery_count": 1, "base_delay": "1ms"}}
 LETTERS = f"{TOPIC}-s-dlq"
 
 

@@ -143,7 +143,7 @@ def test_steering_without_await_has_the_same_words_and_errors(url: str) -> None:
             producer.send_many([b"0", b"1", b"2"], sequence=0).result()
             assert producer.send(b"1", sequence=1).result().duplicate
             assert producer.last_sequences == [2]
-        options = {"failure": {"base_delay": 1000}}
+        options = {"failure": {"base_delay": 0.001}}
         with client.consumer(TOPIC, subscription="s", type="shared", start="earliest", options=options) as consumer:
             assert consumer.partitions == [(TOPIC, None)]
             message = consumer.receive(5)

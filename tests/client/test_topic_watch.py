@@ -135,7 +135,7 @@ def test_a_new_topic_that_keeps_nothing_is_joined_where_it_stands(tmp_path: Path
 
 
 def test_a_pattern_passes_over_the_dead_letters_of_its_consumers(tmp_path: Path) -> None:
-    options = {"failure": {"max_redelivery_count": 0, "base_delay": 1000, "max_delay": 1000}}
+    options = {"failure": {"max_redelivery_count": 0, "base_delay": 0.001, "max_delay": 0.001}}
 
     async def run(client: Client) -> None:
         await client.admin.create_topic("/default/orders-1")

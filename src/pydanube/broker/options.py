@@ -14,6 +14,7 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, LEDGERS_LISTED_MAX, TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import TopicName, full_name
+from pydanube.base.units import microseconds_of
 from pydanube.broker.quotas import BacklogQuota
 from pydanube.dispatch.policy import ACK_TIMEOUT_DEFAULT, DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.ledger.catalog import Copies
@@ -23,6 +24,7 @@ from pydanube.ledger.topic_state import TopicState
 
 DEAD_LETTERS = "-dlq"  # behind the names of the topic and the subscription
 _NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
+DURATIONS = ("ack_timeout", "base_delay", "max_delay")  # of failure: seconds, or text such as 250ms
 OPTIONS = ("failure", "dispatch", "idle_seconds", "holds_only")
 _HOLDS_ONLY = b'"holds_only":true'  # as `encode` writes it: looked for without decoding all options at every turn
 Section = TypeVar("Section", FailurePolicy, DispatchSettings)
@@ -105,6 +107,8 @@ class SubscriptionOptions:
         """All that hold, for people and programs to see."""
         held = {name: value for name, value in asdict(self).items() if name in OPTIONS and value not in (None, False)}
         plain: dict[str, Any] = json.loads(json.dumps(held, default=_plain))
+        for name in DURATIONS:
+            plain["failure"][name] = in_seconds(plain["failure"][name])
         return plain
 
     def changed(self, found: Mapping[str, Any]) -> SubscriptionOptions:
@@ -122,7 +126,7 @@ class SubscriptionOptions:
         return SubscriptionOptions(
             changed,
             _changed(self.dispatch, "dispatch", found.get("dispatch", {})),
-            found.get("idle_seconds", self.idle_seconds),
+            _idle_seconds(found["idle_seconds"]) if "idle_seconds" in found else self.idle_seconds,
             found.get("holds_only", self.holds_only),
             self.timeout_chosen or "ack_timeout" in failure,
             self.poison_chosen or "poison" in failure,
@@ -177,11 +181,31 @@ def _changed(options: Section, section: str, found: object) -> Section:
             raise SubscriptionOptionInvalid(
                 f"{section} has no option {name[:100]!r}; its options are {', '.join(known)}"
             )
+        if name in DURATIONS and value is not None:
+            value = _microseconds(f"{section}.{name}", value)
         if name == "dead_letter_topic" and isinstance(value, str) and value:
             value = full_name(value)
         now = getattr(options, name)
         values[name] = _chosen(type(now), f"{section}.{name}", value) if isinstance(now, Enum) else value
     return replace(options, **values)
+
+
+def in_seconds(microseconds: int | None) -> float | None:
+    """As options say it; whole seconds are whole numbers."""
+    if microseconds is None or microseconds % 1_000_000:
+        return None if microseconds is None else microseconds / 1_000_000
+    return microseconds // 1_000_000
+
+
+def _microseconds(name: str, value: Any) -> int:
+    try:
+        return microseconds_of(value)
+    except ValueError as error:
+        raise SubscriptionOptionInvalid(f"{name}: {error}") from None
+
+
+def _idle_seconds(value: Any) -> Any:
+    return _microseconds("idle_seconds", value) // 1_000_000 if isinstance(value, str) else value
 
 
 def _chosen(kind: type[Enum], name: str, value: object) -> Enum:

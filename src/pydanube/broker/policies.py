@@ -11,6 +11,7 @@ from typing import Any
 
 from pydanube.base.errors import NotReliable, PolicyInvalid
 from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, SUBSCRIPTIONS_MAX
+from pydanube.base.units import bytes_of, microseconds_of
 from pydanube.broker.quotas import BacklogQuota
 
 NUMBER_MAX = (1 << 62) - 1
@@ -64,7 +65,7 @@ class Policies:
         for name in values:
             if name not in known:
                 raise PolicyInvalid(f"unknown policy {name[:100]!r}; the policies are {', '.join(known)}")
-        return replace(self, **values)
+        return replace(self, **{name: _number(name, value) for name, value in values.items()})
 
     def check_topic(self, topic: object, *, reliable: bool) -> None:
         """As a topic's own: what only a namespace can have, or only a topic that keeps messages, is refused."""
@@ -93,6 +94,16 @@ class Policies:
 
     def to_json(self) -> dict[str, int | str]:
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _number(name: str, value: Any) -> Any:
+    """Text with a unit as the number that it means: `7d`, `10GiB`."""
+    if not isinstance(value, str) or name not in _BOUNDS:
+        return value
+    try:
+        return microseconds_of(value) // 1_000_000 if "seconds" in name else bytes_of(value)
+    except ValueError as error:
+        raise PolicyInvalid(f"{name}: {error}") from None
 
 
 OF_NAMESPACES = ("topics_max", "namespace_bytes_max")

@@ -122,7 +122,7 @@ def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
     failure = dict(found["options"]["failure"])
     for name in ("ack_timeout", "base_delay", "max_delay"):
         if failure.get(name) is not None:
-            failure[name] = shown_duration(failure[name])
+            failure[name] = shown_duration(round(failure[name] * 1_000_000))
     return {**found, "options": {**found["options"], "failure": failure}}
 
 

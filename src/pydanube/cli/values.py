@@ -155,7 +155,7 @@ def _policy(name: str, value: str) -> Any:
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any] | None:
-    """`failure.ack_timeout=30s` and the like, as the broker takes them: nested, times in microseconds."""
+    """`failure.ack_timeout=30s` and the like, as the broker takes them: nested, times in seconds."""
     found: dict[str, dict[str, Any]] = {}
     for name, value in pairs(texts, "an option").items():
         section, dot, key = name.partition(".")
@@ -165,9 +165,13 @@ def options_of(texts: Sequence[str]) -> dict[str, Any] | None:
     return found or None
 
 
+def _whole(seconds: float) -> float:
+    return int(seconds) if seconds.is_integer() else seconds
+
+
 def _option(value: str) -> Any:
     if is_duration(value):
-        return microseconds_of(value)
+        return _whole(microseconds_of(value) / 1_000_000)
     if value == "none":
         return None
     try:

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydanube.base import units
 from pydanube.base.errors import ArgumentInvalid, BatchInvalid
+from pydanube.base.units import Duration as Duration
 from pydanube.wire.batch import Codec
 
 When = int | datetime
-Duration = float | timedelta  # a number is seconds
 
 
 def codec_of(name: str) -> Codec:
@@ -54,14 +55,21 @@ def attributes_of(attributes: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def seconds_of(duration: Duration) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+    """A number as it is: it may mean not to wait at all, or forever."""
+    if isinstance(duration, int | float):
+        return duration
+    try:
+        return units.seconds_of(duration)
+    except ValueError as error:
+        raise ArgumentInvalid(str(error)) from None
 
 
-def plain(value: Any, name: str = "") -> Any:
-    """Policies and options as the broker takes them: a `timedelta` in seconds if its name says so, or microseconds."""
+def plain(value: Any) -> Any:
+    """Policies and options as the broker takes them: a `timedelta` is seconds, as a number is."""
     if isinstance(value, timedelta):
-        return value // timedelta(seconds=1) if name.endswith("_seconds") else value // timedelta(microseconds=1)
-    return {each: plain(inner, each) for each, inner in value.items()} if isinstance(value, Mapping) else value
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    return {each: plain(inner) for each, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 def microseconds_of(time: When) -> int:

@@ -16,27 +16,14 @@ import yaml
 
 from pydanube.base.errors import FlowInvalid
 from pydanube.base.redaction import is_secret
+from pydanube.base.units import bytes_of, microseconds_of
 
 FILE_BYTES_MAX = 256 * 1024  # of a declaration
 TEXT_CHARACTERS_MAX = 128 * 1024  # of one value: SQL and schemas are long
 LIST_MAX = 1_000
 SHOWN_CHARACTERS = 80  # of a wrong value
 DURATION_MICROSECONDS_MAX = 10 * 366 * 86_400 * 1_000_000
-_UNITS = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
-_SHORT = {"us": "microsecond", "ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
-_SHORT |= {"sec": "second", "secs": "second", "min": "minute", "mins": "minute"}
-_DURATION = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,6})?\s*[a-z]+\s*)+")
-_STEP = re.compile(r"([0-9.]+)\s*([a-z]+)")
-_SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]i?b)?", re.IGNORECASE)
-_SIZES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_UNITS = {"second": 1_000_000, "millisecond": 1_000, "microsecond": 1}
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
@@ -68,10 +55,8 @@ class Duration(int):
     """Microseconds. As text it is what Spark takes for an interval."""
 
     def __str__(self) -> str:
-        for unit in ("second", "millisecond", "microsecond"):
-            if self % _UNITS[unit] == 0:
-                return f"{self // _UNITS[unit]} {unit}s"
-        raise AssertionError
+        unit = next(unit for unit, size in _UNITS.items() if self % size == 0)
+        return f"{self // _UNITS[unit]} {unit}s"
 
     @property
     def seconds(self) -> float:
@@ -79,28 +64,22 @@ class Duration(int):
 
 
 def parse_duration(path: str, value: object) -> Duration:
-    """`10 minutes`, `1 hour 30 minutes`, `250ms`."""
-    wrong = FlowInvalid(f"{path}: must be a duration such as 10 minutes or 500 milliseconds, not {shown(value)}")
-    if not isinstance(value, str) or not _DURATION.fullmatch(text := value.strip().lower()):
-        raise wrong
-    total = 0.0
-    for number, unit in _STEP.findall(text):
-        name = _SHORT.get(unit, unit.removesuffix("s"))
-        if name in ("month", "year"):
-            raise FlowInvalid(f"{path}: a {name} has no fixed length; say it in days")
-        if name not in _UNITS:
-            raise wrong
-        total += float(number) * _UNITS[name]
-    if not 0 <= total <= DURATION_MICROSECONDS_MAX:
+    """`10 minutes`, `1 hour 30 minutes`, `250ms`, or a number of seconds."""
+    try:
+        found = microseconds_of(value)  # type: ignore[arg-type]  # whatever else it is, it is refused
+    except ValueError as error:
+        raise FlowInvalid(f"{path}: {error}") from None
+    if found > DURATION_MICROSECONDS_MAX:
         raise FlowInvalid(f"{path}: is at most ten years, not {shown(value)}")
-    return Duration(round(total))
+    return Duration(found)
 
 
 def parse_size(path: str, value: object, most: int) -> int:
     """Bytes: 1000000 or 64 MiB."""
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
-    size = int(found[1]) * _SIZES.get((found[2] or "").lower(), 1) if found else 0
+    try:
+        size = bytes_of(value)  # type: ignore[arg-type]  # as above
+    except ValueError as error:
+        raise FlowInvalid(f"{path}: {error}") from None
     if not 1 <= size <= most:
         raise FlowInvalid(f"{path}: must be a size such as 64 MiB, at most {most} bytes, not {shown(value)}")
     return size

@@ -265,9 +265,9 @@ def _failure(policy: Any) -> dict[str, Any]:
         raise SubscriptionOptionInvalid("unknown backoff strategy or poison policy")
     return {
         "max_redelivery_count": policy.max_redelivery_count,
-        "ack_timeout": policy.ack_timeout_ms * MILLISECOND or None,
-        "base_delay": policy.base_redelivery_delay_ms * MILLISECOND,
-        "max_delay": policy.max_redelivery_delay_ms * MILLISECOND,
+        "ack_timeout": policy.ack_timeout_ms / 1000 or None,
+        "base_delay": policy.base_redelivery_delay_ms / 1000,
+        "max_delay": policy.max_redelivery_delay_ms / 1000,
         "backoff": backoff.value,
         "poison": poison.value,
         "dead_letter_topic": policy.dead_letter_topic or None if poison is PoisonPolicy.DEAD_LETTER else None,
