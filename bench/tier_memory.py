@@ -37,7 +37,7 @@ def resident_mib(pid: int) -> float:
 
 
 class Source:
-    """Batches as producers send them, made once and stamped anew: encoding them is not what is measured."""
+    """Batches as producers send them, made once and stamped again: encoding them is not what is measured."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)

@@ -1,6 +1,6 @@
 """From a topic to a Delta table: what each customer orders in each minute, written once whatever happens in between.
 
-Publishes ten minutes of orders, writes all minutes that are over, and shows the table. Run it again: it goes on where
+Publishes ten minutes of orders, writes all minutes that are over, and shows the table. Run it again: it continues where
 it was. `orders_by_minute.yaml` declares the same pipeline for `danube pipeline run`.
 Needs Java and a broker (`make run`), at DANUBE_URL or on this machine. The table is made in ./lake.
 """

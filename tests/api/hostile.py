@@ -130,7 +130,7 @@ def _since(before: tuple[float, int]) -> Turn:
 
 
 class Probes(threading.Thread):
-    """Asks for `/healthz` again and again, each time on a connection of its own."""
+    """Asks for `/healthz` repeatedly, each time on a connection of its own."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(daemon=True)

@@ -22,7 +22,7 @@ MARKS = (b"keepalive", b"generation")  # in WELCOME, and in the answer to a cons
 
 
 def much(*pieces: bytes, size: int = BYTES) -> bytes:
-    """The pieces again and again."""
+    """The pieces repeatedly."""
     piece = b"".join(pieces)
     return piece * max(1, size // len(piece))
 
@@ -106,9 +106,9 @@ NATIVE: dict[str, Callable[[], list[bytes]]] = {
     "acks of many ranges": lambda: native(much(said(Ack(2, 1, 1, RANGES)))),
     "nacks of many ranges": lambda: native(much(said(Nack(2, 1, 1, RANGES, 0, "")))),
     "acks of every other message": lambda: native(many_messages(), said(*scattered(Ack, 1))),
-    "acks of all messages again and again": lambda: native(many_messages(), much(said(Ack(2, 1, 0, [(0, 99_999)])))),
+    "acks of all messages repeatedly": lambda: native(many_messages(), much(said(Ack(2, 1, 0, [(0, 99_999)])))),
     "nacks of every other message": lambda: native(many_messages(), said(*scattered(Nack, 1, 0, ""))),
-    "nacks of all messages again and again": lambda: native(
+    "nacks of all messages repeatedly": lambda: native(
         many_messages(), much(said(Nack(2, 1, 0, [(0, 99_999)], 0, "")))
     ),
     "takings of many ranges": lambda: native(many_messages(), much(said(Taken(2, 0, RANGES[:600])))),

@@ -130,7 +130,7 @@ def test_whoever_floods_without_reading_is_not_read_from(
             assert largest < 64 * KIB + 2 * READ_BYTES
             await good_client(server)
         finally:
-            client.abort()  # it would wait for ever to have sent the rest
+            client.abort()  # it would wait forever to have sent the rest
 
     with_broker(tmp_path, story)
 

@@ -1,4 +1,4 @@
-"""P1: a real broker process, killed with -9 again and again under load. What it said stays true."""
+"""P1: a real broker process, killed with -9 repeatedly under load. What it said stays true."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_a_consumer_that_takes_nothing_is_closed_whatever_waits_for_it(tmp_path:
         assert doorway._transport.is_closing()
         for _ in range(10):
             await asyncio.sleep(0)
-        assert doorway._transport.get_write_buffer_size()  # what it was sent would be on its way for ever
+        assert doorway._transport.get_write_buffer_size()  # what it was sent would be on its way forever
         doorway.look()
         await until(lambda: doorway not in server._listener.connections)
 

@@ -35,7 +35,7 @@ def test_a_real_broker_answers_probes_whatever_it_is_sent(tmp_path: Path) -> Non
 
 
 def test_a_real_broker_answers_probes_among_thousands_of_connections(tmp_path: Path) -> None:
-    """Half of them never say what they want, and the others ask again and again."""
+    """Half of them never say what they want, and the others ask repeatedly."""
     broker = Process(tmp_path)
     address = asyncio.run(broker.start())
     try:

@@ -23,14 +23,14 @@ def test_an_idle_subscription_is_deleted_and_the_others_stay(world: TopicWorld) 
     async def main() -> None:
         topic = await world.open()
         await topic.subscribe("short", EXCLUSIVE, options=A_MINUTE)
-        await topic.subscribe("for ever", EXCLUSIVE)
+        await topic.subscribe("forever", EXCLUSIVE)
         await passes(topic, 59)
-        assert sorted(topic.subscriptions) == ["for ever", "short"]
+        assert sorted(topic.subscriptions) == ["forever", "short"]
         await passes(topic, 3)
-        assert sorted(topic.subscriptions) == ["for ever"]
+        assert sorted(topic.subscriptions) == ["forever"]
 
     async def next_life() -> None:
-        assert sorted((await world.open()).subscriptions) == ["for ever"]
+        assert sorted((await world.open()).subscriptions) == ["forever"]
 
     world.run(main())
     world.cut()

@@ -1,4 +1,4 @@
-"""What fails is delivered again, later, and not for ever: nacks, timeouts, crashes, poison, delayed delivery."""
+"""What fails is delivered again, later, and not forever: nacks, timeouts, crashes, poison, delayed delivery."""
 
 from __future__ import annotations
 

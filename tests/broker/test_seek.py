@@ -158,7 +158,7 @@ def test_a_seek_that_was_not_confirmed_happened_entirely_or_not_at_all(world: To
 
 @pytest.mark.parametrize("kind", ALL)
 def test_permits_of_messages_that_a_seek_caught_on_their_way_come_back(kind: SubscriptionKind) -> None:
-    """They were decided, not read yet and never delivered: the consumer would wait for them for ever."""
+    """They were decided, not read yet and never delivered: the consumer would wait for them forever."""
     world = TopicWorld(cache_bytes=1)
 
     async def main() -> None:

@@ -97,7 +97,7 @@ def test_a_producer_whose_connection_was_lost_has_its_window(world: TopicWorld, 
         await tick(topic)
         assert len(topic.state.producers) == 0
         late = await topic.attach("producer-1", temporary=True, renewal=Renewal(77, 99))
-        assert late.producer != again.producer, "it is told that what it sent before is not known any more"
+        assert late.producer != again.producer, "it is told that what it sent before is no longer known"
         with pytest.raises(ProducerUnknown):
             topic.publish(batch_of("x", producer_id=again.producer, first_sequence=0), 77)
 

@@ -65,7 +65,7 @@ def test_a_snapshot_larger_than_what_may_wait_is_written_once(world: TopicWorld,
         assert size > 2 * writer.WRITER_WAITING_BYTES_MAX
         await compacted(topic)
         await asyncio.sleep(10)
-        assert topic.state_stream.bytes < 2 * size, "it was not begun again and again"
+        assert topic.state_stream.bytes < 2 * size, "it was not begun repeatedly"
         await inbox.ack(1, 3, 5)
         return image(topic)
 

@@ -1,4 +1,4 @@
-"""Who waits for changes of topics hears of each, goes on where it was, and is told when something was missed."""
+"""Who waits for changes of topics hears of each, continues where it was, and is told when something was missed."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def batch_of(*payloads: str, keys: Sequence[str | None] | None = None, **columns
 
 
 async def insist(work: Callable[[], Awaitable[Answer]]) -> Answer:
-    """As a client does it: again and again while the error says that it helps."""
+    """As a client does it: repeatedly while the error says that it helps."""
     while True:
         try:
             return await work()

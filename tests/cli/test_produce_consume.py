@@ -129,7 +129,7 @@ def test_lines_of_json_say_key_payload_and_attributes(danube: Danube, topic: str
 def test_what_comes_before_a_wrong_line_is_published_and_counted(danube: Danube, topic: str) -> None:
     ended = danube("produce", topic, "--json", stdin=b'{"payload": "good"}\nnot json\n')
     assert ended.code == 2
-    assert ended.err.startswith("1 message acknowledged\ndanube: line 2: it is no JSON")
+    assert ended.err.startswith("1 message acknowledged\ndanube: line 2: not valid JSON")
     assert values_of(danube, topic) == ["good"]
 
 

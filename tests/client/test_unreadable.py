@@ -1,4 +1,4 @@
-"""A batch that says of itself what it is not: consumers refuse it and go on, readers name it and go on behind it."""
+"""A batch that says of itself what it is not: consumers refuse it and go on, readers name it and continue after it."""
 
 from __future__ import annotations
 

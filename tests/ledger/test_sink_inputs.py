@@ -27,7 +27,7 @@ def text(*ends: Any) -> str:
         ([end(110, began=[0])], [end(100, began=[0])], True),  # a wiped checkpoint, and more has come since
         ([end(5, began=[0])], [end(100, began=[0])], True),
         ([end(110, began=[99])], [end(100, began=[0])], True),
-        ([end(110, began=[100])], [end(100, began=[0])], False),  # from latest: goes on behind it
+        ([end(110, began=[100])], [end(100, began=[0])], False),  # from latest: continues after it
         ([end(100, began=[100])], [end(100, began=[0])], False),
         ([end(110, 20, began=[0, 0])], [end(100, began=[0])], True),  # it has a partition more
         ([end(110, 20, began=[100, 0])], [end(100, began=[0])], False),

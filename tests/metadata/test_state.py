@@ -181,7 +181,7 @@ def test_what_is_decided_and_not_durable_counts_exactly(monkeypatch: pytest.Monk
     monkeypatch.setattr(state_module, "METADATA_BYTES_MAX", 500)
     state = MetadataState()
     decided = []
-    for _ in range(20):  # the same key again and again is one key
+    for _ in range(20):  # the same key repeatedly is one key
         decided.append(state.decide((), [("a", bytes(400))]))
         state.expect(decided[-1])
     for transaction in decided:

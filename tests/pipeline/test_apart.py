@@ -66,8 +66,8 @@ def test_a_query_that_was_replaced_does_not_stand_in_the_way_of_a_topic(
     target = TopicTarget(topic, url)
     first = Mark("orders", "query-1", "run-1", 0, '[{"t":{"0":5}}]', dead=True)
     assert write(target, first, rows([1])) is Verdict.NEW
-    anew = dataclasses.replace(first, query="query-2", run="run-2")
-    assert write(target, anew, rows([1]), replaces=("query-0", "query-1")) is Verdict.NEW
+    again = dataclasses.replace(first, query="query-2", run="run-2")
+    assert write(target, again, rows([1]), replaces=("query-0", "query-1")) is Verdict.NEW
     assert len(client.read_arrow(topic)) == 2
 
 

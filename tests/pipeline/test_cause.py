@@ -90,7 +90,7 @@ def test_what_spark_says_of_a_query_is_final_and_told_without_the_plan(name: str
 def test_a_checkpoint_that_does_not_fit_says_what_to_do() -> None:
     cause = cause_of(raised("changed state"))
     assert cause.line.startswith("[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match existing")
-    assert cause.line.endswith("`danube pipeline reset` begins anew")
+    assert cause.line.endswith("`danube pipeline reset` starts over")
     assert not cause.may_pass
 
 

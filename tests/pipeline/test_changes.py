@@ -39,7 +39,7 @@ def change(of: str) -> None:
 
 
 class World:
-    """A topic, and one pipeline whose file is changed again and again."""
+    """A topic, and one pipeline whose file is changed repeatedly."""
 
     def __init__(self, spark: SparkSession, client: Client, url: str, topic: str, folder: Path) -> None:
         self.spark, self.client, self.url, self.topic, self.folder = spark, client, url, topic, folder

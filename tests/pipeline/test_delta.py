@@ -169,11 +169,11 @@ def test_a_zombie_is_fenced(target: DeltaTarget) -> None:
 
 def test_a_wiped_checkpoint_is_noticed_and_may_be_meant(target: DeltaTarget) -> None:
     write(target, FIRST, rows([1]))
-    anew = batch(0, query="query-2")
+    again = batch(0, query="query-2")
     with pytest.raises(SinkConflict, match=r"query-1 has written here up to batch 0.*wiped"):
-        write(target, anew, rows([1]))
-    assert write(target, anew, rows([2]), replaces=("query-1",)) is Verdict.NEW
-    assert write(target, anew, rows([2]), replaces=("query-1",)) is Verdict.DONE
+        write(target, again, rows([1]))
+    assert write(target, again, rows([2]), replaces=("query-1",)) is Verdict.NEW
+    assert write(target, again, rows([2]), replaces=("query-1",)) is Verdict.DONE
     assert by_id(content(target)) == [1, 2]
 
 

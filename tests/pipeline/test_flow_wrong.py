@@ -84,7 +84,7 @@ WRONG: list[tuple[Any, str]] = [
         minimal(source=decoded(format="avro", schema="gone.avsc")),
         "source.schema: '/data/gone.avsc' cannot be read: No such",
     ),
-    (minimal(source=decoded(format="avro", schema="{nothing")), "source.schema: is no JSON: "),
+    (minimal(source=decoded(format="avro", schema="{nothing")), "source.schema: is not valid JSON: "),
     (minimal(source=decoded(format="protobuf")), "source.schema: must be a mapping of descriptor, message"),
     (minimal(source=decoded(format="protobuf", schema={"descriptor": "x"})), "source.schema.message: is missing"),
     (minimal(source=decoded(schema="id BIGNIT")), "source.schema: "),

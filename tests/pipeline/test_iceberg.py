@@ -64,11 +64,11 @@ def test_a_batch_without_rows_leaves_the_table_alone(lake: Lake) -> None:
 def test_a_wiped_checkpoint_is_refused_unless_it_was_meant(lake: Lake) -> None:
     target = lake.target()
     written(target, mark(0), rows(1))
-    anew = mark(0, query="query-b", run="run-2")
-    parts = staged(target, anew, rows(2))
+    again = mark(0, query="query-b", run="run-2")
+    parts = staged(target, again, rows(2))
     with pytest.raises(SinkConflict, match="query-b"):
-        target.commit(anew, rows(1).schema, parts, replace=False)
-    assert target.commit(anew, rows(1).schema, parts, replace=False, replaces=("query-a",)) is Verdict.NEW
+        target.commit(again, rows(1).schema, parts, replace=False)
+    assert target.commit(again, rows(1).schema, parts, replace=False, replaces=("query-a",)) is Verdict.NEW
     assert lake.ids() == [1, 2]
 
 

@@ -1,4 +1,4 @@
-"""A pipeline with all kinds of sinks whose driver and broker are killed again and again: each row is in each sink once,
+"""A pipeline with all kinds of sinks whose driver and broker are killed repeatedly: each row is in each sink once,
 and what is no good is once among the dead letters.
 """
 
@@ -50,7 +50,7 @@ class World:
         self.driver = Killed([*command, "--master", "local[2]"], folder / "driver.log")
 
     def _flow(self) -> dict[str, object]:
-        """Keys of messages are drawn anew whenever a batch is repeated, so its rows fall otherwise."""
+        """Keys of messages are drawn again whenever a batch is repeated, so its rows fall otherwise."""
         source = {"topic": SOURCE, "url": self.broker.url, "max_records": RECORDS, "format": "json"}
         iceberg = {name: text for name, text in self.lake.spec().items() if name != "kind"}
         return {

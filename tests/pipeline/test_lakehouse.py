@@ -51,7 +51,7 @@ def test_a_job_is_a_pipeline_with_a_name_of_its_own(tmp_path: Path) -> None:
         ({"to": "delta:"}, "--to: must be delta:PATH"),
         ({"to": "topic:orders"}, "--to: must be delta:PATH"),
         ({"to": "iceberg:orders"}, "sink.iceberg.table: must be a namespace and a name"),
-        ({"to": "delta:x", "schema": DDL}, "--schema: is for payloads that are decoded"),
+        ({"to": "delta:x", "schema": DDL}, "--schema: needs decoded payloads"),
         ({"to": "delta:x", "format": "json"}, "--schema: is missing"),
         ({"to": "delta:x", "format": "protobuf", "schema": "x.binpb"}, "--message: is missing"),
         ({"to": "delta:x", "dead_letters": "delta:y"}, "dead_letters: no row could ever go there"),

@@ -110,11 +110,11 @@ def test_a_zombie_and_a_wiped_checkpoint_are_noticed(target: ParquetTarget) -> N
     write(target, batch(1, run="run-2"), rows([2]))
     with pytest.raises(SinkConflict, match="run-2 has written batch 1"):
         target.commit(FIRST, SCHEMA, zombie, replace=False)
-    anew = batch(0, query="query-2")
+    again = batch(0, query="query-2")
     with pytest.raises(SinkConflict, match="wiped"):
-        write(target, anew, rows([3]))
-    assert write(target, anew, rows([3]), replaces=("query-1",)) is Verdict.NEW
-    assert write(target, anew, rows([3]), replaces=("query-1",)) is Verdict.DONE
+        write(target, again, rows([3]))
+    assert write(target, again, rows([3]), replaces=("query-1",)) is Verdict.NEW
+    assert write(target, again, rows([3]), replaces=("query-1",)) is Verdict.DONE
     assert content(target) == [1, 2, 3]
 
 

@@ -30,7 +30,7 @@ def test_a_copied_checkpoint_is_told_with_both_runs(other: Mark) -> None:
 
 
 def test_a_wiped_checkpoint_is_told_with_both_queries_unless_it_was_meant() -> None:
-    anew = replace(LAST, query="query-b", batch=0)
+    again = replace(LAST, query="query-b", batch=0)
     with pytest.raises(SinkConflict, match=r"query query-b.*query query-a"):
-        judge(LAST, anew)
-    assert judge(LAST, anew, replaces=("query-z", "query-a")) is Verdict.NEW
+        judge(LAST, again)
+    assert judge(LAST, again, replaces=("query-z", "query-a")) is Verdict.NEW

@@ -1,4 +1,4 @@
-"""`danube pipeline run` as an operator has it: a process of its own, killed, stopped from elsewhere, begun anew.
+"""`danube pipeline run` as an operator has it: a process of its own, killed, stopped from elsewhere, begun again.
 
 One story, because each start of a JVM takes seconds.
 """
@@ -125,7 +125,7 @@ def test_a_pipeline_is_run_killed_stopped_and_begun_anew(world: World) -> None:
     world.driver.kill()  # with -9
     world.send(50)
     world.driver.start()  # the broker still thinks that the first one runs
-    world.until(world.arrived, "it goes on where it was")
+    world.until(world.arrived, "it continues where it was")
     assert world.status()["run"] != first
 
     world.broker.again()
@@ -136,7 +136,7 @@ def test_a_pipeline_is_run_killed_stopped_and_begun_anew(world: World) -> None:
     os.kill(world.jvm(), signal.SIGKILL)
     world.send(50)
     world.until(world.arrived, "rows that came after the JVM was killed")
-    world.until(lambda: world.status()["progress"].get("restarts") == 1, "it says that it began anew")
+    world.until(lambda: world.status()["progress"].get("restarts") == 1, "it says that it started over")
     assert "the connection to Spark's JVM was lost" in world.driver.said()
 
     stopped = world.danube("stop", NAME, "--wait", "--timeout", "2m")

@@ -139,7 +139,7 @@ def test_a_pipeline_reports_while_it_runs_and_stops_when_ordered(
     send(150, 160)
     again = Runner(made, url=url, available_now=True, tell=running.lines.append).run()
     assert (again.how, again.progress.rows) == ("finished", 10)
-    assert "goes on from its checkpoint" in "".join(running.lines[-3:])
+    assert "continues from its checkpoint" in "".join(running.lines[-3:])
     assert ids(tmp_path) == list(range(160))
 
 

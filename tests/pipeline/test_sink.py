@@ -168,7 +168,7 @@ def does_not_raise() -> Any:
 
 
 def test_targets_are_prepared_once_in_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark makes writers anew for every batch."""
+    """Spark makes writers again for every batch."""
     asked: list[str] = []
     monkeypatch.setattr(DeltaTarget, "prepare", lambda self, schema: asked.append(self.label))
     world.writer()
@@ -244,7 +244,7 @@ def test_a_write_may_say_itself_whose_batch_it_is(world: World) -> None:
 def test_what_a_sink_is_not_told(world: World) -> None:
     for options, named in (
         ({}, "needs the option plan"),
-        ({"plan": "x"}, "no JSON"),
+        ({"plan": "x"}, "not valid JSON"),
         ({"plan": world.plan, "path": "/x"}, "no option 'path'"),
     ):
         with pytest.raises(OptionInvalid, match=named):

@@ -1,4 +1,4 @@
-"""Real Spark writing to tables through `danube_tables`: with dead letters, anew, by upsert, and again after a crash."""
+"""Real Spark writing to tables through `danube_tables`: with dead letters, again, by upsert, and after a crash."""
 
 from __future__ import annotations
 

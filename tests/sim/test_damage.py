@@ -1,4 +1,4 @@
-"""Damaged blocks of the only copy, again and again: after each restart everything goes on, and nothing is denied."""
+"""Damaged blocks of the only copy, repeatedly: after each restart everything goes on, and nothing is denied."""
 
 from __future__ import annotations
 

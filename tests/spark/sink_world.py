@@ -1,4 +1,4 @@
-"""Writers of the data source driven as Spark drives them: copied to tasks, and made anew for every commit."""
+"""Writers of the data source driven as Spark drives them: copied to tasks, and made again for every commit."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_one_without_a_query_goes_after_its_time_and_not_before(tmp_path: Path) 
         clock.advance(IDLE_SECONDS - 60)
         assert described(client, topic)["consumers"] == 0  # it is there still
         query = Query(Readers(broker.url, topic).stream(subscription="q"), start=query.at)
-        query.trigger()  # and is another week, counted anew
+        query.trigger()  # and is another week, counted again
         query.reader.stop()
         clock.advance(IDLE_SECONDS - 60)
         assert described(client, topic)["consumers"] == 0

@@ -1,4 +1,4 @@
-"""A query from topic to topic whose driver and broker are killed again and again: at the end each row is there once."""
+"""A query from topic to topic whose driver and broker are killed repeatedly: at the end each row is there once."""
 
 from __future__ import annotations
 

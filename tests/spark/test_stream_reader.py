@@ -1,4 +1,4 @@
-"""A stream goes on from its offsets: each message in one batch, within limits, and whatever happens to the topic."""
+"""A stream continues from its offsets: each message in one batch, within limits, and whatever happens to the topic."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_a_deleted_topic_is_lost_or_left_out(client: Client, readers: Readers, t
     strict, lenient = Query(readers.stream(topic=both)), Query(readers.stream(topic=both, failOnDataLoss="false"))
     start, end = lenient.plan()
     client.admin.delete_topic(f"{topic}-a")
-    with pytest.raises(DataLost, match="is not there any more"):
+    with pytest.raises(DataLost, match="is no longer there"):
         strict.trigger()
     assert values_of(rows(lenient.reader, lenient.reader.partitions(start, end))) == numbers(10, 19)
     lenient.at = end
@@ -294,7 +294,7 @@ def test_the_only_topic_is_deleted_and_a_lenient_query_goes_on(client: Client, r
     strict, lenient = Query(readers.stream()), Query(readers.stream(failOnDataLoss="false"))
     lenient.trigger()
     client.admin.delete_topic(topic)
-    with pytest.raises(DataLost, match="is not there any more") as raised:
+    with pytest.raises(DataLost, match="is no longer there") as raised:
         strict.trigger()
     assert "nothing protects the messages of a deleted topic" in raised.value.__notes__[0]
     assert [lenient.trigger() for _ in range(3)] == [[], [], []]

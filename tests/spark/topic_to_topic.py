@@ -1,6 +1,6 @@
 """A driver that copies one topic to another and ends when all is there. Run, and killed, by test_sink_kills.py.
 
-`python topic_to_topic.py URL SOURCE TARGET CHECKPOINT RECORDS`, the last for each trigger. Keys are drawn anew whenever
+`python topic_to_topic.py URL SOURCE TARGET CHECKPOINT RECORDS`, the last for each trigger. Keys are redrawn whenever
 a batch is repeated, so its rows fall otherwise.
 """
 

@@ -55,7 +55,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def until_it_works(work: Callable[[], Awaitable[object]]) -> None:
-    """Tries again while the disk is full: the node must go on without help."""
+    """Tries again while the disk is full: the node must continue without help."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE_SECONDS
     while True:
@@ -69,7 +69,7 @@ async def until_it_works(work: Callable[[], Awaitable[object]]) -> None:
 
 
 class Filler:
-    """A writer that goes on in new ledgers, and remembers what was acknowledged."""
+    """A writer that continues in new ledgers, and remembers what was acknowledged."""
 
     def __init__(self, *, size: int, ledger_entries: int) -> None:
         self.acked: dict[int, list[Batch]] = {}
@@ -158,7 +158,7 @@ ROOM = 2 * MIB
 
 
 async def opened(world: NodeWorld) -> DiskNode:
-    """A node killed again and again on a full disk may not start any more; it says so, and does with a little room."""
+    """A node killed repeatedly on a full disk may no longer start; it says so, and does with a little room."""
     try:
         return await world.open()
     except DiskFull:

@@ -2,7 +2,7 @@
 
 The script creates ledgers of both kinds, appends, rolls, deletes, lets files be copied out, and restarts. Whatever
 fails, waiters get a typed error, nothing acknowledged is lost, no ledger is written after a failure of it, the node
-goes on with new ledgers by itself, and after a restart or a power cut all is as it was acknowledged.
+continues with new ledgers by itself, and after a restart or a power cut all is as it was acknowledged.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def test_what_outlives_its_file_is_copied_out_and_the_file_goes(world: NodeWorld
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_crash_at_any_moment_of_copying_and_rolling_loses_nothing(seed: int) -> None:
-    """And leaves no file behind for ever: after a restart the node goes on freeing."""
+    """And leaves no file behind forever: after a restart the node goes on freeing."""
     world = NodeWorld(seed, settings=NodeSettings(file_bytes=64 * KIB, copy_bytes_per_second=1 << 30))
     acked: dict[int, list[Any]] = {1: [], 2: []}
 

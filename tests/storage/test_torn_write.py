@@ -66,7 +66,7 @@ async def check(world: NodeWorld) -> set[int]:
         status = await node.fence(LedgerId(ledger), FENCER)
         assert status.state is LedgerState.FENCED
         assert not status.damaged
-        await node.append(LedgerId(ledger), FENCER, TORN[ledger], -1)  # recovery goes on where it was
+        await node.append(LedgerId(ledger), FENCER, TORN[ledger], -1)  # recovery continues where it was
         await node.seal(LedgerId(ledger), FENCER, TORN[ledger].last_offset)
     return there
 

@@ -1,4 +1,4 @@
-"""Streams of batches to make segments of: any columns, producers and gaps, and the same messages batched anew."""
+"""Streams of batches to make segments of: any columns, producers and gaps, and the same messages batched again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Object storage in a folder, opened inside a process of the cold tier, with faults that are ordered by files.
 
-`hang-OP` makes the next calls of OP write `hanging-OP` and wait for ever, before they do anything; `hang-after-OP`
+`hang-OP` makes the next calls of OP write `hanging-OP` and wait forever, before they do anything; `hang-after-OP`
 after they have; `fail-OP` makes them fail.
 """
 

@@ -65,10 +65,10 @@ def test_a_column_loses_its_bitmap_or_itself_where_the_rows_need_neither() -> No
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_a_slice_is_packed_as_its_batch_was_and_nothing_unpacked_is_kept(codec: Codec) -> None:
-    batch = build([b"again and again " * 10] * 100, publish_time=NOW, codec=codec)
+    batch = build([b"repeatedly " * 10] * 100, publish_time=NOW, codec=codec)
     assert batch.slice(10, 50).codec == codec
     assert batch._packed is None
-    assert batch.slice(10, 50).payloads() == [b"again and again " * 10] * 50
+    assert batch.slice(10, 50).payloads() == [b"repeatedly " * 10] * 50
 
 
 def test_long_columns_are_cut_piece_by_piece() -> None:

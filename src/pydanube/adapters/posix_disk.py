@@ -143,7 +143,7 @@ class PosixDisk:
         self._release_lock()
 
     def _serve(self) -> None:
-        """One thread: takes work until there is none for ever."""
+        """One thread: takes work until there is none for good."""
         while (work := self._work.get()) is not None:
             work()
 

@@ -12,7 +12,7 @@ from typing import IO
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """The file to write to. It is made anew, beside `path`: nothing that lies there is opened, nor a link followed."""
+    """The file to write to. It is made again, beside `path`: nothing that lies there is opened, nor a link followed."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part", delete=False) as file:
         try:
             yield file

@@ -211,7 +211,7 @@ async def order(caller: Caller, fields: Object) -> Object:
 
 @verb("pipeline.forget")
 async def forget(caller: Caller, fields: Object) -> Object:
-    """One that does not run is not listed any more. What it remembers stays, as a checkpoint in a folder does: which
+    """One that does not run is no longer listed. What it remembers stays, as a checkpoint in a folder does: which
     generation of its checkpoint counts, and which dead letters were redriven. With `records` that goes too.
     """
     name, notes, kept = _name(fields), caller.service.notes, list[str]()

@@ -51,7 +51,7 @@ def _described(record: SinkRecord, blocked: SinkBlocked | None) -> Object:
 
 
 async def forget(caller: Caller, fields: Object) -> Object:
-    """The writer may begin anew, or will not come again."""
+    """The writer may start over, or will not come again."""
     abandon = flag(fields, "abandon", False)
     await caller.service.sinks.forget(caller.principal, _key(fields), abandon=abandon)
     return {}

@@ -67,7 +67,7 @@ class Certificate:
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make the broker compute again and again
+        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make the broker compute repeatedly
         context.set_alpn_protocols(PROTOCOLS)
         certificate, key = self._files
         context.load_cert_chain(certificate, key, password="")  # with none OpenSSL would ask at the terminal

@@ -108,7 +108,7 @@ class Worker:
         self.turns = turns
 
     def work(self) -> None:
-        """Goes on with what has come, as far as it gets; in later turns with the rest."""
+        """Handles what has arrived, as far as it gets; the rest in later turns."""
         turns = self.turns
         if self.lagging:
             return

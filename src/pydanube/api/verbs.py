@@ -27,7 +27,7 @@ from pydanube.wire.objects import Object
 
 
 class Caller(Protocol):
-    """Whoever asks, through whichever face."""
+    """The caller, through whichever face."""
 
     @property
     def service(self) -> Service: ...

@@ -16,7 +16,7 @@ FNV_BASIS, FNV_PRIME, FNV_MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 
 
 
 def fnv1a64_from(basis: int, data: bytes) -> int:
-    """Goes on from what the bytes before came to."""
+    """Continues from the hash of the bytes before."""
     found = basis
     for byte in data:
         found = (found ^ byte) * FNV_PRIME & FNV_MASK

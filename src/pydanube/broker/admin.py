@@ -215,7 +215,7 @@ class Admin:
         return found[:BLOCKED_LISTED_MAX]
 
     async def abandoned(self, principal: Principal) -> list[tuple[str, str, float]]:
-        """Topic, subscription and the age of its oldest message, where that is days and nobody is there to take it."""
+        """Topic, subscription and the age of its oldest message, where that is days and no consumer is connected."""
         found: list[tuple[str, str, float]] = []
         ages = self._ages()
         for number, opened in enumerate(self._service.opened(), 1):
@@ -251,7 +251,7 @@ class Admin:
     async def seek(
         self, principal: Principal, topic: str, subscription: str, to: Start, *, dry_run: bool = False
     ) -> SubscriptionStats:
-        """Its consumers go on from there, whoever they are."""
+        """Its consumers continue from there, whoever they are."""
         found = await self._find(principal, topic, subscription)
         if isinstance(to, int) and to:
             _only(found, "an offset to seek")

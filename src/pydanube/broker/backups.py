@@ -93,7 +93,7 @@ class Backups:
 
     def _get(self, number: int) -> Cut:
         if self._cut is None or number != self._number:
-            raise BackupEnded(f"backup {number} is not being made any more")
+            raise BackupEnded(f"backup {number} is no longer being made")
         return self._cut
 
     def _check_room(self) -> None:

@@ -1,7 +1,7 @@
 """The broker's directory of namespaces and topics: what exists, with its policies, in the metadata store.
 
 Every change is one compare-and-set; reads are of the newest applied state. Names are keys here and nowhere else: what
-is stored goes by a number that is never used again, so a topic made anew has nothing of the old one.
+is stored goes by a number that is never used again, so a topic made again has nothing of the old one.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Producer:
     open: Opened
     session: Session | None  # None without a name: what it sends is not deduplicated
     reliable: bool
-    tell_ended: Ended  # to be told when the topic is not there for it any more
+    tell_ended: Ended  # to be told when the topic is no longer there for it
     temporary: bool = False  # without a name of its own
     tell_limit: Callable[[int | None], None] | None = None  # to be told when the topic takes larger or smaller messages
 
@@ -112,7 +112,7 @@ class Opened:
     changing: bool = False  # opened for a change of all partitions, which has to be made before anybody else uses it
 
     def follow(self, record: TopicRecord, policies: Policies, usage: Usage | None, clock: Clock) -> None:
-        """What was decided about it holds from now on; whoever is there already stays."""
+        """What was decided about it holds from now on; what exists stays."""
         before, self.record, self.policies, self.usage = self.policies, record, policies, usage
         if before.message_bytes_max != policies.message_bytes_max:
             for producer in self.producers.values():

@@ -243,7 +243,7 @@ class Leasing:
     ) -> list[Received]:
         """Messages under leases, as soon as there is one; none if none comes in time.
 
-        Whoever asks lets go of what it cannot take with `release`. Without `lease_seconds` the subscription says it.
+        The caller lets go of what it cannot take with `release`. Without `lease_seconds` the subscription says it.
         """
         if len(self._leases) + limit > LEASES_MAX:
             raise TooManyLeases(f"{len(self._leases)} messages are leased, at most {LEASES_MAX}")

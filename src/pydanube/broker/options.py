@@ -36,7 +36,7 @@ class TopicOptions:
 
     durability: Durability = Durability.FSYNC
     copies: Copies = field(default_factory=Copies)
-    retention: RetentionPolicy | None = None  # None: for ever without subscriptions, until acked by all with some
+    retention: RetentionPolicy | None = None  # None: forever without subscriptions, until acked by all with some
     ttl_seconds: int | None = None
     backlog: BacklogQuota | None = None
     dispatch_messages_per_second: int | None = None  # to each subscription

@@ -56,7 +56,7 @@ class Outbox:
         return waiting
 
     def leave(self, consumer: ConsumerId) -> None:
-        """Nobody is there to have them."""
+        """No consumer is left to receive them."""
         self._waiting = deque(deliver for deliver in self._waiting if deliver.consumer != consumer)
 
     def drop(self, recalled: Recalled) -> dict[ConsumerId, int]:

@@ -112,7 +112,7 @@ class Pipelines:
     # -- for runners ---------------------------------------------------------------------------------------------------
 
     def report(self, name: str, report: Report) -> Order | None:
-        """What it is to do, again and again until it says that it has taken the order, or has ended."""
+        """What it is to do, repeatedly until it says that it has taken the order, or has ended."""
         now, known = self.now, self._known.get(name)
         if known is None:
             self._make_room(now)

@@ -42,7 +42,7 @@ def bytes_from(extents: Sequence[Extent], offset: int) -> int:
 
 
 def offset_leaving(extents: Sequence[Extent], bytes: int) -> int:
-    """The lowest offset at and after which there are at most so many bytes; 0 if all of them are."""
+    """The lowest offset at and after which there are at most this many bytes; 0 if all of them are."""
     for extent in reversed(extents):
         if extent.bytes > bytes:
             count = extent.last - extent.first + 1

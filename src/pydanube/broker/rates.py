@@ -29,7 +29,7 @@ class _Limit:
 
 
 class Rate:
-    """So many messages and so many bytes a second; None is no such limit."""
+    """Messages and bytes per second; None is no such limit."""
 
     __slots__ = ("_bytes", "_messages", "bytes", "messages")
 
@@ -83,7 +83,7 @@ class Throttle:
         return True
 
     def room(self, wanted: int, message_bytes: int, now: int) -> int:
-        """How many of so many messages go now; the others after a rest."""
+        """How many of these messages go now; the others wait."""
         room = self._rate.room(message_bytes, now)
         if room < wanted:
             self.until = now + RANGE

@@ -106,7 +106,7 @@ class ReadAhead:
             self._hindrance.over()
 
     def go_on(self) -> None:
-        """Whatever failed may be read by now, or is not wanted any more."""
+        """Whatever failed may be read by now, or is no longer wanted."""
         self._failed.clear()
         self._hindrance.over()
 

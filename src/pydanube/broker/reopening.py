@@ -1,7 +1,7 @@
 """After a start: every topic that keeps messages is opened again, a few at a time.
 
 So its retention, its expiry and its metrics go on though nobody asks for it. Never in the way of who does: a topic that
-is asked for meanwhile is opened at once, and one that cannot be opened is left to whoever asks next. Topics in which a
+is asked for meanwhile is opened at once, and one that cannot be opened is left to the next caller. Topics in which a
 change of all partitions was interrupted are apart: it is finished first, which may take long, and nobody waits for it.
 """
 

@@ -77,7 +77,7 @@ async def certain(topic: Topic) -> None:
 
 
 async def rows_from(topic: Topic, offset: int) -> int:
-    """How many rows of a job are there already: no other job has written from `offset` on."""
+    """How many rows of a job already exist: no other job has written from `offset` on."""
     stream, rows = topic.ledger.stream, 0
     while (offset := stream.past_lost(offset)) <= stream.confirmed:
         for batch in await stream.read(offset, READ_AHEAD_BYTES):
@@ -93,7 +93,7 @@ async def landed(under_way: Iterable[Future[None]]) -> None:
 
 
 def numbered(batch: Batch, rows: int) -> Batch:
-    """A job's next batch, after so many rows of it."""
+    """A job's next batch, after this many rows of it."""
     return batch.anonymous(rows + 1)
 
 

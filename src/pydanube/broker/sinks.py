@@ -146,7 +146,7 @@ class Sinks:
             return verdict
 
     async def forget(self, principal: Principal, key: SinkKey, *, abandon: bool = False) -> None:
-        """An operator says that the writer will not come again, or may begin anew.
+        """An operator says that the writer will not come again, or may start over.
 
         A batch that is blocked is given up if that is said too: what of it was written is seen, the rest never is.
         """
@@ -421,7 +421,7 @@ class Sinks:
             await landed(confirmed for _, confirmed in under_way)
 
     async def _clear(self, staged: Topic, record: SinkRecord) -> None:
-        """What was committed is not needed any more. Not worth a word if it stays: it grows old."""
+        """What was committed is no longer needed. Not worth a word if it stays: it grows old."""
         try:
             if record.once is Once.PLAIN:
                 await self._service.delete_topic(ANONYMOUS, staging_topic(record.key))

@@ -144,7 +144,7 @@ class SubscriptionHost:
         self.wake()
 
     def set_rate(self, messages: int | None, bytes: int | None) -> None:
-        """At most so many a second go out, redeliveries included; None is no limit."""
+        """Maximum messages and bytes per second, redeliveries included; None is no limit."""
         before = (None, None) if self._throttle is None else self._throttle.limits
         if before != (messages, bytes):
             rate = rate_of(messages, bytes)
@@ -316,7 +316,7 @@ class SubscriptionHost:
         return self._next < min(self._ledger.confirmed_end, self.known.cursor.ceiling)
 
     def _offer(self, batch: Batch, now: int, most: int) -> int:
-        """Feeds it to the engine; how many messages were looked at one by one, which are at most so many."""
+        """Feeds it to the engine; how many messages were looked at one by one, at most `most`."""
         first = max(self._next, batch.base_offset)
         if batch.base_offset > self._next:
             self.pass_gap(self._pass_lost(self._next), batch.base_offset - 1)
@@ -348,7 +348,7 @@ class SubscriptionHost:
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def _decide(self, now: int) -> None:
-        """Asks the engine. What it took back and nobody was handed yet is not handed out any more."""
+        """Asks the engine. What it took back and nobody was handed yet is no longer handed out."""
         effects = self.engine.poll(now)
         self._drop_recalled()
         self._carry_out(effects)

@@ -51,7 +51,7 @@ class Tables:
     """Owned by the broker's loop, as the `Tiering` that asks it."""
 
     def __init__(self, tier: ColdTier, clock: Clock, check_place: Callable[[], Awaitable[None]] | None = None) -> None:
-        self._check_place = check_place  # raises if the place is not ours any more
+        self._check_place = check_place  # raises if the place is no longer ours
         self._tier = tier
         self._clock = clock
         self._followed: WeakKeyDictionary[Stream, _Followed] = WeakKeyDictionary()

@@ -1,6 +1,6 @@
 """Moves what is sealed into object storage, in the background, and lets local copies go that nobody misses.
 
-Every step is decided in the stream's record before or after its effect, so that whoever owns the stream next goes on
+Every step is decided in the stream's record before or after its effect, so that the next owner of the stream continues
 with it: planned, written, published; read again, then evicted; buried, deleted, then forgotten. One thing at a time
 happens to a stream; a step that fails does not hold up the others.
 """
@@ -85,7 +85,7 @@ class Tiering:
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """For ever. Nothing is written or deleted before the place is known to be ours."""
+        """Forever. Nothing is written or deleted before the place is known to be ours."""
         while self._claim is not None:
             try:
                 await self._claim()
@@ -113,7 +113,7 @@ class Tiering:
             raise type(why)(str(why))
 
     async def check_place(self) -> None:
-        """Raises if the place is not ours any more: a folder that was mounted may be gone, a bucket another one.
+        """Raises if the place is no longer ours: a folder that was mounted may be gone, a bucket another one.
 
         Asked before something is recorded as being there, and before a local copy or an object goes.
         """
@@ -201,7 +201,7 @@ class Tiering:
                 self.troubles.failed(stream.name, step, error)
 
     async def close(self) -> None:
-        """What is under way is left as it is: whoever serves the topics next goes on with it."""
+        """What is under way is left as it is: whoever serves the topics next continues with it."""
         working = list(self._working.values())
         for task in working:
             task.cancel()

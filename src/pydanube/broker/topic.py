@@ -186,7 +186,7 @@ class Topic:
         """A session for this producer name; older ones of it are fenced. It and its sequences are durable on return.
 
         With `fresh` the caller vouches that it repeats nothing: needed where the name may have been forgotten. One that
-        is `temporary` goes when it leaves: tell `sessions` who holds it. With `renewal` it goes on with a session that
+        is `temporary` goes when it leaves: tell `sessions` who holds it. With `renewal` it continues a session that
         it had, and is the one that is fenced if there is a newer one.
         """
         self._check_certain()
@@ -199,7 +199,7 @@ class Topic:
         await durable
         last = self.state.producers.get(session.producer).last_offset
         if last is not None:
-            await self._confirmation(last)  # nobody goes on behind a message that a crash may still take back
+            await self._confirmation(last)  # nobody continues after a message that a crash may still take back
         needed = self.state.needed_from() if new_to_all else None
         if needed is not None and bytes_from(extents_of(self.ledger.stream, needed), needed) > HEADERS_UNREAD_BYTES:
             self._log.compact_soon()  # what was published before producers had names need not be read again

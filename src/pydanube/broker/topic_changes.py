@@ -1,7 +1,7 @@
 """Which topics were made, changed or deleted lately, for those who wait to hear of it instead of asking all the time.
 
 It watches the metadata and remembers the last changes by their revision, so that whoever was away for a while, or lost
-its connection, goes on where it was. Who was away for longer is told to look at everything.
+its connection, continues where it was. Who was away for longer is told to look at everything.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TopicChanges:
     ) -> Changes:
         """Changes after a revision, as soon as there are some, or none after so long. Without one: where we are now.
 
-        `replaced` is done when whoever asks has asked again, and does not wait for this answer any more.
+        `replaced` is done when the caller has asked again, and does not wait for this answer any more.
         """
         if self._watching is None:
             watch = self._begin()

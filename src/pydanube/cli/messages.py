@@ -1,4 +1,4 @@
-"""Messages as text: JSON and tables of them, and back again. What is no text is base64, and marked as that."""
+"""Messages as text: JSON and tables of them, and back again. Binary data is Base64, and marked as such."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def described(message: Message) -> dict[str, Any]:
 
 
 def peeked(messages: Sequence[Message], *, for_people: bool) -> list[dict[str, Any]]:
-    """For people what is no text is written with escapes, as `danube consume -o table` does."""
+    """For people, binary data is written with escapes, as `danube consume -o table` does."""
     rows = [described(each) for each in messages]
     for row, message in zip(rows, messages, strict=True) if for_people else ():
         row.update(key=with_escapes(message.key_bytes), payload=with_escapes(message.payload))

@@ -64,9 +64,9 @@ class Output:
 
     @contextmanager
     def live(self, columns: Sequence[str]) -> Iterator[Callable[[Sequence[Row]], None]]:
-        """Gives a function to call with all rows, again and again.
+        """Gives a function to call with all rows, repeatedly.
 
-        A terminal's table is drawn anew. Elsewhere tables, lines of JSON or documents of YAML follow each other.
+        A terminal's table is drawn again. Elsewhere tables, lines of JSON or documents of YAML follow each other.
         """
         if self.format == "table" and sys.stdout.isatty():
             from rich.console import Console

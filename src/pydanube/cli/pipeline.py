@@ -174,7 +174,7 @@ async def restart(client: Client, output: Output, name: str) -> None:
 @destructive
 @connected
 async def forget(client: Client, output: Output, agreement: Agreement, name: str, records: bool) -> None:
-    """Take a pipeline that does not run off the list. Run again, it goes on where it was.
+    """Take a pipeline that does not run off the list. Run again, it continues where it was.
 
     With --records the broker also forgets where its checkpoint in object storage is, and which dead letters were
     redriven. Delete that checkpoint then, or give the name to no other pipeline.

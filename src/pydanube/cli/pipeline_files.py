@@ -176,7 +176,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
         notes.append(f"{error} on this machine: the pipeline cannot run here")
     record = look(flow.checkpoint, flow.name)
     begun = record is not None
-    state = f"generation {record.generation}, to go on from" if record is not None else "none yet"
+    state = f"generation {record.generation}, to continue from" if record is not None else "none yet"
     checked.append(f"checkpoint: {flow.checkpoint}, {state}")
     try:
         looked = check(flow, broker.url, begun=begun, start=record.start if record else None, running=False)

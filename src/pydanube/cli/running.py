@@ -23,7 +23,7 @@ from pydanube.cli.failures import say
 from pydanube.cli.settings import broker_of, place_options
 from pydanube.client import Client, ClientEvent
 
-LOOKS_MILLISECONDS = 500  # after which a thread that watches stdout sees that it is not needed any more
+LOOKS_MILLISECONDS = 500  # after which a thread that watches stdout sees that it is no longer needed
 logging.getLogger("pydanube.client").addHandler(logging.NullHandler())  # commands say it in their own words
 
 

@@ -1,4 +1,4 @@
-"""Looking at a broker again and again. One that goes away meanwhile ends nothing: it is looked for until Ctrl-C."""
+"""Looking at a broker repeatedly. One that goes away meanwhile ends nothing: it is looked for until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Acker(Protocol):
         ...
 
     def ack_failed(self, error: DanubeError, count: int) -> None:
-        """So many messages could not be acknowledged, and nobody awaits it."""
+        """Messages that could not be acknowledged, and whose result no one awaits."""
         ...
 
 

@@ -143,7 +143,7 @@ class Admin:
         return await self._ask("subscription.alter", topic=topic, subscription=subscription, options=options)
 
     async def seek_subscription(self, topic: str, subscription: str, to: Start) -> Reply:
-        """Its consumers, if there are any, go on from there: earliest, latest, a time, or an offset of a partition."""
+        """Its consumers continue from there: earliest, latest, a time, or an offset of a partition."""
         return await self._ask("subscription.seek", topic=topic, subscription=subscription, to=wire_start(to))
 
     async def skip_messages(
@@ -163,7 +163,7 @@ class Admin:
         return found
 
     async def abandoned_subscriptions(self) -> list[Reply]:
-        """Topic, subscription and `backlog_seconds` where messages wait for days and nobody is there, up to fifty."""
+        """Topic, subscription and `backlog_seconds` where messages wait for days without a consumer, up to fifty."""
         found: list[Reply] = (await self._ask("subscription.abandoned"))["abandoned"]
         return found
 
@@ -338,7 +338,7 @@ class Admin:
         return await self._ask("pipeline.order", pipeline=name, order=order)
 
     async def forget_pipeline(self, name: str, *, records: bool = False) -> None:
-        """One that does not run is not listed any more. With `records` the broker forgets also where its checkpoint in
+        """One that does not run is no longer listed. With `records` the broker forgets also where its checkpoint in
         object storage is, and which dead letters were redriven: for one that never runs again.
         """
         await self._ask("pipeline.forget", pipeline=name, records=records)

@@ -54,7 +54,7 @@ class ReopeningChannel:
         raise NotImplementedError
 
     def interrupted(self, error: DanubeError) -> None:
-        """It is not open any more; it will be opened again."""
+        """It is no longer open; it will be opened again."""
         raise NotImplementedError
 
     def given_up(self, error: DanubeError) -> None:

@@ -228,7 +228,7 @@ class Connection:
         self._heard = False
         if silent > 1:
             if self._link is not None:
-                self._link.abort()  # what waits to be sent would wait for ever
+                self._link.abort()  # what waits to be sent would wait forever
             self.end(ConnectionLost(f"the broker sent nothing for {self.welcome.keepalive_seconds:g} seconds or more"))
             return
         if silent:

@@ -165,7 +165,7 @@ class Consumer(Openable):
                     await self._arrival(count - len(found))
         except TimeoutError:
             return found
-        except DanubeError:  # nothing more will come: whoever asks again hears of it
+        except DanubeError:  # nothing more will come: the next call hears of it
             if found:
                 return found
             raise
@@ -251,9 +251,9 @@ class Consumer(Openable):
         await self._ask_all("resume")
 
     async def seek(self, to: Start, *, partition: int | None = None) -> None:
-        """The subscription goes on from there: earliest, latest, an offset or a time. Durable when it returns.
+        """The subscription continues from there: earliest, latest, an offset or a time. Durable when it returns.
 
-        What was received before cannot be acknowledged any more. An offset needs the partition if there are several.
+        What was received before can no longer be acknowledged. An offset needs the partition if there are several.
         """
         feeds = [feed for feed in self._feeds.values() if partition is None or feed.partition == partition]
         place = wire_start(to)
@@ -306,7 +306,7 @@ class Consumer(Openable):
             self.client.call_back(self._on_error, error, count)
 
     def lose(self, feed: Feed, error: DanubeError) -> None:
-        """A feed is gone for good; what has arrived may still be taken. A pattern goes on without a deleted topic."""
+        """A feed is gone for good; what has arrived may still be taken. A pattern continues without a deleted topic."""
         if self.pattern is not None and isinstance(error, TopicNotFound):
             self._feeds.pop(feed.place, None)
         elif self._closed is None:

@@ -1,6 +1,6 @@
 """What waits in a consumer: batches in the order they came, handed out whole or message by message.
 
-Nothing is decoded before the program asks for it. What a feed takes back, or gets again, is not handed out any more.
+Nothing is decoded before the program asks for it. What a feed takes back, or gets again, is no longer handed out.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Inbox:
         self._fetching = [each for each in self._fetching if each is not found]
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """Nobody has seen them: they go to whoever asks next."""
+        """Nobody has seen them: they go to the next caller."""
         parts = [
             batch.part(first, last)
             for batch, some in groupby(messages, key=attrgetter("batch"))

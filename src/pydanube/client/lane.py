@@ -1,7 +1,7 @@
 """A producer's way to one partition: batches in order, numbered, sent again under the same numbers when they must be.
 
 The broker takes only the sequence after the last one. So when anything goes wrong the lane waits for the answers to all
-that is under way, opens its channel again, learns what the broker expects, and goes on from there.
+that is under way, opens its channel again, learns what the broker expects, and continues from there.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ class Lane(ReopeningChannel):
     def _expire(self) -> None:
         """What has waited too long fails: without a channel of the reason it waits for, else of not being answered.
 
-        What is under way stays in the books until it is answered, or cannot be any more: its numbers are given out.
+        What is under way stays in the books until it is answered, or can no longer be: its numbers are given out.
         """
         if self._expiry is not None:
             self._expiry.cancel()

@@ -70,7 +70,7 @@ class InLine(Handed[Result]):
                 self._line.awaited(self)
 
     def moved(self) -> Future[None] | None:
-        """Done when it is not in the line any more; None if it is not."""
+        """Done when it is no longer in the line; None if it is not."""
         if self._place is None:
             return None
         waiter: Future[None] = self._line.loop.create_future()

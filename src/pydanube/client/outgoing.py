@@ -21,7 +21,7 @@ class Receipt(NamedTuple):
 
     topic: str  # as the producer was opened: without its partition
     partition: int | None
-    offset: int | None  # None if the topic keeps nothing, or if a repeat's place is not remembered any more
+    offset: int | None  # None if the topic keeps nothing, or if a repeat's place is no longer remembered
     durability: str  # none, buffered, fsynced or replicated:copies
     duplicate: bool = False  # the application's sequence was published before: nothing was added
 
@@ -43,7 +43,7 @@ class Way(Protocol):
 
 
 class Outgoing:
-    """One batch. `done` once it is acknowledged, has failed, or goes on as `parts`; never two of them."""
+    """One batch. `done` once it is acknowledged, has failed, or continues as `parts`; never two of them."""
 
     __slots__ = (
         "again",

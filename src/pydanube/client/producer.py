@@ -435,7 +435,7 @@ class Producer(Openable):
     def last_sequence(self) -> int | None:
         """The last sequence that the broker is known to have under the producer's name; None if it has none.
 
-        After a restart the application goes on with the next one. Of a topic with partitions see `last_sequences`.
+        After a restart the application continues with the next one. Of a topic with partitions see `last_sequences`.
         """
         if len(self._lanes) > 1:
             raise ArgumentInvalid(

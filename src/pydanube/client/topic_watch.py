@@ -1,4 +1,4 @@
-"""What a client hears of topics that are made, changed or deleted: the broker says so, and nobody asks again and again.
+"""What a client hears of topics that are made, changed or deleted: the broker says so, and nobody asks repeatedly.
 
 One request waits at the broker, for all namespaces that somebody follows. It names the revision that was heard of last,
 so a lost connection or a restart of the broker leaves no gap.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 RETRY_SECONDS = 1.0  # after a failure: of the broker's answer, or of what was done with it
-RETRY_SECONDS_MAX = 30.0  # of a topic that failed again and again
+RETRY_SECONDS_MAX = 30.0  # of a topic that failed repeatedly
 GATHER_SECONDS = 0.02  # in which changes come together, so that many at once are looked at once
 Names = Collection[str] | None  # topics that changed; None: any may have
 Failed = dict[str, DanubeError]  # topics, and why

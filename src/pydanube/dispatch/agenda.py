@@ -44,7 +44,7 @@ class Agenda:
         return known(self._times, first, last)
 
     def take_due(self, now: int, most: int | None = None) -> list[int]:
-        """Takes off the numbers whose time has come, the earliest first; at most so many, if said."""
+        """Takes off the numbers whose time has come, the earliest first; at most `most`, if given."""
         taken: list[int] = []
         while self._heap and self._heap[0][0] <= now and len(taken) != most:
             time, number = heappop(self._heap)

@@ -113,7 +113,7 @@ class Engine(ABC, Generic[M]):
     def take_recalled(self) -> list[tuple[ConsumerId, int, int]]:
         """Whose messages (consumer, first, last) failed or were rewound since it was last asked.
 
-        The host asks before it hands out what was decided earlier: these must not be any more.
+        The host asks before it hands out what was decided earlier: these must no longer be.
         """
         recalled, self._recalled = self._recalled, []
         return recalled

@@ -42,7 +42,7 @@ class KeyShared(Engine[KeyMember]):
         self._rest_times = Agenda()
         self._skipped: list[int] = []
         self._owed: dict[int, KeyState] = {}  # by number, keys that are kept for the consumer that had them
-        self._owed_times = Agenda()  # until when: one that asks for nothing more must not keep them for ever
+        self._owed_times = Agenda()  # until when: one that asks for nothing more must not keep them forever
         self._overdue: dict[int, KeyState] = {}  # by number, keys that may have to be taken back from their holders
 
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:

@@ -47,7 +47,7 @@ class AckSet:
     def load_chunk(self, number: int, bits: int) -> None:
         """Takes over one of `chunks()` of a set that started here."""
         if number in self._chunks or not self._first_chunk <= number < self.ceiling >> _SHIFT:
-            raise StateInvalid(f"chunk {number} is there already, or not among those from {self._first_chunk} on")
+            raise StateInvalid(f"chunk {number} already exists, or not among those from {self._first_chunk} on")
         self._merge(number, bits)
 
     def add(self, first: int, last: int) -> int:

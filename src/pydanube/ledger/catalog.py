@@ -46,7 +46,7 @@ class StreamRecord:
     next_offset: int = 0  # no ledger opened from now on starts below
     newest: int = 0  # append time of the last entry of the sealed ledgers: later ones are not older
     ledgers: Ledgers = field(default_factory=Ledgers)
-    kept_from: int = 0  # what lies below is not there any more, whether or not its ledger holds more
+    kept_from: int = 0  # what lies below is no longer there, whether or not its ledger holds more
     cold: Cold = field(default_factory=Cold)  # what lies in object storage, and maybe in ledgers too
     corrections: Corrections = ()  # of append times that were ahead
     lost: tuple[Lost, ...] = ()  # what somebody accepted as lost: readers pass over it; in order, never overlapping
@@ -58,7 +58,7 @@ class StreamRecord:
 
     @property
     def end(self) -> int:
-        """The last offset of the last sealed ledger, also if it was trimmed: confirmed, whoever asks.
+        """The last offset of the last sealed ledger, also if it was trimmed: confirmed, the caller.
 
         It never falls: `kept_from` outlives ledgers that are deleted in whatever order their nodes answer.
         """
@@ -115,7 +115,7 @@ class StreamRecord:
         return replace(record, next_offset=max(self.next_offset, next_offset), newest=max(self.newest, newest))
 
     def time_corrected(self, epoch: Epoch, offset: int, time: int) -> StreamRecord:
-        """All that is appended so far was appended by `time`; what follows, from `offset` on, goes on from there."""
+        """All that is appended so far was appended by `time`; what follows, from `offset` on, continues from there."""
         self.check_owner(epoch)
         assert offset >= self.next_offset
         assert time < self.newest
@@ -227,7 +227,7 @@ class StreamRecord:
     def without_node(self, name: str, node: NodeIdentity) -> StreamRecord:
         """Without the ledgers that only this node had, which is gone for good. Itself if there are none.
 
-        Where the one being written ended nobody knows: offsets go on behind all that it can have given.
+        Where the one being written ended nobody knows: offsets continue after all that it can have given.
         """
         gone = [ledger for ledger in self.ledgers if ledger.nodes == (node,)]
         if not gone:

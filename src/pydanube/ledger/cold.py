@@ -1,7 +1,7 @@
 """The part of a stream that lies in object storage: segments in offset order, older ones listed in index objects.
 
 Pure. Segments are added at the end and buried from the beginning. When a list grows too long, its older half moves into
-an index object of the next level, so a stream that keeps everything for ever still has a small record.
+an index object of the next level, so a stream that keeps everything forever still has a small record.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Cold:
         return replace(self, entries=(*self.entries, segment), planned=None)
 
     def given_up(self, stream: str) -> Cold:
-        """The plan is not wanted any more; what was written of it goes."""
+        """The plan is no longer wanted; what was written of it goes."""
         assert self.planned is not None
         doomed = Doomed(segment_key(stream, self.planned))
         return replace(self, planned=None, doomed=(*self.doomed, doomed))

@@ -305,7 +305,7 @@ class ProducerTable:
 
     def _insert(self, producer: Producer) -> None:
         if producer.id in self._producers or producer.name in self._names:
-            raise StateInvalid(f"producer {producer.id}, {producer.name!r}, is there already")
+            raise StateInvalid(f"producer {producer.id}, {producer.name!r}, already exists")
         self._producers[producer.id] = self._names[producer.name] = producer
         if producer.temporary:
             self.temporary[producer.id] = producer

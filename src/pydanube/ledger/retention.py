@@ -20,7 +20,7 @@ _SECOND = 1_000_000  # times are in microseconds
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Limits that somebody set. None is no such limit; without both, everything is kept for ever."""
+    """Limits that somebody set. None is no such limit; without both, everything is kept forever."""
 
     seconds: int | None = None
     bytes: int | None = None
@@ -65,7 +65,7 @@ def trim_before(
 
     A policy holds in both cases: what all have acked, or everything if there are no subscriptions, goes when it is
     older than `seconds` or when the sealed ledgers together have more than `bytes`, whichever comes first. So an
-    explicit `RetentionPolicy()` keeps everything for ever. Age is not looked at while the clock is not trusted.
+    explicit `RetentionPolicy()` keeps everything forever. Age is not looked at while the clock is not trusted.
     """
     bound = min(OFFSET_MAX + 1 if limit is None else limit for limit in (deletable_before, needed_from))
     nothing_goes = policy is None and deletable_before is None

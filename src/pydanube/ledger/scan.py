@@ -43,7 +43,7 @@ Reads = Generator[tuple[int, int], bytes, "Scan"]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A stretch of a file that was durable and cannot be read any more.
+    """A stretch of a file that was durable and can no longer be read.
 
     `names` are the ledgers with the highest offset that was lost of each, NO_OFFSET if only records about it were; None
     if nobody can tell whose it was.

@@ -28,13 +28,13 @@ from pydanube.ledger.sink_inputs import reads_again, same, short
 
 class Verdict(Enum):
     NEW = "new"
-    DONE = "done"  # it is there already; what was staged for it is not needed
+    DONE = "done"  # it already exists; what was staged for it is not needed
 
 
 class Once(Enum):
     """What a writer's batches are numbered by."""
 
-    STREAM = "stream"  # a query's checkpoint: each run goes on where the last one stopped, or repeats its last batch
+    STREAM = "stream"  # a query's checkpoint: each run continues where the last one stopped, or repeats its last batch
     VERSION = "version"  # an application's own versions, which rise: an older one is done
     PLAIN = "plain"  # nothing: each write is its own
 
@@ -205,7 +205,7 @@ def judge(
 def _begins_anew(query: str, request: Request, other: SinkRecord) -> str:
     """What matters most comes first: errors that are sent are cut."""
     return (
-        f"query {query} (run {request.run}) begins anew and reads what query {other.key.query} (run {other.run}) has "
+        f"query {query} (run {request.run}) starts over and reads what query {other.key.query} (run {other.run}) has "
         f"written to {other.key.target}: was its checkpoint wiped? If these are two queries, give one a writeName; to "
         f"write it again, `danube sink forget` the other. This one has come to {short(request.source)}, the "
         f"other to {short(other.source)}"

@@ -67,7 +67,7 @@ class Ledger:
 
     @property
     def incomplete(self) -> bool:
-        """Some of it cannot be read here: its maker adds nothing, but goes on in a new ledger."""
+        """Some of it cannot be read here: its maker adds nothing, but continues in a new ledger."""
         return self.lost_through > NO_OFFSET or self.away
 
     def may_have_lost(self, offset: int) -> bool:

@@ -220,7 +220,7 @@ class TopicState:
 
     def _insert(self, subscription: Subscription) -> None:
         if subscription.name in self._names or subscription.id in self._subscriptions:
-            raise StateInvalid(f"subscription {subscription.id}, {subscription.name!r}, is there already")
+            raise StateInvalid(f"subscription {subscription.id}, {subscription.name!r}, already exists")
         self._subscriptions[subscription.id] = self._names[subscription.name] = subscription
         self._durable_floors[subscription.id] = subscription.cursor.floor
 

@@ -34,7 +34,7 @@ class Feed:
         return bool(mine)
 
     def take(self) -> Changed | None:
-        """The oldest change, None if there is none yet, or `WatchLagged` for ever."""
+        """The oldest change, None if there is none yet, or `WatchLagged` forever."""
         if self._lagged:
             raise WatchLagged(f"more than {self._most} changes of {self.prefix!r} waited")
         return self._changes.popleft() if self._changes else None

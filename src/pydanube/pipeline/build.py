@@ -180,7 +180,7 @@ def topic_options(flow: Flow, url: str, start: str | None = None, *, streaming: 
             options["maxBytesPerTrigger"] = str(found.max_bytes)
         if found.subscription is not None:
             options |= {"subscription": found.subscription, "subscription.release": _said(found.release)}
-            options["subscription.idleSeconds"] = "never"  # a pipeline that is stopped goes on where it was
+            options["subscription.idleSeconds"] = "never"  # a pipeline that is stopped continues where it was
     if found.schema is not None:
         options |= {"value.format": found.format, "value.mode": found.mode, "value.schema": found.schema.text}
         if found.mode == PERMISSIVE and (found.expect or flow.keeps_late):

@@ -47,7 +47,7 @@ _RAISED_IN_SQL = re.compile(
 )
 _OUT_OF_MEMORY = re.compile(r"\bjava\.lang\.OutOfMemoryError(?:: (?P<what>[^\n]*))?")
 _MEMORY = "raise spark.driver.memory, on a cluster spark.executor.memory, in `spark`, or lower max_records"
-_CHECKPOINT = "the file was changed in a way that its checkpoint does not take; `danube pipeline reset` begins anew"
+_CHECKPOINT = "the file was changed in a way that its checkpoint does not take; `danube pipeline reset` starts over"
 _MOVED = "IllegalArgumentException: Wrong basePath "  # the files of its last batch are elsewhere
 _NOTES = {
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,
@@ -116,7 +116,7 @@ def _passes(error: DanubeError) -> bool:
 
 
 def ours_in(text: str) -> DanubeError | None:
-    """The last error of Danube in a traceback, made anew: what wraps others comes last."""
+    """The last error of Danube in a traceback, made again: what wraps others comes last."""
     known = {kind.__name__: kind for kind in error_table().values()}
     for match in reversed(list(_OURS.finditer(text))):
         kind = known.get(match["name"])

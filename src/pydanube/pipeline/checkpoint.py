@@ -96,16 +96,16 @@ class Checkpoint:
 
     @property
     def begun(self) -> bool:
-        """Whether there is anything to go on from."""
+        """Whether there is anything to continue from."""
         return self.query is not None or (self._path is None and bool(self.record.digest))
 
     def check(self, fixed: Mapping[str, Any]) -> None:
-        """Raises `FlowInvalid` if something changed that must not while there is this to go on from."""
+        """Raises `FlowInvalid` if something changed that must not while there is this to continue from."""
         for key, value in fixed.items() if self.begun else ():
             if self.record.fixed.get(key, value) != value:
                 raise FlowInvalid(
                     f"{key}: the checkpoint {self.place} was made with another one, and {REASONS[key]}; "
-                    "put it back, or begin anew with `danube pipeline reset`"
+                    "put it back, or start over with `danube pipeline reset`"
                 )
 
     def begin(self, digest: str, essentials: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> list[str]:
@@ -127,7 +127,7 @@ class Checkpoint:
         return changed
 
     def reset(self, start: str, lost: Sequence[str] = ()) -> tuple[str, ...]:
-        """The next query begins anew, at `start`, in the place of those before; returns their ids.
+        """The next query starts over, at `start`, in the place of those before; returns their ids.
 
         `lost` are queries of which no checkpoint is there any more.
         """
@@ -214,7 +214,7 @@ def _kept(place: str, name: str, keeper: Keeper | None) -> Record:
 
 
 def peek(place: str, name: str, keeper: Keeper | None = None) -> tuple[Record, bool, str | None]:
-    """What a run would find, without anything being made: the record, whether there is something to go on from, and
+    """What a run would find, without anything being made: the record, whether there is something to continue from, and
     the run that had it last and is gone. Raises as `open_checkpoint` does.
     """
     local = local_path(place)

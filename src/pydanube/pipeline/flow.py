@@ -228,7 +228,7 @@ class Flow:
 
     @property
     def digest(self) -> str:
-        """Of the essentials: another one may not go on from the same checkpoint."""
+        """Of the essentials: another one may not continue from the same checkpoint."""
         return hashlib.sha256(json.dumps(self.essentials(), sort_keys=True).encode()).hexdigest()[:16]
 
     def words(self) -> list[str]:

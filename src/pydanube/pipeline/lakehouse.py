@@ -50,7 +50,7 @@ class Job:
         if self.format != RAW:
             source |= {"format": self.format, "schema": self._schema(), "message": COLUMNS}
         elif self.schema is not None:
-            raise FlowInvalid("--schema: is for payloads that are decoded: say --format json, avro or protobuf")
+            raise FlowInvalid("--schema: needs decoded payloads; pass --format json, avro or protobuf")
         found: dict[str, Any] = {"name": self.name or self._name(target), "source": source, "sink": target}
         if self.partition_by:
             target["partition_by"] = list(self.partition_by)

@@ -45,7 +45,7 @@ class Looked(NamedTuple):
 def check(
     flow: Flow, url: str, *, begun: bool, start: str | None, gone: str | None = None, running: bool = True
 ) -> Looked:
-    """What was looked at. Raises what is wrong. `begun` says that there is a checkpoint to go on from,
+    """What was looked at. Raises what is wrong. `begun` says that there is a checkpoint to continue from,
     `gone` is a run that is known to have ended. Without `running`, it may run meanwhile.
     """
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""Beginning a pipeline anew, from another place, on purpose: its checkpoint, its subscription, what topics know of it.
+"""Beginning a pipeline again, from another place, on purpose: its checkpoint, its subscription, what topics know of it.
 
 First the checkpoint, durably; what follows can be repeated. Tables learn of it with the first batch of the new query.
 """

@@ -193,7 +193,7 @@ class Runner:
         flow, record = self._flow, checkpoint.record
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
             self._say(f"{key} is not as it was when the checkpoint was made")
-        where = "goes on from its checkpoint" if checkpoint.begun else f"begins {self._beginning(record.start)}"
+        where = "continues from its checkpoint" if checkpoint.begun else f"begins {self._beginning(record.start)}"
         spark = self._sessions.get(flow.spark)
         for setting in settings_not_in_force(spark, flow.spark):
             self._say(f"note: {setting} is not applied: this program's Spark session was created without it")

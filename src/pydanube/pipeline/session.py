@@ -104,7 +104,7 @@ class Sessions:
         spark, self._spark = self._spark, None
         if spark is None or not self.owned:
             return
-        with suppress(Exception):  # it may be gone, and is not needed any more
+        with suppress(Exception):  # it may be gone, and is no longer needed
             spark.stop()
         if self._remote is None:
             _forget_dead_jvm()

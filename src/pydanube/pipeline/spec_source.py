@@ -320,7 +320,7 @@ def _avro(section: Section) -> str:
         json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-        raise section.wrong("schema", f"is no JSON: {reason}") from None
+        raise section.wrong("schema", f"is not valid JSON: {reason}") from None
     return text
 
 

@@ -17,7 +17,7 @@ class Segments(Protocol):
     async def write(self, key: str, plan: SegmentPlan, stream: str, batches: AsyncIterator[Batch]) -> Segment:
         """Makes the object of these batches, reads it again, and says what is in it.
 
-        The batches cover the plan, in order. An object that is there already is adopted if it has these very rows,
+        The batches cover the plan, in order. An object that already exists is adopted if it has these very rows,
         else `SegmentConflict`. To repeat it is fine.
         """
         ...

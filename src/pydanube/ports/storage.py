@@ -76,11 +76,11 @@ class StorageNode(Protocol):
         ...
 
     def seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> Future[None]:
-        """Decides the end. Entries above `last` are not served any more."""
+        """Decides the end. Entries above `last` are no longer served."""
         ...
 
     def delete(self, ledger: LedgerId) -> Future[None]:
-        """Forgets the ledger for ever; repeating it is fine."""
+        """Forgets the ledger forever; repeating it is fine."""
         ...
 
     def list(self) -> Future[list[LedgerStatus]]: ...

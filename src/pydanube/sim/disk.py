@@ -275,7 +275,7 @@ class SimDisk:
         self._loop.trace(f"disk.{kind}", self.name, name, *operation.values, error.code if error else "")
         future = operation.future
         if result is future or future.done() or (operation.process is not None and not operation.process.alive):
-            return  # goes on with its second step, or nobody waits
+            return  # continues with its second step, or nobody waits
         if error is not None:
             future.set_exception(error)
             if operation.process is not None:

@@ -57,7 +57,7 @@ class DiskFaults:
         self._slow.append(slowness)
 
     def injected(self, kind: str, name: str) -> DanubeError | None:
-        """The error this operation shall fail with, if any."""
+        """The error that this operation must fail with, if any."""
         faults = self._faults.get(kind)
         if not faults:
             return None

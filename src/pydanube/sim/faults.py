@@ -133,7 +133,7 @@ class Troublemaker:
         self.later(fault.seconds * 2, self.world.network.heal, name)
 
     def _silent(self, fault: Fault) -> None:
-        """Always the same one: with two there would be no quorum to go on with."""
+        """Always the same one: with two there would be no quorum to continue with."""
         if self.victim is None:
             self.victim = self._storage(fault)
         self.world.network.isolate(self.victim.name)

@@ -39,7 +39,7 @@ class SimBudgetExceeded(Exception):
 
 
 class SimStalled(Exception):
-    """Nothing is ready and no timer is set, but the awaited result is not there: somebody waits for ever."""
+    """Nothing is ready and no timer is set, but the awaited result is not there: somebody waits forever."""
 
 
 class SimLoop(Base):

@@ -140,7 +140,7 @@ class SimObjects:
         self._stale = sorted(self.held)
 
     def lose(self, place: int) -> None:
-        """One of the objects is not there any more."""
+        """One of the objects is no longer there."""
         key = self._pick(place)
         if key is not None:
             self._loop.trace("objects.lost", key)

@@ -39,7 +39,7 @@ class Broker:
         self._emptied: set[str] = set()  # streams of which everything was deleted just now
 
     async def run(self) -> None:
-        """Looks for streams to own, for ever."""
+        """Looks for streams to own, forever."""
         tasks: dict[str, asyncio.Task[None]] = {}
         while True:
             for name, owner in self._world.owners.items():

@@ -29,11 +29,11 @@ class WriterMemory:
 
     @property
     def wiped(self) -> SinkKey:
-        """The query that begins anew, with a new checkpoint and the same input."""
-        return replace(self.key, query=f"{self.key.query} anew")
+        """The query that starts over, with a new checkpoint and the same input."""
+        return replace(self.key, query=f"{self.key.query} again")
 
     def asks(self, request: Request) -> None:
-        """Whoever asks may be gone when the answer comes, and the request may come again."""
+        """The caller may be gone when the answer comes, and the request may come again."""
         self.zombies.append(request)
         del self.zombies[:-ZOMBIES_MAX]
 

@@ -62,12 +62,12 @@ class Jobs:
                 self._world.sinks.answered(writer, request.batch, verdict)
 
     async def wipe(self, writer: WriterMemory) -> None:
-        """The checkpoint is gone, and its query begins anew when more input has come. What it reads is there."""
+        """The checkpoint is gone, and its query starts over when more input has come. What it reads is there."""
         while writer.once is Once.STREAM and not self._world.healed:
             await asyncio.sleep(self._random.uniform(0.2, 2.0))
             if not writer.told:
                 continue
-            run, source = f"{writer.name}-anew", self._source(writer.batch + 5)
+            run, source = f"{writer.name}-again", self._source(writer.batch + 5)
             try:
                 decision, _ = await self._decide(writer.wiped, self._rows(writer, 0, "")[:FEW])
                 request = Request(writer.once, run, 0, source, decision)
@@ -75,7 +75,7 @@ class Jobs:
             except DanubeError as error:
                 self._world.loop.trace("wiped", run, error.code)
                 continue
-            self._world.sinks.refused(writer, "a query that began anew", verdict)
+            self._world.sinks.refused(writer, "a query that started over", verdict)
 
     async def _write_second(self, writer: WriterMemory, request: Request) -> None:
         """Another write of a batch, by a run that was answered for the batch already."""

@@ -36,7 +36,7 @@ PARTITIONS = (f"{PARTED}-part-0", f"{PARTED}-part-1")
 PLACES = (PLAIN, *PARTITIONS)
 SUPERVISOR_SECONDS = 0.3  # until a broker that could not start is started again
 STAGED_BYTES_MAX = 20_000
-METADATA_LOG_BYTES = 64 * 1024  # so that the metadata goes on in a new file now and then
+METADATA_LOG_BYTES = 64 * 1024  # so that the metadata continues in a new file now and then
 AIM_SECONDS = 0.06  # a fault that waits for a commit strikes within this: before, in or shortly after it
 
 

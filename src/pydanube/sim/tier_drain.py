@@ -113,7 +113,7 @@ async def _read_all(world: World, name: str, topic: Topic) -> None:
     if _for_ever(memory.options):
         asked = memory.history.truncated
         known = [each for each in world.tier.rows.get(name, {}) if asked <= each < offset]
-        world.history.check(not known, "I1", f"{name} begins at {offset}, and {known[:3]} were to be kept for ever")
+        world.history.check(not known, "I1", f"{name} begins at {offset}, and {known[:3]} were to be kept forever")
     while offset < topic.ledger.confirmed_end:
         batches = await read_patiently(stream, offset)
         offset = world.tier.read(name, offset, batches, first=first, lossy=memory.history.lossy)

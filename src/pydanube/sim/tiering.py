@@ -60,7 +60,7 @@ def tiering_of(broker: TopicBroker, tier: ColdTier) -> Tiering:
 
 
 async def read_through(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
-    """From beginning to end, again and again: without gap or repeat, or with an error that says what is lost."""
+    """From beginning to end, repeatedly: without gap or repeat, or with an error that says what is lost."""
     name, stream, tier = topic.name, topic.ledger.stream, broker.world.tier
     while True:
         await asyncio.sleep(broker.random.uniform(0.3, 2.0))

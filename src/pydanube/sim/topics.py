@@ -1,7 +1,7 @@
 """The swarm around simulated topics: producers with names, consumers of all four types, seeks, and what they remember.
 
 Clients live in their broker's process and die with it; what a real client would keep (its sequence, the batch it has no
-answer for) outlives it in `TopicMemory`, so that the next life goes on where this one stopped.
+answer for) outlives it in `TopicMemory`, so that the next life continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class TopicBroker:
         self.tiering = None if self._tier is None else tiering_of(self, self._tier)
 
     async def run(self) -> None:
-        """Looks for topics to own, for ever."""
+        """Looks for topics to own, forever."""
         tasks: dict[str, asyncio.Task[None]] = {}
         if self.tiering is not None:
             tasks["tiering"] = asyncio.get_running_loop().create_task(self.tiering.run())

@@ -6,7 +6,7 @@ happened to be together.
 
 Arrow's parser does not care about lines: it takes one object after the other. That row and object belong together is
 certain all the same. Each payload begins with `{` and ends with `}`, and there is a line break between them, which no
-string may contain. A payload that is open at its end would have to go on with a comma or a bracket, and the next one
+string may contain. A payload that is open at its end would have to continue with a comma or a bracket, and the next one
 does not. So each payload has at least one object, and if there are as many objects as payloads each has one.
 """
 

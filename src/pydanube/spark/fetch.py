@@ -1,7 +1,7 @@
 """What an executor does: reads its ranges, from segments or the broker, and hands Spark Arrow batches.
 
 While one answer is made into columns the next is on its way; what is under way is bounded. Exactly the offsets of the
-range come out, or an error: what is not there any more is told apart from offsets that were never used. Where a
+range come out, or an error: what is no longer there is told apart from offsets that were never used. Where a
 segment cannot be read, for whatever reason, the broker is asked for the rest of it.
 """
 

@@ -34,7 +34,7 @@ SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "false",  # gives wrong results
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(WRITE_BATCH_BYTES),
-    # state on disk, not on the JVM's heap; a batch writes what it changed. A checkpoint goes on with what it began with
+    # state on disk, not on the JVM's heap; a batch writes what it changed. A checkpoint keeps what it began with
     "spark.sql.streaming.stateStore.providerClass": _STATE,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",  # of all stores together: 500 MB

@@ -92,7 +92,7 @@ def link_to(url: str, ca_file: str | None, *, patience: float = 0.0) -> Link:
 
 
 def close_links() -> None:
-    """All of this process; a program that goes on without Spark may want its connections back."""
+    """All of this process; a program that continues without Spark may want its connections back."""
     with _lock:
         mine = [key for key in _links if key[0] == os.getpid()]
         links = [_links.pop(key) for key in mine]

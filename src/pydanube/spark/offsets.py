@@ -2,7 +2,7 @@
 
 One grammar for checkpoints, progress and options: `{"/default/orders": {"id": 7, "0": 120, "1": 96, "began": [0, 0]}}`.
 Spark compares offsets as text, so there is one order of keys: topics by name, then `id`, then partitions by number,
-then where the query began in each, which stays: by it a sink tells a query that begins anew from one that goes on.
+then where the query began in each, which stays: by it a sink tells a query that starts over from one that goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TEXT_CHARACTERS_MAX = 16 * 1024 * 1024  # of offsets given as an option
 
 
 class TopicOffsets(NamedTuple):
-    id: int  # never used again, so that a topic made anew is noticed
+    id: int  # never used again, so that a topic made again is noticed
     next: tuple[int, ...]  # by partition; a topic without partitions has one here
     began: tuple[int, ...] | None = None  # by partition; None in checkpoints of older versions, and outside of queries
 

@@ -153,7 +153,7 @@ class Stage:
 
 
 def add_ref(refs: Refs, first: int, last: int) -> None:
-    """One that goes on where the last ends is one with it."""
+    """One that continues where the last ends is one with it."""
     if refs and refs[-1][1] + 1 == first:
         refs[-1] = (refs[-1][0], last)
     else:

@@ -142,7 +142,7 @@ def _wished(state: TopicState, wish: Wish, others: int | None, option: str) -> T
 
 
 def losses(fail: bool) -> Callable[[str], None]:
-    """What to do about messages that are gone: an error, or a warning if the query goes on without them."""
+    """What to do about messages that are gone: an error, or a warning if the query continues without them."""
 
     def lost(message: str) -> None:
         if fail:
@@ -157,7 +157,7 @@ def check_known(known: Offsets, states: States, lost: Callable[[str], None]) -> 
     for name, before in known.items():
         state = states.get(name)
         if state is None:
-            lost(f"{name} is not there any more, or not among the topics of the query")
+            lost(f"{name} is no longer there, or not among the topics of the query")
             continue
         check_id(name, before.id, state.id)
         for number, offset in enumerate(before.next):

@@ -1,7 +1,7 @@
 """The way of a ledger's entries to one of its copies: at once, or held back while the node is not ready for them.
 
 A node that is still making the ledger, or is busy, gets its entries later, in order. One that fails or falls too far
-behind has a gap and gets no more of this ledger; recovery or the next ledger goes on without it.
+behind has a gap and gets no more of this ledger; recovery or the next ledger continues without it.
 """
 
 from __future__ import annotations

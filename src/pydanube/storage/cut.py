@@ -57,7 +57,7 @@ class CutFile:
 class Cut:
     files: list[CutFile]  # the metadata last
     revision: int  # of the metadata
-    release: Callable[[CutFile], None]  # its bytes are not needed any more
+    release: Callable[[CutFile], None]  # its bytes are no longer needed
 
     def close(self) -> None:
         for file in self.files:

@@ -91,7 +91,7 @@ class Pending:
                 runs[key].append([first, first + count - 1, confirmed, size])
 
     def refuse_appends(self, error: DanubeError) -> None:
-        """They are not in it any more, and as they leave gaps, their ledgers are closed."""
+        """They are no longer in it, and as they leave gaps, their ledgers are closed."""
         for ledger, _, _ in self.appends:
             ledger.close()
         _refuse(self.waiters, error)

@@ -153,7 +153,7 @@ class LocalNodes:
 
 
 class ReplacedNode:
-    """Stands where a node was that is not there any more: it knows nothing, and what it lacks proves nothing."""
+    """Stands where a node was that is no longer there: it knows nothing, and what it lacks proves nothing."""
 
     in_order = False
 

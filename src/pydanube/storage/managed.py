@@ -156,7 +156,7 @@ class ManagedLedger:
 
 
 def _for_publishers(error: BaseException) -> DanubeError:
-    """Whatever a ledger died of, it is worth sending the batch again: the stream goes on in a new ledger."""
+    """Whatever a ledger died of, it is worth sending the batch again: the stream continues in a new ledger."""
     if isinstance(error, DanubeError) and (error.retriable or isinstance(error, BatchInvalid)):
         return error
     return QuorumLost(str(error))

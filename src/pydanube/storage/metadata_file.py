@@ -142,7 +142,7 @@ class LocalMetadata(LocalStore):
 
     @property
     def cluster(self) -> str:
-        """32 hex digits, the same for ever."""
+        """32 hex digits, the same forever."""
         return self._cluster.hex()
 
     @property
@@ -245,7 +245,7 @@ class LocalMetadata(LocalStore):
             self._state.replay(revision, changes)
 
     async def _take_over(self, handle: DiskFile, found: LogContent) -> None:
-        """Goes on in the file that was replayed."""
+        """Continues in the file that was replayed."""
         await self._belongings.boot(1)
         await self._settle(handle, found)
         self._active = _Active(found.header, handle, found.end, found.covered)

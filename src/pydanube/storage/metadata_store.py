@@ -207,7 +207,7 @@ class LocalStore(ABC):
 
 
 class MemoryMetadata(LocalStore):
-    """Keeps nothing beyond the process: for tests and for brokers that shall forget."""
+    """Keeps nothing beyond the process: for tests and for brokers that keep nothing."""
 
     def _term(self) -> int:
         return 1

@@ -1,7 +1,7 @@
 """The storage node on disk: checks who may, logs it in the journal, answers when it is durable, reads it back.
 
 Owned by one event loop. After a failed write or sync it throws its memory away and starts over by recovery, with every
-ledger closed; meanwhile reads go on from what was durable.
+ledger closed; meanwhile reads continue from what was durable.
 """
 
 from __future__ import annotations

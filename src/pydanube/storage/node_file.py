@@ -30,7 +30,7 @@ JOURNAL = 0xFFFFFFFF  # in place of a data directory's number: the file is in th
 _MAGIC = b"DND3"
 _HEAD = struct.Struct("<4sI16sIIQQQII")  # magic, crc, then `NodeFile`, with the number of files at the end
 _FILE = struct.Struct("<QI")
-_SPARE_FILES = 64  # room for so many more when the list is made anew
+_SPARE_FILES = 64  # room for so many more when the list is made again
 _BYTES_MAX = blocks(_HEAD.size + _FILE.size * (NODE_FILES_MAX + _SPARE_FILES))
 
 
@@ -161,7 +161,7 @@ class Belongings:
         self._node = node
         self._changing = asyncio.Lock()
         self._under_way: dict[Task[None], None] = {}
-        self._sound = node.copy_bytes > 0  # False: there is none, or a write to it failed and it is made anew
+        self._sound = node.copy_bytes > 0  # False: there is none, or a write to it failed and it is made again
 
     @property
     def node(self) -> NodeFile:

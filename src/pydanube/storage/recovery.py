@@ -1,7 +1,7 @@
 """Recovers a ledger whose writer is gone: fence, read on from what was confirmed, finish it, decide the end.
 
 Only an entry that enough nodes truly lack is dropped. Where too few can answer, nothing is decided and the caller tries
-again later: waiting is always safe, guessing never. It goes on as soon as enough nodes have answered, so that one that
+again later: waiting is always safe, guessing never. It continues once enough nodes have answered, so that one that
 is slow or silent holds up nothing. Where all have answered and the entry is damaged, nobody will ever have it: the
 ledger ends behind it, and whoever reads it is told.
 """

@@ -21,7 +21,7 @@ TABLE_LOG = "_delta_log/"
 async def remove_stream(
     name: str, catalog: Catalog, nodes: StorageNodes, randomness: Randomness, cold: ColdReader | None = None
 ) -> None:
-    """Returns when nothing of it is left. After an error some of it is; the next call goes on with that."""
+    """Returns when nothing of it is left. After an error some of it is; the next call continues with that."""
     while True:
         record, version = await catalog.load(name)
         if not version:

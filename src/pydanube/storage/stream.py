@@ -231,7 +231,7 @@ class Stream(Reading):
 
     @property
     def next_offset(self) -> int:
-        """What the next batch gets, unless the stream has to go on in a new ledger."""
+        """What the next batch gets, unless the stream has to continue in a new ledger."""
         return self._record.next_offset if self._writer is None else self._writer.next_offset
 
     @property
@@ -241,7 +241,7 @@ class Stream(Reading):
 
     @property
     def sealed(self) -> tuple[LedgerInfo, ...]:
-        """What will not change any more, oldest first."""
+        """What will no longer change, oldest first."""
         return tuple(self._record.stretches())
 
     @property
@@ -324,7 +324,7 @@ class Stream(Reading):
     # -- opening and going on ------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Recovers what was left open and opens a new ledger; again and again, unless somebody else has taken over."""
+        """Recovers what was left open and opens a new ledger; repeatedly, unless somebody else has taken over."""
         pause = self._settings.retry_seconds
         while not self._closed:
             try:
@@ -410,7 +410,7 @@ class Stream(Reading):
                 await asyncio.sleep(self._settings.retry_seconds)
 
     def _failed(self, error: DanubeError) -> None:
-        """A ledger cannot be written any more: go on in a new one."""
+        """A ledger can no longer be written: continue in a new one."""
         if self._closed or (self._writer is None and self._finishing is None):
             return
         log.warning("%s continues in a new ledger: %s", self.name, error)
@@ -536,7 +536,7 @@ class Stream(Reading):
                     raise OwnershipLost(f"epoch {current.owner} owns {self.name}, not {record.owner}") from None
                 self._record, self._version = current, version
                 if current != record:
-                    raise  # an older decision of ours arrived late: decide anew from it
+                    raise  # an older decision of ours arrived late: decide again from it
                 return
             except DanubeError as error:
                 log.warning("%s: the catalogue did not answer: %s", self.name, error)

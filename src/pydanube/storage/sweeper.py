@@ -1,4 +1,4 @@
-"""Deletes from the nodes what a stream's record calls dead, and has it forgotten; again and again where that fails.
+"""Deletes from the nodes what a stream's record calls dead, and has it forgotten; repeatedly where that fails.
 
 Owned by the stream, which decides. What a node could not delete stays in the record, so nobody loses track of it.
 """

@@ -36,7 +36,7 @@ class TailCache:
 
 
 class Tail:
-    """One topic's part: batches in offset order. A gap between them starts it anew, so it never has holes."""
+    """One topic's part: batches in offset order. A gap between them starts it again, so it never has holes."""
 
     def __init__(self, cache: TailCache) -> None:
         self._cache = cache

@@ -242,7 +242,7 @@ class Consumer(_Receiving):
         return message
 
     async def _bring(self, timeout: Duration | None) -> Message:  # noqa: ASYNC109 - handed in by a program
-        """The next message; those that are there already wait aside for the next calls."""
+        """The next message; those that already exist wait aside for the next calls."""
         first = await self._inner.receive(timeout)
         self._brought += self._inner.arrived(BROUGHT_MAX - 1)
         return first
@@ -256,7 +256,7 @@ class Consumer(_Receiving):
             return found
         try:
             return found + self._loop.wait(self._inner.fetch(count - len(found), timeout))
-        except DanubeError:  # nothing more will come: whoever asks again hears of it
+        except DanubeError:  # nothing more will come: the next call hears of it
             if found:
                 return found
             raise

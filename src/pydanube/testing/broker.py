@@ -1,6 +1,6 @@
 """The real broker in a test, in a thread of its own, for tests with an event loop and for tests without one.
 
-It writes to a real directory, a temporary one unless told otherwise, and is up in some forty milliseconds. A test may
+It writes to a real directory, a temporary one by default, and is up in some forty milliseconds. A test may
 restart it, crash it and fill its disk; its address and its data stay.
 """
 

@@ -1,6 +1,6 @@
 """Rows back into batches: the same messages, cut where a stamp or a header could not hold for both sides, and by size.
 
-A batch says its offsets, sequences, producer, epoch and append time once. Rows that go on in all of them share one.
+A batch says its offsets, sequences, producer, epoch and append time once. Rows that continue in all of them share one.
 """
 
 from __future__ import annotations

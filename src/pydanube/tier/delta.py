@@ -1,7 +1,7 @@
 """Tables of topics in Delta's format: the log beside the segments, brought to what a listing says. All of it blocks.
 
 Every commit is made for the one version of the table that was compared, and fails if others were faster; then the
-table is read and compared anew. So nothing is listed twice, whoever commits meanwhile and wherever this is cut short.
+table is read and compared again. So nothing is listed twice, whoever commits meanwhile and wherever this is cut short.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Segments over object storage, in this process. What is heavy runs where `offload` says.
 
-An object is made once, whole, and read again before anything is said of it. One that is there already is taken for
+An object is made once, whole, and read again before anything is said of it. One that already exists is taken for
 ours if it has our rows: a writer that was interrupted anywhere is simply repeated.
 """
 

@@ -97,7 +97,7 @@ def padded(size: int) -> int:
 
 
 def packed_bytes_min(columns: int, count: int) -> int:
-    """The least that payloads and attributes of so many messages take before they are compressed."""
+    """The least that payloads and attributes of this many messages take before they are compressed."""
     least = 0
     for column in PACKED_COLUMNS:
         kind = kind_of(columns, column)

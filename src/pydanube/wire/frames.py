@@ -199,7 +199,7 @@ class FrameReader:
         self._rest += data
 
     def feed(self, data: bytes | bytearray | memoryview = b"", most: int = FRAMES_ANY) -> list[Frame]:
-        """The frames that these bytes complete, in order, and at most so many. `data` may be reused afterwards.
+        """The frames that these bytes complete, in order, and at most `most`. `data` may be reused afterwards.
 
         Raises `ProtocolError` at the first byte that cannot be right, and ever after.
         """
@@ -258,7 +258,7 @@ class FrameReader:
             self._begun = bytes(source[at:])
 
     def _resume(self, data: bytes | bytearray | memoryview, at: int, frames: list[Frame]) -> int:
-        """Goes on with the frame that earlier bytes began; returns where the next one starts."""
+        """Continues the frame that earlier bytes began; returns where the next one starts."""
         if self._body is None:
             wanted = FRAME_HEADER_BYTES - len(self._begun)
             self._begun += bytes(data[at : at + wanted])

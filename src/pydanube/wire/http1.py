@@ -62,7 +62,7 @@ class _Head(NamedTuple):
 
 
 class RequestReader:
-    """`feed`, then `next` until it gives None. After an error it is done: the rest cannot be told apart any more."""
+    """`feed`, then `next` until it gives None. After an error it is done: the rest can no longer be told apart."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -94,7 +94,7 @@ class RequestReader:
         self._buffer += data
 
     def next(self, chunks: int | None = None) -> Request | None:
-        """The next whole request, if it is there. Stops after so many chunks of a body: then there is `more`."""
+        """The next whole request, if it is there. Stops after this many chunks of a body: then there is `more`."""
         left = None if chunks is None else 2 * chunks  # each is a line and its data
         self.more = False
         while self._request is None and self._step():

@@ -39,7 +39,7 @@ def _fraction(digits: str) -> float:
 
 
 def _constant(name: str) -> float:
-    raise Unfit(f"{name} is no JSON")
+    raise Unfit(f"{name} is not valid JSON")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> Object:
@@ -75,7 +75,7 @@ def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX, values_max: int
     try:
         value = (_DECODER if _LONG.search(text) else _PLAIN_DECODER).decode(text)
     except json.JSONDecodeError as error:
-        raise Unfit(f"no JSON: {error.msg} at character {error.pos}") from None
+        raise Unfit(f"not valid JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
         raise Unfit(f"JSON nested more than {JSON_DEPTH_MAX} deep") from None
     if not isinstance(value, dict):

@@ -98,7 +98,7 @@ def _lz4_front(packed: bytes, size: int) -> bytes:
 
 
 def _lz4_length(packed: bytes, at: int, length: int) -> tuple[int, int]:
-    """A length that begins with four bits and goes on in bytes while they are full, and where it ends.
+    """A length that begins with four bits and continues in bytes while they are full, and where it ends.
 
     Of one that is longer than any front no more is read than that.
     """

@@ -42,7 +42,7 @@ class HealthCheckService:
 
 
 class HealthService:
-    """Of what is served at the address that is asked, until the connection is told that it shall end."""
+    """The state of the services at this address, until the connection ends."""
 
     name = "grpc.health.v1.Health"
 

@@ -1,4 +1,4 @@
-"""The consumers that a broker knows again after a restart: some clients go on with their old id and never subscribe.
+"""The consumers that a broker knows again after a restart: some clients continue with their old id and never subscribe.
 
 Kept as notes with the metadata, bounded: of too many, the one that subscribed longest ago is forgotten, and never one
 that is connected while there is another.

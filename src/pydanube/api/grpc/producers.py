@@ -196,7 +196,7 @@ class ProducerService:
         return producer
 
     def _ended(self, number: int, error: DanubeError) -> None:
-        """The topic is not there for it any more."""
+        """The topic is no longer there for it."""
         producer = self.producers.pop(number, None)
         for connection in () if producer is None else producer.connections:
             connection.producers.pop(number, None)

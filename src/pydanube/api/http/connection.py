@@ -177,7 +177,7 @@ class HttpConnection(Worker):
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
 
     def _refuse(self, error: DanubeError) -> None:
-        """Where the next request begins is not known any more. The connection ends, but not at once.
+        """Where the next request begins is no longer known. The connection ends, but not at once.
 
         The client may still be sending, and a socket that is closed on bytes takes the answer back.
         """

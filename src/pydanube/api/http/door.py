@@ -19,7 +19,7 @@ from pydanube.wire.objects import Object
 
 @dataclass(slots=True)
 class Door:
-    """Whoever asks over HTTP is anonymous, as everybody is for now."""
+    """The caller over HTTP is anonymous, as everybody is for now."""
 
     service: Service
     clock: Clock

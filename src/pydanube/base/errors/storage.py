@@ -248,7 +248,7 @@ class BackupRunning(DanubeError):
 
 
 class BackupEnded(DanubeError):
-    """The backup is not being made any more: its client was silent for too long, or the broker was restarted."""
+    """The backup is no longer being made: its client was silent for too long, or the broker was restarted."""
 
     code = "backup_ended"
     blame = "environment"

@@ -1,7 +1,7 @@
 """A Delta table as a target: tasks write its files, and the driver lists them in one commit with the batch's mark.
 
 Every commit is made for the one version of the table that was judged, and fails if others were faster; then the table
-is read and judged anew. So a batch is there once, whoever commits meanwhile and wherever this is cut short. What was
+is read and judged again. So a batch is there once, whoever commits meanwhile and wherever this is cut short. What was
 staged for nothing is never removed here: it could be in the table. Delta's VACUUM takes it away.
 """
 

@@ -1,7 +1,7 @@
 """An Iceberg table as a target: tasks write its data files, and the driver lists them, with the batch's mark.
 
 A commit is made for the one snapshot of the table that was judged, and fails if others were faster; then the table is
-loaded and judged anew. So it is if nobody can say whether a commit went through: the mark in the table says it. The
+loaded and judged again. So it is if nobody can say whether a commit went through: the mark in the table says it. The
 library's own retries are off, because they would add files without judging.
 """
 

@@ -17,7 +17,7 @@ from pyiceberg.typedef import EMPTY_DICT
 
 
 class LeanTransaction(Transaction):
-    """The library's computes the metadata anew, with a copy of every snapshot, each time it is looked at: some fifteen
+    """The library's computes the metadata again, with a copy of every snapshot, each time it is looked at: some fifteen
     times in a commit. Here it is computed once for each change.
     """
 

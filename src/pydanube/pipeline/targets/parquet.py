@@ -129,7 +129,7 @@ def _own(mark: Mark) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`number` counts decisions, not batches: a pipeline that begins anew goes on counting."""
+    """`number` counts decisions, not batches: a pipeline that starts over goes on counting."""
 
     number: int
     mark: Mark

@@ -44,7 +44,7 @@ class Plan:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
-            raise OptionInvalid(f"plan is no JSON: {text[:_SHOWN_CHARACTERS]!r}") from None
+            raise OptionInvalid(f"plan is not valid JSON: {text[:_SHOWN_CHARACTERS]!r}") from None
         _check(isinstance(found, dict), "plan is a JSON object")
         _check_keys("plan", found, _KEYS)
         pipeline, replaces = found.get("pipeline"), found.get("replaces", [])

@@ -16,7 +16,7 @@ DEAD_LETTERS = "~dead"  # behind the name of a pipeline, which has no ~
 
 class Verdict(Enum):
     NEW = "new"
-    DONE = "done"  # it is there already; what was staged for it is not needed
+    DONE = "done"  # it already exists; what was staged for it is not needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def judge(last: Mark | None, now: Mark, replaces: tuple[str, ...] = ()) -> Verdi
         raise SinkConflict(
             f"the pipeline {now.pipeline} comes with query {now.query}, and query {last.query} has written here up to "
             f"batch {last.batch}{_where(last)}: was its checkpoint wiped or moved? `danube pipeline reset --replaces` "
-            "begins anew on purpose"
+            "starts over on purpose"
         )
     if now.batch > last.batch:
         return Verdict.NEW
@@ -59,7 +59,7 @@ def judge(last: Mark | None, now: Mark, replaces: tuple[str, ...] = ()) -> Verdi
         raise SinkConflict(
             f"run {now.run} comes with batch {now.batch}{_where(now)}, and run {last.run} has written batch "
             f"{last.batch}{_where(last)}: does another pipeline use a copy of the checkpoint, or is its end lost? "
-            "`danube pipeline reset --to tables` goes on where the targets stand"
+            "`danube pipeline reset --to tables` continues where the targets stand"
         )
     return Verdict.DONE
 

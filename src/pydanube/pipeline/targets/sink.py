@@ -98,7 +98,7 @@ class _Sink:
             if self._replace and spec["kind"] == "topic":
                 raise OptionInvalid(f"{target.label} is only appended to: complete mode would take back what is read")
             if self._replace and spec.get("upsert"):
-                raise OptionInvalid(f"{target.label}: complete mode writes everything anew, upsert only some rows")
+                raise OptionInvalid(f"{target.label}: complete mode writes everything again, upsert only some rows")
         self._check_apart()
         wanting = [(target, schema) for target, schema, replace in self._all() if target.check(schema, replace=replace)]
         for target, schema in wanting:

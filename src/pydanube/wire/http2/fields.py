@@ -1,7 +1,7 @@
 """Header blocks: decoded by `hpack` and judged by RFC 9113 (8.2, 8.3), and our own put into bytes without any state.
 
 A block that leaves the dynamic table as it was means the same until something changes the table, so its request is
-remembered: clients send the same few blocks for ever. Never trusts a size that a block claims.
+remembered: clients send the same few blocks forever. Never trusts a size that a block claims.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class HeadDecoder:
         """The fields, and whether the same bytes would mean the same again: the table is as it was."""
         resized = 0x20 <= (block[0] if block else 0) < 0x40
         if resized and _RESIZES_TOO_MANY.match(block):
-            raise Http2ConnectionError("the header table is resized again and again", ErrorCode.COMPRESSION_ERROR)
+            raise Http2ConnectionError("the header table is resized repeatedly", ErrorCode.COMPRESSION_ERROR)
         self._table.changed = resized
         try:
             fields: list[Field] = list(self._decoder.decode(block, raw=True))

@@ -49,7 +49,7 @@ class Status(IntEnum):
 STATUS_OF: dict[type[DanubeError], Status] = {  # of the errors that this module raises
     GrpcCallInvalid: Status.INTERNAL,
     GrpcEncodingUnknown: Status.UNIMPLEMENTED,
-    GrpcMessageTooLarge: Status.OUT_OF_RANGE,  # clients try again after RESOURCE_EXHAUSTED, for ever
+    GrpcMessageTooLarge: Status.OUT_OF_RANGE,  # clients try again after RESOURCE_EXHAUSTED, forever
 }
 
 # Header blocks that never change. `HEAD`, messages and `OK` are a whole answer.

@@ -1,0 +1,69 @@
+"""Help texts, errors, logs, docstrings and pages avoid the phrases of `prose.py`: they read like a translation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import prose
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "pydanube"
+FOLDERS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def told(path: Path, found: list[prose.Complaint]) -> list[str]:
+    return [f"{path.relative_to(ROOT)}:{line}: {phrase!r}; write: {better}" for line, phrase, better in found]
+
+
+def test_pages_are_in_plain_english() -> None:
+    complaints: list[str] = []
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        if path.name == "CHANGELOG.md":
+            text = "## ".join(re.split(r"^## ", text, flags=re.MULTILINE)[:2])  # what was released stays as it was
+        complaints += told(path, list(prose.of_markdown(text)))
+    assert complaints == [], "\n".join(complaints)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_the_program_says_is_in_plain_english(folder: str) -> None:
+    complaints: list[str] = []
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        complaints += told(path, list(prose.of_python(path.read_text(encoding="utf-8"))))
+    assert complaints == [], "\n".join(complaints)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("It is kept for ever.", "for ever"),
+        ("It goes on\nwhere it was.", "goes on where"),
+        ("A topic shall have one.", "shall"),
+        ("The name\nis there already.", "is there already"),
+        ("It is not needed any more.", "is not needed any more"),
+    ],
+)
+def test_a_translated_phrase_is_found_over_the_end_of_a_line(text: str, phrase: str) -> None:
+    assert [found for _, found, _ in prose.of_markdown(text)] == [phrase]
+
+
+def test_the_line_of_a_phrase_is_named() -> None:
+    assert [line for line, _, _ in prose.of_markdown("# Title\n\nGood.\nKept for\never.\n")] == [4]
+
+
+def test_code_is_not_prose() -> None:
+    assert list(prose.of_markdown("`say --yes`\n\n```sh\nshall\n```\n")) == []
+    assert list(prose.of_python("shall = 1  # a name, not a text\n")) == []
+    assert [phrase for _, phrase, _ in prose.of_python("raise ValueError(f'{name} shall not pass')")] == ["shall"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["There are so many that it fails.", "There is no name.", "Does not say anything.", "It goes on forever."],
+)
+def test_good_english_is_left_alone(text: str) -> None:
+    assert list(prose.of_markdown(text)) == []
