@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo sim-demo quick test test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
+.PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
 
 PYTHON ?=
 SEEDS ?= 100
@@ -13,6 +13,7 @@ PROFILE ?=
 IDLE ?=
 LISTEN ?= 127.0.0.1:6650
 SECONDS ?= 30
+MINUTES ?= 60
 RATE ?= 2000
 PLOT ?= demo.png
 DATA_DIR ?= .danube
@@ -40,6 +41,9 @@ quick: $(DEV) ## run the tests that need no process, server or Spark and are sho
 
 test: $(SPARK) ## run the whole test suite
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+
+soak: $(DEV) ## load a broker process for MINUTES=60 at 70 % of what it can do, with kills and pauses, and check every promise
+	cd tests && ../$(BIN)/python -m soak --minutes $(MINUTES)
 
 test-clients: $(DEV) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools  # has a protoc, for the Rust client

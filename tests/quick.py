@@ -2,7 +2,7 @@
 
 - files that import Spark, themselves or through a helper of the tests;
 - tests that use a server of `servers/fixtures.py`;
-- tests that start a process: they are skipped when they try to;
+- tests that start a process or listen on a port (a broker with its faces, a server): they are skipped when they try to;
 - what takes long by its nature: the simulator's seeds, fuzzing, brokers that are attacked (`LONG_FILES`);
 - tests marked `slow`, because they take more than `TEST_SECONDS_MAX` of processor time. A test that does and lacks
   the mark fails, so the list keeps itself.
@@ -30,6 +30,7 @@ TEST_SECONDS_MAX = 2.0  # of processor time
 EXAMPLES = 10  # of a property test
 LONG_FILES = ("sim/*", "*fuzz*", "*/test_turns*", "test_docs.py", "test_demo.py", "test_examples.py")  # below tests/
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+LISTENS = "socket.bind"
 HARMLESS = frozenset({"git"})  # answers at once, and lists the files that the tidy tests look at
 
 
@@ -81,8 +82,8 @@ def is_long(path: Path) -> bool:
     return any(fnmatch(name, pattern) for pattern in LONG_FILES)
 
 
-class ProcessStarted(BaseException):
-    """A test of a quick run wanted a process. Not an `Exception`: nobody should take it for a failure of theirs."""
+class TooMuch(BaseException):
+    """A test of a quick run wanted a process or a port. Not an `Exception`: nobody may take it for its own failure."""
 
 
 class Quick:
@@ -90,15 +91,20 @@ class Quick:
 
     def __init__(self) -> None:
         self.testing = False
-        self.process: str | None = None  # that the test wanted to start
+        self.wanted: str | None = None  # what the test wanted and does not get
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
         if self.testing and event in STARTS:
             program = os.path.basename(os.fsdecode(arguments[0])) if arguments else event  # type: ignore[arg-type]
             if program not in HARMLESS:
-                self.process = program
-                raise ProcessStarted(program)
+                self._refuse(f"starts a process: {program}")
+        elif self.testing and event == LISTENS:
+            self._refuse("listens on a port")
+
+    def _refuse(self, wanted: str) -> None:
+        self.wanted = wanted
+        raise TooMuch(wanted)
 
     @pytest.hookimpl
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
@@ -119,7 +125,7 @@ class Quick:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
-        self.testing, self.process = True, None
+        self.testing, self.wanted = True, None
         try:
             return (yield)
         finally:
@@ -130,7 +136,7 @@ class Quick:
         begun = time.process_time()
         yield
         took = time.process_time() - begun
-        if took > TEST_SECONDS_MAX and self.process is None:
+        if took > TEST_SECONDS_MAX and self.wanted is None:
             pytest.fail(f"took {took:.1f} s of processor time; make it shorter, or mark it with @pytest.mark.slow")
 
     @pytest.hookimpl(wrapper=True)
@@ -138,7 +144,10 @@ class Quick:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if self.process is not None and report.failed:  # whatever the test made of it
+        wanted = self.wanted
+        if wanted is None and call.excinfo is not None and isinstance(call.excinfo.value, TooMuch):
+            wanted = str(call.excinfo.value)  # of a fixture that an earlier test of the file asked for
+        if wanted is not None and report.failed:  # whatever the test made of it
             report.outcome = "skipped"
-            report.longrepr = (str(item.path), item.location[1] or 0, f"starts a process: {self.process}")
+            report.longrepr = (str(item.path), item.location[1] or 0, wanted)
         return report

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,53 +12,14 @@ from random import Random
 
 import pytest
 
+from api.broker_process import BrokerProcess
 from api.frame_client import Client, close_all
 from pydanube.wire.batch import Batch, build
 from pydanube.wire.commands import Ack, Acked, Deliver, Grant, Publish, Published
 
 CYCLES = 25
 TOPIC = "/default/load"
-START_POLLS_MAX = 2_400  # a minute, on a machine that does much else
 KINDS = ("exclusive", "shared", "failover", "key_shared")
-
-
-class Process:
-    """`danube standalone` on one directory, on whatever port is free."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._ready = directory / "ready"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    async def start(self) -> tuple[str, int]:
-        self._spawn()
-        assert self._process is not None
-        for _ in range(START_POLLS_MAX):
-            if self._ready.exists():
-                found = json.loads(self._ready.read_text())
-                assert found["pid"] == self._process.pid
-                host, _, port = found["listen"].rpartition(":")
-                return host, int(port)
-            assert self._process.poll() is None, (self._directory / "log").read_text()[-2000:]
-            await asyncio.sleep(0.025)
-        raise AssertionError("the broker did not come up")
-
-    def _spawn(self) -> None:
-        self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(self._directory / "data")]
-        command += ["--listen", "127.0.0.1:0", "--ready-file", str(self._ready)]
-        with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stderr=log)
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def end(self, number: int) -> int:
-        assert self._process is not None
-        os.kill(self._process.pid, number)
-        return self._process.wait(10)
 
 
 @dataclass
@@ -142,7 +101,7 @@ async def read_all(address: tuple[str, int]) -> dict[int, bytes]:
     return found
 
 
-async def _killed_under_load(process: Process, address: tuple[str, int], known: Known, random: Random) -> None:
+async def _killed_under_load(process: BrokerProcess, address: tuple[str, int], known: Known, random: Random) -> None:
     work = [publish(address, known, random), *(consume(address, known, kind, random) for kind in KINDS)]
     clients = [asyncio.ensure_future(each) for each in work]
     await asyncio.sleep(random.uniform(0.1, 0.5))
@@ -155,7 +114,7 @@ async def _killed_under_load(process: Process, address: tuple[str, int], known: 
 
 @pytest.mark.timeout(280)
 def test_nothing_that_was_promised_is_lost_in_twenty_five_kills(tmp_path: Path) -> None:
-    process, known, random = Process(tmp_path), Known(), Random(1)
+    process, known, random = BrokerProcess(tmp_path), Known(), Random(1)
 
     async def story() -> dict[int, bytes]:
         for cycle in range(CYCLES):
@@ -179,7 +138,7 @@ def test_nothing_that_was_promised_is_lost_in_twenty_five_kills(tmp_path: Path) 
 
 
 def test_a_second_broker_on_the_same_directory_is_refused_by_name(tmp_path: Path) -> None:
-    process = Process(tmp_path)
+    process = BrokerProcess(tmp_path)
     asyncio.run(process.start())
     command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(tmp_path / "data")]
     second = subprocess.run([*command, "--listen", "127.0.0.1:0"], capture_output=True, timeout=20, check=False)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from api.broker_process import BrokerProcess
 from api.frame_client import Client, close_all
-from api.test_kill import Process
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Publish, Published
 
@@ -41,7 +41,7 @@ def tree(directory: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("name", ["node", "metadata"])
 def test_a_start_without_one_of_its_directories_is_refused_and_forgets_nothing(tmp_path: Path, name: str) -> None:
-    broker = Process(tmp_path)
+    broker = BrokerProcess(tmp_path)
     data = tmp_path / "data"
 
     async def life() -> int:
@@ -68,7 +68,7 @@ def danube(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_storage_directory_that_is_gone_for_good_can_be_forgotten(tmp_path: Path) -> None:
     """What is lost is shown first; afterwards the topic is there, and no offset is used again."""
-    broker, data = Process(tmp_path), tmp_path / "data"
+    broker, data = BrokerProcess(tmp_path), tmp_path / "data"
     forget = ("storage", "forget-node", "--data-dir", str(data))
 
     async def life() -> int:

@@ -6,9 +6,9 @@ import asyncio
 import random
 from pathlib import Path
 
+from api.broker_process import BrokerProcess
 from api.hostile import Attack, Crowd, Probes
 from api.hostile_inputs import BYTES, HTTP1, HTTP2, MARKS, NATIVE, got, much
-from api.test_kill import Process
 from pydanube.wire.frames import PREFACE
 
 SECONDS_EACH = 0.5
@@ -17,7 +17,7 @@ SLOWEST_SECONDS = 5.0  # of the wall, on a machine that does much else; what the
 
 
 def test_a_real_broker_answers_probes_whatever_it_is_sent(tmp_path: Path) -> None:
-    broker = Process(tmp_path)
+    broker = BrokerProcess(tmp_path)
     address = asyncio.run(broker.start())
     try:
         probes = Probes(address)
@@ -36,7 +36,7 @@ def test_a_real_broker_answers_probes_whatever_it_is_sent(tmp_path: Path) -> Non
 
 def test_a_real_broker_answers_probes_among_thousands_of_connections(tmp_path: Path) -> None:
     """Half of them never say what they want, and the others ask repeatedly."""
-    broker = Process(tmp_path)
+    broker = BrokerProcess(tmp_path)
     address = asyncio.run(broker.start())
     try:
         probes = Probes(address)

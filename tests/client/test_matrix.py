@@ -20,7 +20,7 @@ from typing import Any, cast
 import pytest
 
 import pydanube
-from api.test_kill import Process
+from api.broker_process import BrokerProcess
 from client.broker import Door
 from pydanube.api.server import Server
 from pydanube.base.errors import NothingReceived
@@ -84,7 +84,7 @@ class Broker:
     """A real process behind a door; it comes back after a kill at another port, and the door knows."""
 
     def __init__(self, directory: Path) -> None:
-        self.process = Process(directory)
+        self.process = BrokerProcess(directory)
         self._place = SimpleNamespace(address=("", 0))
         self.door = Door(cast(Server, self._place))
 
