@@ -191,6 +191,17 @@ def test_top_measures_between_two_looks(danube: Danube, topic: str) -> None:
     assert danube("top", "--namespace", "not-there", "--count", "1").code == 3
 
 
+def test_bench_uses_several_clients_and_counts_latency_from_when_a_message_was_due(danube: Danube, topic: str) -> None:
+    several = ("--count", "300", "--producers", "3", "--batch", "10", "--rate", "3000", "--in-flight", "1")
+    published = danube("bench", "publish", topic, *several, "-o", "json").json
+    assert published["messages"] == 300
+    assert published["seconds"] >= 0.08  # the last batch is due after 0.1 s
+    assert published["p50_ms"] > 0
+    consumed = danube("bench", "consume", topic, "--count", "300", "--consumers", "3", "-o", "json").json
+    assert consumed["messages"] == 300
+    assert "p50_ms" not in consumed  # all of them were stored before: they have an age, and no latency
+
+
 def test_bench_says_rates_and_percentiles(danube: Danube, topic: str) -> None:
     published = danube("bench", "publish", topic, "--count", "5000", "--size", "10", "-o", "json").json
     assert published["messages"] == 5000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from time import perf_counter
 from typing import Any
 
@@ -12,10 +14,13 @@ import click
 from pydanube.cli import values
 from pydanube.cli.lazy import Noun
 from pydanube.cli.output import Output, pace, printed, progress
-from pydanube.cli.running import connected
-from pydanube.client import Client
+from pydanube.cli.running import client_of, connected
+from pydanube.client import Client, Consumer, Producer
 
 SAMPLES_MAX = 100_000  # latencies that are kept
+CLIENTS_MAX = 1_000  # connections of one process
+DUE_SECONDS = 0.01  # of messages in a batch that has a time when it is due, at most
+SILENCE_SECONDS = 2.0  # after which no more messages are expected
 
 
 @click.group(cls=Noun, epilog="Example: danube bench publish trial")
@@ -29,6 +34,10 @@ def bench() -> None:
 @click.option(
     "--size", type=values.Whole(min=0), default=100, show_default=True, help="Payload size of a message, in bytes."
 )
+@click.option(
+    "--producers", type=values.Whole(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages per second in total.")
 @click.option("--batch", type=values.Whole(1, 100_000), default=1000, show_default=True, help="Messages per batch.")
 @click.option("--in-flight", type=values.Whole(min=1), default=8, show_default=True, help="Batches in flight.")
 @click.option(
@@ -43,72 +52,144 @@ async def publish(
     topic: str,
     count: int,
     size: int,
+    producers: int,
+    rate: float | None,
     batch: int,
     in_flight: int,
     reliable: bool,
     compression: str,
 ) -> None:
-    """Publish random messages. Latency is measured from sending a batch to its receipt."""
-    payload = os.urandom(size)
-    gate = asyncio.Semaphore(in_flight)
+    """Publish random messages, with one or more producers.
+
+    With --rate each batch has a time when it is due, and latency counts from then: a broker that stalls makes the
+    batches behind it late, too. Without, latency is from handing a batch over to its receipt.
+    """
     latencies: list[float] = []
-
-    async def answered(sent: Any, at: float) -> None:
-        try:
-            await sent
-        finally:
-            gate.release()
-        if len(latencies) < SAMPLES_MAX:
-            latencies.append(perf_counter() - at)
-
-    async with client.producer(topic, reliable=reliable, compression=compression) as producer:
-        with progress(f"publishing to {topic}", count) as advance:
-            began = perf_counter()
-            async with asyncio.TaskGroup() as group:
-                for first in range(0, count, batch):
-                    await gate.acquire()
-                    await producer.ready()
-                    now = min(batch, count - first)
-                    group.create_task(answered(producer.send_many([payload] * now), perf_counter()))
-                    advance(now)
+    options = {"reliable": reliable, "compression": compression}
+    async with AsyncExitStack() as stack:
+        clients = await _clients(stack, client, producers)
+        open_ = [await stack.enter_async_context(each.producer(topic, **options)) for each in clients]
+        advance = stack.enter_context(progress(f"publishing to {topic}", count))
+        load = _Load(count, os.urandom(size), batch, in_flight, rate, latencies, advance)
+        began = perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for each in open_:
+                group.create_task(load.publish(each, began))
         took = perf_counter() - began
     output.record({**_rates(count, count * size, took), **_percentiles(latencies)})
 
 
-@bench.command("consume", epilog="Example: danube bench consume bench --count 1000000")
+class _Load:
+    """Messages that several producers publish together: each takes the next batch when it can."""
+
+    def __init__(
+        self,
+        count: int,
+        payload: bytes,
+        batch: int,
+        in_flight: int,
+        rate: float | None,
+        latencies: list[float],
+        advance: Callable[[int], None],
+    ) -> None:
+        self._count = count
+        self._payload = payload
+        self._batch = batch if rate is None else max(1, min(batch, round(rate * DUE_SECONDS)))
+        self._gate = asyncio.Semaphore(in_flight)
+        self._rate = rate
+        self._latencies = latencies
+        self._advance = advance
+        self._given = 0
+
+    async def publish(self, producer: Producer, began: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            while self._given < self._count:
+                first, now = self._given, min(self._batch, self._count - self._given)
+                self._given += now
+                due = None if self._rate is None else began + first / self._rate
+                if due is not None and (early := due - perf_counter()) > 0:
+                    await asyncio.sleep(early)
+                await self._gate.acquire()
+                await producer.ready()
+                since = perf_counter() if due is None else due
+                group.create_task(self._answered(producer.send_many([self._payload] * now), since))
+                self._advance(now)
+
+    async def _answered(self, sent: Any, since: float) -> None:
+        try:
+            await sent
+        finally:
+            self._gate.release()
+        if len(self._latencies) < SAMPLES_MAX:
+            self._latencies.append(perf_counter() - since)
+
+
+async def _clients(stack: AsyncExitStack, first: Client, count: int) -> list[Client]:
+    """As many connections; the first is there."""
+    context = click.get_current_context()
+    return [first, *[await stack.enter_async_context(client_of(context)) for _ in range(count - 1)]]
+
+
+@bench.command("consume", epilog="Example: danube bench consume bench --count 1000000 --consumers 4")
 @click.argument("topic", type=values.topic)
 @click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
+@click.option(
+    "--consumers", type=values.Whole(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
+)
 @printed
 @connected
-async def consume(client: Client, output: Output, topic: str, count: int) -> None:
-    """Consume stored and new messages, through a temporary subscription.
+async def consume(client: Client, output: Output, topic: str, count: int, consumers: int) -> None:
+    """Consume stored and new messages, with a Shared subscription that is deleted afterwards.
 
-    Stops if nothing arrives for two seconds. Latency is measured from publishing to receiving.
+    Ends early if no message comes for two seconds. Latency is from publishing to receiving, of messages that are
+    published meanwhile: what was stored before only has an age.
     """
     name = f"bench-{os.urandom(8).hex()}"
-    latencies: list[float] = []
-    received = size = 0
-    began = last = perf_counter()
+    intake = _Intake(count, client.clock.wall())
     try:
-        with progress(f"consuming {topic}", count) as advance:
-            async with client.consumer(topic, subscription=name, start="earliest", create=False) as consumer:
-                batches = consumer.batches()
-                while received < count:
-                    try:
-                        async with asyncio.timeout(2):
-                            batch = await anext(batches)
-                    except TimeoutError:
-                        break
-                    last = perf_counter()
-                    received += len(batch)
-                    size += sum(map(len, filter(None, batch.payloads)))
-                    if len(latencies) < SAMPLES_MAX:
-                        latencies.append((client.clock.wall() - batch.content.publish_time) / 1_000_000)
-                    consumer.ack(batch)
-                    advance(len(batch))
+        async with AsyncExitStack() as stack:
+            clients = await _clients(stack, client, consumers)
+            options: dict[str, Any] = {"subscription": name, "type": "shared", "start": "earliest", "create": False}
+            open_ = [await stack.enter_async_context(each.consumer(topic, **options)) for each in clients]
+            advance = stack.enter_context(progress(f"consuming {topic}", count))
+            async with asyncio.TaskGroup() as group:
+                for each in open_:
+                    group.create_task(intake.consume(each, advance))
     finally:
         await client.admin.delete_subscription(topic, name)
-    output.record({**_rates(received, size, last - began), **_percentiles(latencies)})
+    output.record(
+        {**_rates(intake.received, intake.size, intake.last - intake.began), **_percentiles(intake.latencies)}
+    )
+
+
+class _Intake:
+    """What several consumers receive together, until there is enough or nothing comes."""
+
+    def __init__(self, count: int, wall: int) -> None:
+        self._count = count
+        self._wall = wall  # when it began: what was published before only has an age
+        self.began = self.last = perf_counter()
+        self.received = self.size = 0
+        self.latencies: list[float] = []
+
+    async def consume(self, consumer: Consumer, advance: Callable[[int], None]) -> None:
+        batches = consumer.batches()
+        while self.received < self._count:
+            try:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    batch = await anext(batches)
+            except TimeoutError:
+                if perf_counter() - self.last >= SILENCE_SECONDS:
+                    return
+                continue
+            self.last = perf_counter()
+            self.received += len(batch)
+            self.size += sum(map(len, filter(None, batch.payloads)))
+            published = batch.content.publish_time
+            if published >= self._wall and len(self.latencies) < SAMPLES_MAX:
+                self.latencies.append((consumer.client.clock.wall() - published) / 1_000_000)
+            consumer.ack(batch)
+            advance(len(batch))
 
 
 def _rates(count: int, size: int, seconds: float) -> dict[str, Any]:
