@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 import pydanube
 from api.test_standalone import Process
 from pydanube.base.limits import KIB, MIB
-from pydanube.client import Client
+from pydanube.client import Client, ClientEvent
 from pydanube.errors import DiskFull, TopicRecovering
 from pydanube.testing.broker import broker
 from small_disk import small_disk
@@ -161,17 +164,61 @@ def test_where_half_of_every_file_is_done_with_the_other_half_is_moved_together(
 def test_a_journal_file_larger_than_the_disk_is_complained_about_by_its_name(
     small_disk: Path, started: list[Process]
 ) -> None:
+    start(started, small_disk)
+    started[0].stop()
     url = start(started, small_disk, "--journal-file-bytes", str(2 * DISK_BYTES))
 
     async def main() -> None:
         async with pydanube.connect(url) as client, client.producer(TOPIC, send_timeout=0.5) as producer:
-            with pytest.raises((DiskFull, TopicRecovering), match="room"):
+            with pytest.raises((DiskFull, TopicRecovering), match=r"room|reserved"):
                 await producer.send(MESSAGE)
 
     asyncio.run(main())
-    _, logged = started[0].stop()
+    _, logged = started[1].stop()
     assert b"no room for the next journal file" in logged
     assert b"journal.file_bytes" in logged
+
+
+def test_a_new_broker_on_a_small_disk_is_refused_at_once_and_told_what_would_fit(
+    small_disk: Path, started: list[Process]
+) -> None:
+    command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(small_disk / "data")]
+    refused = subprocess.run([*command, "--listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert f"a new broker needs 518.0 MiB of free disk, and {small_disk / 'data'} has 72.0 MiB" in refused.stderr
+    assert not (small_disk / "data").exists()
+    named = re.search(r"with --journal-file-bytes (\d+) it would fit", refused.stderr)
+    assert named is not None
+    url = start(started, small_disk, "--journal-file-bytes", named[1])
+
+    async def main() -> None:
+        async with pydanube.connect(url) as client, client.producer(TOPIC, send_timeout=PATIENCE_SECONDS) as producer:
+            await producer.send(MESSAGE)
+
+    asyncio.run(main())
+
+
+def test_a_client_says_at_once_that_the_brokers_disk_is_full() -> None:
+    """And once, not with every try."""
+
+    async def main() -> None:
+        events: list[ClientEvent] = []
+        async with broker() as beside, pydanube.connect(beside.url, on_event=events.append) as client:
+            async with client.producer(TOPIC, send_timeout=PATIENCE_SECONDS) as producer:
+                await producer.send(b"before")
+                await beside.fill_disk()
+                sending = producer.send(b"during")
+                await until(lambda: bool(full(events)))
+                assert not sending.done
+                await beside.free_disk()
+                await sending
+            assert len(full(events)) == 1
+            assert isinstance(full(events)[0].error, DiskFull)
+
+    def full(events: list[ClientEvent]) -> list[ClientEvent]:
+        return [event for event in events if event.what == "disk_full"]
+
+    asyncio.run(main())
 
 
 def test_everything_but_publishing_goes_on(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 import pytest
 
 from pydanube.base.errors import DiskFailed, DiskFull
 from pydanube.base.limits import MIB
 from pydanube.broker import room as room_module
-from pydanube.broker.room import Room, reserve_of
+from pydanube.broker.room import Room, check_new, reserve_of
 
 RESERVE = 800
 
@@ -124,3 +125,24 @@ def test_without_a_reserve_nothing_is_looked_at_or_refused() -> None:
 def test_the_reserve_goes_by_the_size_of_a_journal_file() -> None:
     assert reserve_of(128 * MIB) == 400 * MIB
     assert reserve_of(4 * MIB) == 28 * MIB
+
+
+@pytest.mark.parametrize("file_bytes", [4 * MIB, 128 * MIB])
+@pytest.mark.parametrize("chosen", [None, 200 * MIB])
+def test_a_new_broker_needs_its_reserve_and_what_is_set_aside(file_bytes: int, chosen: int | None) -> None:
+    reserve = reserve_of(file_bytes, chosen)
+    needed = reserve + reserve // 8 + file_bytes // 2 + 4 * MIB
+    check_new(needed, "/data", file_bytes, chosen)
+    with pytest.raises(DiskFull, match=r"/data has .* MiB"):
+        check_new(needed - 1, "/data", file_bytes, chosen)
+
+
+@pytest.mark.parametrize("free", [25 * MIB, 26 * MIB, 50 * MIB, 517 * MIB])
+def test_the_size_of_files_that_is_named_fits(free: int) -> None:
+    with pytest.raises(DiskFull) as refused:
+        check_new(free, "/data", 128 * MIB)
+    named = re.search(r"--journal-file-bytes (\d+)", str(refused.value))
+    if named is None:
+        assert free < 26 * MIB
+    else:
+        check_new(free, "/data", int(named[1]))

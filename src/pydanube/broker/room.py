@@ -13,7 +13,15 @@ from asyncio import Task
 from collections.abc import Awaitable, Callable
 
 from pydanube.base.errors import DanubeError, DiskFull
-from pydanube.base.limits import ROOM_LOOK_SECONDS, ROOM_RESERVE_FILES, ROOM_RESERVE_METADATA_BYTES
+from pydanube.base.limits import (
+    JOURNAL_FILE_BYTES_MIN,
+    METADATA_LOG_BYTES,
+    MIB,
+    ROOM_LOOK_SECONDS,
+    ROOM_RESERVE_FILES,
+    ROOM_RESERVE_METADATA_BYTES,
+)
+from pydanube.base.units import shown_bytes
 
 log = logging.getLogger(__name__)
 REGAINED_PART = 8  # publishing goes on when this part of the reserve is free on top of it: not for every block
@@ -27,6 +35,24 @@ def reserve_of(file_bytes: int, chosen: int | None = None) -> int:
     if chosen < least:
         log.warning("journal.reserve_bytes is %d, but a journal file and a metadata file need %d", chosen, least)
     return max(chosen, least)
+
+
+def check_new(free_bytes: int, place: str, file_bytes: int, chosen: int | None = None) -> None:
+    """A new broker would have room for messages, or `DiskFull` says how much it needs and what would fit.
+
+    One that has been here before starts also on a full disk: whoever acknowledges must find it.
+    """
+    aside = file_bytes // 2 + METADATA_LOG_BYTES  # the ballast, and the first file of the metadata
+    reserve = reserve_of(file_bytes, chosen)
+    needed = reserve + reserve // REGAINED_PART + aside
+    if free_bytes >= needed:
+        return
+    message = f"a new broker needs {shown_bytes(needed)} of free disk, and {place} has {shown_bytes(free_bytes)}"
+    left = free_bytes - METADATA_LOG_BYTES - ROOM_RESERVE_METADATA_BYTES * 9 // 8
+    fitting = 8 * left // (9 * ROOM_RESERVE_FILES + 4) // MIB * MIB  # the same for files of another size
+    if chosen is None and fitting >= JOURNAL_FILE_BYTES_MIN:
+        message += f"; with --journal-file-bytes {fitting} it would fit"
+    raise DiskFull(message)
 
 
 async def _plenty() -> int:

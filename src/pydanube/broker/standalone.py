@@ -24,12 +24,13 @@ from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
 from pydanube.broker.backups import Backups
 from pydanube.broker.claim import Claim
 from pydanube.broker.directory import Directory
-from pydanube.broker.room import Room, reserve_of
+from pydanube.broker.room import Room, check_new, reserve_of
 from pydanube.broker.service import Service
 from pydanube.broker.tiering import Space
 from pydanube.ledger.tiering import TierSettings
 from pydanube.ports.clock import Clock
 from pydanube.ports.segments import Segments
+from pydanube.storage.bad_blocks import NODE_FILE
 from pydanube.storage.cold import ColdReader, ColdTier
 from pydanube.storage.local import open_local
 from pydanube.storage.metadata_file import LocalMetadata
@@ -86,6 +87,7 @@ class Broker:
     async def open(self) -> None:
         settings = self.settings
         clock, randomness = self.clock, SystemRandomness()
+        self._check_room_if_new()
         try:
             storage = await open_local(self._disk("metadata"), self._disk("node"), settings.node, randomness)
             self._metadata, self._node = storage.metadata, storage.node
@@ -110,6 +112,14 @@ class Broker:
         )  # fmt: skip
         rate = settings.node.copy_bytes_per_second
         self._backups = self.service.admin.backups = Backups(self._metadata, self._node, room, rate)
+
+    def _check_room_if_new(self) -> None:
+        """Before anything is made: a broker that could take no message is not started."""
+        settings, place = self.settings, self.settings.data_dir.absolute()
+        if any((place / name / NODE_FILE).exists() for name in ("metadata", "node")):
+            return
+        there = next(each for each in (place, *place.parents) if each.exists())
+        check_new(shutil.disk_usage(there).free, str(place), settings.node.file_bytes, settings.reserve_bytes)
 
     async def _open_tier(
         self, used: bool, directory: Directory, randomness: SystemRandomness

@@ -124,3 +124,5 @@ class Announcer:
         elif event.what == "connected" and self._away:
             self._away = False
             say("the broker is reachable again")
+        elif event.what == "disk_full":
+            say(f"the broker's disk is full, nothing is published for now; trying again: {event.error}")

@@ -7,7 +7,7 @@ from asyncio import Task
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError
+from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError, DiskFull
 from pydanube.client.connection import Connection
 from pydanube.client.outgoing import fresh
 from pydanube.wire.commands import Acked, Deliver, Published, Recall, Reply
@@ -40,6 +40,7 @@ class ReopeningChannel:
         self._asking = False  # the broker may be opening it
         self._attempts = 0  # without success in between
         self.reason: DanubeError | None = None  # why it is not open
+        self._full_said = False  # that the broker's disk is full, since something worked
         self._mark: str | None = None  # of what it was opened on: when it is opened again, only the very same will do
         self._ended: DanubeError | None = None  # by the broker, before we looked at the answer that it is open
 
@@ -119,11 +120,19 @@ class ReopeningChannel:
             self.let_go(connection, self.number, returning=True)
             self._attempts += 1
             self.reason = error
+            self._say_if_full(error)
             self.interrupted(error)
             self._reopen()
 
     def worked(self) -> None:
         self._attempts = 0
+        self._full_said = False
+
+    def _say_if_full(self, error: DanubeError) -> None:
+        """It is tried again for as long as the program waits, and that may be long without a word."""
+        if isinstance(error, DiskFull) and not self._full_said:
+            self._full_said = True
+            self.client.say("disk_full", error)
 
     def _reopen(self) -> None:
         if self._task is None and not self.closed:
@@ -141,6 +150,7 @@ class ReopeningChannel:
                     ):  # the next connection is waited for, and has its own delay
                         self._attempts += 1
                     self.reason = error
+                    self._say_if_full(error)
                     if not error.retriable and not self.closed:
                         self.closed = True
                         self.given_up(error)

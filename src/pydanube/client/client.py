@@ -51,7 +51,7 @@ _LEVELS = {"connected": logging.INFO, "connect_failed": logging.INFO, "refresh_f
 class ClientEvent(NamedTuple):
     """Something that happened by itself: connected, disconnected, or what failed without anybody waiting for it.
 
-    That is connect_failed, refresh_failed, ack_failed, unreadable, or damaged.
+    That is connect_failed, refresh_failed, ack_failed, unreadable, damaged, or disk_full: nothing is taken for now.
     """
 
     what: str

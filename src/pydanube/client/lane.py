@@ -197,7 +197,7 @@ class Lane(ReopeningChannel):
         outgoing = self._flying.pop(answer.request, None)
         if outgoing is None:
             return
-        self._attempts = 0
+        self.worked()
         durability = _DURABILITY[answer.durability]
         if durability == "replicated":
             durability = f"replicated:{answer.copies}"
