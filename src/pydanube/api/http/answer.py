@@ -11,6 +11,7 @@ from pydanube.wire.objects import Object
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from pydanube.api.http.answer import TEXT, Answer, answer_of
+from pydanube.api.http.answer import HTML, TEXT, Answer, answer_of
 from pydanube.api.http.door import Door
+from pydanube.api.http.front_page import front_page
 from pydanube.api.http.messages import peek, publish
 from pydanube.api.http.openapi import describe
 from pydanube.api.http.problem import ERRORS_PATH, errors_html
@@ -19,7 +20,6 @@ from pydanube.api.storage_verbs import VERBS
 from pydanube.base.limits import HTTP_JSON_BYTES_MAX
 from pydanube.wire.objects import Object
 
-HTML = "text/html; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 API = "/api/v1"
 NAMESPACE = f"{API}/namespaces/{{namespace}}"
@@ -101,6 +101,9 @@ async def _ready(door: Door, fields: Object) -> Answer:
 
 
 _OF_THE_BROKER = [
+    Route(
+        "GET", "/", "front_page", "Where things are, and what needs attention", front_page, content_type=TEXT, html=True
+    ),
     Route(
         "GET",
         "/healthz",

@@ -47,6 +47,7 @@ class Route:
     body: Mapping[str, Field] = field(default_factory=dict)
     raw: bool = False  # the body may be bytes, which are the field `raw` then
     raw_answer: bool = False  # the answer may be bytes, where `Accept` asks for them: the field `raw_answer` is true
+    html: bool = False  # a browser, which accepts it, gets a page: the field `html` is true
     body_bytes_max: int = CONTROL_BYTES_MAX
     content_type: str = JSON
     probe: bool = False  # it is answered however much else is being done, and costs next to nothing
@@ -82,6 +83,8 @@ class Router:
                 fields = {**_query_of(route, query), **_body_of(route, request)}
                 if route.raw_answer and request.headers.get("accept", "").partition(";")[0].strip().lower() == RAW:
                     fields["raw_answer"] = True
+                if route.html and "text/html" in request.headers.get("accept", "").lower():
+                    fields["html"] = True
                 return route, {**fields, **named}
             others.append(route.method)
         if others:

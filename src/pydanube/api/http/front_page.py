@@ -1,0 +1,54 @@
+"""What `/` shows: where things are, and what needs attention. For a browser as a page, for others as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from pydanube.api.http.answer import HTML, TEXT, Answer
+from pydanube.api.http.door import Door
+from pydanube.wire.objects import Object
+
+BLOCKED_SHOWN_MAX = 20  # the rest is behind a link
+PLACES = (
+    ("/readyz", "Whether the broker accepts requests"),
+    ("/healthz", "Whether the process is running"),
+    ("/metrics", "Metrics for Prometheus"),
+    ("/api/v1/topics", "Topics"),
+    ("/api/v1/blocked", "Blocked subscriptions"),
+    ("/api/v1/config", "Settings in force"),
+    ("/api/v1/openapi.json", "The REST interface, as OpenAPI"),
+    ("/errors", "Every error, and what to do"),
+)
+_SECURITY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Vary": "Accept"}
+_STYLE = "body{font:16px/1.5 sans-serif;max-width:45em;margin:2em auto;padding:0 1em}code{font-size:90%}"
+
+
+async def front_page(door: Door, fields: Object) -> Answer:
+    told, notes = door.describe(), await _notes(door)
+    if "html" in fields:
+        return Answer(200, _page(told, notes).encode(), HTML, _SECURITY)
+    lines = [f"danube {told['version']}, {told['url']}", *notes, ""]
+    lines += [f"{path:<22}{what}" for path, what in PLACES]
+    return Answer(200, ("\n".join(lines) + "\n").encode(), TEXT, {"Vary": "Accept"})
+
+
+async def _notes(door: Door) -> list[str]:
+    """What does not make a broker unready, and yet needs somebody."""
+    notes = ["Publishing is refused until the disk has room again."] if door.service.room.short else []
+    blocked = await door.service.admin.blocked(door.principal)
+    notes += [
+        f"Blocked: subscription {name} of {topic}, at offset {at}." for topic, name, at in blocked[:BLOCKED_SHOWN_MAX]
+    ]
+    if len(blocked) > BLOCKED_SHOWN_MAX:
+        notes.append(f"Blocked: {len(blocked) - BLOCKED_SHOWN_MAX} more subscriptions.")
+    return notes
+
+
+def _page(told: Object, notes: Sequence[str]) -> str:
+    places = "".join(f"<li><a href={path}><code>{path}</code></a> {escape(what)}" for path, what in PLACES)
+    noted = "".join(f"<p><b>{escape(note)}</b>" for note in notes)
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Danube</title><style>{_STYLE}</style><h1>Danube</h1>"
+        f"<p>Version {escape(told['version'])}, at <code>{escape(told['url'])}</code>{noted}<ul>{places}</ul></html>\n"
+    )
