@@ -20,7 +20,7 @@ class SubscriptionInvalid(DanubeError):
 
     code = "subscription_invalid"
     blame = "caller"
-    help = "Use a type, start and options from docs/subscriptions.md."
+    help = "Use a type, start and options from docs/concepts/subscriptions.md."
 
 
 class SubscriptionExists(DanubeError):
