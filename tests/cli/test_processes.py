@@ -169,7 +169,7 @@ def test_a_question_that_was_interrupted_is_not_answered_later(
     )
     os.close(theirs)
     asked = b""
-    while b"Go on?" not in asked:
+    while b"Continue?" not in asked:
         asked += os.read(ours, 1000)
     process.send_signal(stop)
     os.write(ours, b"y\n")
