@@ -9,10 +9,13 @@ import pytest
 
 from broker.test_housekeeping import SHARED, SMALL
 from broker.topic_world import TopicWorld, publish, subscribed
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS
+from pydanube.base.errors import TooManyProducers
+from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS, CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS
 from pydanube.broker.topic import Topic
+from pydanube.ledger import dedup
 from pydanube.ledger.retention import RetentionPolicy
 from pydanube.ledger.state_records import Cause
+from pydanube.storage.watched_clock import WatchedClock
 
 SECOND = 1_000_000
 HOUR = 3600.0
@@ -145,6 +148,61 @@ def test_a_clock_that_is_set_back_for_good_is_believed_in_the_end(world: TopicWo
     world.run(first_life())
     world.restart()
     world.run(second_life())
+
+
+def test_a_topic_that_is_opened_after_a_jump_knows_of_it(world: TopicWorld) -> None:
+    async def main() -> None:
+        await world.open()
+        other = await world.open_topic("/default/u")
+        await subscribed(other, SHARED)
+        await publish(other, "a")
+        await other.close()
+        world.clock.jump(YEAR)
+        other = await world.open_topic("/default/u")
+        await other.tick()
+        await publish(other, "b")
+        assert await ahead(world, other, 1) < -YEAR + HOUR, "the jump may be a glitch, and is in no message yet"
+        await hours(other, CLOCK_DISTRUST_SECONDS / HOUR - 0.2)
+        assert other.subscriptions["s"].known.counts[Cause.EXPIRED] == 0
+        assert other.ledger.first == 0
+        await hours(other, 0.5)
+        assert other.subscriptions["s"].known.counts[Cause.EXPIRED] == 2, "it lasted, so it is believed"
+
+    world.run(main())
+
+
+def test_no_producer_is_forgotten_as_idle_after_a_jump(world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dedup, "PRODUCERS_MAX", 2)
+
+    async def main() -> None:
+        topic = await world.open()
+        for name in ("a", "b"):
+            await topic.attach(name)
+        world.clock.jump(YEAR)
+        with pytest.raises(TooManyProducers):
+            await topic.attach("c", fresh=True)
+        await hours(topic, CLOCK_DISTRUST_SECONDS / HOUR + 0.2)
+        await topic.attach("c", fresh=True)
+        assert topic.state.producers.find("a") is None
+
+    world.run(main())
+
+
+@pytest.mark.parametrize(("days", "trusted"), [(CLOCK_AHEAD_DAYS - 1, True), (CLOCK_AHEAD_DAYS + 1, False)])
+def test_a_start_long_after_the_newest_message_waits_before_it_deletes(
+    world: TopicWorld, days: int, trusted: bool
+) -> None:
+    watch = WatchedClock(world.clock)
+    watch.begin(0)
+    assert watch.trusted(), "there is nothing yet"
+    watch.begin(world.clock.wall() - days * 24 * 3600 * SECOND)
+    assert watch.trusted() is trusted
+
+    async def main() -> None:
+        await asyncio.sleep(CLOCK_DISTRUST_SECONDS)
+        assert watch.trusted()
+
+    world.run(main())
 
 
 def test_a_seek_by_time_finds_its_way_over_a_correction(world: TopicWorld) -> None:

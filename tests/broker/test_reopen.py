@@ -18,6 +18,7 @@ from pydanube.sim.catalog import SimCatalog
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from pydanube.storage.tail import TailCache
+from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch, build
 
 ACKS = 100_000
@@ -32,7 +33,9 @@ async def opened(directory: Path, catalog: SimCatalog) -> tuple[PosixDisk, DiskN
     disk = PosixDisk(directory)
     node = await DiskNode.open([disk], NodeSettings(file_bytes=4 << 20), SystemRandomness())
     await node.meet_catalog(catalog.known(), catalog.next_ledger)
-    around = Surroundings(catalog, OneNode(node), SystemClock(), SystemRandomness(), TailCache(), no_dead_letters)
+    around = Surroundings(
+        catalog, OneNode(node), WatchedClock(SystemClock()), SystemRandomness(), TailCache(), no_dead_letters
+    )
     return disk, node, await Topic.open("/default/t", around, TopicOptions())
 
 

@@ -184,6 +184,11 @@ async def test_old_records_go_by_themselves_and_one_writer_too_many_is_refused(
         assert await Job(broker, key=SinkKey("query-0", TOPIC, "0")).write(1, {TOPIC: ["z"]}) is Verdict.NEW
         for age in ("SINK_KEPT_SECONDS", "SINK_KEPT_SECONDS_MIN"):
             monkeypatch.setattr(core, age, -1)
+        trusted = broker.service.clock.trusted
+        monkeypatch.setattr(broker.service.clock, "trusted", lambda: False)  # it jumped: nobody knows what is old
+        with pytest.raises(TooManySinks):
+            await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]})
+        monkeypatch.setattr(broker.service.clock, "trusted", trusted)
         assert await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]}) is Verdict.NEW
         assert [each.key.query for each in broker.service.sinks.listed()] == ["one more"]
         await broker.service.sinks.tidy()

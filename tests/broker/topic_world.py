@@ -25,6 +25,7 @@ from pydanube.sim.randomness import SimRandomness
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from pydanube.storage.tail import TailCache
+from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch, build
 
 SECOND = 1_000_000
@@ -129,6 +130,7 @@ class TopicWorld:
     async def open(self, name: str = "/default/t", *, node: NodeSettings | None = None) -> Topic:
         settings = node or NodeSettings(file_bytes=256 * KIB, retry_seconds=0.05)
         self.cache = TailCache(self.cache_bytes)
+        self.watch = WatchedClock(self.clock)
         self.node = await DiskNode.open([self.disk], settings, self.randomness)
         await self.node.meet_catalog(self.catalog.known(), self.catalog.next_ledger)
         return await self.open_topic(name)
@@ -136,7 +138,7 @@ class TopicWorld:
     async def open_topic(self, name: str = "/default/t") -> Topic:
         """Takes the topic from whoever has it: a second call for the same name is another broker's."""
         nodes = OneNode(self.node)
-        around = Surroundings(self.catalog, nodes, self.clock, self.randomness, self.cache, self._dead)
+        around = Surroundings(self.catalog, nodes, self.watch, self.randomness, self.cache, self._dead)
         return await Topic.open(name, around, self.options)
 
     async def _dead(self, topic: str, message: Batch) -> None:

@@ -26,6 +26,7 @@ from pydanube.storage.journal import ActiveFile, Journal, Pending
 from pydanube.storage.keeper import Keeper
 from pydanube.storage.managed import ManagedLedger
 from pydanube.storage.patience import Answers
+from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch
 
 pytestmark = pytest.mark.timeout(1200)  # exhaustive: minutes on a busy machine
@@ -195,3 +196,11 @@ def test_an_end_that_falls_when_a_later_ledger_is_deleted_first_is_found(monkeyp
 
     monkeypatch.setattr(StreamRecord, "end", property(of_what_is_listed))
     first_violation("sweep", "I2")
+
+
+def test_deleting_by_a_clock_that_has_jumped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always(self: WatchedClock, since: float | None = None) -> bool:
+        return bool(self.believed())
+
+    monkeypatch.setattr(WatchedClock, "trusted", always)
+    first_violation("clock", "I4", first=37)

@@ -71,7 +71,7 @@ PRODUCER_AWAY_SECONDS = 3600  # a temporary one whose connection was lost may co
 PRODUCERS_FORGOTTEN_MAX = 256  # at once: forgetting is rare work, and what is remembered is worth keeping
 CLOCK_JUMP_SECONDS = 60  # wall against monotonic clock; a slewed clock stays far below it
 CLOCK_DISTRUST_SECONDS = 3600  # of monotonic time without deletion by time: enough for an operator to look
-
+CLOCK_AHEAD_DAYS = 30  # of a starting broker's clock to the newest message: it may be wrong, or the broker was off
 CLOCK_HELD_SECONDS = (
     60  # a jump ahead that is put right sooner is in no message; after it nobody can tell it from the truth
 )

@@ -67,6 +67,7 @@ class Housekeeping:
                     await self._moved.wait()
             moved, rounds = self._moved.is_set(), rounds + 1
             self._moved.clear()
+            self._service.clock.trusted()  # a jump is noticed soon, whatever topics are open
             self._service.intake.turn()
             self._line_up(moved, rounds)
 

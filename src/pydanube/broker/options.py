@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, LEDGERS_LISTED_MAX, TOPIC_NAME_CHARACTERS_MAX
+from pydanube.base.limits import LEDGERS_LISTED_MAX, TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import TopicName, full_name
 from pydanube.base.units import microseconds_of
 from pydanube.broker.quotas import BacklogQuota
@@ -45,7 +45,6 @@ class TopicOptions:
     table: str | None = None  # what its segments are a table of: "delta"
     ledger_bytes: int = 256 * 1024 * 1024
     ledger_seconds: float = 4 * 3600.0
-    clock_distrust_seconds: float = CLOCK_DISTRUST_SECONDS  # without deletion by time, after the clock jumped
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in a stream's record, the others in pages
     state_compact_bytes: int | None = None  # of its state log between snapshots, at least; None is STATE_COMPACT_BYTES
     state_part_bytes: int | None = None  # of a snapshot of its state at a time; None is GROUP_BYTES_TARGET

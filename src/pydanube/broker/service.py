@@ -69,6 +69,7 @@ from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.cold import ColdReader, ColdTier
 from pydanube.storage.tail import TailCache
+from pydanube.storage.watched_clock import watched
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Service:
         offload: Offload | None = None,
     ) -> None:
         self._directory = directory
-        self.clock = clock
+        self.clock = watched(clock)
         self.auto_create = auto_create
         self.intake = Intake()
         self.room = room or Room()
@@ -104,14 +105,14 @@ class Service:
         self.offload = offload or ThreadOffload(1)
         publish = partial(publish_dead_letter, self, directory)
         self._around = Surroundings(
-            catalog, nodes, clock, randomness, cache or TailCache(), publish, tier, self.offload
+            catalog, nodes, self.clock, randomness, cache or TailCache(), publish, tier, self.offload
         )
         self._loop = asyncio.get_running_loop()
         self._opened: dict[TopicName, Opened] = {}
         self._opening: dict[TopicName, Task[Opened]] = {}
         self._usages: dict[str, Usage] = {}  # of namespaces that have a limit
         self._counting: dict[str, Task[None]] = {}  # namespaces whose bytes are not all known yet
-        self.tiering = None if tier is None else Tiering(tier, clock, self._kept, space=space, claim=claim)
+        self.tiering = None if tier is None else Tiering(tier, self.clock, self._kept, space=space, claim=claim)
         self.leftovers = Leftovers(self._around, self.tiering)
         self.salvage = Salvage(self)
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)

@@ -454,7 +454,10 @@ class Sinks:
 
     async def _forget_old(self) -> None:
         """Writers that have not come for long: what they repeat from now on is written again."""
-        for record in self._records.overdue(self._service.clock.wall(), max(1, self._unrecorded())):
+        clock = self._service.clock
+        if not clock.trusted():
+            return
+        for record in self._records.overdue(clock.wall(), max(1, self._unrecorded())):
             if record.key.digest in self._turns:
                 continue  # it has come, and may wait for this
             async with self._turns.of(record.key.digest):

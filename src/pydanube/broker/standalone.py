@@ -37,6 +37,7 @@ from pydanube.storage.metadata_file import LocalMetadata
 from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from pydanube.storage.tail import TailCache
+from pydanube.storage.watched_clock import WatchedClock
 
 log = logging.getLogger(__name__)
 FORGETFUL = ("memory",)  # places that are empty after a restart: nothing is kept there alone
@@ -106,8 +107,10 @@ class Broker:
         room = self._room = Room(reserve, self._node.room, self._node.make_room)
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
+        watch = WatchedClock(clock)
+        watch.begin(storage.catalog.newest_time())
         self.service = Service(
-            directory, storage.catalog, storage.nodes, clock, randomness, cache=cache,
+            directory, storage.catalog, storage.nodes, watch, randomness, cache=cache,
             auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
         )  # fmt: skip
         rate = settings.node.copy_bytes_per_second

@@ -22,13 +22,14 @@ from pydanube.broker.tables import Tables
 from pydanube.broker.topic import Topic
 from pydanube.broker.trouble import Troubles
 from pydanube.ledger.catalog import StreamRecord
-from pydanube.ledger.cold import Cold, Entry, SegmentIndex, index_key, make_index
+from pydanube.ledger.cold import Cold, Doomed, Entry, SegmentIndex, index_key, make_index
 from pydanube.ledger.retention import LedgerInfo, trim_before
 from pydanube.ledger.segments import Segment, SegmentPlan, segment_key
 from pydanube.ledger.tiering import SECOND, local_segments, next_segment, outlived
 from pydanube.ports.clock import Clock
 from pydanube.storage.cold import ColdTier
 from pydanube.storage.stream import Stream
+from pydanube.storage.watched_clock import watched
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Tiering:
         self.claimed = claim is None  # the place is known to be ours
         self._unclaimed: DanubeError | None = None  # why it is not
         self._asked = asyncio.Event()  # whether it is, at least once
-        self._clock = clock
+        self._clock = watched(clock)
         self._topics = topics
         self._space = space
         self._claim = claim
@@ -160,7 +161,7 @@ class Tiering:
         cold = record.cold
         if cold.planned or stream.name in self._pressed or self.tables.due(topic):
             return True
-        if any(each.not_before <= now for each in cold.doomed):
+        if any(self._ended(each, now) for each in cold.doomed):
             return True
         if next_segment(record, self.tier.settings, now, at_once=stream.name in self._hurried) is not None:
             return True
@@ -337,13 +338,17 @@ class Tiering:
             record = await stream.decide(bury)
         if not self.tables.settled(topic):
             return  # a table that lists them goes first
-        gone = [each.key for each in record.cold.doomed if each.not_before <= now]
+        gone = [each.key for each in record.cold.doomed if self._ended(each, now)]
         if gone:
             await self.check_place()
         for key in gone:
             await self.tier.segments.delete(key)
         if gone:
             await _change(stream, lambda cold: cold.forgotten(gone))
+
+    def _ended(self, doomed: Doomed, now: int) -> bool:
+        """Whether nobody reads it any more: its lease has ended, as far as the clock may be trusted."""
+        return doomed.not_before <= now and (not doomed.not_before or self._clock.trusted())
 
     async def _unfold(self, stream: Stream) -> None:
         entries = await self.tier.reader.entries(stream.name, stream.record.cold.indexes[0])
@@ -363,8 +368,8 @@ class Tiering:
         stretches = chain((head, rest), record.stretches(first.last + 1))
         policy, unneeded = topic.options.retention, topic.options.deletable_before(topic.state)
         total = record.bytes
-        now = self._clock.wall()
-        return trim_before(stretches, policy, unneeded, now, total_bytes=total, clock_trusted=True) > head.last
+        now, trusted = self._clock.wall(), self._clock.trusted()
+        return trim_before(stretches, policy, unneeded, now, total_bytes=total, clock_trusted=trusted) > head.last
 
     async def _fold(self, topic: Topic) -> None:
         """The record stays small: older lists of segments become objects themselves."""

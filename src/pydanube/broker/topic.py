@@ -44,7 +44,6 @@ from pydanube.ledger.dedup import Duplicate, Renewal
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 from pydanube.ledger.topic_state import Subscription, TopicState
 from pydanube.ports.catalog import Catalog
-from pydanube.ports.clock import Clock
 from pydanube.ports.offload import Offload
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
@@ -52,6 +51,7 @@ from pydanube.storage.cold import ColdTier, tier_bounds
 from pydanube.storage.managed import ManagedLedger
 from pydanube.storage.stream import Stream, StreamSettings
 from pydanube.storage.tail import TailCache
+from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Surroundings:
 
     catalog: Catalog
     nodes: StorageNodes
-    clock: Clock
+    clock: WatchedClock  # one for all topics of the process
     randomness: Randomness
     cache: TailCache
     publish: PublishElsewhere  # where dead letters go
@@ -192,8 +192,9 @@ class Topic:
         self._check_certain()
         self._log.check()
         new_to_all = not len(self.state.producers)
-        now, table, held = self._around.clock.wall(), self.state.producers, self.sessions
-        records = table.decide_attach(producer, now, fresh=fresh, temporary=temporary, renewal=renewal, held=held)
+        clock, table, held = self._around.clock, self.state.producers, self.sessions
+        ways = {"fresh": fresh, "temporary": temporary, "forgets": clock.trusted()}
+        records = table.decide_attach(producer, clock.believed(), renewal=renewal, held=held, **ways)
         durable = self._log.apply(*records) if records else self._log.barrier()
         session = self.session(producer)  # this one, whoever attaches while it becomes durable
         await durable
@@ -232,7 +233,7 @@ class Topic:
         if producers.unconfirmed(producer, end) >= DEDUP_WINDOW_BATCHES:
             raise TopicBusy(f"{DEDUP_WINDOW_BATCHES} batches of the producer are not confirmed yet")
         receipt = self._append(batch)
-        append_time = self._around.clock.wall()
+        append_time = self._around.clock.believed()
         producers.appended(producer, batch.first_sequence, batch.count, receipt.offset, append_time)
         return receipt
 

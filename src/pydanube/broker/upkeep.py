@@ -11,9 +11,9 @@ from pydanube.base.errors import DanubeError
 from pydanube.base.limits import LOOKED_INTO_AT_ONCE
 from pydanube.broker.idle import Idle
 from pydanube.broker.subscription import SubscriptionHost
-from pydanube.ledger.retention import BatchTimes, ClockGuard, expired
+from pydanube.ledger.retention import BatchTimes, expired
 from pydanube.ledger.state_records import Cause
-from pydanube.ports.clock import Clock
+from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch
 
 if TYPE_CHECKING:
@@ -27,25 +27,21 @@ EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in th
 class Upkeep:
     """Of one topic, which asks for it every second or so."""
 
-    def __init__(self, topic: Topic, clock: Clock) -> None:
+    def __init__(self, topic: Topic, clock: WatchedClock) -> None:
         self._topic = topic
         self._clock = clock
-        distrust = topic.options.clock_distrust_seconds
-        self._guard = ClockGuard(clock.wall(), int(clock.monotonic() * SECOND), distrust)
         self._began = False
+        self._doubted: float | None = None  # since when, if the clock was behind when the topic was opened
         self._idle = Idle()
 
     async def tick(self) -> None:
         topic, clock = self._topic, self._clock
-        wall, monotonic = clock.wall(), int(clock.monotonic() * SECOND)
-        jump = self._guard.observe(wall, monotonic)
+        wall = clock.wall()
         if not self._began and topic.ledger.stream.ahead(wall):
             log.warning("%s: the clock is behind the newest message; pausing deletion by time", topic.name)
-            self._guard.distrust(monotonic)
+            self._doubted = clock.monotonic()
         self._began = True
-        if jump is not None:
-            log.warning("%s: the clock jumped by %.0f s; pausing deletion by time", topic.name, jump / 1e6)
-        trusted = self._guard.trusted(monotonic)
+        trusted = clock.trusted(self._doubted)
         if trusted:
             topic.ledger.stream.correct_times(wall)
         for host in topic.subscriptions.values():
@@ -57,7 +53,7 @@ class Upkeep:
                 await self._expire(host, ttl or 0, wall)
             except DanubeError as error:
                 log.warning("%s: could not delete old messages in %s yet: %s", topic.name, host.known.name, error)
-        for name in self._idle.due(topic.subscriptions.values(), monotonic):
+        for name in self._idle.due(topic.subscriptions.values(), int(clock.monotonic() * SECOND)):
             await self._drop_idle(name)
         try:
             await topic.backlog.tick(wall, clock_trusted=trusted)

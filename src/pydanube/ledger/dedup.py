@@ -198,13 +198,14 @@ class ProducerTable:
         temporary: bool = False,
         renewal: Renewal | None = None,
         held: Container[int] = (),
+        forgets: bool = True,
     ) -> list[ProducerAttached | ProducersForgotten | ProducersReleased]:
         """The same name gets its id again and a later epoch, which fences the session before.
 
         With `fresh` its user vouches that it repeats nothing, should the name turn out to be unknown. A temporary one
         has no name of its own: it repeats nothing under another id than it sent it with first. A renewal is of the
         session that has the name now, or is refused; nothing is left to do if it was made already. `held` are
-        connected.
+        connected. Without `forgets` the clock is in doubt, and no name is forgotten because it was idle.
         """
         known = self._names.get(name)
         if known is not None:
@@ -220,7 +221,11 @@ class ProducerTable:
         name_bytes(name)
         records: list[ProducerAttached | ProducersForgotten | ProducersReleased] = []
         if (len(self.temporary) if temporary else len(self._producers) - len(self.temporary)) >= PRODUCERS_MAX:
-            records.append(self._temporary_room(held) if temporary else ProducersForgotten(self._longest_idle(now)))
+            records.append(
+                self._temporary_room(held)
+                if temporary
+                else ProducersForgotten(self._longest_idle(now if forgets else 0))
+            )
         return [*records, ProducerAttached(self.made + 1, name, 1, max(now, 0), fresh, temporary)]
 
     def decide_release(self, producers: Iterable[int]) -> list[ProducersReleased]:

@@ -13,17 +13,12 @@ SECOND = 1_000_000  # times are in microseconds
 JUMP = CLOCK_JUMP_SECONDS * SECOND
 
 
-class AppendTimes:
-    """Of one stream: they never fall, and a jump ahead counts only when it has lasted for a while."""
+class ClockBelief:
+    """What messages are stamped with: a jump ahead counts only when it has lasted for a while."""
 
     def __init__(self, wall: int, monotonic: int) -> None:
-        self.last = 0
         self._wall, self._monotonic = wall, monotonic  # as they stood when the clock was last believed
         self._jumped: int | None = None  # on the monotonic clock, when it was first seen ahead
-
-    def next(self, wall: int, monotonic: int) -> int:
-        self.last = max(self.last, self.observe(wall, monotonic))
-        return self.last
 
     def observe(self, wall: int, monotonic: int) -> int:
         """What time it is, as far as the clock is believed; to be asked now and then, also if nothing is appended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydanube.base.limits import CLOCK_JUMP_SECONDS
 from pydanube.sim.loop import SimLoop
 
 EPOCH_SECONDS = 1_800_000_000  # the wall clock at the start of every run; any moment will do
@@ -17,6 +18,7 @@ class SimClock:
         self._monotonic = loop.time()  # of this clock at that moment
         self._offset = offset  # of the wall clock against this clock's monotonic one
         self._frozen: int | None = None
+        self.jumped: float | None = None  # when it last did, by far, on its monotonic clock
 
     def monotonic(self) -> float:
         return self._monotonic + (self._loop.time() - self._since) * (1.0 + self._drift)
@@ -29,6 +31,8 @@ class SimClock:
     def jump(self, seconds: float) -> None:
         """The wall clock is set forwards or backwards; the monotonic one never is."""
         self._offset += seconds
+        if abs(seconds) > 2 * CLOCK_JUMP_SECONDS:
+            self.jumped = self.monotonic()
         if self._frozen is not None:
             self._frozen += round(seconds * 1e6)
 

@@ -59,7 +59,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "owners": ("rival", "pause", "isolate", "kill"),
     "wipe": ("wipe", "damage", "kill", "isolate"),
     "sweep": ("deaf", "deaf", "kill", "power", "rival"),
-    "clock": ("clock", "kill", "power"),
+    "clock": ("clock", "clock", "rival", "kill", "power"),
     "storm": ("pause", "power", "isolate", "one_way"),
     "churn": ("kill", "power", "clock"),
     "seek": ("kill", "power", "power_all", "write_error", "slow"),

@@ -10,6 +10,7 @@ from pydanube.ports.storage import StorageNodes
 from pydanube.sim.clock import SimClock
 from pydanube.sim.randomness import SimRandomness
 from pydanube.storage.stream import Stream, StreamSettings
+from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch, build
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Broker:
     ) -> None:
         self._world = world
         self._name = name
-        self._clock = clock
+        self._clock = WatchedClock(clock)
         self._randomness = randomness
         self._nodes = nodes
         self._random = world.loop.fork_random(f"clients/{name}/{world.loop.events}")

@@ -25,7 +25,7 @@ from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.topic import Surroundings, Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ledger.retention import RetentionPolicy
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.ledger.state_records import Cause, SubscriptionKind
 from pydanube.ports.storage import StorageNodes
 from pydanube.sim.clock import EPOCH_SECONDS, SimClock
 from pydanube.sim.consumers import ConsumerClient, seek_now_and_then
@@ -36,6 +36,7 @@ from pydanube.sim.tiering import KEEPS, cold_tier, read_through, tiering_of, tru
 from pydanube.sim.topic_history import SubscriptionHistory, TopicHistory
 from pydanube.sim.visitors import visit_now_and_then
 from pydanube.storage.tail import TailCache
+from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch, Codec, build
 
 if TYPE_CHECKING:
@@ -103,7 +104,6 @@ def memory_for(world: World, name: str, durability: Durability) -> TopicMemory:
         ledger_bytes=plan.ledger_bytes,
         ledger_seconds=draw.choice((0.5, 60.0)),
         ledgers_listed=LEDGERS_LISTED,
-        clock_distrust_seconds=CLOCK_DISTRUST_SECONDS,
         state_compact_bytes=4_000 if "small_parts" in plan.traits else None,
         state_part_bytes=100 if "small_parts" in plan.traits else None,
     )
@@ -123,7 +123,8 @@ class TopicBroker:
         self, world: World, name: str, clock: SimClock, randomness: SimRandomness, nodes: StorageNodes
     ) -> None:
         self.world = world
-        self.clock = clock
+        self.clock = WatchedClock(clock, CLOCK_DISTRUST_SECONDS)
+        self._hands, self._began = clock, clock.monotonic()  # faults move the hands
         self.random = world.loop.fork_random(f"clients/{name}/{world.loop.events}")
         self.topics: dict[str, Topic] = {}
         self._name = name
@@ -335,8 +336,20 @@ class TopicBroker:
             memory.dead_letters_down = self.random.random() < 0.5
             if topic.name in self.world.read_out:
                 continue
+            doubted, before = self._clock_jumped(), _expired(topic)
             try:
                 await topic.tick()
             except DanubeError as error:
                 self.world.loop.trace("tick.failed", topic.name, error.code)
+            if doubted and _expired(topic) > before:
+                self.world.history.check(False, "I4", f"{topic.name}: messages expired although the clock had jumped")
             self.world.history.trim(topic.name, topic.ledger.first)
+
+    def _clock_jumped(self) -> bool:
+        """Since this process began, and so lately that what the clock shows is not to be believed (§20)."""
+        jumped = self._hands.jumped
+        return jumped is not None and self._began <= jumped > self.clock.monotonic() - CLOCK_DISTRUST_SECONDS / 2
+
+
+def _expired(topic: Topic) -> int:
+    return sum(host.known.counts[Cause.EXPIRED] for host in topic.subscriptions.values())

@@ -89,6 +89,11 @@ class MetadataCatalog:
         listed = (ledger.id for name, value in streams for ledger in self._record(name, value).ledgers)
         return frozenset(listed)
 
+    def newest_time(self) -> int:
+        """When the newest message of a sealed ledger was appended; 0 without any."""
+        values = (entry.value for _, entry in self._store.scan(STREAMS))
+        return max((_Fields(json.loads(value)).number("newest") for value in values), default=0)
+
     def uses_objects(self) -> bool:
         """Whether any stream has something in object storage."""
         found = ((key.removeprefix(STREAMS), entry.value) for key, entry in self._store.scan(STREAMS))

@@ -27,7 +27,7 @@ from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import LEDGERS_LISTED_MAX, LEDGERS_SWEPT_MAX, STREAM_TAKE_SECONDS
 from pydanube.ledger.catalog import Copies, LedgerRecord, Lost, Phase, StreamRecord, new_ledger
 from pydanube.ledger.retention import LedgerInfo
-from pydanube.ledger.times import JUMP, SECOND, AppendTimes
+from pydanube.ledger.times import JUMP, SECOND
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
@@ -36,6 +36,7 @@ from pydanube.storage.cold import ColdReader
 from pydanube.storage.reading import Reading
 from pydanube.storage.recovery import recover_ledger
 from pydanube.storage.sweeper import Sweeper
+from pydanube.storage.watched_clock import watched
 from pydanube.storage.writer import LedgerWriter, looked_at
 from pydanube.wire.batch import Batch
 
@@ -73,7 +74,7 @@ class Stream(Reading):
     ) -> None:
         super().__init__(name, nodes, cold)
         self._catalog = catalog
-        self._clock = clock
+        self._clock = watched(clock)
         self._token = token
         self._settings = settings
         self._version = 0
@@ -87,7 +88,7 @@ class Stream(Reading):
         self._refused: Future[None] = (
             asyncio.get_running_loop().create_future()
         )  # done once a limit kept it from opening
-        self._times = AppendTimes(clock.wall(), self._monotonic)
+        self._stamp = 0  # the newest append time: they never fall, unless they are corrected
         self._correction: int | None = None  # the time that is right, while the stream rolls for it
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
@@ -154,7 +155,8 @@ class Stream(Reading):
         writer = self._writer or self._wake_up()
         if writer is None:
             raise self._why_not  # not open, lost or closed
-        appended = writer.append(batch, self._times.next(self._clock.wall(), self._monotonic))
+        self._stamp = max(self._stamp, self._clock.believed())
+        appended = writer.append(batch, self._stamp)
         full = writer.bytes >= self._settings.ledger_bytes
         if full and self._finishing is None and writer is self._writer:  # it may have failed at once
             self._roll(writer)
@@ -176,8 +178,7 @@ class Stream(Reading):
         return self._writer is not None or self._idle
 
     def roll_if_old(self) -> None:
-        """So that an idle stream's last ledger can age and go. It also notices a clock that jumps, if asked often."""
-        self._times.observe(self._clock.wall(), self._monotonic)
+        """So that an idle stream's last ledger can age and go."""
         writer = self._writer
         if writer is None or self._finishing is not None or writer.next_offset == writer.first:
             return
@@ -190,21 +191,17 @@ class Stream(Reading):
         if writer is not None and self._finishing is None and writer.next_offset > writer.first:
             self._roll(writer)
 
-    @property
-    def _monotonic(self) -> int:
-        return int(self._clock.monotonic() * SECOND)
-
     def ahead(self, now: int) -> bool:
         """Whether its append times are ahead of the clock, by more than a clock that is kept right differs."""
-        return self._times.last > now + JUMP
+        return self._stamp > now + JUMP
 
     def correct_times(self, now: int) -> None:
         """They are, and the clock is right: what follows goes to a new ledger, with right times."""
         writer = self._writer
         if writer is None or self._finishing is not None or not writer.begun or not self.ahead(now):
             return
-        log.warning("%s: append times were %d s ahead of the clock", self.name, (self._times.last - now) // SECOND)
-        self._correction = self._times.last = now
+        log.warning("%s: append times were %d s ahead of the clock", self.name, (self._stamp - now) // SECOND)
+        self._correction = self._stamp = now
         self._roll(writer)
 
     async def seal(self) -> None:
@@ -333,7 +330,7 @@ class Stream(Reading):
                         await self._recover()
                     self._sweeper.later(0.0)  # what nobody finished, or what was found to be empty
                     self._confirmed = max(self._confirmed, self._record.end)
-                    self._times.last = max(self._times.last, self._record.newest)
+                    self._stamp = max(self._stamp, self._record.newest)
                     if self._settings.lazy:
                         self._idle = True
                         return
@@ -378,7 +375,7 @@ class Stream(Reading):
             await self._store(self._record.taken_over(self._token))  # our own ledger failed: a new epoch fences it
         await self._store(self._record.recovering(self.epoch))  # each attempt: it also shows whether we still own it
         ending = await recover_ledger(ledger, self.epoch, self._nodes)
-        newest = ending.newest or max(self._times.last, self._clock.wall())  # not known: rather too late than too early
+        newest = ending.newest or max(self._stamp, self._clock.wall())  # not known: rather too late than too early
         await self._store(
             self._record.sealed(
                 self.epoch,
