@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -12,11 +13,18 @@ from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.durability import Durability
 from pydanube.base.errors import MetadataFull, MetadataInvalid
 from pydanube.base.ids import Epoch, LedgerId
-from pydanube.base.limits import LEDGERS_LISTED_MAX, LEDGERS_SWEPT_MAX, METADATA_VALUE_BYTES_MAX
+from pydanube.base.limits import (
+    LEDGERS_LISTED_MAX,
+    LEDGERS_SWEPT_MAX,
+    METADATA_OPERATIONS_MAX,
+    METADATA_VALUE_BYTES_MAX,
+)
+from pydanube.broker import lost_node
 from pydanube.ledger.catalog import Copies, LedgerRecord, Ledgers, Phase, StreamRecord
 from pydanube.metadata import records as records_module
 from pydanube.metadata import state as state_module
 from pydanube.storage.catalog import PAGES, STREAMS, MetadataCatalog
+from pydanube.storage.local import STORAGE_NODE
 from pydanube.storage.memory import MemoryNode
 from pydanube.storage.metadata_store import MemoryMetadata
 from pydanube.storage.removal import remove_stream
@@ -140,6 +148,52 @@ def test_a_whole_stream_of_very_many_ledgers_is_removed() -> None:
         await remove_stream("t", scene.catalog, scene.nodes, SystemRandomness())
         assert scene.sizes() == []
         assert await scene.nodes.node.list() == []
+
+    play(story)
+
+
+async def scattered(scene: Scene, step: int = LEDGERS_LISTED_MAX // 2) -> int:
+    """What many sweeps leave behind while a node is away that has one ledger of each page; how many pages there are."""
+    await scene.fill(MANY, set())
+    record, version = await scene.catalog.load("t")
+    gone = [ledger.id for at, ledger in enumerate(record.ledgers) if at % step]
+    for part in record.ledgers.in_parts(gone):
+        before, record = record, record.without(part)
+        version = await scene.catalog.store("t", record, version, before)
+    return len(record.ledgers.pages)
+
+
+def test_dead_ledgers_that_are_scattered_over_many_pages_are_forgotten() -> None:
+    async def story(scene: Scene) -> None:
+        assert await scattered(scene) > 4 * METADATA_OPERATIONS_MAX
+        stream = await scene.take(ledgers_listed=8)
+        await stream.trim(MANY * ENTRIES)
+        await until(lambda: not any(stream.record.is_dead(each) for each in stream.record.ledgers))
+        assert len(stream.record.ledgers.pages) == 0
+        assert await append(stream) == MANY * ENTRIES
+        await stream.close()
+
+    play(story)
+
+
+def test_a_stream_whose_ledgers_are_scattered_over_many_pages_is_removed() -> None:
+    async def story(scene: Scene) -> None:
+        assert await scattered(scene) > 4 * METADATA_OPERATIONS_MAX
+        await remove_stream("t", scene.catalog, scene.nodes, SystemRandomness())
+        assert scene.sizes() == []
+
+    play(story)
+
+
+def test_a_lost_node_that_had_very_many_ledgers_is_forgotten() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.fill(MANY, set())
+        node = scene.nodes.node.identity
+        await scene.store.transact((), [(STORAGE_NODE, json.dumps({"identity": node, "boots": 1}).encode())])
+        await lost_node._forget(scene.store, node)  # type: ignore[arg-type]
+        record, _ = await scene.catalog.load("t")
+        assert (len(record.ledgers), record.first, record.next_offset) == (0, MANY * ENTRIES, MANY * ENTRIES)
+        assert scene.store.get(STORAGE_NODE) is None
 
     play(story)
 

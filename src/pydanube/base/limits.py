@@ -202,7 +202,8 @@ WATCH_CHANGES_MAX = 16_384  # waiting for one watcher; beyond it WatchLagged
 SESSIONS_MAX = 65_536  # of one store; each has a timer
 SESSION_SECONDS_MAX = 24 * 3600.0
 LEDGERS_LISTED_MAX = 128  # in a stream's record, about 26 KiB; beyond it the older half moves into a key of its own
-LEDGERS_SWEPT_MAX = 1024  # forgotten by one change of a stream's record: its pages fit one transaction
+LEDGERS_SWEPT_MAX = 1024  # deleted from the nodes before the stream's record forgets them
+LEDGER_PAGES_CHANGED_MAX = 64  # by one change of a stream's record: half a transaction, so there is room for the rest
 LEDGERS_DELETED_AT_ONCE = 32  # of one stream, on their way to the nodes; fewer than the groups a journal lets wait
 LEDGER_ID_BLOCK = 64  # ids taken at a time, so that a new ledger costs one write of metadata and not two
 

@@ -99,6 +99,10 @@ async def _forget(metadata: LocalMetadata, identity: NodeIdentity) -> None:
     catalog = MetadataCatalog(metadata)
     for stream in await catalog.streams():
         record, version = await catalog.load(stream)
+        only_here = [ledger.id for ledger in record.ledgers if ledger.nodes == (identity,)]
+        for part in record.ledgers.in_parts(only_here[1:-1]):  # the first and the last say what is lost
+            before, record = record, record.without(part)
+            version = await catalog.store(stream, record, version, before)
         left = record.without_node(stream, identity)
         if left is not record:
             await catalog.store(stream, left, version, record)

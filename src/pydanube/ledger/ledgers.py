@@ -15,7 +15,7 @@ from typing import overload
 
 from pydanube.base.durability import Durability
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
-from pydanube.base.limits import LEDGERS_LISTED_MAX
+from pydanube.base.limits import LEDGER_PAGES_CHANGED_MAX, LEDGERS_LISTED_MAX
 
 
 class Phase(Enum):
@@ -130,6 +130,26 @@ class Ledgers(Sequence[LedgerRecord]):
         listed = tuple(ledger for ledger in self.listed if ledger.id not in ids) if left else self.listed
         gone = sum(page.empties for page in self.pages[:at]) - sum(page.empties for page in pages)
         return Ledgers((*pages, *self.pages[at:]), listed, self.paged, self.empties - gone)
+
+    def in_parts(self, ids: Collection[LedgerId]) -> Iterator[list[LedgerId]]:
+        """The same ledgers, oldest first, in parts that can each be forgotten by one transaction.
+
+        Those that a node could not delete for long are scattered: each may be the only one left of its page.
+        """
+        wanted, part, pages = set(ids), list[LedgerId](), 0
+        for page in self.pages:
+            if not wanted:
+                break
+            found = [ledger.id for ledger in page.ledgers if ledger.id in wanted]
+            if found and pages == LEDGER_PAGES_CHANGED_MAX:
+                yield part
+                part, pages = [], 0
+            part += found
+            pages += bool(found)
+            wanted.difference_update(found)
+        part += [ledger.id for ledger in self.listed if ledger.id in wanted]
+        if part:
+            yield part
 
     # -- finding -------------------------------------------------------------------------------------------------------
 

@@ -33,9 +33,10 @@ async def remove_stream(
                 deleted, why = await delete_some(taken.ledgers, nodes)
                 if why is not None:
                     raise why
-                before, taken = taken, taken.without(deleted)
-                if taken.ledgers:  # of a stream with very many, which goes in several steps
-                    version = await catalog.store(name, taken, version, before)
+                for part in taken.ledgers.in_parts(deleted):
+                    before, taken = taken, taken.without(part)
+                    if taken.ledgers:  # of a stream with very many, which goes in several steps
+                        version = await catalog.store(name, taken, version, before)
             if record.cold != Cold():
                 await _delete_objects(name, record.cold, cold or ColdReader(None))
             return await catalog.delete(name, version)

@@ -61,8 +61,8 @@ class Sweeper:
     async def sweep(self) -> int:
         """Deletes what is dead, but not too much at once, and says how many ledgers that were."""
         deleted, _ = await delete_some(self._record().dead, self._nodes)
-        if deleted:
-            await self._forget(deleted)
+        for part in self._record().ledgers.in_parts(deleted):
+            await self._forget(part)
         return len(deleted)
 
     def later(self, seconds: float | None = None) -> None:
