@@ -100,6 +100,49 @@ def test_batches_count_from_when_they_are_taken() -> None:
     by_the_clock(run)
 
 
+@each_type
+@pytest.mark.parametrize("how", ["batches", "fetch"])
+def test_a_program_that_gets_many_at_once_and_does_them_one_by_one_gets_each_once(type: str, how: str) -> None:
+    async def run(client: Client, clock: VirtualClock) -> None:
+        await published(client, 5)
+        options = {"failure": {"ack_timeout": 320_000}}
+        async with client.consumer(TOPIC, subscription="s", type=type, start="earliest", options=options) as consumer:
+            messages = list(await anext(consumer.batches())) if how == "batches" else await consumer.fetch(5, timeout=5)  # type: ignore[arg-type]
+            assert len(messages) == 5
+            [feed] = consumer._feeds.values()
+            await until(lambda: not feed._taken)
+            for left, message in zip((4, 3, 2, 1, 0), messages, strict=True):
+                await heard(client)
+                clock.advance(0.3)  # of work
+                await consumer.ack(message)
+                await until(lambda left=left: [each.left for each in feed._wholes] == [left] * bool(left))  # type: ignore[misc]
+            assert (await client.admin.describe_subscription(TOPIC, "s"))["backlog"] == 0
+            assert await consumer.fetch(1, timeout=0.05) == []
+
+    by_the_clock(run)
+
+
+def test_a_program_that_gets_many_at_once_and_does_no_more_of_them_gets_the_rest_again() -> None:
+    async def run(client: Client, clock: VirtualClock) -> None:
+        await published(client, 5)
+        options = {"failure": {"ack_timeout": 320_000, "base_delay": 16_000}}
+        async with client.consumer(TOPIC, subscription="s", start="earliest", options=options) as consumer:
+            [first, *_] = await consumer.fetch(5, timeout=5)
+            [feed] = consumer._feeds.values()
+            await consumer.ack(first)
+            await until(lambda: [each.left for each in feed._wholes] == [4])
+            await heard(client)
+            clock.advance(0.4)
+            await until(lambda: not feed._wholes)
+            clock.advance(1)
+            again = await consumer.fetch(4, timeout=5)
+            assert [
+                (number, each.redelivery_count > 0) for number, each in zip(numbers(again), again, strict=True)
+            ] == [(number, number == 1) for number in (1, 2, 3, 4)] or {each.redelivery_count for each in again} == {1}
+
+    by_the_clock(run)
+
+
 def test_a_fetch_that_waits_for_more_has_taken_nothing_yet() -> None:
     async def run(client: Client, clock: VirtualClock) -> None:
         await published(client, 2)

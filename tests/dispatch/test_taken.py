@@ -72,6 +72,19 @@ def test_what_is_acknowledged_in_time_is_not_delivered_again(make: Make) -> None
     assert engine.due() is None
 
 
+@each
+def test_what_is_said_to_be_taken_again_has_its_time_again(make: Make) -> None:
+    engine = engine_of(make)
+    engine.taken(A, 0, 9, 0)
+    for offset in range(9):
+        now = (offset + 1) * (TIMEOUT - 1)
+        assert deliveries(engine, now) == []
+        engine.acked(offset, offset)
+        engine.taken(A, offset + 1, 9, now)
+    assert engine.in_flight == 1
+    assert deliveries(engine, 9 * (TIMEOUT - 1) + LATE)[0] == (9, 9, 1)
+
+
 def test_only_the_message_in_hand_fails_where_order_does_not_matter() -> None:
     engine = engine_of(Shared)
     engine.taken(A, 3, 4, 0)

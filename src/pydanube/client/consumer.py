@@ -25,6 +25,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, OFFSET_MAX, PERMITS_MAX
 from pydanube.base.names import full_name, parse_topic
+from pydanube.base.ranges import ranges_of
 from pydanube.client.acks import AckGroup
 from pydanube.client.ending import Openable
 from pydanube.client.feed import Feed
@@ -135,6 +136,7 @@ class Consumer(Openable):
             if batch is None:
                 await self._arrival()
             else:
+                cast(Feed, batch.source).handed_out([(batch.first, batch.last)])
                 yield batch
 
     async def receive(self, timeout: Duration | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
@@ -171,10 +173,19 @@ class Consumer(Openable):
             raise
         except BaseException:
             self.inbox.give_back(found)
+            found.clear()
             self._arrivals.wake()
             raise
         finally:
             self.inbox.end(found)
+            self._hand_out(found)
+
+    def _hand_out(self, messages: list[Message]) -> None:
+        by_feed: dict[Feed, list[int]] = {}
+        for message in messages:
+            by_feed.setdefault(cast(Feed, message.batch.source), []).append(message.offset)
+        for feed, offsets in by_feed.items():
+            feed.handed_out(ranges_of(sorted(offsets)))
 
     def arrived(self, count: int) -> list[Message]:
         """At most `count` messages that are here already; does not wait."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from asyncio import Future, Handle
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydanube.base.errors import (
     ArgumentInvalid,
@@ -46,8 +46,17 @@ if TYPE_CHECKING:
 ACK_DELAY_SECONDS = 0.002  # acks that nobody awaits wait this long for company
 TELL_SECONDS_MIN, TELL_SECONDS_MAX = 0.01, 1.0  # between two notices of what the program has taken
 TELL_STEPS = 32  # in one ack timeout
+RENEWALS = 4  # in one ack timeout, at most
 NEVER = -1
 HINDRANCES = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # said unasked: the subscription cannot go on
+
+
+class _Whole(NamedTuple):
+    """What the program got all at once, of which `left` were not done when the broker was `told` of it."""
+
+    ranges: list[tuple[int, int]]
+    left: int
+    told: float
 
 
 class Feed(ReopeningChannel):
@@ -66,6 +75,7 @@ class Feed(ReopeningChannel):
         self._held = Ranges()  # delivered on this channel, and not done: here, or with the program
         self._lost = Ranges()  # with the program when a channel broke: they may come again, and be done meanwhile
         self._taken: list[tuple[int, int]] = []  # from the queue, and the broker was not told yet
+        self._wholes: list[_Whole] = []  # of which the program still has some
         self._telling: Handle | None = None
         self._tell_seconds = TELL_SECONDS_MAX
         self._lent = 0  # permits beyond the prefetch
@@ -244,6 +254,7 @@ class Feed(ReopeningChannel):
         for first, last in gone:
             self._held.cut(first, last)
         self._taken.clear()
+        self._wholes.clear()
         self._stop_telling()
 
     def _new_generation(self, generation: int) -> None:
@@ -270,6 +281,12 @@ class Feed(ReopeningChannel):
             self._telling = self.loop.call_soon(self._tell)
         if self._is_short():
             self.flush_acks()  # so that a full window does not wait for the delay
+
+    def handed_out(self, ranges: list[tuple[int, int]]) -> None:
+        """These, which it took, are with the program all at once: while some are being done, the others wait there."""
+        if self._reliable:
+            count = sum(last - first + 1 for first, last in ranges)
+            self._wholes.append(_Whole(ranges, count, self.loop.time()))
 
     def hurry(self) -> None:
         """The program waits for more and there is little room: what it has acknowledged gives room at once."""
@@ -321,10 +338,25 @@ class Feed(ReopeningChannel):
         taken, held_back = Ranges(self._taken), self.consumer.inbox.held_back(self)
         self._taken = [found for first, last in held_back for found in taken.cut(first, last)]
         told = [found for first, last in taken for found in self._held.within(first, last)]
+        told += self._renewed()
         for ranges in _frames(told):
             self.connection.write(Taken(self.number, self.generation, ranges).encode())
-        if told or self._taken:
+        if told or self._taken or self._wholes:
             self._telling = self.loop.call_later(self._tell_seconds, self._tell)
+
+    def _renewed(self) -> list[tuple[int, int]]:
+        """What waits in the program behind a message that it has just done: its ack timeout begins again."""
+        now, found, kept = self.loop.time(), list[tuple[int, int]](), list[_Whole]()
+        for whole in self._wholes:
+            left = [part for first, last in whole.ranges for part in self._held.within(first, last)]
+            count = sum(last - first + 1 for first, last in left)
+            if count < whole.left and now - whole.told >= self._tell_seconds * TELL_STEPS / RENEWALS:
+                found += left
+                whole = _Whole(left, count, now)
+            if count:
+                kept.append(whole)
+        self._wholes = kept
+        return found
 
     def _stop_telling(self) -> None:
         if self._telling is not None:

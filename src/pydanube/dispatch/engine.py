@@ -132,7 +132,7 @@ class Engine(ABC, Generic[M]):
 
     @abstractmethod
     def taken(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
-        """Its program works on these: from now on they have an ack timeout. Only what it has in flight counts."""
+        """Its program works on these: their ack timeout begins, or begins again. Only what it has in flight counts."""
 
     @abstractmethod
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:

@@ -130,7 +130,9 @@ class Ordered(Engine[Member]):
     def taken(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         active = self._roster.first()
         if active is not None and active.id == consumer and (found := self._flight.within(first, last)):
-            self._lease(found[-1][1], now)
+            timed = self._timed_last
+            self._untime(found[0][0])  # said again, its time begins again; what lies behind waits for it
+            self._lease(max(found[-1][1], timed), now)
 
     def undelivered(self, consumer: ConsumerId, first: int, last: int, now: int) -> None:
         active = self._roster.first()
@@ -182,6 +184,10 @@ class Ordered(Engine[Member]):
         if recalled_from is not None:
             self._recalled.append((recalled_from, first, self._flight.last))
         self._flight.move_from(first, self._queue)
+        self._untime(first)
+
+    def _untime(self, first: int) -> None:
+        """What is in flight from `first` on has no ack timeout any more."""
         self._timed_last = min(self._timed_last, first - 1)
         while len(self._terms) > 1 and self._terms[-2].last >= first - 1:
             self._terms.pop()
