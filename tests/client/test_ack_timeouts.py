@@ -105,7 +105,7 @@ def test_batches_count_from_when_they_are_taken() -> None:
 def test_a_program_that_gets_many_at_once_and_does_them_one_by_one_gets_each_once(type: str, how: str) -> None:
     async def run(client: Client, clock: VirtualClock) -> None:
         await published(client, 5)
-        options = {"failure": {"ack_timeout": 320_000}}
+        options = {"failure": {"ack_timeout": 0.32}}
         async with client.consumer(TOPIC, subscription="s", type=type, start="earliest", options=options) as consumer:
             messages = list(await anext(consumer.batches())) if how == "batches" else await consumer.fetch(5, timeout=5)  # type: ignore[arg-type]
             assert len(messages) == 5
@@ -125,7 +125,7 @@ def test_a_program_that_gets_many_at_once_and_does_them_one_by_one_gets_each_onc
 def test_a_program_that_gets_many_at_once_and_does_no_more_of_them_gets_the_rest_again() -> None:
     async def run(client: Client, clock: VirtualClock) -> None:
         await published(client, 5)
-        options = {"failure": {"ack_timeout": 320_000, "base_delay": 16_000}}
+        options = {"failure": {"ack_timeout": 0.32, "base_delay": 0.016}}
         async with client.consumer(TOPIC, subscription="s", start="earliest", options=options) as consumer:
             [first, *_] = await consumer.fetch(5, timeout=5)
             [feed] = consumer._feeds.values()
