@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import DanubeError, MetadataDamaged, NodeDirectoryInvalid, NodeReplaced
+from pydanube.base.errors import DanubeError, MetadataDamaged, MetadataOutdated, NodeDirectoryInvalid, NodeReplaced
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import KIB
 from pydanube.sim.clock import SimClock
@@ -144,6 +144,24 @@ def test_an_old_copy_of_the_node_is_refused(world: World) -> None:
     mine, world.node = world.node, world.copy_of(old)
     refused(world, NodeDirectoryInvalid, "old copy")
     world.node = mine
+    assert len(world.read()) == 3
+
+
+def test_an_old_copy_of_the_metadata_is_refused(world: World) -> None:
+    world.publish(3)
+    old = world.metadata.image()
+    world.publish(2)
+    mine, world.metadata = world.metadata, world.copy_of(old)
+    refused(world, MetadataOutdated, "old copy", "same backup")
+    world.metadata = mine
+    assert len(world.read()) == 5
+
+
+def test_both_directories_of_one_backup_start(world: World) -> None:
+    world.publish(3)
+    saved = world.metadata.image(), world.node.image()
+    world.publish(2)
+    world.metadata, world.node = map(world.copy_of, saved)
     assert len(world.read()) == 3
 
 

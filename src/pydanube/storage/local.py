@@ -1,8 +1,8 @@
 """The storage of a broker that has its own: a metadata store, and the one storage node that it names.
 
-The metadata holds the node's identity from before the node was made, and the number of its last start. A start that
-finds another node, none, or an older copy of it is refused before anything is made or written: what such a node lacks
-proves nothing, and what was acknowledged would be forgotten for good.
+The metadata holds the node's identity from before the node was made, the number of its last start, and that of the
+start under way. A start that finds another node, none, or an older copy of either is refused before anything is made or
+written: what such a node lacks proves nothing, and what was acknowledged would be forgotten for good.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import json
 import logging
 from asyncio import Future
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pydanube.base.errors import DiskFull, MetadataDamaged, NodeDirectoryInvalid, NodeReplaced
+from pydanube.base.errors import DiskFull, MetadataDamaged, MetadataOutdated, NodeDirectoryInvalid, NodeReplaced
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import METADATA_LOG_BYTES
 from pydanube.ports.disk import Disk
@@ -38,6 +38,7 @@ class Registration:
 
     identity: NodeIdentity
     boots: int  # of its last start; 0 before the first
+    starting: int  # of the start under way, or the same: the node itself cannot have been started more often
     version: int = 0  # of the key
 
 
@@ -59,21 +60,26 @@ async def open_local(
 ) -> LocalStorage:
     """Both, or neither: what was opened is closed again if the rest fails."""
 
+    boots = 0
+
     async def approve(metadata: LocalMetadata) -> None:
-        await _refuse_if_missing(registration(metadata), for_metadata, for_node)
+        nonlocal boots
+        boots = await _refuse_if_missing(registration(metadata), for_metadata, for_node)
 
     metadata = await LocalMetadata.open(for_metadata, randomness, log_bytes=log_bytes, approve=approve)
     try:
         known = registration(metadata)
-        if known is None:  # durable before the node is made, so that a node is never there without it
-            known = await _register(metadata, Registration(NodeIdentity(randomness.bytes(16).hex()), 0))
+        if known is None:
+            known = Registration(NodeIdentity(randomness.bytes(16).hex()), 0, 0)
+        # durable before the node is made or started, so that none is ever there that the metadata does not know of
+        known = await _register(metadata, replace(known, starting=boots + 1))
         node = await DiskNode.open([for_node], settings, randomness, identity=known.identity)
     except BaseException:
         await metadata.close()
         raise
     try:
         try:
-            await _register(metadata, Registration(node.identity, node.boots, known.version))
+            await _register(metadata, replace(known, boots=node.boots, starting=node.boots))
         except DiskFull as error:  # an older number refuses less, and wrongly refuses nothing
             log.warning("could not record this start of the storage node in the metadata: %s", error)
         catalog = MetadataCatalog(metadata)
@@ -85,7 +91,8 @@ async def open_local(
     return LocalStorage(metadata, node, catalog, LocalNodes(node))
 
 
-async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for_node: Disk) -> None:
+async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for_node: Disk) -> int:
+    """How often the node was started so far."""
     found = await read_node_file(for_node)
     if known is None:
         if found is not None:
@@ -93,14 +100,14 @@ async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for
                 f"{for_metadata.name} is missing or empty, and {for_node.name} has storage node {found.identity}; "
                 "mount or restore the metadata"
             )
-        return
+        return 0
     if found is None:
         if known.boots:
             raise NodeDirectoryInvalid(
                 f"{for_node.name} is missing or empty, and should have storage node {known.identity}; "
                 "mount or restore it, or see `danube storage forget-node` if it is gone for good"
             )
-        return  # the first start ended before it made the node
+        return 0  # the first start ended before it made the node
     if found.identity != known.identity:
         raise NodeDirectoryInvalid(
             f"{for_node.name} has storage node {found.identity}, and the metadata in {for_metadata.name} belongs to "
@@ -111,6 +118,13 @@ async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for
             f"{for_node.name} is an old copy: it was last started {found.boots} times, and the metadata knows of "
             f"{known.boots}; restore the newest"
         )
+    if found.boots > known.starting:
+        raise MetadataOutdated(
+            f"{for_metadata.name} is an old copy: it knows of {known.starting} starts of node {known.identity}, "
+            f"and {for_node.name} was started {found.boots} times; restore the newest metadata, or both directories "
+            "from the same backup"
+        )
+    return found.boots
 
 
 # -- what the metadata knows of the node -------------------------------------------------------------------------------
@@ -122,16 +136,18 @@ def registration(metadata: MetadataStore) -> Registration | None:
         return None
     try:
         fields = json.loads(entry.value)
-        return Registration(NodeIdentity(str(fields["identity"])), int(fields["boots"]), entry.version)
+        identity, boots = NodeIdentity(str(fields["identity"])), int(fields["boots"])
+        return Registration(identity, boots, int(fields["starting"]), entry.version)
     except (ValueError, TypeError, KeyError) as error:
         raise MetadataDamaged(f"{STORAGE_NODE!r} holds {entry.value[:100]!r}: {error!r}") from None
 
 
 async def _register(metadata: MetadataStore, known: Registration) -> Registration:
     """If nobody else has meanwhile."""
-    value = json.dumps({"identity": known.identity, "boots": known.boots}, separators=(",", ":")).encode()
+    fields = {"identity": known.identity, "boots": known.boots, "starting": known.starting}
+    value = json.dumps(fields, separators=(",", ":")).encode()
     version = await metadata.transact([(STORAGE_NODE, known.version)], [(STORAGE_NODE, value)])
-    return Registration(known.identity, known.boots, version)
+    return replace(known, version=version)
 
 
 # -- the nodes of a broker with one ------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ _PAGES = {
     "operating.md#disk-full": "disk_full",
     "operating.md#the-data-directory": (
         "directory_in_use disk_failed metadata_busy metadata_closed metadata_conflict metadata_full metadata_invalid "
-        "node_directory_invalid session_expired watch_lagged"
+        "metadata_outdated node_directory_invalid session_expired watch_lagged"
     ),
     "pipelines.md": "flow_invalid",
     "pipelines.md#dead-letters": "row_invalid",

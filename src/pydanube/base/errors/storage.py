@@ -333,6 +333,14 @@ class MetadataDamaged(DanubeError):
     help = "Restore the metadata directory from a backup; never delete files from it."
 
 
+class MetadataOutdated(DanubeError):
+    """The metadata is an older copy than the storage node beside it. Nothing was changed."""
+
+    code = "metadata_outdated"
+    blame = "environment"
+    help = "Restore the newest metadata directory, or both directories from the same backup."
+
+
 class MetadataClosed(DanubeError):
     """The metadata store is closed."""
 
