@@ -107,7 +107,7 @@ def test_a_subscription_has_no_more_consumers_than_its_policy_says(tmp_path: Pat
             pass
         await client.admin.alter_topic(TOPIC, policies={"consumers_per_subscription_max": 3})
         async with client.consumer(TOPIC, subscription="s", type="shared"):
-            with pytest.raises(SubscriptionConsumerLimitReached, match="at most 3"):
+            with pytest.raises(SubscriptionConsumerLimitReached, match="limit of 3"):
                 await client.consumer(TOPIC, subscription="s", type="shared").open()
 
     run(tmp_path, life)

@@ -137,7 +137,7 @@ def test_a_dead_letter_that_cannot_be_published_is_shown_as_blocked_with_the_rea
         await eventually(client, "at offset 0")
         assert await client.admin.blocked_subscriptions() == [{"topic": TOPIC, "subscription": "s", "offset": 0}]
         sentence = await client.admin.explain(TOPIC, "s", offset=0)
-        assert sentence.startswith("Message 0 has failed too often, and it cannot be given up: ")
+        assert sentence.startswith("Message 0 has failed too often, but cannot be set aside: ")
         assert "topics_max" in sentence
         assert f"`danube subscription alter {TOPIC} s`" in sentence
         await client.admin.policies("default", change={"topics_max": 2})

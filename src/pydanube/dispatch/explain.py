@@ -32,7 +32,7 @@ class Cause(Enum):
     PAUSED = "The subscription is paused."
     UNACKED_LIMIT = "The subscription has {count} unacknowledged messages, the maximum allowed."
     NO_PERMITS = "Consumer {consumer} has not asked for more messages."
-    ALL_WITHOUT_PERMITS = "None of the {count} connected consumers has asked for more messages."
+    ALL_WITHOUT_PERMITS = "Of {count} connected consumers, none has asked for more messages."
     FULL = "Consumer {consumer} has no room for more: {count} messages are not acknowledged yet."
     ALL_FULL = "No connected consumer has room for more: {count} delivered messages are not acknowledged yet."
     POISON_BLOCKS = "Message {offset} has failed too often and blocks the messages after it."
