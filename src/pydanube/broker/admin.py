@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydanube.base.errors import NotReliable, RequestInvalid, SubscriptionNotFound
+from pydanube.base.errors import NotReliable, OffsetsDamaged, RequestInvalid, SubscriptionNotFound
 from pydanube.base.limits import ABANDONED_SECONDS, AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
-from pydanube.base.names import parse_topic, parse_whole
+from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.ages import Ages
 from pydanube.broker.backups import Backups
 from pydanube.broker.best_effort_topic import BestEffortSubscription
@@ -188,18 +188,18 @@ class Admin:
         self, principal: Principal, topic: str, after: str, limit: int
     ) -> tuple[list[SubscriptionStats], bool]:
         """The next `limit` of them in the order of their names, and whether there are more."""
-        places = await self.places(principal, topic)
-        names = sorted({name for each in places for name in each.topic.subscriptions if name > after})
+        places, why = await self._readable(principal, topic)
+        names = sorted({name for each in places if each for name in each.topic.subscriptions if name > after})
         now = self._service.clock.wall()
         found = [
-            _stats(name, places, now) for name in names[:limit]
+            _stats(name, places, now, why) for name in names[:limit]
         ]  # before the first await: some may be deleted then
         ages = self._ages()
         return [await _aged(stats, places, ages) for stats in found], len(names) > limit
 
     async def describe_subscription(self, principal: Principal, topic: str, subscription: str) -> SubscriptionStats:
-        places = await self.places(principal, topic)
-        return await _aged(_stats(subscription, places, self._service.clock.wall()), places, self._ages())
+        places, why = await self._readable(principal, topic)
+        return await _aged(_stats(subscription, places, self._service.clock.wall(), why), places, self._ages())
 
     async def blocked(self, principal: Principal) -> list[tuple[str, str, int]]:
         """Topic, subscription and offset of the first messages that failed too often and go no further."""
@@ -307,6 +307,23 @@ class Admin:
         places = [parsed] if parsed.partition is not None else record.places()
         return await together(lambda place: service.open(principal, str(place)), places)
 
+    async def _readable(self, principal: Principal, name: str) -> tuple[list[Opened | None], str | None]:
+        """The same, with None for partitions whose state is damaged, and why the first of them is, if some is sound."""
+        parsed, service, damage = parse_topic(name), self._service, list[OffsetsDamaged]()
+
+        async def opened(place: TopicName) -> Opened | None:
+            try:
+                return await service.open(principal, str(place))
+            except OffsetsDamaged as error:
+                damage.append(error)
+                return None
+
+        record = await service.topic(principal, name)
+        found = await together(opened, [parsed] if parsed.partition is not None else record.places())
+        if not any(found):
+            raise damage[0]
+        return found, str(damage[0]) if damage else None
+
     async def _find(self, principal: Principal, topic: str, subscription: str) -> list[tuple[Opened, AnySubscription]]:
         """Where the subscription is: not in partitions that were added since, if no consumer has seen them yet."""
         places = await self.places(principal, topic)
@@ -337,14 +354,19 @@ def _bounds(opened: Opened) -> tuple[int, int]:
     return (topic.ledger.first, topic.ledger.confirmed_end) if isinstance(topic, Topic) else (topic.published,) * 2
 
 
-def _stats(name: str, places: Sequence[Opened], now: int) -> SubscriptionStats:
-    hosts = [each.topic.subscriptions.get(name) for each in places]
+def _stats(name: str, places: Sequence[Opened | None], now: int, damage: str | None = None) -> SubscriptionStats:
+    """`damage` says why some place is None."""
+    hosts = [None if each is None else each.topic.subscriptions.get(name) for each in places]
     there = [host for host in hosts if host is not None]
     if not there:
-        raise SubscriptionNotFound(f"{places[0].record.name} has no subscription {name!r}")
+        [whole, *_] = [each.record.name for each in places if each is not None]
+        raise SubscriptionNotFound(f"{whole} has no subscription {name!r}")
     kept = [host if isinstance(host, SubscriptionHost) else None for host in hosts]
     cursors = [None if host is None else host.known.cursor for host in kept]
-    ends = [_bounds(each)[1] if cursor is not None else None for each, cursor in zip(places, cursors, strict=True)]
+    ends = [
+        _bounds(each)[1] if each is not None and cursor is not None else None
+        for each, cursor in zip(places, cursors, strict=True)
+    ]
     left = [backlog_of(host, end or 0) for host, end in zip(kept, ends, strict=True) if host is not None]
     some, found = there[0], [host for host in kept if host is not None]
     known = [host.known for host in found]
@@ -362,7 +384,7 @@ def _stats(name: str, places: Sequence[Opened], now: int) -> SubscriptionStats:
         any(host.engine.paused for host in found),
         {cause.name.lower(): sum(each.counts[cause] for each in known) for cause in Cause},
         [None if host is None else host.engine.blocked_at for host in kept],
-        next((what for host in found if (what := _unreadable(host)) is not None), None),
+        damage or next((what for host in found if (what := _unreadable(host)) is not None), None),
         delayed=sum(host.engine.delayed for host in found),
         delayed_until=min(dues, default=None),
         stopped=sum(map(_stopped, found, left)),
@@ -386,10 +408,10 @@ def _unreadable(host: SubscriptionHost) -> str | None:
     return held_up.what if held_up is not None and held_up.cause is Why.UNREADABLE else None
 
 
-async def _aged(stats: SubscriptionStats, places: Sequence[Opened], ages: Ages) -> SubscriptionStats:
+async def _aged(stats: SubscriptionStats, places: Sequence[Opened | None], ages: Ages) -> SubscriptionStats:
     """With the age of the oldest message of all partitions."""
     oldest = 0.0
-    for topic in [each.topic for each in places if isinstance(each.topic, Topic)]:
+    for topic in [each.topic for each in places if each is not None and isinstance(each.topic, Topic)]:
         if (host := topic.subscriptions.get(stats.name)) is None:
             continue
         seconds = await ages.seconds(topic, host)

@@ -62,6 +62,10 @@ class ReopeningChannel:
         """It cannot be opened again: trying does not help."""
         raise NotImplementedError
 
+    def mends(self, error: DanubeError) -> bool:
+        """Whether it is worth another try, now or when somebody has mended something."""
+        return error.retriable
+
     # -- opening -------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
@@ -151,7 +155,7 @@ class ReopeningChannel:
                         self._attempts += 1
                     self.reason = error
                     self._say_if_full(error)
-                    if not error.retriable and not self.closed:
+                    if not self.mends(error) and not self.closed:
                         self.closed = True
                         self.given_up(error)
                         return

@@ -28,7 +28,7 @@ from pydanube.base.names import full_name, parse_topic
 from pydanube.base.ranges import ranges_of
 from pydanube.client.acks import AckGroup
 from pydanube.client.ending import Openable
-from pydanube.client.feed import Feed
+from pydanube.client.feed import HINDRANCES, Feed
 from pydanube.client.inbox import Inbox
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
@@ -375,14 +375,24 @@ class Consumer(Openable):
             start = "latest"  # it keeps nothing to start at
         elif start is None:
             start = "earliest"  # it is new
-        for partition, place in found.places():
+        hindered: dict[Feed, DanubeError] = {}
+        places = found.places()
+        for partition, place in places:
             if place not in self._feeds:
                 feed = self._feeds[place] = Feed(self, name, partition, place, start)
                 try:
                     await self.client.within("open_consumer", feed.open())
-                except BaseException:
-                    self._feeds.pop(place, None)
-                    raise
+                except BaseException as error:
+                    if not isinstance(error, HINDRANCES) or not feed.mends(error):
+                        self._feeds.pop(place, None)
+                        raise
+                    hindered[feed] = error
+        if len(hindered) == len(places):
+            for feed in hindered:
+                del self._feeds[feed.place]
+            raise next(iter(hindered.values()))
+        for feed in hindered:
+            feed.wait_for_mending()
 
     async def _wanted(self, changed: Names) -> list[str]:
         if self.pattern is None:

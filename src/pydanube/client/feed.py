@@ -148,6 +148,18 @@ class Feed(ReopeningChannel):
         self._openings.wake()
         self.consumer.lose(self, error)
 
+    def mends(self, error: DanubeError) -> bool:
+        """A partition whose state is damaged is asked for until somebody has accepted the loss: the others go on."""
+        if self.partition is None or not isinstance(error, HINDRANCES):
+            return super().mends(error)
+        self._hinder(error)
+        return True
+
+    def wait_for_mending(self) -> None:
+        """It could not be opened, and is worth another try."""
+        self._attempts += 1
+        self._reopen()
+
     def finish_acks(self, error: DanubeError) -> None:
         for group in [*self._kept, *self._flying.values(), self._group]:
             group.finish(error)
@@ -440,12 +452,15 @@ class Feed(ReopeningChannel):
 
     def refused(self, request: int, error: DanubeError) -> None:
         if not request and isinstance(error, HINDRANCES):
-            known, self.hindrance = self.hindrance, error
-            self.consumer.hindered(error, new=str(known) != str(error))
+            self._hinder(error)
             return
         group = self._flying.pop(request, None)
         if group is not None:
             group.finish(error)
+
+    def _hinder(self, error: DanubeError) -> None:
+        known, self.hindrance = self.hindrance, error
+        self.consumer.hindered(error, new=str(known) != str(error))
 
     def obstacle(self) -> DanubeError | None:
         return self.reason if self.connection is None else None
