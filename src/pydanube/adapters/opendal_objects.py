@@ -48,7 +48,7 @@ _NO_BUCKET = re.compile(
     r"NoSuchBucket|ContainerNotFound|ContainerBeingDeleted|FilesystemNotFound|bucket does not exist", re.IGNORECASE
 )
 _LOGIN = re.compile(r"NOAUTH|WRONGPASS|NOPERM|invalid password|authentication failed|access denied", re.IGNORECASE)
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"',)}\]]*", re.IGNORECASE)
+_URL = re.compile(r"(?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s\"',)}\]]*", re.IGNORECASE)
 _ERRORS: tuple[type[Exception], ...] = tuple(  # all of them: they have no base of their own
     kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)
 )

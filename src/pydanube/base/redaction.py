@@ -10,12 +10,12 @@ _SECRET = re.compile(
     r"secret|password|token|credential|connection_string|delegation|access_key|application_key|(^|_)key$"
 )
 _FILE_NAME = re.compile(r"_(path|file)$")  # where a secret is, not what it is
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s'\"]*)")
-_WHOLE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^\s'\"/?#]*)[^\s'\"]*")
+_URL = re.compile(r"(?<=[A-Za-z0-9+.-])://([^\s'\"]*)")
+_WHOLE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^\s'\"/?#]*+)[^\s'\"]*")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")  # with its port: what else stands there may be a password
-_ASSIGNED = re.compile(
-    r"([\w.-]*(?:secret|password|token|credential|connection_string|access_key|application_key)[\w.-]*)(['\"]?\s*[=:]\s*)"
-    r"(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)'\"]+)",
+_ASSIGNED = re.compile(  # each word is looked at once: this is done to every line of a log
+    r"(?<![\w.-])(?=[\w.-]*(?:secret|password|token|credential|connection_string|access_key|application_key))"
+    r"([\w.-]++)(['\"]?\s*+[=:]\s*+)(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)'\"]+)",
     re.IGNORECASE,
 )
 
@@ -47,9 +47,9 @@ def _redacted_option(text: str) -> str:
 
 
 def _without_user(found: re.Match[str]) -> str:
-    rest, query, _ = found[2].replace("#", "?").partition("?")
+    rest, query, _ = found[1].replace("#", "?").partition("?")
     _, user, place = rest.rpartition("@")
-    return found[1] + (f"{HIDDEN}@" if user else "") + place + (f"?{HIDDEN}" if query else "")
+    return "://" + (f"{HIDDEN}@" if user else "") + place + (f"?{HIDDEN}" if query else "")
 
 
 def _without_value(found: re.Match[str]) -> str:

@@ -24,7 +24,7 @@ DAY_MIN, DAY_MAX = TIME_MIN // 86_400_000_000, TIME_MAX // 86_400_000_000
 EPOCH = datetime(1970, 1, 1)
 SHOWN_CHARS_MAX = 40
 INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
-DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
+DECIMAL = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
     r"(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?(?:Z|([+-])(\d\d)(?::?(\d\d))?)?)?",

@@ -28,7 +28,7 @@ CONTROL_SECONDS, DATA_SECONDS = 20.0, 60.0
 RETRIES_MAX = 3
 LISTED_MAX = 1_000_000
 _TEXT_CHARACTERS_MAX = 300
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"',)}\]]*", re.IGNORECASE)
+_URL = re.compile(r"(?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s\"',)}\]]*", re.IGNORECASE)
 _REFUSED = re.compile(
     r"permission ?denied|access ?denied|read-only file system|forbidden|unauthorized|InvalidAccessKeyId"
     r"|SignatureDoesNotMatch|NoSuchBucket|ContainerNotFound|bucket does not exist",
