@@ -1,7 +1,7 @@
-"""Every pattern takes as long as the text is: hostile texts are made out of each pattern itself, so new ones are covered.
+"""Every pattern takes as long as the text is: hostile texts are made out of each pattern, so new ones are covered.
 
-Whoever can send a text can send the one that a pattern is slowest at. So each of them is held against texts that fit it up
-to one of its repeats, go on with what that repeat takes thousands of times, and end in what cannot be.
+Whoever can send a text can send the one that a pattern is slowest at. So each of them is held against texts that fit
+it up to one of its repeats, go on with what that repeat takes thousands of times, and end in what cannot be.
 """
 
 from __future__ import annotations
