@@ -266,7 +266,7 @@ def test_dead_letters_wait_for_room_where_they_are(tmp_path: Path, caplog: pytes
                     consumer.nack(await consumer.receive(5))
                     async with client.consumer(DEAD, subscription="look") as dead:
                         assert (await dead.receive(5)).payload == b"before"
-                        await until(lambda: "could not give up offset 0" in caplog.text)
+                        await until(lambda: "could not set aside offset 0" in caplog.text)
                         assert (await admin.subscriptions(TOPIC))[0]["backlog"] == 1
                         await danube.free_disk()
                         assert (await dead.receive(PATIENCE_SECONDS)).payload == b"poison"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
@@ -205,6 +206,28 @@ def test_a_message_stays_while_the_dead_letter_topic_is_down(world: TopicWorld, 
         assert len(world.dead_letters) == 1
         assert inbox.host.known.cursor.floor == 1
         assert inbox.offsets == [0, 0]
+
+    world.run(main())
+
+
+def test_many_dead_letters_that_cannot_be_published_are_logged_now_and_then(
+    world: TopicWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.disable(logging.NOTSET)
+
+    async def main() -> None:
+        _, inbox = await handed_out(world, SHARED, TO_THE_MORGUE, 200)
+        world.dead_letters_fail = True
+        for times in (1, 2):
+            await inbox.until(200 * times)
+            inbox.nack(*range(200))
+        await asyncio.sleep(50)
+        [line] = [each for each in caplog.messages if "could not set aside offset" in each]
+        assert line.startswith("subscription s could not set aside offset 0: ")
+        await asyncio.sleep(100)
+        lines = [each for each in caplog.messages if "could not set aside offset" in each]
+        assert 2 <= len(lines) <= 3
+        assert "more times since it was last logged" in lines[-1]
 
     world.run(main())
 

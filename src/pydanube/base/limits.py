@@ -96,6 +96,7 @@ DURATION_MICROSECONDS_MAX = 36_500 * 86_400 * 1_000_000  # of any duration that 
 POLICY_MICROSECONDS_MAX = 24 * 3600 * 1_000_000  # timeouts and delays of a failure policy: a day
 POISON_RETRY_MICROSECONDS_MIN = 100_000  # a dead-letter topic that is down is not asked in a tight loop
 POISON_FAILURES_QUIET = 2  # of giving a message up; a busy moment passes, from the third on the subscription is blocked
+TOLD_AGAIN_SECONDS = 60.0  # between two log lines about the same trouble of one subscription
 REASON_CHARACTERS_MAX = 1_000  # of why a message failed; it travels as an attribute of the dead letter
 FILTERS_MAX = 16  # key filters of one consumer; a new key is held against all of them
 FILTER_BYTES_MAX = 256  # of one key filter

@@ -6,7 +6,6 @@ Owned by its topic's loop. It never delivers what is not confirmed, and never ch
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio import Future, TimerHandle
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,6 +23,7 @@ from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.outbox import Nack, Nacks, Outbox, Recalled, by_consumer
 from pydanube.broker.rates import Throttle, rate_of
 from pydanube.broker.read_ahead import RETRY_SECONDS, ReadAhead
+from pydanube.broker.seldom import Seldom
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Skipped
@@ -37,7 +37,6 @@ from pydanube.ports.clock import Clock
 from pydanube.storage.managed import ManagedLedger
 from pydanube.wire.batch import Batch
 
-log = logging.getLogger(__name__)
 ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
 CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 PUMP_BATCHES = 32  # in one turn of the loop
@@ -68,6 +67,7 @@ class SubscriptionHost:
         self._log = state
         self._clock = clock
         self._dead_letter = dead_letter
+        self._seldom = Seldom(known.name, clock)
         self._loop = asyncio.get_running_loop()
         self._next = known.cursor.floor  # the next offset to read
         hindrance = Hindrance(self.consumers.values, self._waits, lambda: self.now)
@@ -494,7 +494,7 @@ class SubscriptionHost:
             elif not self._closed and generation == self.known.cursor.generation:
                 await self.ack(generation, [(poisoned.offset, poisoned.offset)], Cause.POISON)
         except Exception as error:  # whatever it is, the message stays and is tried again
-            log.warning("subscription %s could not set aside offset %d: %s", self.known.name, poisoned.offset, error)
+            self._seldom.warn("could not set aside offset", poisoned.offset, error)
             if not self._closed and generation == self.known.cursor.generation:
                 why = in_words(error) if isinstance(error, DanubeError) else f"{type(error).__name__}: {error}"
                 self.engine.poison_failed(poisoned.offset, self.now, why)
@@ -504,7 +504,7 @@ class SubscriptionHost:
         try:
             self.ack(generation, [done], cause)
         except DanubeError as error:
-            log.warning("subscription %s could not record %s yet: %s", self.known.name, done, error)
+            self._seldom.warn("could not yet record", done, error)
             self._task(self._settle_later(generation, done, cause))
 
     async def _settle_later(self, generation: int, done: Range, cause: Cause) -> None:
