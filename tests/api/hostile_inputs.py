@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from hpack import Encoder
 
-from pydanube.base.limits import CONTROL_BYTES_MAX, MIB
+from pydanube.base.limits import CONTROL_BYTES_MAX, FILTER_BYTES_MAX, FILTERS_MAX, KEY_BYTES_MAX, MIB
 from pydanube.wire.batch import Codec, build
 from pydanube.wire.commands import Ack, Grant, Hello, Nack, Ping, Pong, Publish, Request, Taken
 from pydanube.wire.frames import PREFACE
@@ -79,6 +79,15 @@ def scattered(command: Callable[..., object], *more: object) -> list[object]:
 
 RANGES = [(4 * each, 4 * each + 1) for each in range(4000)]
 KEYS = [b"%d" % each for each in range(20_000)]
+FILTERS = [f"*{'?' * (FILTER_BYTES_MAX - 2 - each)}a" for each in range(FILTERS_MAX)]
+
+
+def long_keys() -> bytes:
+    """As long as they may be, no two the same."""
+    keys = [b"%0*d" % (KEY_BYTES_MAX, each) for each in range(200)]
+    return batch_of(len(keys), b"x", keys=keys)
+
+
 NATIVE: dict[str, Callable[[], list[bytes]]] = {
     "pings": lambda: native(much(said(Ping(1)))),
     "pongs": lambda: native(much(said(Pong(1)))),
@@ -116,6 +125,20 @@ NATIVE: dict[str, Callable[[], list[bytes]]] = {
     "batches of no producer": lambda: native(much(said(Publish(7, 1, batch_of(1, b"x"))))),
     "batches that are none": lambda: native(much(said(Publish(1, 1, b"x" * 100)))),
     "batches of many keys": lambda: native(much(said(Publish(1, 1, batch_of(20_000, b"x", keys=KEYS))))),
+    "batches of long keys": lambda: native(much(said(Publish(1, 1, long_keys())))),
+    "batches of keys that are too long": lambda: native(
+        much(said(Publish(1, 1, batch_of(1, b"x", keys=[b"b" * 1_000_000]))))
+    ),
+    "batches of long keys beside filters": lambda: native(
+        said(Grant(2, 100_000)), much(said(Publish(1, 1, long_keys()))), kind="key_shared", filters=FILTERS
+    ),
+    "opening consumers with filters": lambda: native(
+        said(*opened("open_consumer", 3_000, subscription="f", type="key_shared", filters=FILTERS))
+    ),
+    "long names": lambda: native(
+        said(*opened("open_consumer", 10_000, subscription="token" * 51, type="shared")),
+        much(said(Request(9, "topic.describe", {"topic": f"/default/{'secret_' * 30}"}))),
+    ),
     "batches of many messages": lambda: native(much(said(Publish(1, 1, batch_of(100_000, b""))))),
     "bombs": lambda: native(much(said(Publish(1, 1, batch_of(1, bytes(15 * MIB), Codec.ZSTD))))),
 }
@@ -280,6 +303,8 @@ HTTP1: dict[str, Callable[[], list[bytes]]] = {
     "compressed bodies": lambda: [much(posted(gzip.compress(bytes(4 * MIB)), more="Content-Encoding: gzip\r\n"))],
     "JSON of empty messages": lambda: [much(posted(messages(1_000)))],
     "JSON of many keys": lambda: [much(posted(messages(900, value="x", attributes={f"k{n}": "v" for n in range(8)})))],
+    "JSON of long keys": lambda: [much(posted(messages(120, value="x", key="k" * 4_096)))],
+    "JSON of keys that are too long": lambda: [much(posted(messages(1, value="x", key="k" * 500_000)))],
     "JSON of numbers": lambda: [much(posted(json_list("1")))],
     "JSON of texts": lambda: [much(posted(json_list('"a"')))],
     "JSON of long numbers": lambda: [much(posted(json_list("1" * 4_000)))],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,14 @@ from dispatch.desk import A, B, C
 from dispatch.model import glob
 from pydanube.base.errors import FilterInvalid
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import OWNER_CACHE_KEY_BYTES_MAX, OWNER_CACHE_KEYS_MAX
+from pydanube.base.limits import (
+    FILTER_BYTES_MAX,
+    FILTERS_BYTES_MAX,
+    FILTERS_MAX,
+    KEY_BYTES_MAX,
+    OWNER_CACHE_BYTES_MAX,
+    OWNER_CACHE_KEYS_MAX,
+)
 from pydanube.dispatch.ring import Filters, Ring, ring_hash
 
 KEYS = [b"key-%d" % number for number in range(5_000)]
@@ -66,8 +74,48 @@ def test_the_cache_of_owners_is_bounded() -> None:
     made = ring(1)
     for number in range(OWNER_CACHE_KEYS_MAX + 10):
         made.owner(b"%d" % number)
-    made.owner(b"x" * (OWNER_CACHE_KEY_BYTES_MAX + 1))
     assert len(made._owners) == 10
+    for number in range(OWNER_CACHE_BYTES_MAX // KEY_BYTES_MAX + 10):
+        made.owner(b"%0*d" % (KEY_BYTES_MAX, number))
+    assert sum(map(len, made._owners)) <= OWNER_CACHE_BYTES_MAX
+    assert made._owners_bytes == sum(map(len, made._owners))
+
+
+@pytest.mark.parametrize("body", ["?", "b", "ab?", "?*b", "b*"])
+def test_the_longest_key_takes_some_milliseconds_with_all_filters_of_a_consumer(body: str) -> None:
+    globs = [f"*{body * FILTER_BYTES_MAX}"[: FILTER_BYTES_MAX - 1 - each] + "a" for each in range(FILTERS_MAX)]
+    filters = Filters([glob.encode() for glob in globs])
+    for key in (b"b" * KEY_BYTES_MAX, b"ab" * (KEY_BYTES_MAX // 2)):
+        took = []
+        for _ in range(3):
+            since = process_time()
+            filters.accept(key)
+            took.append(process_time() - since)
+        assert min(took) < 0.02
+
+
+def test_filters_of_a_subscription_are_bounded_and_equal_ones_count_once() -> None:
+    made, full = (
+        Ring(),
+        [f"{each:0{FILTER_BYTES_MAX}}".encode() for each in range(FILTERS_BYTES_MAX // FILTER_BYTES_MAX)],
+    )
+    sets = [full[at : at + FILTERS_MAX] for at in range(0, len(full), FILTERS_MAX)]
+    for number, each in enumerate([*sets, *sets]):
+        made.join(ConsumerId(number), Filters(each))
+    with pytest.raises(FilterInvalid, match="different filters already"):
+        made.join(ConsumerId(999), Filters([b"x"]))
+    few = made.key_bytes_at_once
+    made.leave(ConsumerId(0))
+    with pytest.raises(FilterInvalid):
+        made.join(ConsumerId(999), Filters([b"x"]))
+    made.leave(ConsumerId(len(sets)))
+    made.join(ConsumerId(999), Filters([b"x"]))
+    assert made.owner(full[-1]) in (len(sets) - 1, 2 * len(sets) - 1)
+    assert made.owner(b"x") == 999
+    for number in [*range(2 * len(sets)), 999]:
+        made.leave(ConsumerId(number))
+    assert made.key_bytes_at_once > few
+    assert (made._filter_bytes, made._same) == (0, {})
 
 
 @given(TEXT.filter(bool), TEXT)

@@ -10,7 +10,8 @@ from enum import Enum
 from functools import lru_cache
 
 from pydanube.base.checksum import crc32c
-from pydanube.base.limits import KEY_MEMO_BYTES_MAX, KEY_MEMO_KEYS_MAX
+from pydanube.base.errors import KeyTooLong
+from pydanube.base.limits import KEY_BYTES_MAX, KEY_MEMO_BYTES_MAX, KEY_MEMO_KEYS_MAX
 
 FNV_BASIS, FNV_PRIME, FNV_MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
@@ -31,6 +32,13 @@ def _remembered(key: bytes) -> int:
 def fnv1a64(key: bytes) -> int:
     """FNV-1a of 64 bits. About 70 ns a byte, so what keys come to is remembered: most come again."""
     return _remembered(key) if len(key) <= KEY_MEMO_BYTES_MAX else fnv1a64_from(FNV_BASIS, key)
+
+
+def check_key(key: bytes) -> bytes:
+    """The key, if a message may have it."""
+    if len(key) > KEY_BYTES_MAX:
+        raise KeyTooLong(f"a key of {len(key)} bytes; it has at most {KEY_BYTES_MAX}")
+    return key
 
 
 class KeyHash(Enum):

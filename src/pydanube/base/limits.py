@@ -12,6 +12,7 @@ BATCH_RAW_BYTES_MAX = BATCH_BYTES_MAX  # a batch never unpacks to more than it c
 BATCH_MESSAGES_MAX = 1 << 17  # index arrays of one batch stay below 1 MiB
 BATCH_ATTRIBUTES_MAX = 1 << 20  # of all messages of a batch; what they decode to stays in proportion to its bytes
 ATTRIBUTES_CHECKED_BYTES_MAX = 128 * KIB  # of a batch at publish, some milliseconds; more only when read
+KEY_BYTES_MAX = 4 * KIB  # a key names a thing; it is hashed and held against filters byte by byte
 OFFSET_MAX = (1 << 62) - 1  # base + count never overflows a signed 64-bit column
 
 # -- journal ---------------------------------------------------------------------------------------------------------
@@ -100,8 +101,11 @@ TOLD_AGAIN_SECONDS = 60.0  # between two log lines about the same trouble of one
 REASON_CHARACTERS_MAX = 1_000  # of why a message failed; it travels as an attribute of the dead letter
 FILTERS_MAX = 16  # key filters of one consumer; a new key is held against all of them
 FILTER_BYTES_MAX = 256  # of one key filter
+FILTERS_BYTES_MAX = 64 * KIB  # of one subscription, equal ones once; the longest key takes some 10 ms with all of them
+KEYS_AT_ONCE_BYTES = 64 * KIB  # of keys in one turn; less, in proportion, with more than a KiB of filters
 OWNER_CACHE_KEYS_MAX = 65_536  # keys whose consumer is remembered until the ring changes
-OWNER_CACHE_KEY_BYTES_MAX = 256  # longer keys are looked up each time, so that the cache stays below 32 MB
+OWNER_CACHE_BYTES_MAX = 16 * MIB  # of these keys
+IDLE_KEY_BYTES_MAX = 256  # longer keys are forgotten when nothing of them is left
 
 # -- topics ----------------------------------------------------------------------------------------------------------
 TAIL_CACHE_BYTES = 256 * MIB  # of memory for the newest batches of all topics of a broker
@@ -176,6 +180,7 @@ PRODUCER_BATCH_MESSAGES = 4_000  # or as many messages
 PRODUCER_FLYING_BATCHES_MAX = 120  # of one partition without an answer; fewer than the broker remembers for resends
 MESSAGE_OVERHEAD_BYTES = 64  # what a message without a payload counts, so that empty ones are bounded too
 KEY_MEMO_KEYS_MAX = 32_768  # keys whose hash a process remembers, about 8 MiB of them: hashing one takes a microsecond
+KEYS_HASHED_AT_ONCE_BYTES = 16 * KIB  # in one turn of the loop, one or two milliseconds
 KEY_MEMO_BYTES_MAX = 128  # longer keys are hashed each time
 CONSUMER_PREFETCH_MESSAGES = 10_000  # on their way to one consumer of one partition
 CLIENT_ACKS_KEPT_GROUPS_MAX = 1_000  # acks of one feed that wait for a connection, each group of a frame at most

@@ -101,7 +101,8 @@ class BestEffortSubscription:
         if self.kind is not SubscriptionKind.KEY_SHARED:
             self._route(batch, range(batch.count), None)
             return self._done
-        if not self._waiting and batch.count <= LOOKED_INTO_AT_ONCE:
+        few = batch.count <= LOOKED_INTO_AT_ONCE and batch.plain_bytes <= self.engine.key_bytes_at_once
+        if not self._waiting and few:
             self._route(batch, range(batch.count), keys_of(batch))
             return self._done
         routed: Future[None] = self._done.get_loop().create_future()
@@ -116,6 +117,7 @@ class BestEffortSubscription:
             return  # it was closed
         batch, routed = self._waiting[0]
         rows = range(self._routed, min(batch.count, self._routed + LOOKED_INTO_AT_ONCE))
+        rows = rows[: batch.rows_by_key_bytes(rows, self.engine.key_bytes_at_once)[0]]
         self._routed = rows.stop
         self._route(batch, rows, keys_of(batch, rows))
         if self._routed == batch.count:

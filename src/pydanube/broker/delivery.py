@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import DECODED_ATTRIBUTES_BYTES
+from pydanube.base.limits import DECODED_ATTRIBUTES_BYTES, LOOKED_INTO_AT_ONCE
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.dispatch.events import Run
 from pydanube.ledger.state_records import SubscriptionKind
@@ -59,6 +59,20 @@ def _producers_of(batch: Batch) -> list[bytes]:
 def is_looked_into(batch: Batch, kind: SubscriptionKind) -> bool:
     """Whether that type of subscription looks at each message, so that many of them take long."""
     return kind is SubscriptionKind.KEY_SHARED or (kind is SubscriptionKind.SHARED and batch.has_delivery_times)
+
+
+def looked_into(
+    batch: Batch, kind: SubscriptionKind, first: int, last: int, most: int, key_bytes: int
+) -> tuple[int, int]:
+    """The last of first..last that is looked at in this turn, and how much of `most` it takes: long keys take more."""
+    if last < first or not is_looked_into(batch, kind):
+        return last, 0
+    last = min(last, first + most - 1)
+    if kind is not SubscriptionKind.KEY_SHARED:
+        return last, last - first + 1
+    rows = range(first - batch.base_offset, last - batch.base_offset + 1)
+    count, size = batch.rows_by_key_bytes(rows, key_bytes * most // LOOKED_INTO_AT_ONCE)
+    return first + count - 1, min(most, max(count, LOOKED_INTO_AT_ONCE * size // key_bytes))
 
 
 def runs_of(batch: Batch, known: Subscription, first: int, last: int, clock_ahead: int) -> Iterator[Run]:

@@ -17,7 +17,7 @@ from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import DELIVERIES_AT_ONCE, LOOKED_INTO_AT_ONCE, NACKS_AT_ONCE, UNACKED_MAX
-from pydanube.broker.delivery import Consumer, Delivery, is_looked_into, runs_of
+from pydanube.broker.delivery import Consumer, Delivery, looked_into, runs_of
 from pydanube.broker.hindrance import Hindrance, in_words
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.outbox import Nack, Nacks, Outbox, Recalled, by_consumer
@@ -316,22 +316,21 @@ class SubscriptionHost:
         return self._next < min(self._ledger.confirmed_end, self.known.cursor.ceiling)
 
     def _offer(self, batch: Batch, now: int, most: int) -> int:
-        """Feeds it to the engine; how many messages were looked at one by one, at most `most`."""
+        """Feeds it to the engine; how much was looked at one by one, at most `most`."""
         first = max(self._next, batch.base_offset)
         if batch.base_offset > self._next:
             self.pass_gap(self._pass_lost(self._next), batch.base_offset - 1)
         last = min(batch.last_offset, self.known.cursor.ceiling - 1)  # what is handed out can be acknowledged
         if self._throttle is not None:
             last = min(last, first + self._throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
-        looked_into = is_looked_into(batch, self.known.kind)
-        last = min(last, first + most - 1) if looked_into else last
-        if last < batch.last_offset and (looked_into or self._throttle is not None):
+        last, looked_at = looked_into(batch, self.known.kind, first, last, most, self.engine.key_bytes_at_once)
+        if last < batch.last_offset and (looked_at or self._throttle is not None):
             self._ahead.put_back(batch)
         self._next = last + 1
         self._recent = [batch]
         for run in runs_of(batch, self.known, first, last, self._clock_ahead):
             self.engine.offer(run, now)
-        return last - first + 1 if looked_into else 0
+        return looked_at
 
     def pass_gap(self, first: int, last: int) -> None:
         """Offsets that no message has: a ledger that was recovered may leave some. The cursor steps over them."""

@@ -62,7 +62,7 @@ async def import_(client: Client, output: Output, topic: str, file: str, given: 
                         try:
                             producer.send(draft.payload, **draft.options)
                         except MessageTooLarge as error:
-                            raise MessageTooLarge(f"row {sent + 1}: {error}") from None
+                            raise type(error)(f"row {sent + 1}: {error}") from None
                         sent += 1
                     advance(len(drafts))
     finally:

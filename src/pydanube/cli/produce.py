@@ -283,5 +283,5 @@ class Sending:
             try:
                 self._producer.send(draft.payload, **draft.options)
             except MessageTooLarge as error:
-                raise MessageTooLarge(f"line {self._sent + 1}: {error}") from None
+                raise type(error)(f"line {self._sent + 1}: {error}") from None
             self._sent += 1

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydanube.base import units
 from pydanube.base.errors import ArgumentInvalid, BatchInvalid
+from pydanube.base.keys import check_key
 from pydanube.base.units import Duration as Duration
 from pydanube.wire.batch import Codec
 
@@ -38,10 +39,10 @@ def payload_of(payload: Any) -> bytes | None:
 
 def key_of(key: str | bytes) -> bytes:
     if isinstance(key, bytes):
-        return key
+        return check_key(key)
     if not isinstance(key, str):
         raise TypeError(f"a key must be a string or bytes, got {type(key).__name__}")
-    return key.encode("utf-8", "surrogateescape")
+    return check_key(key.encode("utf-8", "surrogateescape"))
 
 
 def attributes_of(attributes: Mapping[Any, Any]) -> dict[str, str]:

@@ -48,6 +48,10 @@ class BestEffort:
             no_filters(filters)
         self._roster.add(Member(consumer))
 
+    @property
+    def key_bytes_at_once(self) -> int:
+        return self._ring.key_bytes_at_once
+
     def leave(self, consumer: ConsumerId) -> None:
         self._roster.remove(consumer)
         self._lost.pop(consumer, None)

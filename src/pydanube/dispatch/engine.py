@@ -12,7 +12,7 @@ from typing import Generic
 
 from pydanube.base.errors import FilterInvalid
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import BATCH_MESSAGES_MAX, DECIDED_AT_ONCE
+from pydanube.base.limits import BATCH_MESSAGES_MAX, DECIDED_AT_ONCE, KEYS_AT_ONCE_BYTES
 from pydanube.dispatch.events import Effect, Run
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
@@ -41,6 +41,11 @@ class Engine(ABC, Generic[M]):
         self._recalled: list[tuple[ConsumerId, int, int]] = []
         self._polled = 0  # the time of the last poll
         self.unfinished = False  # the last poll left some of what may go now to the next one
+
+    @property
+    def key_bytes_at_once(self) -> int:
+        """Of keys of messages that are offered in one turn."""
+        return KEYS_AT_ONCE_BYTES
 
     # -- consumers
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain, islice
 
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import OWNER_CACHE_KEY_BYTES_MAX
+from pydanube.base.limits import IDLE_KEY_BYTES_MAX
 from pydanube.base.ranges import ranges_of
 from pydanube.dispatch.agenda import Agenda, known
 from pydanube.dispatch.engine import NOTHING_OFFERED, Engine
@@ -48,8 +48,8 @@ class KeyShared(Engine[KeyMember]):
     def _admit(self, consumer: ConsumerId, filters: Sequence[bytes]) -> None:
         accepted = Filters(filters)
         self._roster.check_room()
-        self._roster.add(KeyMember(consumer))
         self._ring.join(consumer, accepted)
+        self._roster.add(KeyMember(consumer))
         self._unsettle(self._polled)
 
     def leave(self, consumer: ConsumerId, now: int, *, crashed: bool) -> None:
@@ -264,7 +264,12 @@ class KeyShared(Engine[KeyMember]):
 
     def _settle(self, now: int) -> None:
         """Some of the keys go from those who left, and to the lines of those who own them now."""
-        keys = list(islice(self._unsettled, self.at_once))
+        keys, room = [], self.key_bytes_at_once
+        for key in islice(self._unsettled, self.at_once):
+            keys.append(key)
+            room -= len(key)
+            if room <= 0:
+                break
         waiting: list[KeyState] = []
         for key in keys:
             del self._unsettled[key]
@@ -289,6 +294,10 @@ class KeyShared(Engine[KeyMember]):
             self._rewind(state, first)
         state.let_go()
 
+    @property
+    def key_bytes_at_once(self) -> int:
+        return self._ring.key_bytes_at_once
+
     def _owner(self, key: bytes) -> KeyMember | None:
         consumer = self._ring.owner(key)
         return None if consumer is None else self._roster.find(consumer)
@@ -302,7 +311,7 @@ class KeyShared(Engine[KeyMember]):
 
     def _retire(self, state: KeyState) -> None:
         """Nothing of the key is left. It is kept for its next message, unless there are many such, or it is long."""
-        large = len(state.key) > OWNER_CACHE_KEY_BYTES_MAX
+        large = len(state.key) > IDLE_KEY_BYTES_MAX
         if large or len(self._keys) > IDLE_KEYS_MAX or self._resting or self._overdue or self._owed:
             self._forget(state)
         else:

@@ -6,17 +6,25 @@ consumers that accept it, so that a consumer who comes or goes moves only its ow
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
 from pydanube.base.checksum import crc32c
 from pydanube.base.errors import FilterInvalid
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import FILTER_BYTES_MAX, FILTERS_MAX, OWNER_CACHE_KEY_BYTES_MAX, OWNER_CACHE_KEYS_MAX
+from pydanube.base.limits import (
+    FILTER_BYTES_MAX,
+    FILTERS_BYTES_MAX,
+    FILTERS_MAX,
+    KEYS_AT_ONCE_BYTES,
+    KIB,
+    OWNER_CACHE_BYTES_MAX,
+    OWNER_CACHE_KEYS_MAX,
+)
 
 POINTS = 100  # of each consumer: shares differ by about a tenth
 _MASK = 0xFFFF_FFFF
+_STAR, _ONE = b"*?"
 
 
 def ring_hash(data: bytes) -> int:
@@ -28,28 +36,48 @@ def ring_hash(data: bytes) -> int:
 
 
 class Filters:
-    """Globs over keys: `*` is any run of bytes, `?` one byte, all else itself. No filters accept every key."""
+    """Globs over keys: `*` is any run of bytes, `?` one byte, all else itself. No filters accept every key.
 
-    __slots__ = ("_patterns",)
+    A bit for each place in each glob, all in one number: those that the bytes so far may have led to. So a key takes a
+    step for each of its bytes, whatever the globs are.
+    """
+
+    __slots__ = ("_any", "_ends", "_masks", "_stars", "_starts", "globs")
 
     def __init__(self, filters: Sequence[bytes]) -> None:
         if len(filters) > FILTERS_MAX or not all(1 <= len(glob) <= FILTER_BYTES_MAX for glob in filters):
             raise FilterInvalid(f"{len(filters)} filters of up to {max(map(len, filters))} bytes")
-        self._patterns = [_compiled(glob) for glob in filters]
+        self.globs = tuple(sorted(set(filters)))
+        self._starts = self._ends = self._stars = self._any = 0
+        literal: dict[int, int] = {}
+        place = 1
+        for glob in self.globs:
+            self._starts |= place
+            for byte in glob:
+                if byte == _STAR:
+                    self._stars |= place
+                    continue
+                if byte == _ONE:
+                    self._any |= place
+                else:
+                    literal[byte] = literal.get(byte, 0) | place
+                place <<= 1
+            self._ends |= place
+            place <<= 1
+        self._masks = {byte: mask | self._any for byte, mask in literal.items()}
 
     def accept(self, key: bytes) -> bool:
-        if not self._patterns:
+        if not self.globs:
             return True
-        return any(pattern.fullmatch(key) is not None for pattern in self._patterns)
-
-
-def _compiled(glob: bytes) -> re.Pattern[bytes]:
-    """Each part between stars is matched where it first fits; atomic groups never try again, so time is bounded."""
-    parts = [re.escape(part).replace(rb"\?", b".") for part in re.split(rb"\*+", glob)]
-    if len(parts) == 1:
-        return re.compile(parts[0], re.DOTALL)
-    first, *middle, last = parts
-    return re.compile(first + b"".join([b"(?>.*?" + part + b")" for part in middle]) + b".*" + last, re.DOTALL)
+        places, stars, masks, any_byte = self._starts, self._stars, self._masks, self._any
+        surely = self._ends & stars  # whatever follows
+        for byte in key:
+            if places & surely:
+                return True
+            places = (places & masks.get(byte, any_byte)) << 1 | places & stars
+            if not places:
+                return False
+        return bool(places & self._ends)
 
 
 class Ring:
@@ -59,10 +87,26 @@ class Ring:
         self._hashes: list[int] = []
         self._consumers: list[ConsumerId] = []  # of the point with the same index
         self._filters: dict[ConsumerId, Filters] = {}
+        self._same: dict[tuple[bytes, ...], int] = {}  # how many consumers have these filters
+        self._filter_bytes = 0  # of all, equal ones once
         self._owners: dict[bytes, ConsumerId | None] = {}
+        self._owners_bytes = 0
+
+    @property
+    def key_bytes_at_once(self) -> int:
+        """Of keys that are new, in one turn: a key takes longer the more filters there are."""
+        return KEYS_AT_ONCE_BYTES // (1 + self._filter_bytes // KIB)
 
     def join(self, consumer: ConsumerId, filters: Filters) -> None:
-        self._owners.clear()
+        more = 0 if filters.globs in self._same else sum(map(len, filters.globs))
+        if self._filter_bytes + more > FILTERS_BYTES_MAX:
+            raise FilterInvalid(
+                f"the consumers of the subscription have {self._filter_bytes} bytes of different filters already; "
+                f"it allows {FILTERS_BYTES_MAX}"
+            )
+        self._filter_bytes += more
+        self._same[filters.globs] = self._same.get(filters.globs, 0) + 1
+        self._forget_owners()
         self._filters[consumer] = filters
         for point in range(POINTS):
             value = ring_hash(b"%d-%d" % (consumer, point))
@@ -73,8 +117,13 @@ class Ring:
             self._consumers.insert(at, consumer)
 
     def leave(self, consumer: ConsumerId) -> None:
-        self._owners.clear()
-        if self._filters.pop(consumer, None) is not None:
+        self._forget_owners()
+        gone = self._filters.pop(consumer, None)
+        if gone is not None:
+            self._same[gone.globs] -= 1
+            if not self._same[gone.globs]:
+                del self._same[gone.globs]
+                self._filter_bytes -= sum(map(len, gone.globs))
             kept = [at for at, other in enumerate(self._consumers) if other != consumer]
             self._hashes = [self._hashes[at] for at in kept]
             self._consumers = [self._consumers[at] for at in kept]
@@ -85,22 +134,27 @@ class Ring:
             return self._owners[key]
         except KeyError:
             found = self._search(key)
-        if len(key) <= OWNER_CACHE_KEY_BYTES_MAX:
-            if len(self._owners) >= OWNER_CACHE_KEYS_MAX:
-                self._owners.clear()
-            self._owners[key] = found
+        if len(self._owners) >= OWNER_CACHE_KEYS_MAX or self._owners_bytes >= OWNER_CACHE_BYTES_MAX:
+            self._forget_owners()
+        self._owners[key] = found
+        self._owners_bytes += len(key)
         return found
+
+    def _forget_owners(self) -> None:
+        self._owners.clear()
+        self._owners_bytes = 0
 
     def _search(self, key: bytes) -> ConsumerId | None:
         start = bisect_left(self._hashes, ring_hash(key))
-        refused: dict[ConsumerId, None] = {}
+        refused: dict[tuple[bytes, ...], None] = {}  # equal filters are asked once
         for at in range(start - len(self._hashes), start):  # from the key's place once round
             consumer = self._consumers[at]
-            if consumer in refused:
+            filters = self._filters[consumer]
+            if filters.globs in refused:
                 continue
-            if self._filters[consumer].accept(key):
+            if filters.accept(key):
                 return consumer
-            refused[consumer] = None
-            if len(refused) == len(self._filters):
+            refused[filters.globs] = None
+            if len(refused) == len(self._same):
                 break
         return None

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pydanube.base.errors import BatchTooLarge, ColumnInvalid, MessageTooLarge, RequestInvalid
+from pydanube.base.errors import BatchTooLarge, ColumnInvalid, KeyTooLong, MessageTooLarge, RequestInvalid
 from pydanube.base.keys import KeyHash
-from pydanube.base.limits import BATCH_MESSAGES_MAX, MIB, PARTITIONS_MAX, SINK_PARTS_MAX
+from pydanube.base.limits import BATCH_MESSAGES_MAX, KEY_BYTES_MAX, MIB, PARTITIONS_MAX, SINK_PARTS_MAX
 from pydanube.client.producer import MESSAGE_BYTES_MAX
 from pydanube.spark.key_hashes import hashes_of
 from pydanube.spark.options import whole_name
@@ -171,6 +171,8 @@ class Parcels:
         """Raises if a row is too large for any topic, or for its own, before any of these is sent."""
         if (largest := int(sizes.max())) > MESSAGE_BYTES_MAX:
             raise BatchTooLarge(f"a row of {largest} bytes with its key; a message has at most {MESSAGE_BYTES_MAX}")
+        if "key" in rows.schema.names and (longest := int(np.diff(spans(rows.column("key"))).max())) > KEY_BYTES_MAX:
+            raise KeyTooLong(f"a key of {longest} bytes; it has at most {KEY_BYTES_MAX}")
         for number in np.unique(codes // _CODES).tolist():
             target = self._targets[number]
             if target.message_bytes_max is not None and largest > target.message_bytes_max:

@@ -7,14 +7,16 @@ Bytes from outside become a `Batch` through `parse` or `from_parts` alone, and o
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
+from struct import unpack_from
 from typing import NamedTuple, TypeVar
 
-from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge
-from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, OFFSET_MAX
+from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge, KeyTooLong
+from pydanube.base.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, KEY_BYTES_MAX, OFFSET_MAX
 from pydanube.wire.columns import WIDTHS, Column, Kind, Section, kind_of, packed_bytes_min, padded
 from pydanube.wire.content import content_check, seal
 from pydanube.wire.cut import Rows, cut_section
@@ -252,6 +254,7 @@ class Batch:
     def check_published(self) -> None:
         """Raises unless all holds that a broker can tell in a moment, without unpacking anything."""
         self.check_plain()
+        self._check_keys()
         if self.codec == Codec.NONE:
             self.packed_section().check_briefly()
             return
@@ -259,6 +262,13 @@ class Batch:
             raise BatchInvalid(f"a section of {self.raw_bytes} bytes is too short for {self.count} messages")
         start = HEADER_BYTES + self.plain_bytes
         check_claims(self.content[start : start + FRAME_HEAD_BYTES_MAX], self.codec, self.raw_bytes)
+
+    def _check_keys(self) -> None:
+        where = self.plain_section().variable
+        if where is None or where.data_bytes <= KEY_BYTES_MAX:
+            return
+        if not steps_within(self.content, where.offsets, self.count + 1, KEY_BYTES_MAX):
+            raise KeyTooLong(f"a key has more than {KEY_BYTES_MAX} bytes")
 
     def plain_section(self) -> Section:
         """Where the uncompressed columns lie: within the bytes, but `Section.check` is still to be asked."""
@@ -308,6 +318,16 @@ class Batch:
         """Of all messages, or of these."""
         self.check_plain()
         return decode_bytes(self.plain_section(), rows)
+
+    def rows_by_key_bytes(self, rows: range, most: int) -> tuple[int, int]:
+        """How many of these rows have at most so many bytes of keys together, at least one; and how many they have."""
+        where = self.plain_section().variable
+        if where is None:
+            return len(rows), 0
+        self.check_plain()
+        ends = unpack_from(f"<{len(rows) + 1}i", self.content, where.offsets + 4 * rows.start)
+        count = max(1, bisect_right(ends, ends[0] + most) - 1)
+        return count, ends[count] - ends[0]
 
     def publish_times(self) -> list[int]:
         if kind_of(self.columns, Column.PUBLISH_TIME) == Kind.ABSENT:

@@ -26,7 +26,8 @@ from pydanube.base.errors import (
     TopicKindDiffers,
     TopicNotFound,
 )
-from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES
+from pydanube.base.keys import check_key
+from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES, KEY_BYTES_MAX
 from pydanube.base.names import parse_topic
 from pydanube.broker.delivery import PRODUCER_ATTRIBUTE
 from pydanube.broker.holds import ANONYMOUS, Producer
@@ -229,6 +230,8 @@ class ProducerService:
         self._send(call, request, producer)
 
     def _send(self, call: Call, request: Any, producer: GrpcProducer) -> None:
+        if 4 * len(request.routing_key) > KEY_BYTES_MAX:  # before it is in one batch with others
+            check_key(request.routing_key.encode())
         connection = call.connection
         sends = connection.sends.get(producer.id)
         if sends is None or sends.full:

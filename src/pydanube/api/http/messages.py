@@ -11,7 +11,9 @@ from pydanube.api.fields import field, number, text
 from pydanube.api.http.answer import Answer, answer_of
 from pydanube.api.http.door import Door
 from pydanube.base.errors import DanubeError, RequestInvalid
+from pydanube.base.keys import check_key
 from pydanube.base.limits import (
+    KEYS_HASHED_AT_ONCE_BYTES,
     OFFSET_MAX,
     PEEK_WAIT_SECONDS_MAX,
     PEEKED_BYTES_MAX,
@@ -41,7 +43,12 @@ async def publish(door: Door, fields: Object) -> Answer:
     places: dict[str, list[int]] = {}
     if any(message["key"] is None for message in messages):
         door.turn += 1
+    hashed = 0
     for at, message in enumerate(messages):
+        hashed += len(message["key"] or b"")
+        if hashed > KEYS_HASHED_AT_ONCE_BYTES:
+            await asyncio.sleep(0)  # the others of the loop first
+            hashed = 0
         place = topic
         if partitions:
             in_turn = record.name._replace(partition=door.turn % partitions)
@@ -98,8 +105,9 @@ def _message_of(given: Any) -> Object:
     attributes = field(given, "attributes", dict, None)
     if attributes is not None and not all(isinstance(each, str) for each in attributes.values()):
         raise RequestInvalid("attributes must be an object with string values")
+    key = _bytes_of(given, "key")
     return {
-        "key": _bytes_of(given, "key"),
+        "key": None if key is None else check_key(key),
         "value": _bytes_of(given, "value"),
         "attributes": attributes,
         "event_time": _time_of(given, "event_time"),

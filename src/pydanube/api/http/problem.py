@@ -45,6 +45,7 @@ _STATUSES = {
     "topic_limit_reached": 409,
     "too_many_subscriptions": 409,
     "batch_too_large": 413,
+    "key_too_long": 413,
     "message_too_large": 413,
     "http_body_too_large": 413,
     "http_target_too_long": 414,

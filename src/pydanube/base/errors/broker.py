@@ -167,6 +167,14 @@ class MessageTooLarge(DanubeError):
     help = "Send smaller messages, or raise `message_bytes_max`."
 
 
+class KeyTooLong(MessageTooLarge):
+    """The key of a message has more bytes than any topic accepts."""
+
+    code = "key_too_long"
+    blame = "caller"
+    help = "Use a shorter key, such as a digest of it, and put the rest into the message."
+
+
 class ChannelInvalid(DanubeError):
     """The channel is not open, is already open, or is of another kind."""
 

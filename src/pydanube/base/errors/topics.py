@@ -193,7 +193,7 @@ class TooManyConsumers(DanubeError):
 
 
 class FilterInvalid(DanubeError):
-    """There are too many key filters, or one is empty or too long."""
+    """There are too many key filters, of a consumer or of all consumers together, or one is empty or too long."""
 
     code = "filter_invalid"
     blame = "caller"
