@@ -12,7 +12,7 @@ import pydanube
 from client.broker import TOPIC
 from pydanube.base.errors import DanubeError, OffsetsDamaged
 from pydanube.broker.topic import Topic
-from pydanube.client import Client
+from pydanube.client import Client, Producer
 from pydanube.testing.broker import broker
 
 MESSAGES = 30
@@ -78,6 +78,40 @@ def test_a_consumer_goes_on_with_the_other_partitions_and_joins_it_when_it_is_me
             await story()
 
     asyncio.run(within())
+
+
+def test_a_producer_sends_to_the_other_partitions_and_fails_what_must_go_to_the_damaged_one(
+    tmp_path: Path, damage: Damage
+) -> None:
+    async def sent(producer: Producer, **key: str) -> bool:
+        try:
+            await producer.send(b"x", **key)
+        except OffsetsDamaged:
+            return False
+        return True
+
+    async def story() -> None:
+        async with broker(tmp_path) as server, pydanube.connect(server.url) as client:
+            await fill(client)
+        damage.partitions = {0}
+        async with (
+            broker(tmp_path) as server,
+            pydanube.connect(server.url) as client,
+            client.producer(TOPIC) as producer,
+        ):
+            assert all([await sent(producer) for _ in range(10)]), "without a key they go to the others"
+            keyed = [await sent(producer, key=str(number)) for number in range(MESSAGES)]
+            assert len({*keyed}) == 2, "those of the damaged partition fail at once, the others go on"
+            damage.partitions.clear()
+            async with asyncio.timeout(20):
+                while not all([await sent(producer, key=str(number)) for number in range(MESSAGES)]):
+                    await asyncio.sleep(0.05)
+        damage.partitions = {0, 1, 2}
+        async with broker(tmp_path) as server, pydanube.connect(server.url) as client:
+            with pytest.raises(OffsetsDamaged):
+                await client.producer(TOPIC).open()
+
+    asyncio.run(story())
 
 
 def test_where_all_partitions_are_damaged_a_consumer_is_not_opened(tmp_path: Path, damage: Damage) -> None:

@@ -7,7 +7,15 @@ from asyncio import Task
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError, DiskFull
+from pydanube.base.errors import (
+    ClientClosed,
+    ConnectionLost,
+    DanubeError,
+    DiskFull,
+    OffsetsDamaged,
+    SegmentDamaged,
+    SegmentMissing,
+)
 from pydanube.client.connection import Connection
 from pydanube.client.outgoing import fresh
 from pydanube.wire.commands import Acked, Deliver, Published, Recall, Reply
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 2.0
+HINDRANCES = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # of one partition: the others go on
 
 
 def backoff(client: Client, attempt: int) -> float:
@@ -42,6 +51,7 @@ class ReopeningChannel:
         self.reason: DanubeError | None = None  # why it is not open
         self._full_said = False  # that the broker's disk is full, since something worked
         self._mark: str | None = None  # of what it was opened on: when it is opened again, only the very same will do
+        self.hindrance: DanubeError | None = None  # damage on the broker's disk that it stands at, since it was told
         self._ended: DanubeError | None = None  # by the broker, before we looked at the answer that it is open
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
@@ -65,6 +75,11 @@ class ReopeningChannel:
     def mends(self, error: DanubeError) -> bool:
         """Whether it is worth another try, now or when somebody has mended something."""
         return error.retriable
+
+    def wait_for_mending(self) -> None:
+        """It could not be opened, and is worth another try."""
+        self._attempts += 1
+        self._reopen()
 
     # -- opening -------------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,9 @@ from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, OFFSET_MAX, PERMITS
 from pydanube.base.names import full_name, parse_topic
 from pydanube.base.ranges import ranges_of
 from pydanube.client.acks import AckGroup
+from pydanube.client.channel import HINDRANCES
 from pydanube.client.ending import Openable
-from pydanube.client.feed import HINDRANCES, Feed
+from pydanube.client.feed import Feed
 from pydanube.client.inbox import Inbox
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh

@@ -20,9 +20,6 @@ from pydanube.base.errors import (
     ClientForked,
     DanubeError,
     NotAnswered,
-    OffsetsDamaged,
-    SegmentDamaged,
-    SegmentMissing,
 )
 from pydanube.base.limits import (
     ACK_RANGES_MAX,
@@ -33,7 +30,7 @@ from pydanube.base.limits import (
 )
 from pydanube.base.ranges import Ranges
 from pydanube.client.acks import AckGroup, Nacked, Postponed
-from pydanube.client.channel import ReopeningChannel
+from pydanube.client.channel import HINDRANCES, ReopeningChannel
 from pydanube.client.messages import Deserializer, MessageBatch
 from pydanube.client.outgoing import fresh
 from pydanube.client.waiters import Waiters
@@ -48,7 +45,6 @@ TELL_SECONDS_MIN, TELL_SECONDS_MAX = 0.01, 1.0  # between two notices of what th
 TELL_STEPS = 32  # in one ack timeout
 RENEWALS = 4  # in one ack timeout, at most
 NEVER = -1
-HINDRANCES = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # said unasked: the subscription cannot go on
 
 
 class _Whole(NamedTuple):
@@ -87,7 +83,6 @@ class Feed(ReopeningChannel):
         self._postponed = Postponed()
         self._openings = Waiters()  # of those who want to ask something on it
         self._leaving = False  # no connection is waited for any more
-        self.hindrance: DanubeError | None = None  # why the broker cannot read on, when it said so last
 
     # -- the channel ---------------------------------------------------------------------------------------------------
 
@@ -154,11 +149,6 @@ class Feed(ReopeningChannel):
             return super().mends(error)
         self._hinder(error)
         return True
-
-    def wait_for_mending(self) -> None:
-        """It could not be opened, and is worth another try."""
-        self._attempts += 1
-        self._reopen()
 
     def finish_acks(self, error: DanubeError) -> None:
         for group in [*self._kept, *self._flying.values(), self._group]:

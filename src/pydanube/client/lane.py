@@ -26,8 +26,8 @@ from pydanube.base.errors import (
     SequenceOverlap,
 )
 from pydanube.base.limits import OFFSET_MAX, PRODUCER_FLYING_BATCHES_MAX
-from pydanube.client.channel import ReopeningChannel
-from pydanube.client.outgoing import Outgoing
+from pydanube.client.channel import HINDRANCES, ReopeningChannel
+from pydanube.client.outgoing import Outgoing, fresh
 from pydanube.wire.commands import NO_OFFSET, Published, encode_publish
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class Lane(ReopeningChannel):
 
     def number_next(self, outgoing: Outgoing) -> None:
         """Makes its batch, under the next numbers. Raises if none can be made of it, and then nothing has happened."""
+        if self.hindrance is not None:
+            raise fresh(self.hindrance)
         producer = self.producer
         first = self.next_sequence if outgoing.numbered is None else outgoing.numbered
         if first > self.next_sequence:  # those before it have failed since
@@ -287,7 +289,7 @@ class Lane(ReopeningChannel):
         self.producer.limit(message_bytes_max)
 
     def opened(self, reply: Mapping[str, Any]) -> None:
-        self._trouble = None
+        self._trouble = self.hindrance = None
         if not self._limited:
             self.producer.limit(reply.get("message_bytes_max"))
         if self._expiry is not None:
@@ -390,6 +392,17 @@ class Lane(ReopeningChannel):
         return NotAnswered(
             f"{self._place} did not answer within {seconds:g} seconds; the message may or may not have been published"
         )
+
+    def mends(self, error: DanubeError) -> bool:
+        """A partition that is damaged is asked for until somebody has accepted the loss; what is sent to it fails."""
+        if self.partition is None or not isinstance(error, HINDRANCES):
+            return super().mends(error)
+        if str(error) != str(self.hindrance):
+            self.client.say("damaged", error)
+        self.hindrance = error
+        self._fail_all(error, error)
+        self.producer.rotate(self)
+        return True
 
     def given_up(self, error: DanubeError) -> None:
         """Nothing more can be sent here."""

@@ -32,6 +32,7 @@ from pydanube.base.limits import (
 )
 from pydanube.base.names import full_name
 from pydanube.client.bulk import Bulk
+from pydanube.client.channel import HINDRANCES
 from pydanube.client.ending import Openable
 from pydanube.client.failures import Failures
 from pydanube.client.lane import Lane
@@ -384,8 +385,11 @@ class Producer(Openable):
     def rotate(self, lane: Lane) -> None:
         """Keyless messages go on to the next partition with each batch."""
         if lane is self._lane and len(self._lanes) > 1:
-            self._turn = (self._turn + 1) % len(self._lanes)
-            self._lane = self._lanes[self._turn]
+            for _ in self._lanes:  # past those that are damaged
+                self._turn = (self._turn + 1) % len(self._lanes)
+                self._lane = self._lanes[self._turn]
+                if self._lane.hindrance is None:
+                    break
 
     def taken(self, outgoing: Outgoing) -> None:
         self._buffered += outgoing.bytes
@@ -464,7 +468,9 @@ class Producer(Openable):
             for partition, place in found.places():
                 self._lanes.append(Lane(self, self.topic, partition, place))
             for lane in self._lanes:
-                await self.client.within("open_producer", lane.open())
+                await self._open_lane(lane)
+            if all(lane.hindrance is not None for lane in self._lanes):
+                raise fresh(cast(DanubeError, self._lanes[0].hindrance))
         except BaseException:  # nothing was taken yet
             lanes, self._lanes, self._opened = self._lanes, [], False
             for lane in lanes:
@@ -472,10 +478,21 @@ class Producer(Openable):
             raise
         self._lane = self._lanes[0]
         self._closed = None
+        for lane in self._lanes:
+            if lane.hindrance is not None:
+                self.rotate(lane)
+                lane.wait_for_mending()
         self.client.add(self)
         if found.partitions:  # else it never has any
             self._refresher = self.client.loop.create_task(follow_topic(self.client, self.topic, self._grow))
         return self
+
+    async def _open_lane(self, lane: Lane) -> None:
+        try:
+            await self.client.within("open_producer", lane.open())
+        except HINDRANCES as error:
+            if not lane.mends(error):
+                raise
 
     def _stop_looking(self) -> None:
         if self._refresher is not None and not self._opening:
