@@ -134,6 +134,12 @@ def test_a_text_keeps_what_is_not_secret(text: str, expected: str) -> None:
 def test_options_are_judged_by_their_names() -> None:
     given = {"secret_access_key": "a", "region": "b", "Token": "c", "credential_path": "d"}
     assert redacted_options(given) == {**given, "secret_access_key": HIDDEN, "Token": HIDDEN}
+    misspelt = dict.fromkeys(["pasword", "secrt", "sas_url", "tokn", "accountkey", "disable_token"], "x")
+    assert redacted_options(misspelt) == dict.fromkeys(misspelt, HIDDEN)
+    harmless = dict.fromkeys(
+        ["endpoint", "bucket", "root", "enable_versioning", "batch_max_operations", "username"], "x"
+    )
+    assert redacted_options(harmless) == harmless
     assert is_secret("session_token")
     assert not is_secret("credential_path")
 

@@ -18,6 +18,12 @@ _ASSIGNED = re.compile(  # each word is looked at once: this is done to every li
     r"([\w.-]++)(['\"]?\s*+[=:]\s*+)(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)'\"]+)",
     re.IGNORECASE,
 )
+_HARMLESS = re.compile(  # options of object storage that say where and how; a name that is not here may be a typing error
+    r"account_name|authority_host|bucket(_id)?|checksum_algorithm|cluster_endpoints|container|db|default_(acl|ttl)"
+    r"|(default_)?storage_class|encryption_algorithm|endpoint|filesystem|predefined_acl|profile|region|role_arn|root"
+    r"|role_session_name|scheme|scope|server_side_encryption|service_account|(presign|sts)_endpoint|(presign_)?addressing_style"
+    r"|tenant_id|client_id|user(_?name)?|\w+_max_(operations|size)|(allow|disable|enable|skip)_\w+|\w+_duration_seconds"
+)
 
 
 def is_secret(option: str) -> bool:
@@ -30,7 +36,12 @@ def redacted(text: str) -> str:
 
 
 def redacted_options(options: Mapping[str, str]) -> dict[str, str]:
-    return {name: HIDDEN if is_secret(name.lower()) else _redacted_option(text) for name, text in options.items()}
+    """Only those whose names are known to be harmless are shown: a misspelt password is a password."""
+    return {name: _redacted_option(text) if _is_harmless(name.lower()) else HIDDEN for name, text in options.items()}
+
+
+def _is_harmless(option: str) -> bool:
+    return not is_secret(option) and bool(_HARMLESS.fullmatch(option) or is_file_name(option))
 
 
 def redacted_url(text: str) -> str:
