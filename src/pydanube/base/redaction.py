@@ -18,7 +18,7 @@ _ASSIGNED = re.compile(  # each word is looked at once: this is done to every li
     r"([\w.-]++)(['\"]?\s*+[=:]\s*+)(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&)'\"]+)",
     re.IGNORECASE,
 )
-_HARMLESS = re.compile(  # options of object storage that say where and how; a name that is not here may be a typing error
+_HARMLESS = re.compile(  # options of object storage that say where and how; any other name may be a misspelt one
     r"account_name|authority_host|bucket(_id)?|checksum_algorithm|cluster_endpoints|container|db|default_(acl|ttl)"
     r"|(default_)?storage_class|encryption_algorithm|endpoint|filesystem|predefined_acl|profile|region|role_arn|root"
     r"|role_session_name|scheme|scope|server_side_encryption|service_account|(presign|sts)_endpoint|(presign_)?addressing_style"
