@@ -10,8 +10,9 @@ from random import Random
 
 import pytest
 
+from api.broker_process import BrokerProcess
 from api.frame_client import Client, close_all
-from api.test_kill import KINDS, TOPIC, Known, Process, consume, keep_all, publish, read_all
+from api.test_kill import KINDS, TOPIC, Known, consume, keep_all, publish, read_all
 from pydanube.base.limits import MIB
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Deliver, Grant, Publish, Published
@@ -70,7 +71,7 @@ def test_a_backup_made_under_load_has_all_that_was_promised_before_it(
     live, restored, backup = tmp_path / "live", tmp_path / "restored", tmp_path / "backup"
     live.mkdir()
     restored.mkdir()
-    process, known = Process(live), Known()
+    process, known = BrokerProcess(live), Known()
 
     async def story() -> None:
         address = await process.start()
@@ -80,7 +81,7 @@ def test_a_backup_made_under_load_has_all_that_was_promised_before_it(
         await close_all()
         assert "is sound" in await danube("backup", "verify", str(backup))
         await danube("backup", "restore", str(backup), str(restored / "data"))
-        second = Process(restored)
+        second = BrokerProcess(restored)
         address = await second.start()
         found = await read_all(address)
         assert [offset for offset, payload in before.items() if found.get(offset) != payload] == []

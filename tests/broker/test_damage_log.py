@@ -33,3 +33,22 @@ def test_the_damaged_state_of_a_closed_topic_is_logged_once(caplog: pytest.LogCa
     world.run(look)
     told = [each.getMessage() for each in caplog.records if ORDERS in each.getMessage()]
     assert len(told) == 1, told
+
+
+def test_damage_is_the_same_at_every_start() -> None:
+    world = ServiceWorld()
+
+    async def write(service: Service) -> None:
+        await service.create_topic(ANONYMOUS, ORDERS)
+        topic = service.reliable(await service.open(ANONYMOUS, ORDERS))
+        for name in NAMES:  # the second one shows that the first was durable
+            await topic.subscribe(name, SubscriptionKind.SHARED)
+
+    async def look(service: Service) -> None:
+        with pytest.raises(OffsetsDamaged):
+            await service.open(ANONYMOUS, ORDERS)
+
+    world.run(write)
+    damage(world, NAMES[0].encode())
+    for _ in range(3):
+        world.run(look)

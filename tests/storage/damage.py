@@ -26,6 +26,7 @@ from pydanube.storage.node import DiskNode
 from pydanube.wire.batch import Batch
 from storage.node_world import FENCER, MAKER, Image, NodeWorld, append, batch_of, create, damaged_ledgers
 
+STARTED_AGAIN = 7  # one case of seven is started twice: not a power of two, so that every bit has its turn
 CASES_PER_WORLD = 250  # a simulated loop remembers its processes
 
 
@@ -248,6 +249,11 @@ class Bench:
             if result.noticed or result.refused or result.harmed:
                 for name, files in before.items():
                     assert not files - set(world.disks[name].names()), "damage led to deletion"
+            world.restart()
+        if result.noticed and self._cases % STARTED_AGAIN == 0:
+            again = world.run(self._start_and_read(world))
+            assert again.noticed or again.refused, "the next start does not notice"
+            assert again.harmed <= result.harmed
             world.restart()
         return result
 

@@ -90,6 +90,12 @@ class Scan:
     uncovered: list[Group] = field(default_factory=list)  # whole groups between `covered` and `end`
 
     @property
+    def closed_at(self) -> int:
+        """Where the next file says that this one ends. Damage behind the last sound group belongs to it: the next
+        start would take it for a tail that never was, and its entries for absent."""
+        return max([self.covered, *(damage.position + damage.length for damage in self.damage)])
+
+    @property
     def names(self) -> set[LedgerId]:
         """Ledgers this file has said anything about."""
         return {record.ledger for record in self.controls} | self.index.ledgers.keys()
@@ -122,7 +128,7 @@ def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = Fal
     found.header, salt = decode_file_start((yield from window.take(0, FILE_START_BYTES)), generation)
     if found.header is None:
         found.damage.append(Damage(generation, 0, BLOCK_BYTES, NOBODY if size > BLOCK_BYTES else None))
-    position, number = BLOCK_BYTES, 1
+    position, number, synced = BLOCK_BYTES, 1, 0
     groups: list[Group] = []
     limit = size if end is None else end
     while position < limit:
@@ -134,12 +140,13 @@ def scan_file(generation: int, size: int, end: int | None, *, sealed: bool = Fal
         known = end is not None or sealed or number <= CHECKPOINTS
         if not (known or (yield from _synced_later(window, position, salt, number))):
             break
+        synced = number
         position, number = yield from _step_over(window, found, groups, group, position, salt, number, limit)
     found.end = position
     if end is None and _is_cut(found, groups, size, sealed):
         capacity = KEPT_BYTES_MAX if sealed else 0 if found.header is None else found.header.capacity
         found.damage.append(Damage(generation, position, max(size, capacity) - position, None))
-    yield from _collect(window, found, groups, end is not None or sealed)
+    yield from _collect(window, found, groups, synced, end is not None or sealed)
     return found
 
 
@@ -263,10 +270,13 @@ def _trailer_of(
 
 
 def _collect(
-    window: _Window, found: Scan, groups: list[Group], closed: bool
+    window: _Window, found: Scan, groups: list[Group], synced: int, closed: bool
 ) -> Generator[tuple[int, int], bytes, None]:
-    """Turns the groups into checkpoint, control records and index, and finds how far they were durable."""
-    through = max((group.head.synced_through for group in groups), default=0)
+    """Turns the groups into checkpoint, control records and index, and finds how far they were durable.
+
+    Up to number `synced` they were: so says a group that may itself be torn.
+    """
+    through = max([synced, *(group.head.synced_through for group in groups)])
     lost = sorted(found.damage, key=lambda damage: damage.position)
     for at, group in enumerate(groups):
         while lost and lost[0].position < group.position:

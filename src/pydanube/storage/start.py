@@ -407,7 +407,7 @@ async def write_new_file(
     `spare` is a file set aside for it and its size, enough for a group of `room` bytes.
     """
     if newest is not None:
-        previous = (newest.generation, newest.covered)
+        previous = (newest.generation, newest.closed_at)
     salt = int.from_bytes(randomness.bytes(8), "little")
     body = table.checkpoint()
     groups = [
