@@ -276,7 +276,7 @@ def test_subscriptions_are_listed_page_by_page(tmp_path: Path) -> None:
             found += [each["subscription"] for each in page["subscriptions"]]
             pages, more = pages + 1, page["more"]
         assert found == names
-        assert pages == 2  # all of them would not fit a frame
+        assert pages > 1  # all of them would not fit a frame
         assert await client.refused("subscription.list", topic=TOPIC, limit=0) == "request_invalid"
 
     run(tmp_path, life)

@@ -114,7 +114,7 @@ def test_on_a_full_disk_thousands_of_acks_go_through_and_all_goes_on_when_there_
 
     asyncio.run(second_life())
     _, logged = started[1].stop()
-    assert logged.count(b"there is room on the disk again") == 1
+    assert logged.count(b"the disk has room again") == 1
 
 
 async def until(true: Callable[[], bool]) -> None:

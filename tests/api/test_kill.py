@@ -143,7 +143,7 @@ def test_a_second_broker_on_the_same_directory_is_refused_by_name(tmp_path: Path
     command = [sys.executable, "-m", "pydanube.cli.main", "standalone", "--data-dir", str(tmp_path / "data")]
     second = subprocess.run([*command, "--listen", "127.0.0.1:0"], capture_output=True, timeout=20, check=False)
     assert second.returncode == 1
-    assert f"another broker (process {process.pid}) uses {tmp_path / 'data'}" in second.stderr.decode()
+    assert f"another broker (process {process.pid}) is using {tmp_path / 'data'}" in second.stderr.decode()
     assert process.end(signal.SIGTERM) == 0
 
 

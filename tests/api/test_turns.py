@@ -12,7 +12,7 @@ from api.hostile import Attack, Crowd, Watch, watched
 from api.hostile_inputs import BYTES, HTTP1, HTTP2, MARKS, MESSAGES, NATIVE, batch_of, got, http2, much, native, said
 from api.http_client import Http
 from pydanube.api.server import Server
-from pydanube.base.limits import CONNECTIONS_LINGERING_MAX, MIB
+from pydanube.base.limits import CONNECTIONS_LINGERING_MAX, MIB, WAITING_REQUESTS_MAX
 from pydanube.wire.batch import Codec
 from pydanube.wire.commands import Ping, Publish, Request
 from pydanube.wire.frames import PREFACE
@@ -89,11 +89,11 @@ def test_probes_are_answered_though_there_are_too_many_connections(tmp_path: Pat
     watched(tmp_path, story, connections_max=1)
 
 
-def test_a_thousand_long_polls_keep_nobody_waiting_when_they_wake_up(tmp_path: Path) -> None:
+def test_as_many_long_polls_as_may_wait_keep_nobody_waiting_when_they_wake_up(tmp_path: Path) -> None:
     async def story(server: Server, watch: Watch) -> None:
         http = await Http.connect(server)
         await http.ask("PUT", "/api/v1/topics/default/orders")
-        polls = [await Http.connect(server) for _ in range(1_000)]
+        polls = [await Http.connect(server) for _ in range(WAITING_REQUESTS_MAX)]
         for each in polls:
             each.send("GET", f"{MESSAGES}?offset=latest&wait=20")
         while server._listener.web.serving < len(polls):  # noqa: ASYNC110 - of this loop

@@ -314,7 +314,7 @@ class TopicBroker:
 
     async def _dead_letter(self, target: str, message: Batch) -> None:
         """The dead-letter topic, as the topic sees it: far away, and down at times."""
-        memory = self.world.topics[target.removesuffix("-dead")]
+        memory = self.world.topics[target.removeprefix("/default/").removesuffix("-dead")]
         await asyncio.sleep(self.random.uniform(0.001, 0.02))
         if memory.dead_letters_down and not self.world.healed:
             raise TopicClosed("the dead-letter topic is down")

@@ -320,7 +320,7 @@ class Batch:
         return decode_bytes(self.plain_section(), rows)
 
     def rows_by_key_bytes(self, rows: range, most: int) -> tuple[int, int]:
-        """How many of these rows have at most so many bytes of keys together, at least one; and how many they have."""
+        """How many of these rows, at least one, have keys of `most` bytes together; and how many bytes they have."""
         where = self.plain_section().variable
         if where is None:
             return len(rows), 0
