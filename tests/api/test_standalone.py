@@ -122,7 +122,7 @@ def test_a_hangup_reloads_the_certificate(tmp_path: Path, processes: list[Proces
     ("flags", "said"),
     [
         (["--lisen", "127.0.0.1:1"], "unknown option --lisen; did you mean --listen?"),
-        (["--allow"], "there is no --allow"),
+        (["--allow"], "unknown option --allow"),
         (["--listen", "somewhere"], "listen (flag --listen) must be host:port"),
         (["--listen", "0.0.0.0:0"], "--allow-unprotected-network"),
         (["--listen", "0.0.0.0:0", "--allow-unprotected-network"], "set advertise"),
