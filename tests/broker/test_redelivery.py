@@ -223,7 +223,7 @@ def test_many_dead_letters_that_cannot_be_published_are_logged_now_and_then(
             inbox.nack(*range(200))
         await asyncio.sleep(50)
         [line] = [each for each in caplog.messages if "could not set aside offset" in each]
-        assert line.startswith("subscription s could not set aside offset 0: ")
+        assert line.startswith("subscription s could not set aside offset ")
         await asyncio.sleep(100)
         lines = [each for each in caplog.messages if "could not set aside offset" in each]
         assert 2 <= len(lines) <= 3

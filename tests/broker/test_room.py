@@ -69,9 +69,9 @@ def test_below_the_reserve_all_is_refused_until_there_is_room_on_top_of_it(caplo
         asyncio.run(main())
     assert [" ".join(each.getMessage().split()[:4]) for each in caplog.records] == [
         "the disk is nearly",
-        "there is room on",
+        "the disk has room",
         "the disk is nearly",
-        "there is room on",
+        "the disk has room",
     ]
     assert "journal.reserve_bytes" in caplog.text
     assert "journal.file_bytes" in caplog.text

@@ -171,7 +171,7 @@ class TopicWorld:
     def end(self) -> None:
         failures = self.loop.failures
         self.loop.shutdown()
-        assert failures == []
+        assert failures == [], [repr(each) for each in failures]
 
 
 def batch_of(*payloads: str, keys: Sequence[str | None] | None = None, **columns: Any) -> Batch:

@@ -290,6 +290,6 @@ def test_the_client_logs_what_happens_by_itself(tmp_path: Path, caplog: pytest.L
     said = [(record.levelname, record.getMessage()) for record in caplog.records if "client" in record.name]
     assert [level for level, text in said if text.startswith("disconnected: ")] == ["WARNING"]
     assert ("INFO", "connected") in said
-    assert [level for level, text in said if text.startswith("1 messages to /default/orders that nobody")] == [
+    assert [level for level, text in said if text.startswith("1 messages to /default/orders were not published")] == [
         "WARNING"
     ]

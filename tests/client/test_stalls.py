@@ -176,7 +176,7 @@ def test_requests_about_a_consumer_and_openings_have_the_time_of_requests(tmp_pa
             client.producer(TOPIC).open(),
             client.consumer(TOPIC, subscription="other").open(),
         ):
-            with pytest.raises(NotAnswered, match=r"no answer to \w+ in 0\.1 seconds"):
+            with pytest.raises(NotAnswered, match=r"no answer to \w+ within 0\.1 seconds"):
                 await asked
         consumer.ack(MessageBatch(consumer._feeds[TOPIC], None, 0, 0, 0, 0))  # type: ignore[arg-type]
         await consumer.close()

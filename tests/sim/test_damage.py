@@ -20,6 +20,7 @@ from pydanube.storage.node import DiskNode
 from pydanube.storage.settings import NodeSettings
 from pydanube.storage.stream import Stream, StreamSettings
 from pydanube.storage.tail import TailCache
+from pydanube.storage.watched_clock import WatchedClock
 from storage.damage import groups
 
 SETTINGS = NodeSettings(file_bytes=96 * KIB, retry_seconds=0.05)
@@ -39,6 +40,7 @@ class Story:
     async def open(self) -> dict[str, Topic]:
         world = self.world
         world.cache = TailCache(world.cache_bytes)
+        world.watch = WatchedClock(world.clock)
         world.node = await DiskNode.open([world.disk], SETTINGS, world.randomness)
         await world.node.meet_catalog(world.catalog.known(), world.catalog.next_ledger)
         return {name: await self.open_topic(name) for name in NAMES}

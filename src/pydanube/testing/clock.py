@@ -24,7 +24,7 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Both its times go on. What is due by then happens in the broker's next turns, not before this returns."""
         if seconds < 0:
-            raise ValueError(f"time cannot move backwards, by {seconds} seconds it does not")
+            raise ValueError(f"time cannot move backwards, by {seconds} seconds")
         self._passed += round(seconds * 1_000_000)
         for tell in list(self._watchers):
             tell()
