@@ -25,6 +25,7 @@ from pydanube.storage import local, node_file, recovery, writer
 from pydanube.storage.journal import ActiveFile, Journal, Pending
 from pydanube.storage.keeper import Keeper
 from pydanube.storage.managed import ManagedLedger
+from pydanube.storage.node_file import read_node_file
 from pydanube.storage.patience import Answers
 from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch
@@ -122,8 +123,9 @@ def test_a_directory_that_is_made_and_not_synced_in_the_one_above_is_found(monke
 
 
 def test_a_start_that_does_not_look_for_what_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def anything(*_: object) -> None:
-        return
+    async def anything(known: object, for_metadata: Disk, for_node: Disk) -> int:
+        found = await read_node_file(for_node)
+        return 0 if found is None else found.boots
 
     monkeypatch.setattr(local, "_refuse_if_missing", anything)
     first_violation("mounts")
