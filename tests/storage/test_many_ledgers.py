@@ -189,7 +189,9 @@ def test_a_lost_node_that_had_very_many_ledgers_is_forgotten() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill(MANY, set())
         node = scene.nodes.node.identity
-        await scene.store.transact((), [(STORAGE_NODE, json.dumps({"identity": node, "boots": 1}).encode())])
+        await scene.store.transact(
+            (), [(STORAGE_NODE, json.dumps({"identity": node, "boots": 1, "starting": 1}).encode())]
+        )
         await lost_node._forget(scene.store, node)  # type: ignore[arg-type]
         record, _ = await scene.catalog.load("t")
         assert (len(record.ledgers), record.first, record.next_offset) == (0, MANY * ENTRIES, MANY * ENTRIES)
