@@ -378,6 +378,7 @@ def sizes(folder: Path) -> set[int]:
     return {path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_writes_leaves_no_torn_object(tmp_path: Path) -> None:
     folder = tmp_path / "objects"
     url = f"file://{folder}"

@@ -63,6 +63,7 @@ async def under_load(
     return before, acked
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_a_backup_made_under_load_has_all_that_was_promised_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

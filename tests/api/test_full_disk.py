@@ -66,6 +66,7 @@ async def fill(client: Client) -> int:
     raise AssertionError("the disk never became full")
 
 
+@pytest.mark.slow
 def test_on_a_full_disk_thousands_of_acks_go_through_and_all_goes_on_when_there_is_room(
     small_disk: Path, started: list[Process]
 ) -> None:
@@ -128,6 +129,7 @@ def ask(url: str, path: str) -> str:
         return str(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_where_half_of_every_file_is_done_with_the_other_half_is_moved_together(
     small_disk: Path, started: list[Process]
 ) -> None:

@@ -112,6 +112,7 @@ async def _killed_under_load(process: BrokerProcess, address: tuple[str, int], k
     await close_all()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_nothing_that_was_promised_is_lost_in_twenty_five_kills(tmp_path: Path) -> None:
     process, known, random = BrokerProcess(tmp_path), Known(), Random(1)

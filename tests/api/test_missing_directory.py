@@ -39,6 +39,7 @@ def tree(directory: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["node", "metadata"])
 def test_a_start_without_one_of_its_directories_is_refused_and_forgets_nothing(tmp_path: Path, name: str) -> None:
     broker = BrokerProcess(tmp_path)

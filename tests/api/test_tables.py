@@ -97,6 +97,7 @@ async def create(url: str) -> None:
         await client.admin.create_topic(TOPIC, partitions=PARTITIONS, policies={"table": "delta"})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_at_any_step_the_table_has_every_row_once(world: World) -> None:
     url = world.start()
@@ -115,6 +116,7 @@ def test_killed_at_any_step_the_table_has_every_row_once(world: World) -> None:
     assert asyncio.run(read(url)) == served
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_broker_serves_everything_after_somebody_optimised_and_vacuumed_its_table(world: World) -> None:
     url = world.start()

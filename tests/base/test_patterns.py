@@ -212,6 +212,7 @@ def slow(pattern: re.Pattern[Any], method: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "method"),
     [pytest.param(pattern, method, id=name) for name, pattern, method in [*compiled(), *written_in_place()]],
@@ -220,6 +221,7 @@ def test_a_pattern_takes_as_long_as_the_text_is(pattern: re.Pattern[Any], method
     assert slow(pattern, method) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "method"),
     [

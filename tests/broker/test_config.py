@@ -51,6 +51,7 @@ def test_sections_are_nested_in_a_file_and_have_two_underscores_in_the_environme
     assert load(None, {"DANUBE_LIMITS__CACHE_BYTES": "5"}, NEEDED).config.limits.cache_bytes == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -92,6 +92,7 @@ def nack_of(first: int, end: int) -> Nack:
     return Nack(ONE, 0, [(offset, offset) for offset in range(first, end)], 0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED])
 def test_scattered_messages_that_fail_at_once_take_no_long_turn(
     world: TopicWorld, monkeypatch: pytest.MonkeyPatch, kind: SubscriptionKind

@@ -28,6 +28,7 @@ async def fill(topic: Topic, count: int, *, size: int = 100) -> None:
 # -- the cache ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_bytes", [1, 3000, 1 << 20])
 @pytest.mark.parametrize("kind", ALL)
 def test_a_consumer_far_behind_catches_up_with_the_live_end(kind: SubscriptionKind, cache_bytes: int) -> None:

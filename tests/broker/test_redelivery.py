@@ -188,6 +188,7 @@ def test_a_dead_letter_keeps_its_message_and_says_where_it_comes_from(
     world.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL)
 def test_a_message_stays_while_the_dead_letter_topic_is_down(world: TopicWorld, kind: SubscriptionKind) -> None:
     async def main() -> None:
@@ -210,6 +211,7 @@ def test_a_message_stays_while_the_dead_letter_topic_is_down(world: TopicWorld, 
     world.run(main())
 
 
+@pytest.mark.slow
 def test_many_dead_letters_that_cannot_be_published_are_logged_now_and_then(
     world: TopicWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,6 +234,7 @@ def test_many_dead_letters_that_cannot_be_published_are_logged_now_and_then(
     world.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ALL)
 def test_a_dead_letter_is_published_once_though_the_state_cannot_be_written(

@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 from time import perf_counter
 
+import pytest
+
 from broker.topic_world import OneNode
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
@@ -64,6 +66,7 @@ async def reopen(directory: Path, catalog: SimCatalog) -> float:
     return seconds
 
 
+@pytest.mark.slow
 def test_a_topic_with_very_many_acks_out_of_order_is_soon_back(tmp_path: Path) -> None:
     catalog = SimCatalog(Random(0))
     asyncio.run(scatter(tmp_path, catalog))

@@ -53,6 +53,7 @@ async def test_a_row_that_is_larger_than_a_message_may_be_refuses_the_whole_comm
         await refused(broker, MessageTooLarge, 1, ["a", "b", "c", "x" * 11, "d"])
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_commit_beyond_the_rate_is_answered_late_and_the_next_is_refused_until_it_is_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -103,6 +103,7 @@ def test_what_is_acknowledged_while_a_snapshot_is_written_counts_on_top_of_it(wo
     world.run(second_life(before))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
 def test_a_crash_in_the_middle_of_a_snapshot_is_harmless(seed: int) -> None:
     world = TopicWorld(seed)

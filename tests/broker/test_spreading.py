@@ -79,6 +79,7 @@ async def truncate(service: Service) -> None:
     await service.admin.truncate(ANONYMOUS, TOPIC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [grow, subscribe, unsubscribe, alter, seek, truncate], ids=lambda work: work.__name__
 )
@@ -121,6 +122,7 @@ def test_a_change_that_waits_behind_new_partitions_is_made_in_them_too(change: W
     world.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [subscribe, unsubscribe, alter, seek, truncate], ids=lambda work: work.__name__)
 def test_wherever_the_power_goes_a_change_that_waits_behind_new_partitions_is_whole(change: Work) -> None:
     async def both(service: Service) -> None:
@@ -145,6 +147,7 @@ def test_wherever_the_power_goes_a_change_that_waits_behind_new_partitions_is_wh
     assert over
 
 
+@pytest.mark.slow
 def test_wherever_the_power_goes_a_deleted_topic_is_gone_with_its_options_or_whole() -> None:
     async def options(service: Service) -> None:
         await prepared(service)

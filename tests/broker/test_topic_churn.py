@@ -214,6 +214,7 @@ def run(seed: int) -> None:
 SEEDS = range(12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_happens_no_confirmed_ack_comes_again_and_everybody_gets_everything_once(seed: int) -> None:
     run(seed)

@@ -266,6 +266,7 @@ def machine(kind_: SubscriptionKind) -> type[Churn]:
     return Machine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SubscriptionKind)
 def test_an_engine_keeps_its_rules_whatever_consumers_do(kind: SubscriptionKind) -> None:
     run_state_machine_as_test(machine(kind), settings=settings(max_examples=150, stateful_step_count=40))

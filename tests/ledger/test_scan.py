@@ -59,6 +59,7 @@ def complaint(true: Scan, found: Scan) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [None, "known"])
 def test_every_bit_that_is_used(end: str | None) -> None:
     """Of the newest file, and of one whose end the next file knows."""
@@ -81,6 +82,7 @@ def test_every_bit_that_is_used(end: str | None) -> None:
                 assert all(damage.ledgers is not None for damage in found.damage), place
 
 
+@pytest.mark.slow
 def test_every_byte_of_padding_does_not_matter() -> None:
     """Of the checkpoint, two groups and the mark; the groups between are like them."""
     content, random = one_file().content(NAME), Random(1)
@@ -106,6 +108,7 @@ def test_any_block_of_garbage_harms_nothing_behind_or_before_it() -> None:
             assert all(position <= damage.position < position + head.length for damage in found.damage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [None, "known"])
 def test_a_file_that_ends_anywhere(end: str | None) -> None:
     content = one_file().content(NAME)

@@ -78,6 +78,7 @@ def test_a_file_comes_back_as_it_was() -> None:
         assert found.header.node == NODE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", [True, False])
 def test_every_bit_of_every_used_byte(mark: bool) -> None:
     """Refused, or without any effect. Also of the last group, which nothing covers: a flipped bit is no torn write."""

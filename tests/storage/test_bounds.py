@@ -141,6 +141,7 @@ def counting_world() -> tuple[NodeWorld, CountingDisk]:
     return world, disk
 
 
+@pytest.mark.slow
 def test_a_node_with_many_files_holds_few_of_them_open() -> None:
     world, disk = counting_world()
     batches = [batch_of(1, offset, size=20_000) for offset in range(700)]

@@ -34,6 +34,7 @@ def lengths(end: int, edge: int) -> list[int]:
     return sorted({*range(0, end, 64), *range(edge), *range(max(0, end - edge), end)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bench", [one_file], indirect=True)
 def test_the_newest_file_cut_at_any_length(bench: Bench) -> None:
     """It was longer once, for room is set aside before it gets its name: that tells a cut file from a torn tail.
@@ -48,6 +49,7 @@ def test_the_newest_file_cut_at_any_length(bench: Bench) -> None:
             assert not result.refused, "the checkpoint is there"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bench", [several_files], indirect=True)
 @pytest.mark.parametrize("start", ["journal-", "kept-", "index-"])
 def test_an_older_file_cut_at_any_length(bench: Bench, start: str) -> None:
@@ -62,6 +64,7 @@ def test_an_older_file_cut_at_any_length(bench: Bench, start: str) -> None:
             assert result.noticed, length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bench", [several_files], indirect=True)
 @pytest.mark.parametrize("start", ["journal-", "kept-"])
 def test_an_older_file_cut_at_any_length_without_its_index(bench: Bench, start: str) -> None:
@@ -75,6 +78,7 @@ def test_an_older_file_cut_at_any_length_without_its_index(bench: Bench, start: 
         assert result.noticed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bench", [one_file, several_files], indirect=True)
 def test_any_number_of_lost_blocks_anywhere(bench: Bench) -> None:
     """Zeros where a write should have landed: one block, two, three, or all but the last.
@@ -98,6 +102,7 @@ def test_any_number_of_lost_blocks_anywhere(bench: Bench) -> None:
                     assert not result.refused, (name, position, stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bench", [one_file, several_files], indirect=True)
 def test_a_block_that_holds_what_belongs_elsewhere(bench: Bench) -> None:
     """Each block of each file, overwritten with each block of each file: stale chunks and misdirected writes."""

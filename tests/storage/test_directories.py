@@ -115,6 +115,7 @@ def test_ledgers_of_a_data_directory_that_cannot_be_read_are_recovered_all_the_s
     world.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_data_directory_that_fails_harms_only_its_ledgers(world: NodeWorld) -> None:
     node = world.run(filled(world))
     world.disks["two"].fail_next("read", count=1_000_000)
@@ -206,6 +207,7 @@ def test_a_data_directory_that_cannot_be_written_keeps_what_it_should_take_in_th
     assert on_disk(world, "journal", "journal-") <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [DiskFailed, DiskFull])
 def test_a_new_data_directory_that_cannot_be_written_costs_no_number(
     world: NodeWorld, error: type[DanubeError]
@@ -239,6 +241,7 @@ def test_a_data_directory_that_is_full_is_left_out_like_one_that_failed(world: N
     assert world.run(scenario()) == set()
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_under_way_when_a_disk_went_missing_loses_nothing() -> None:
     """Its file on one disk has its name already, the one on the other has not, and there lies one of its sources."""
     settings = NodeSettings(file_bytes=64 * KIB, copy_below=0.5, copy_bytes_per_second=1 << 30)

@@ -128,6 +128,7 @@ class Filler:
         await self.append(node, await self.new_ledger(node))
 
 
+@pytest.mark.slow
 def test_five_times_full_and_free_again_on_a_real_file_system(small_disk: Path) -> None:
     settings = NodeSettings(file_bytes=4 * MIB, retry_seconds=0.02)
 

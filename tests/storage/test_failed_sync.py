@@ -136,6 +136,7 @@ def test_a_node_that_is_closed_while_it_starts_over_ends(world: NodeWorld, momen
     world.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_node_that_starts_over_while_it_sets_a_file_aside_still_rolls(seed: int) -> None:
     """The spare file of the life before must not get in the way of the next one's."""

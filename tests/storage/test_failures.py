@@ -180,6 +180,7 @@ def test_the_script_rolls_copies_out_and_removes_when_nothing_fails() -> None:
     world.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_operation_fails_once(kind: str) -> None:
     after = 0
@@ -188,6 +189,7 @@ def test_each_operation_fails_once(kind: str) -> None:
     assert after > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["write", "sync", "create", "rename"])
 def test_three_operations_in_a_row_fail(kind: str) -> None:
     after = 0
@@ -195,6 +197,7 @@ def test_three_operations_in_a_row_fail(kind: str) -> None:
         after += 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["write", "create"])
 def test_each_operation_finds_the_disk_full_once(kind: str) -> None:
     after = 0

@@ -176,6 +176,7 @@ def test_each_start_is_in_the_metadata(world: World) -> None:
     assert [(boots, node) for _, boots, node in lives] == [(1, 1), (2, 2), (3, 3)]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_a_first_start_that_loses_power_anywhere_is_followed_by_one_that_works() -> None:
     logging.disable(logging.CRITICAL)
     try:

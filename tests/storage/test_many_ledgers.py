@@ -109,6 +109,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.slow
 def test_a_stream_of_very_many_ledgers_is_taken_read_appended_to_and_trimmed() -> None:
     async def story(scene: Scene) -> None:
         here = {0, 1, 77, MANY // 2, MANY - 200, MANY - 2, MANY - 1}
@@ -142,6 +143,7 @@ def test_a_stream_of_very_many_ledgers_is_taken_read_appended_to_and_trimmed() -
     play(story)
 
 
+@pytest.mark.slow
 def test_a_whole_stream_of_very_many_ledgers_is_removed() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill(10_000, {0, 9_999})
@@ -163,6 +165,7 @@ async def scattered(scene: Scene, step: int = LEDGERS_LISTED_MAX // 2) -> int:
     return len(record.ledgers.pages)
 
 
+@pytest.mark.slow
 def test_dead_ledgers_that_are_scattered_over_many_pages_are_forgotten() -> None:
     async def story(scene: Scene) -> None:
         assert await scattered(scene) > 4 * METADATA_OPERATIONS_MAX
@@ -176,6 +179,7 @@ def test_dead_ledgers_that_are_scattered_over_many_pages_are_forgotten() -> None
     play(story)
 
 
+@pytest.mark.slow
 def test_a_stream_whose_ledgers_are_scattered_over_many_pages_is_removed() -> None:
     async def story(scene: Scene) -> None:
         assert await scattered(scene) > 4 * METADATA_OPERATIONS_MAX
@@ -185,6 +189,7 @@ def test_a_stream_whose_ledgers_are_scattered_over_many_pages_is_removed() -> No
     play(story)
 
 
+@pytest.mark.slow
 def test_a_lost_node_that_had_very_many_ledgers_is_forgotten() -> None:
     async def story(scene: Scene) -> None:
         await scene.fill(MANY, set())
@@ -200,6 +205,7 @@ def test_a_lost_node_that_had_very_many_ledgers_is_forgotten() -> None:
     play(story)
 
 
+@pytest.mark.slow
 def test_what_a_roll_writes_does_not_grow_with_the_number_of_ledgers() -> None:
     async def written(count: int) -> list[int]:
         """Bytes of metadata that each of some rolls writes."""

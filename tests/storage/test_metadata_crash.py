@@ -96,17 +96,20 @@ async def look_again(world: MetadataWorld) -> Shown:
     return shown(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_power_cut_at_every_step(seed: int) -> None:
     for step in range(STEPS):
         crash_at(step, seed, lambda world: world.cut())
 
 
+@pytest.mark.slow
 def test_a_power_cut_that_loses_all_it_may() -> None:
     for step in range(STEPS):
         crash_at(step, 0, lambda world: world.cut(keep=lose, keep_directory=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parity", [0, 1])
 def test_a_power_cut_that_keeps_every_second_sector(parity: int) -> None:
     for step in range(STEPS):
@@ -151,6 +154,7 @@ def cut_of_start(image: dict[str, tuple[int, bytes]], step: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_kill_at_every_step(seed: int) -> None:
     """The machine lives on: what the operating system has, it keeps, in part perhaps."""

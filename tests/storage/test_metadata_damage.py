@@ -106,6 +106,7 @@ def used_places(data: bytes) -> Iterator[int]:
             yield from range(start, min(start + 64, len(data)))
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_file_whose_end_is_marked(starts: Starts) -> None:
     """One bit of each; `tests/metadata/test_log.py` has them all."""
     image, acknowledged = directory(covered=True)
@@ -133,6 +134,7 @@ def test_every_byte_of_the_last_group_before_it_is_marked(starts: Starts) -> Non
         assert found in (acknowledged, MetadataDamaged), f"byte {place}"
 
 
+@pytest.mark.slow
 def test_every_byte_of_the_node_file(starts: Starts) -> None:
     image, acknowledged = directory(covered=True)
     data = image["node"][1]

@@ -80,6 +80,7 @@ def count_operations() -> Counter[str]:
 OPERATIONS = count_operations()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "error"), [*((kind, DiskFailed) for kind in KINDS), ("write", DiskFull), ("create", DiskFull)]
 )
@@ -104,6 +105,7 @@ def test_every_operation_of_a_kind_fails_once(kind: str, error: type[DanubeError
     assert noticed > 0 or kind == "remove"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["write", "sync", "create", "rename", "sync_directory"])
 def test_a_power_cut_while_it_fails(kind: str) -> None:
     """The failure, then a few transactions, then the power goes: nothing acknowledged in the new file is lost."""

@@ -70,6 +70,7 @@ def node_copy() -> tuple[bytes, int]:
     return content, node.bytes_needed
 
 
+@pytest.mark.slow
 def test_a_bit_of_either_copy_of_the_node_file_is_harmless() -> None:
     """Every bit of both, and the file is whole again after the start."""
     bench = Bench(several_files())
@@ -107,6 +108,7 @@ def test_a_file_that_somebody_removed_is_missed_whichever_it_was(start: str) -> 
     world.end()
 
 
+@pytest.mark.slow
 def test_both_copies_of_the_only_checkpoint_damaged_at_any_byte_are_refused_or_harmless() -> None:
     """One of them alone never is. Of the padding, one byte in 64."""
     directory, world = one_file(), NodeWorld()

@@ -71,6 +71,7 @@ async def check(world: NodeWorld) -> set[int]:
     return there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest", [True, False], ids=["the rest landed", "nothing else landed"])
 def test_every_subset_of_the_last_eight_sectors(image: Image, rest: bool) -> None:
     seen: dict[int, set[int]] = {}

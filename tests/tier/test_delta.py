@@ -73,6 +73,7 @@ def data_changes(place: Place, topic: Topic, version: int) -> dict[str, list[boo
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @in_loop
 async def test_three_readers_find_every_row_of_every_partition(tmp_path: Path, place: Place) -> None:
     async with opened(tmp_path, place) as broker:
@@ -123,6 +124,7 @@ async def test_a_round_in_which_nothing_changed_costs_nothing(tmp_path: Path, pl
         assert place.table(topic).version() == version
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_long_log_has_checkpoints_and_is_still_read_by_all(tmp_path: Path, place: Place) -> None:
     async with opened(tmp_path, place) as broker:

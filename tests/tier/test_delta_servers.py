@@ -66,6 +66,7 @@ def test_a_table_is_made_grows_shrinks_and_is_read(server: ObjectServer) -> None
     asyncio.run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["moto", "azurite"], indirect=True)
 def test_many_who_commit_at_once_lose_nothing(server: ObjectServer) -> None:
     given = server.place()

@@ -133,6 +133,7 @@ def test_the_next_row_group_is_read_ahead() -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_a_footer_longer_than_the_first_look_is_read_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_file, "GROUP_ROWS", 1)
 
@@ -374,6 +375,7 @@ def test_a_list_that_lags_is_only_late() -> None:
 # -- damage ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_and_every_truncation_is_damage_by_read_and_verify() -> None:
     async def outcome(work: Coroutine[Any, Any, Any]) -> object:
         try:

@@ -50,6 +50,7 @@ async def read(url: str) -> None:
                 return
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_topic_of_500_mb_on_a_disk_of_64_mb_is_read_from_its_first_message(disk: Path, tmp_path: Path) -> None:
     flags = [
