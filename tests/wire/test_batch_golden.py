@@ -43,7 +43,7 @@ EVERYTHING: dict[str, Any] = {
     "first_sequence": 1 << 61,
 }
 REPEATING: dict[str, Any] = {
-    "payloads": [b"the same repeatedly " * 4] * 9 + [None, b""],
+    "payloads": [b"the same again and again " * 4] * 9 + [None, b""],
     "keys": [f"key-{row}" for row in range(11)],
     "publish_time": NOW,
     "attributes": [{"content-type": "text/plain"}] * 10 + [None],
