@@ -13,7 +13,7 @@ from broker.sink_world import KEY, OTHER, TOPIC, Crash, Job, message, rows_of, s
 from pydanube.base.errors import DiskFailed, DiskFull, MetadataConflict
 from pydanube.broker import sinks as module
 from pydanube.broker.sink_records import PREFIX
-from pydanube.broker.sinks import staging_topic
+from pydanube.broker.sinks import Sinks, staging_topic
 from pydanube.broker.topic import Receipt, Topic
 from pydanube.ledger.sinks import Verdict
 from pydanube.storage.managed import ManagedLedger
@@ -246,3 +246,29 @@ async def test_a_row_whose_write_failed_is_not_left_out_because_those_behind_it_
         monkeypatch.setattr(Topic, "append_reserved", failing)
         assert await job.commit(0, decision) is Verdict.NEW
         assert await seen(broker) == rows_of("a", 12)
+
+
+@in_loop
+async def test_a_batch_that_comes_while_the_one_before_is_cleaned_up_is_there_when_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaning, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: object) -> None:
+        cleaning.set()
+        await may_end.wait()
+
+    monkeypatch.setattr(Sinks, "_clear", slow)
+    async with started(tmp_path) as broker:
+        job = Job(broker)
+        first = asyncio.create_task(job.write(0, {TOPIC: ["a"]}))
+        await cleaning.wait()
+        first.cancel()  # its caller leaves, and the turn is the next one's
+        decision = await job.decide({TOPIC: await job.stage(["b"])})
+        second = asyncio.create_task(job.commit(1, decision))
+        while not broker.service.sinks._unstored:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is decided, and waits
+        may_end.set()
+        assert await second is Verdict.NEW
+        assert await seen(broker) == ["a", "b"]

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from cli.conftest import Danube
+from module_clock import set_clock
+from pydanube.cli import consume, values
 from pydanube.cli.values import shown_time
 from pydanube.testing import VirtualClock
 from pydanube.testing.broker import broker_thread
@@ -18,7 +20,7 @@ DAY = 86_400
 def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     """That of the broker and of the command."""
     clock = VirtualClock()
-    monkeypatch.setattr("time.time_ns", lambda: clock.wall() * 1000)
+    set_clock(monkeypatch, [consume, values], lambda: clock.wall() * 1000)
     return clock
 
 

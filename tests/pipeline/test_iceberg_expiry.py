@@ -17,8 +17,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus
 
+from module_clock import set_clock
 from pipeline.iceberg_world import Lake, mark, rows, staged, written
-from pydanube.pipeline.targets import iceberg_expiry
+from pydanube.pipeline.targets import iceberg, iceberg_expiry
 from pydanube.pipeline.targets.iceberg_expiry import AGE_MAX_MS, EXPIRED_MAX, KEPT_MIN, SNAPSHOTS_MAX
 from pydanube.pipeline.targets.iceberg_table import close_catalog
 from pydanube.pipeline.targets.record import Verdict
@@ -164,8 +165,7 @@ def test_snapshots_end_by_age_too_but_for_the_last_ones(lake: Lake, monkeypatch:
     for number in range(6):
         written(target, mark(number), rows(number))
     assert len(lake.table().snapshots()) == 6
-    real = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: real() + 2 * iceberg_expiry.DAY_MS * 1_000_000)
+    set_clock(monkeypatch, [iceberg], lambda: time.time_ns() + 2 * iceberg_expiry.DAY_MS * 1_000_000)
     written(target, mark(6), rows(6))
     assert len(lake.table().snapshots()) == 3
 

@@ -14,13 +14,15 @@ pytest.importorskip("pyiceberg")
 
 from pyiceberg.table.snapshots import Operation
 
+from module_clock import set_clock
 from pipeline.iceberg_world import Lake, mark, rows, staged, written
-from pydanube.pipeline.targets import iceberg_maintenance
+from pydanube.pipeline.targets import iceberg, iceberg_maintenance
 from pydanube.pipeline.targets.iceberg_table import close_catalog
 from pydanube.pipeline.targets.maintenance import BATCHES, Maintenance
 from pydanube.pipeline.targets.record import Verdict
 
 COMPACT = {"maintain": {"compact": True}}
+CLOCKED = [iceberg, iceberg_maintenance]
 WANTED = Maintenance(compact=True)
 
 
@@ -130,7 +132,7 @@ def test_files_that_were_merged_go_when_their_snapshot_ends(lake: Lake, monkeypa
         change.set_properties({"history.expire.max-snapshot-age-ms": "3600000"})
     with monkeypatch.context() as patched:
         earlier = time.time_ns() - 2 * 3_600 * 10**9
-        patched.setattr(time, "time_ns", lambda: earlier)
+        set_clock(patched, CLOCKED, lambda: earlier)
         filled(lake, **options)
     folder = lake.root / "ware house/lake/orders/data"
     assert len(list(folder.iterdir())) == BATCHES + 1
@@ -139,7 +141,7 @@ def test_files_that_were_merged_go_when_their_snapshot_ends(lake: Lake, monkeypa
     for number in range(3):
         with monkeypatch.context() as patched:
             later = time.time_ns() + (number + 2) * 3_600 * 10**9
-            patched.setattr(time, "time_ns", lambda later=later: later)
+            set_clock(patched, CLOCKED, lambda later=later: later)
             written(lake.target(**options), mark(BATCHES + number), rows(100 + number))
     assert len(list(folder.iterdir())) == 1 + 3
     assert sorted(lake.ids()) == [*range(BATCHES), 100, 101, 102]
@@ -155,7 +157,7 @@ def test_snapshots_of_a_table_that_says_nothing_end_if_the_pipeline_says_so(
         written(lake.target(), mark(number), rows(number))
     assert len(lake.table().snapshots()) == 3
     later = time.time_ns() + 2 * 3_600 * 10**9
-    monkeypatch.setattr(time, "time_ns", lambda: later)
+    set_clock(monkeypatch, CLOCKED, lambda: later)
     written(lake.target(), mark(3), rows(3))
     assert len(lake.table().snapshots()) == 4
     written(lake.target(maintain={"expire_seconds": 3_600}), mark(4), rows(4))

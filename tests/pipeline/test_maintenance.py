@@ -18,9 +18,11 @@ pytest.importorskip("deltalake")
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from module_clock import set_clock
 from pipeline.tables_world import SCHEMA, batch, by_id, rows, write
 from pydanube.base.errors import OptionInvalid
 from pydanube.base.limits import TABLE_FILE_BYTES
+from pydanube.pipeline.targets import delta as delta_target
 from pydanube.pipeline.targets import delta_maintenance
 from pydanube.pipeline.targets.delta import DeltaTarget
 from pydanube.pipeline.targets.maintenance import BATCHES, FILES_MIN, FULL_BYTES, Maintenance, groups, smallest
@@ -217,7 +219,7 @@ def test_files_that_were_replaced_go_after_their_time_and_others_stay(
     with monkeypatch.context() as patched:
         earlier = time.time_ns() - 2 * 3_600 * 10**9
         patched.setattr(delta_maintenance, "_vacuum", lambda *_: None)
-        patched.setattr(time, "time_ns", lambda: earlier)
+        set_clock(patched, [delta_target, delta_maintenance], lambda: earlier)
         filled(target)
     assert len(list(folder.glob("*.parquet"))) == BATCHES + 1  # readers may still be at the old ones
     foreign = folder / "foreign.parquet"
@@ -241,7 +243,7 @@ def test_every_version_that_maintenance_makes_is_on_disk_before_the_next_batch(
     monkeypatch.setattr(DeltaTarget, "_synced", lambda self, version: synced.append(version))
     earlier = time.time_ns() - 2 * 3_600 * 10**9
     with monkeypatch.context() as patched:
-        patched.setattr(time, "time_ns", lambda: earlier)
+        set_clock(patched, [delta_target, delta_maintenance], lambda: earlier)
         filled(target)  # a merge, and what it took out is deleted at once
     assert DeltaTable(target.uri).transaction_version(delta_maintenance.VACUUMED) is not None
     assert synced == list(range(1, DeltaTable(target.uri).version() + 1))

@@ -315,7 +315,7 @@ class Sinks:
             task.exception()  # whoever waits has it, and the next who asks tries again
 
     async def _finish(self, digest: str) -> None:
-        if digest in self._undone:
+        while digest in self._undone:  # a task that runs may belong to the batch before, and only clean up after it
             await asyncio.shield(self._roll(digest))
 
     async def _roll_forward(self, digest: str) -> None:

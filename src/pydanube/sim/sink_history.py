@@ -30,7 +30,7 @@ class WriterMemory:
     @property
     def wiped(self) -> SinkKey:
         """The query that starts over, with a new checkpoint and the same input."""
-        return replace(self.key, query=f"{self.key.query} anew")
+        return replace(self.key, query=f"{self.key.query} again")
 
     def asks(self, request: Request) -> None:
         """The caller may be gone when the answer comes, and the request may come again."""

@@ -67,7 +67,7 @@ class Jobs:
             await asyncio.sleep(self._random.uniform(0.2, 2.0))
             if not writer.told:
                 continue
-            run, source = f"{writer.name}-anew", self._source(writer.batch + 5)
+            run, source = f"{writer.name}-again", self._source(writer.batch + 5)
             try:
                 decision, _ = await self._decide(writer.wiped, self._rows(writer, 0, "")[:FEW])
                 request = Request(writer.once, run, 0, source, decision)
