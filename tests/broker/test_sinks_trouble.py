@@ -249,26 +249,38 @@ async def test_a_row_whose_write_failed_is_not_left_out_because_those_behind_it_
 
 
 @in_loop
-async def test_a_batch_that_comes_while_the_one_before_is_cleaned_up_is_there_when_it_is_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_batch_that_comes_while_the_one_before_is_cleaned_up_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
-    cleaning, may_end, answered = asyncio.Event(), asyncio.Event(), Sinks._finish
+    """Whether or not its caller waits for the answer: it is decided, and what others publish is not seen before it."""
+    cleaning, may_end, decided, finish = asyncio.Event(), asyncio.Event(), asyncio.Event(), Sinks._finish
 
     async def slow(*_: object) -> None:
         cleaning.set()
         await may_end.wait()
 
-    async def finish(sinks: Sinks, digest: str) -> None:
+    async def watched(sinks: Sinks, digest: str) -> None:
         if cleaning.is_set() and digest in sinks._undone:
-            asyncio.get_running_loop().call_soon(may_end.set)  # the next batch is decided, and waits
-        await answered(sinks, digest)
+            asyncio.get_running_loop().call_soon(decided.set)
+        await finish(sinks, digest)
 
     monkeypatch.setattr(Sinks, "_clear", slow)
-    monkeypatch.setattr(Sinks, "_finish", finish)
+    monkeypatch.setattr(Sinks, "_finish", watched)
     async with started(tmp_path) as broker:
         job = Job(broker)
         first = asyncio.create_task(job.write(0, {TOPIC: ["a"]}))
         await cleaning.wait()
         first.cancel()  # its caller leaves, and the turn is the next one's
-        assert await job.write(1, {TOPIC: ["b"]}) is Verdict.NEW
+        second = asyncio.create_task(job.write(1, {TOPIC: ["b"]}))
+        await decided.wait()
+        if not stays:
+            second.cancel()
+            await asyncio.wait([second])
+        under_way = list(broker.service.sinks._rolling.values())
+        may_end.set()
+        if stays:
+            assert await second is Verdict.NEW
+        else:
+            await asyncio.wait(under_way)
         assert await seen(broker) == ["a", "b"]

@@ -315,20 +315,24 @@ class Sinks:
             task.exception()  # whoever waits has it, and the next who asks tries again
 
     async def _finish(self, digest: str) -> None:
-        while digest in self._undone:  # a task that runs may belong to the batch before, and only clean up after it
+        if digest in self._undone:
             await asyncio.shield(self._roll(digest))
 
     async def _roll_forward(self, digest: str) -> None:
-        """Until it is done; raises only what no waiting helps against."""
-        record = self._undone[digest]
-        await self._store_decision(digest, record)
-        staged, refs = await self._decided(record)
-        fills = (self._fill(digest, part, refs[part.place], staged) for part in record.parts)
-        for failure in await asyncio.gather(*fills, return_exceptions=True):  # none goes on when this ends
-            if isinstance(failure, BaseException):
-                raise failure
-        await self._conclude(digest, record)
-        await self._clear(staged, record)
+        """Until it is done; raises only what no waiting helps against.
+
+        While it cleans up after a batch the next one may be decided: that is its work too.
+        """
+        while digest in self._undone:
+            record = self._undone[digest]
+            await self._store_decision(digest, record)
+            staged, refs = await self._decided(record)
+            fills = (self._fill(digest, part, refs[part.place], staged) for part in record.parts)
+            for failure in await asyncio.gather(*fills, return_exceptions=True):  # none goes on when this ends
+                if isinstance(failure, BaseException):
+                    raise failure
+            await self._conclude(digest, record)
+            await self._clear(staged, record)
 
     async def _decided(self, record: SinkRecord) -> tuple[Topic, dict[str, list[Ref]]]:
         """What was staged for it."""
