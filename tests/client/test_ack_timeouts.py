@@ -306,3 +306,15 @@ def test_tasks_that_share_a_consumer_lose_nothing_when_one_of_them_leaves(tmp_pa
             assert sorted(got) == list(range(200))
 
     with_client(tmp_path, run)
+
+
+def test_a_consumer_of_a_subscription_without_ack_timeout_rests_while_the_program_works(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await published(client, 9)
+        options = {"failure": {"ack_timeout": None}}
+        async with client.consumer(TOPIC, subscription="s", start="earliest", options=options) as consumer:
+            assert len(await consumer.fetch(9)) == 9
+            [feed] = consumer._feeds.values()
+            await until(lambda: feed._telling is None)
+
+    with_client(tmp_path, run)

@@ -146,3 +146,21 @@ def test_a_dead_letter_that_cannot_be_published_is_shown_as_blocked_with_the_rea
         await consumer.close()
 
     with_client(tmp_path, run)
+
+
+def test_a_long_reason_is_cut_and_the_message_comes_again(tmp_path: Path) -> None:
+    """Programs pass a traceback or what a server answered; the worker that reports a failure must not fail at that."""
+
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"bad")
+        async with client.consumer(TOPIC, subscription="s", type="shared", start="earliest", options=QUICK) as consumer:
+            for _ in range(2):
+                (await consumer.receive(5)).nack(reason="x" + "é" * 5_000)
+            async with asyncio.timeout(5):
+                while (await client.admin.describe_subscription(TOPIC, "s"))["counts"]["dead_lettered"] != 1:
+                    await client.admin.namespaces()
+        [letter] = await client.admin.peek(LETTERS, 10)
+        assert letter.attributes["x-failure-reason"] == "x" + "é" * 499
+
+    with_client(tmp_path, run)

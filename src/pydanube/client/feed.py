@@ -26,6 +26,7 @@ from pydanube.base.limits import (
     CLIENT_ACK_RANGES,
     CLIENT_ACKS_KEPT_GROUPS_MAX,
     POLICY_MICROSECONDS_MAX,
+    REASON_BYTES_MAX,
     TAKEN_MESSAGES_MAX,
 )
 from pydanube.base.ranges import Ranges
@@ -74,6 +75,7 @@ class Feed(ReopeningChannel):
         self._wholes: list[_Whole] = []  # of which the program still has some
         self._telling: Handle | None = None
         self._tell_seconds = TELL_SECONDS_MAX
+        self._timed = True  # whether the subscription has an ack timeout
         self._lent = 0  # permits beyond the prefetch
         self._owed = 0  # permits that were used by messages that are done, not granted again yet
         self._group = AckGroup(self)
@@ -107,8 +109,10 @@ class Feed(ReopeningChannel):
     def opened(self, reply: Mapping[str, Any]) -> None:
         assert self.connection is not None
         self._reliable = bool(reply["reliable"])
-        timeout = reply.get("ack_timeout") or 0
-        self._tell_seconds = min(max(timeout / 1_000_000 / TELL_STEPS, TELL_SECONDS_MIN), TELL_SECONDS_MAX)
+        timeout = reply.get("ack_timeout")
+        self._timed = timeout is not None
+        step = timeout / 1_000_000 / TELL_STEPS if self._timed else TELL_SECONDS_MAX
+        self._tell_seconds = min(max(step, TELL_SECONDS_MIN), TELL_SECONDS_MAX)
         generation = max(int(reply["generation"]), self.generation)
         kept, self._kept = self._kept, []
         same = generation == self.generation
@@ -286,7 +290,7 @@ class Feed(ReopeningChannel):
 
     def handed_out(self, ranges: list[tuple[int, int]]) -> None:
         """These, which it took, are with the program all at once: while some are being done, the others wait there."""
-        if self._reliable:
+        if self._reliable and self._timed:
             count = sum(last - first + 1 for first, last in ranges)
             self._wholes.append(_Whole(ranges, count, self.loop.time()))
 
@@ -464,6 +468,7 @@ class Feed(ReopeningChannel):
         self._check_ours()
         if generation != self.generation or self.closed:
             return
+        reason = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")
         if self.connection is not None:
             microseconds = round(delay * 1_000_000)
             self.connection.write(Nack(self.number, 0, generation, [(first, last)], microseconds, reason).encode())
