@@ -14,8 +14,12 @@ import pydanube
 from api.http_client import Http, Reply, with_http
 from pydanube.api.http import door as door_module
 from pydanube.api.server import Server
+from pydanube.base.errors import ConsumerBusy
 from pydanube.base.limits import KIB
+from pydanube.base.names import parse_topic
 from pydanube.broker import leasing as leasing_module
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.leasing import Poll
 from pydanube.testing.clock import VirtualClock
 
 ORDERS = "/api/v1/topics/default/orders"
@@ -247,6 +251,25 @@ def test_an_exclusive_subscription_has_one_consumer_by_its_name(tmp_path: Path) 
         mine += await receive(http, "?consumer=a")
         await settle(http, "ack", *mine)
         assert await receive(http, "?consumer=b") == []
+
+    with_http(tmp_path, story)
+
+
+def test_a_consumer_that_was_refused_is_tried_again_by_whoever_comes_next(tmp_path: Path) -> None:
+    """Also while those who were refused with it have not left yet: among many workers one always has not."""
+
+    async def story(server: Server, http: Http) -> None:
+        await make(http, "exclusive", messages=2)
+        mine = await receive(http, "?consumer=a&limit=1")
+        leasing = server._listener.web.door.leasing
+        outlet = leasing._outlet(ANONYMOUS, (parse_topic("/default/orders"), "workers", "b"))
+        refused = Poll(1, None, asyncio.get_running_loop().create_future())
+        outlet.enter(refused)
+        with pytest.raises(ConsumerBusy):
+            await refused.ready
+        await settle(http, "ack", *mine)
+        assert values(await receive(http, "?consumer=b")) == ["m1"]
+        outlet.leave(refused)
 
     with_http(tmp_path, story)
 

@@ -134,16 +134,20 @@ class Outlet:
 
     def hindered(self, error: DanubeError | None) -> None:
         if error is not None:
-            self._fail(error)
+            self._tell(error)
 
     def closed(self, error: DanubeError) -> None:
         self.hold = None
         self._arrived.clear()
         self._leasing.end(list(self.leases.values()))
         self._fail(error)
-        self._leasing.drop(self)
 
     def _fail(self, error: BaseException) -> None:
+        """It has no consumer: whoever comes from now on has another one."""
+        self._leasing.forget(self)
+        self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
         for poll in [poll for poll in self.polls if not poll.ready.done()]:
             poll.ready.set_exception(error)
 
@@ -160,9 +164,9 @@ class Outlet:
         if error is None:
             self.hold = opening.result()
             self._ask()
+            self._leasing.drop(self)
         else:
             self._fail(error)
-        self._leasing.drop(self)
 
     def enter(self, poll: Poll) -> None:
         self.polls[poll] = None
@@ -396,10 +400,14 @@ class Leasing:
         for outlet in dict.fromkeys(lease.outlet for lease in leases) if drop else ():
             self.drop(outlet)
 
+    def forget(self, outlet: Outlet) -> None:
+        if self._outlets.get(outlet.key) is outlet:
+            del self._outlets[outlet.key]
+
     def drop(self, outlet: Outlet) -> None:
         """The consumer leaves when nobody waits and nothing is leased; what it was given meanwhile has not failed."""
-        if outlet.idle and self._outlets.get(outlet.key) is outlet:
-            del self._outlets[outlet.key]
+        if outlet.idle:
+            self.forget(outlet)
             if outlet.hold is not None:
                 self._service.close_consumer(outlet.hold, crashed=False)
                 outlet.hold = None
