@@ -12,6 +12,7 @@ import pytest
 
 import pydanube
 from api.http_client import Http, Reply, with_http
+from client.unreadable import poison
 from pydanube.api.http import door as door_module
 from pydanube.api.server import Server
 from pydanube.base.errors import ConsumerBusy
@@ -270,6 +271,23 @@ def test_a_consumer_that_was_refused_is_tried_again_by_whoever_comes_next(tmp_pa
         await settle(http, "ack", *mine)
         assert values(await receive(http, "?consumer=b")) == ["m1"]
         outlet.leave(refused)
+
+    with_http(tmp_path, story)
+
+
+def test_a_batch_that_cannot_be_unpacked_fails_and_what_lies_behind_it_comes(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await make(http, messages=1, max_redelivery_count=1, poison="drop")
+        async with pydanube.connect("danube://{}:{}".format(*server.address)) as client:
+            await poison(client, 2, "/default/orders")
+        await publish(http, "m3")
+        found: list[dict[str, Any]] = []
+        while (await http.ask("GET", SUB)).json["backlog"]:
+            messages = await receive(http)
+            found += messages
+            if messages:
+                await settle(http, "ack", *messages)
+        assert [(each["offset"], each["attempt"]) for each in found] == [(0, 0), (3, 0)]
 
     with_http(tmp_path, story)
 

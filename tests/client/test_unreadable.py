@@ -8,36 +8,9 @@ from pathlib import Path
 import pytest
 
 from client.broker import TOPIC, with_client
+from client.unreadable import poison
 from pydanube.base.errors import BatchUnreadable, DanubeError
 from pydanube.client import Client, ClientEvent
-from pydanube.wire.batch import Batch, Codec, build
-from pydanube.wire.commands import encode_publish
-from pydanube.wire.content import content_check
-from pydanube.wire.header import make_stamp
-
-CODEC_AT = 9  # in a content
-
-
-def poisoned(count: int) -> Batch:
-    """Its payloads are said to be compressed, and are not."""
-    content = bytearray(build([b"x"] * count, publish_time=1).content)
-    content[CODEC_AT] = Codec.LZ4  # which says nothing of itself that a broker could check
-    crc = content_check(bytes(content))
-    content[:4] = crc.to_bytes(4, "little")
-    return Batch.from_parts(make_stamp(0, 0, 0, crc), bytes(content))
-
-
-async def poison(client: Client, count: int) -> None:
-    """Published as a client of somebody else's making would."""
-    _, end = await client.bounds(TOPIC)
-    connection = await client.connection()
-    channel = connection.join(None)  # type: ignore[arg-type]
-    await client.ask("open_producer", {"channel": channel, "topic": TOPIC})
-    connection.leave(channel)
-    connection.write(encode_publish(channel, connection.next_request(), *poisoned(count).parts()))
-    async with asyncio.timeout(5):
-        while (await client.bounds(TOPIC))[1] < end + count:
-            pass
 
 
 async def fill(client: Client) -> None:

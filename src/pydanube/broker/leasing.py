@@ -356,6 +356,10 @@ class Leasing:
         self._failed(leases, delay_seconds, reason)
         return ended
 
+    def fail(self, leases: Sequence[Lease], reason: str) -> None:
+        """Their messages cannot be handed out."""
+        self._failed([each for each in leases if self.is_open(each)], 0, reason)
+
     def _failed(self, leases: Sequence[Lease], delay_seconds: float, reason: str) -> None:
         for outlet, ranges in _by_outlet(leases):
             self.end(_at(outlet, ranges), drop=False)

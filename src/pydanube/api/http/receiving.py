@@ -11,7 +11,7 @@ from pydanube.api.http.answer import Answer, answer_of
 from pydanube.api.http.door import Door
 from pydanube.api.http.messages import MESSAGES_AT_ONCE, shown, wait_of, within
 from pydanube.api.http.router import RAW
-from pydanube.base.errors import RequestInvalid
+from pydanube.base.errors import BatchDamaged, BatchInvalid, RequestInvalid
 from pydanube.base.limits import (
     DECODED_BYTES,
     LEASE_SECONDS_MAX,
@@ -73,7 +73,11 @@ async def _messages_of(door: Door, parts: Sequence[Received]) -> list[_Leased]:
             break
         batch = delivery.batch
         heavy = batch.codec is not Codec.NONE or batch.size > DECODED_BYTES or batch.count > MESSAGES_AT_ONCE
-        messages = await door.service.offload.run(_cut, delivery) if heavy else _cut(delivery)
+        try:
+            messages = await door.service.offload.run(_cut, delivery) if heavy else _cut(delivery)
+        except (BatchInvalid, BatchDamaged) as error:  # not what its producer said it is: others must not wait for it
+            door.leasing.fail(leases, str(error))
+            continue
         for lease, message in zip(leases, messages, strict=True):
             if door.leasing.is_open(lease) and size < RECEIVED_BYTES_MAX:
                 found.append(_Leased(lease, str(topic), message))
