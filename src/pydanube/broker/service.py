@@ -30,6 +30,7 @@ from pydanube.broker.admin import Admin
 from pydanube.broker.best_effort_topic import BestEffortTopic
 from pydanube.broker.delivery import ConsumerSink, Timing
 from pydanube.broker.directory import Directory, TopicRecord
+from pydanube.broker.errands import Errands
 from pydanube.broker.holds import (
     ANONYMOUS,
     AnySubscription,
@@ -117,6 +118,7 @@ class Service:
         self.salvage = Salvage(self)
         self.tiers = Tiers(self.tiering, ColdReader(None) if tier is None else tier.reader, directory.notes)
         self.sinks = Sinks(self, directory.store)
+        self.errands = Errands()
         self.spreading = Spreading(self, directory)
         self.admin = Admin(self)
         self.presence = Presence(clock.wall())
@@ -143,6 +145,9 @@ class Service:
         self._check_open()
         if dry_run:
             return self._directory.check_deletable(name)
+        await self.errands.run(self._delete_namespace(name))
+
+    async def _delete_namespace(self, name: str) -> None:
         await self._directory.delete_namespace(name)
         self._usages.pop(name, None)
 
@@ -153,13 +158,17 @@ class Service:
         if changes is None:
             return self._directory.policies(name)
         self._check_open()
+        policies = await self.errands.run(self._change_namespace(name, changes))
+        await self.counted(name)
+        return policies
+
+    async def _change_namespace(self, name: str, changes: Mapping[str, Any]) -> Policies:
         policies = await self._directory.change_namespace(name, changes)
         self._count(name, policies)
         for opened in self._opened.values():
             if opened.name.namespace == name:
                 self._follow(opened, opened.record, policies)
                 opened.settle_usage()
-        await self.counted(name)
         return policies
 
     def _follow(self, opened: Opened, record: TopicRecord, namespace: Policies) -> None:
@@ -317,7 +326,7 @@ class Service:
         whole = parse_whole(name)
         before, work = self._directory.get(whole), partial(self._alter, whole, partitions=partitions, policies=policies)
         if partitions is None:
-            return await work()
+            return await self.errands.run(work())
         return await self.spreading.grow(before, partial(work, with_more=growth_of) if before.reliable else work)
 
     async def _alter(self, whole: TopicName, **changes: Any) -> TopicRecord:
@@ -329,12 +338,14 @@ class Service:
                     self._follow(opened, record, self._directory.policies(whole.namespace))
 
     async def delete_topic(self, principal: Principal, name: str, *, dry_run: bool = False) -> None:
-        """Its record goes first, so that nobody opens it again; then whoever uses it is told; then what is stored."""
         self._check_open()
         record = self._directory.get(parse_whole(name))
         self.sinks.check_deletable(record.name)
-        if dry_run:
-            return
+        if not dry_run:
+            await self.errands.run(self._delete(record))
+
+    async def _delete(self, record: TopicRecord) -> None:
+        """The record goes first, so that nobody opens it again; then whoever uses it is told; then what is stored."""
         gone = await self.pending.dropped_with(record.name)
         record = await self._directory.delete_topic(record.name, [*gone, (change_of(record.id, "", {})[0], None)])
         deleted, places = TopicNotFound(f"topic {record.name} was deleted"), record.places()
@@ -570,7 +581,7 @@ class Service:
             each.cancel()  # it waits for a disk, or for object storage
         await asyncio.gather(*counting, *opening, return_exceptions=True)
         await self.sinks.close()
-        await self.spreading.close()
+        await self.errands.close()
         await self.topic_changes.close()
         await self.leftovers.close()
         await self.salvage.close()

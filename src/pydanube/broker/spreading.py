@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from asyncio import Task
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -54,7 +53,6 @@ class Spreading:
         self._directory = directory
         self._store = directory.store
         self._turns = Turns()  # of topics, by their ids
-        self._tasks: dict[Task[Any], None] = {}
 
     def unfinished(self, topic: int) -> bool:
         return self._store.get(f"{PREFIX}{topic}") is not None
@@ -91,15 +89,7 @@ class Spreading:
             async with self._turns.of(record.id):
                 return await work(self._current(record))
 
-        task = asyncio.get_running_loop().create_task(in_turn())
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    def _ended(self, task: Task[Any]) -> None:
-        del self._tasks[task]
-        if not task.cancelled():
-            task.exception()  # whoever waits has it
+        return await self._service.errands.run(in_turn())
 
     def _current(self, record: TopicRecord) -> TopicRecord:
         current = self._directory.find(record.name)
@@ -156,12 +146,6 @@ class Spreading:
             except DanubeError as error:
                 log.warning("a finished change of topic %d is not recorded as finished yet: %s", topic, error)
                 await asyncio.sleep(RETRY_SECONDS)
-
-    async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _settle(places: Sequence[Opened]) -> None:

@@ -109,9 +109,9 @@ class Feed(ReopeningChannel):
     def opened(self, reply: Mapping[str, Any]) -> None:
         assert self.connection is not None
         self._reliable = bool(reply["reliable"])
-        timeout = reply.get("ack_timeout")
+        timeout: int | None = reply.get("ack_timeout")
         self._timed = timeout is not None
-        step = timeout / 1_000_000 / TELL_STEPS if self._timed else TELL_SECONDS_MAX
+        step = TELL_SECONDS_MAX if timeout is None else timeout / 1_000_000 / TELL_STEPS
         self._tell_seconds = min(max(step, TELL_SECONDS_MIN), TELL_SECONDS_MAX)
         generation = max(int(reply["generation"]), self.generation)
         kept, self._kept = self._kept, []
