@@ -55,6 +55,24 @@ def test_a_consumer_keeps_it_and_its_leaving_begins_the_time_again(world: TopicW
     world.run(main())
 
 
+def test_consumers_that_come_for_a_moment_between_two_looks_keep_it(world: TopicWorld) -> None:
+    """A job that is run every few minutes, or a shell script that receives over HTTP."""
+
+    async def main() -> None:
+        topic = await world.open()
+        host = await topic.subscribe("s", EXCLUSIVE, options=A_MINUTE)
+        for _ in range(5):
+            await passes(topic, 50)
+            assert "s" in topic.subscriptions
+            host.leave(connected(topic, host).id, crashed=False)
+        await passes(topic, 58)
+        assert "s" in topic.subscriptions
+        await passes(topic, 4)
+        assert "s" not in topic.subscriptions
+
+    world.run(main())
+
+
 def test_the_option_is_stored_and_can_be_changed() -> None:
     stored = SubscriptionOptions.decode(A_MINUTE.encode())
     assert stored.idle_seconds == 60

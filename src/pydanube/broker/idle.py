@@ -18,7 +18,7 @@ class Idle:
     """Of one topic. Asked at every turn of its housekeeping."""
 
     def __init__(self) -> None:
-        self._since: dict[str, int] = {}  # by subscription: when it was first seen without a consumer
+        self._since: dict[str, int] = {}  # by subscription: when it was first seen without a consumer, or one that came since left
 
     def due(self, hosts: Iterable[SubscriptionHost], now: int) -> list[str]:
         """Those that have been idle for as long as they may; `now` is in microseconds."""
@@ -30,7 +30,7 @@ class Idle:
                 continue
             seconds = SubscriptionOptions.decode(host.known.options).idle_seconds
             if seconds is not None:
-                since[name] = self._since.get(name, now)
+                since[name] = max(self._since.get(name, now), host.left)
                 if now - since[name] >= seconds * SECOND:
                     found.append(name)
         self._since = since

@@ -66,6 +66,7 @@ class SubscriptionHost:
         self._ledger = ledger
         self._log = state
         self._clock = clock
+        self.left = self.now  # when a consumer was here last, or the subscription began to be served
         self._dead_letter = dead_letter
         self._seldom = Seldom(known.name, clock)
         self._loop = asyncio.get_running_loop()
@@ -115,6 +116,7 @@ class SubscriptionHost:
 
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
+            self.left = self.now
             self.nacks.finish()
             self._outbox.leave(consumer)
             if self._pausing.pop(consumer, False) and not self._pausing:
