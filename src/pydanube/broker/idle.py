@@ -18,7 +18,9 @@ class Idle:
     """Of one topic. Asked at every turn of its housekeeping."""
 
     def __init__(self) -> None:
-        self._since: dict[str, int] = {}  # by subscription: when it was first seen without a consumer, or one that came since left
+        self._since: dict[
+            str, int
+        ] = {}  # by subscription: when it was first seen without a consumer, or one that came since left
 
     def due(self, hosts: Iterable[SubscriptionHost], now: int) -> list[str]:
         """Those that have been idle for as long as they may; `now` is in microseconds."""
