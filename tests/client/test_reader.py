@@ -194,3 +194,22 @@ def test_a_reader_that_is_not_open_says_so(tmp_path: Path) -> None:
                 await waiting
 
     with_client(tmp_path, run)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_reader_of_a_topic_that_was_made_again_is_told_so(tmp_path: Path, partitions: int) -> None:
+    """Its offsets mean nothing there: it would wait for the new topic to grow beyond them, and skip what is before."""
+
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, partitions=partitions)
+        await fill(client, 4)
+        async with client.reader(TOPIC) as reader:
+            for _ in range(40):
+                await reader.receive(5)
+            await client.admin.delete_topic(TOPIC)
+            await client.admin.create_topic(TOPIC, partitions=partitions)
+            await fill(client, 1)
+            with pytest.raises(TopicNotFound, match="another topic now has its name"):
+                await reader.receive(5)
+
+    with_client(tmp_path, run)

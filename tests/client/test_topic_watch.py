@@ -11,7 +11,9 @@ import pytest
 
 import pydanube
 from client.broker import Door, until, with_client, with_door
-from pydanube.client import Client
+from pydanube.client import Client, Consumer
+from pydanube.client.feed import Feed
+from pydanube.client.topic_watch import Failed, Names
 from pydanube.testing.broker import broker
 
 PATTERN = "/default/orders-*"
@@ -100,6 +102,53 @@ def test_a_topic_that_is_made_again_is_joined_again(tmp_path: Path) -> None:
                 await until(lambda: not consumer.partitions)
 
     with_client(tmp_path, run)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_topic_that_was_made_again_while_the_connection_was_lost_is_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Here the broker tells of the topic before it refuses the channel of the one that was deleted."""
+    looked, old = asyncio.Event(), set[Feed]()
+    open_feed, join = Feed.open, Consumer._join_changed
+
+    async def late(self: Feed) -> None:
+        if self in old:
+            await looked.wait()
+        await open_feed(self)
+
+    async def noted(self: Consumer, changed: Names) -> Failed:
+        failed = await join(self, changed)
+        if old:
+            looked.set()
+        return failed
+
+    monkeypatch.setattr(Feed, "open", late)
+    monkeypatch.setattr(Consumer, "_join_changed", noted)
+
+    async def run(client: Client, door: Door) -> None:
+        name = "/default/orders-1"
+        async with pydanube.connect(door.server.url) as other:
+            await other.admin.create_topic(name, partitions=partitions)
+            async with client.consumer(pattern=PATTERN, subscription="s", prefetch=2) as consumer:
+                async with other.producer(name) as producer:
+                    await producer.send(b"old")
+                assert (await consumer.receive(5)).value == b"old"
+                await until(lambda: client.topic_watches._revision is not None)
+                old.update(consumer._feeds.values())
+                door.stall()
+                door.cut()
+                await until(lambda: not client.connected)
+                await other.admin.delete_topic(name)
+                await other.admin.create_topic(name, partitions=partitions)
+                door.flow()
+                await until(lambda: bool(consumer._feeds) and not old & set(consumer._feeds.values()))
+                assert not consumer.short, "of what is gone nothing is left"
+                async with other.producer(name) as producer:
+                    await producer.send(b"new")
+                assert (await consumer.receive(5)).value == b"new"
+
+    with_door(tmp_path, run)
 
 
 def test_a_topic_that_cannot_be_joined_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

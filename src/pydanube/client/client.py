@@ -65,6 +65,7 @@ class TopicInfo(NamedTuple):
     partition: int | None = None  # the name is that of one partition, and has no further ones
     key_hash: KeyHash = KeyHash.FNV1A64  # what decides the partition of a key
     dead_letters: bool = False  # the broker made it for them
+    id: int = 0  # another if it is deleted and made again
 
     def places(self) -> list[tuple[int | None, str]]:
         """Number and name of each partition; a topic without partitions is its only place."""
@@ -154,13 +155,14 @@ class Client(Openable):
         found = await self.ask("topic", fields)
         whole, reliable = str(found["topic"]), bool(found["reliable"])
         if name != whole:
-            return TopicInfo(name, 0, reliable, int(name.removeprefix(f"{whole}-part-")))
+            return TopicInfo(name, 0, reliable, int(name.removeprefix(f"{whole}-part-")), id=int(found["id"]))
         return TopicInfo(
             name,
             int(found["partitions"]),
             reliable,
             key_hash=KeyHash(found.get("key_hash", KeyHash.CRC32C.value)),
             dead_letters=bool(found.get("dead_letters", False)),
+            id=int(found["id"]),
         )
 
     async def bounds(self, place: str) -> tuple[int, int]:

@@ -33,7 +33,7 @@ from pydanube.client.feed import Feed
 from pydanube.client.inbox import Inbox
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
-from pydanube.client.topic_watch import Failed, Names, follow
+from pydanube.client.topic_watch import Failed, Names, News, follow
 from pydanube.client.values import Duration, plain, seconds_of
 from pydanube.client.waiters import Waiters
 
@@ -115,6 +115,7 @@ class Consumer(Openable):
         self._arrivals = Waiters()
         self._hindrance: DanubeError | None = None  # to be raised, once, by whoever waits
         self._closed: DanubeError | None = NotOpened(f"the consumer of {subscription!r} is not open yet")
+        self._news = News()  # topics to look at: new ones, and those that were lost
         self._refresher: Task[None] | None = None
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -319,8 +320,12 @@ class Consumer(Openable):
 
     def lose(self, feed: Feed, error: DanubeError) -> None:
         """A feed is gone for good; what has arrived may still be taken. A pattern continues without a deleted topic."""
+        self.short.pop(feed, None)
         if self.pattern is not None and isinstance(error, TopicNotFound):
             self._feeds.pop(feed.place, None)
+            self._news.add(
+                [feed.topic]
+            )  # made again, perhaps: what the broker said of that came while this one was here
         elif self._closed is None:
             self._closed = error
             if self._refresher is not None:
@@ -406,7 +411,7 @@ class Consumer(Openable):
         namespaces = {parse_topic(name).namespace for name in self.topics}
         if self.pattern is not None:
             namespaces.add(_namespace_of(self.pattern))
-        await follow(self.client, namespaces, self._join_changed)
+        await follow(self.client, namespaces, self._join_changed, self._news)
 
     async def close(self) -> None:
         """Sends the acks that wait, then leaves: what was not acknowledged goes to other consumers."""

@@ -25,7 +25,7 @@ from pydanube.wire.commands import Batches
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pydanube.client.client import Client
+    from pydanube.client.client import Client, TopicInfo
 
 POLL_SECONDS = 0.005  # at the end of a topic: doubled while nothing comes
 POLL_SECONDS_MAX = 0.1
@@ -37,11 +37,12 @@ class Place:
     """Where a reader stands in one partition."""
 
     def __init__(
-        self, topic: str, partition: int | None, name: str, offset: int, deserializer: Deserializer | None = None
+        self, found: TopicInfo, partition: int | None, name: str, offset: int, deserializer: Deserializer | None = None
     ) -> None:
-        self.topic = topic
+        self.topic = found.topic
         self.partition = partition
         self.name = name
+        self._mark = str(found.id)  # offsets of another topic that has its name by now mean something else
         self.offset = offset  # the next to be read
         self.handed = offset  # the next to be handed to the program
         self.deserializer = deserializer
@@ -53,8 +54,8 @@ class Place:
 
     async def read(self, client: Client, end: int | None = None) -> list[MessageBatch]:
         """What follows, up to `end` (exclusive); nothing if nothing is there."""
-        request = {"topic": self.name, "offset": self.offset, "bytes_max": READ_AHEAD_BYTES}
-        answer = await client.ask_any("read", request)
+        place = {"topic": self.name, "resume": self._mark, "offset": self.offset}
+        answer = await client.ask_any("read", {**place, "bytes_max": READ_AHEAD_BYTES})
         found: list[MessageBatch] = []
         for data in answer.batches if isinstance(answer, Batches) else ():
             content = Batch.parse(data)
@@ -86,7 +87,7 @@ async def places_of(
     places: list[Place] = []
     for number, name in wanted:
         offset = await offset_of(client, name, _part_of(start, number))
-        places.append(Place(topic, number, name, offset, deserializer))
+        places.append(Place(found, number, name, offset, deserializer))
         if end is not None:
             places[-1].end = await offset_of(client, name, _part_of(end, number))
     return places
@@ -114,7 +115,8 @@ class Reader(Openable):
 
     `start` and `end` are earliest, latest, an offset, a datetime, or the `offsets` of an earlier reader. Without an
     `end` it waits for what is published next. Reads that a broken connection took along are made again, and new
-    partitions join from their beginning. Several tasks may share it: each message goes to one of them.
+    partitions join from their beginning. Several tasks may share it: each message goes to one of them. If the topic is
+    deleted it raises `TopicNotFound`, also where another one has its name by then.
     """
 
     def __init__(
@@ -249,10 +251,11 @@ class Reader(Openable):
     async def _grow(self) -> None:
         """New partitions join, from their beginning."""
         places = self._places
-        for number, name in (await self.client.topic(self.topic)).places()[len(places) :]:
+        found = await self.client.topic(self.topic)
+        for number, name in found.places()[len(places) :]:
             first, _ = await self.client.bounds(name)
             if places is self._places:  # else somebody has sought meanwhile, and found it
-                places.append(Place(self.topic, number, name, first, self._deserializer))
+                places.append(Place(found, number, name, first, self._deserializer))
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 

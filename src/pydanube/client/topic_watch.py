@@ -151,13 +151,13 @@ class Retries:
             timer.cancel()
 
 
-async def follow(client: Client, namespaces: Iterable[str], look: Look) -> None:
+async def follow(client: Client, namespaces: Iterable[str], look: Look, news: News) -> None:
     """Calls `look` with topics of these namespaces that have changed, until it is cancelled.
 
     At first, and after the broker could not say which, with None. What fails is said, and looked at again; a topic that
-    fails holds up no other, and is tried less and less often.
+    fails holds up no other, and is tried less and less often. The caller may add to `news` what it wants to look at.
     """
-    news, watched = News(), sorted(set(namespaces))
+    watched = sorted(set(namespaces))
     retries = Retries(client, news)
     for namespace in watched:
         client.topic_watches.join(namespace, news)
@@ -184,4 +184,4 @@ async def follow_topic(client: Client, topic: str, look: Callable[[], Awaitable[
         if changed is None or str(whole) in changed:
             await look()
 
-    await follow(client, [whole.namespace], look_if_changed)
+    await follow(client, [whole.namespace], look_if_changed, News())

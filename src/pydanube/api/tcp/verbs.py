@@ -226,8 +226,11 @@ async def watch_topics(connection: NativeConnection, fields: Object, request: in
 
 @verb("read")
 async def read(connection: NativeConnection, fields: Object, request: int) -> Object | None:
-    topic, offset = text(fields, "topic"), number(fields, "offset")
+    """With `resume`, the id of the topic that it began with, only the very same will do."""
+    topic, offset, mark = text(fields, "topic"), number(fields, "offset"), text(fields, "resume", None)
     bytes_max = number(fields, "bytes_max", READ_AHEAD_BYTES)
+    if mark is not None:
+        (await connection.service.open(connection.principal, topic)).check_mark(mark)
     async with connection.reading:
         await connection.room()
         batches = await connection.service.read(connection.principal, topic, offset, bytes_max)
