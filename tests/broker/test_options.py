@@ -22,7 +22,7 @@ from pydanube.dispatch.policy import PoisonPolicy
         ({"idle_seconds": 0}, "idle_seconds must be a whole number of seconds, 1 or more, got 0"),
         (
             {"retries": {}},
-            "subscription options have no 'retries'; they have failure, dispatch, idle_seconds and holds_only",
+            "subscription options have no 'retries'; they have failure, dispatch, idle_seconds, holds_only",
         ),
         ({"failure": 5}, "failure must be an object with options by name, got int"),
         ({"failure": None}, "failure must be an object with options by name, got NoneType"),

@@ -54,9 +54,11 @@ def test_options_are_nested_and_times_are_seconds() -> None:
         "dispatch": {"unacked_max": 5},
     }
     assert options_of(["failure.ack_timeout=none"]) == {"failure": {"ack_timeout": None}}
+    assert options_of(["failure.dead_letter_topic=5d"]) == {"failure": {"dead_letter_topic": "/default/5d"}}
     assert options_of([]) is None
-    with pytest.raises(click.UsageError):
-        options_of(["ack_timeout=1s"])
+    assert options_of(["idle_seconds=1 week", "holds_only=true"]) == {"idle_seconds": 604_800, "holds_only": True}
+    with pytest.raises(click.UsageError, match="failure cannot have both a value and options"):
+        options_of(["failure=1s", "failure.poison=drop"])
 
 
 def test_names_and_numbers_are_written_as_people_do() -> None:

@@ -112,12 +112,11 @@ class SubscriptionOptions:
 
     def changed(self, found: Mapping[str, Any]) -> SubscriptionOptions:
         """With these values instead of its own; what is not named stays."""
-        unknown = [name for name in found if name not in OPTIONS]
-        if unknown:
-            raise SubscriptionOptionInvalid(
-                f"subscription options have no {unknown[0][:100]!r}; "
-                "they have failure, dispatch, idle_seconds and holds_only"
-            )
+        unknown = next((name for name in found if name not in OPTIONS), None)
+        if unknown is not None:
+            sections = [name for name in ("failure", "dispatch") if hasattr(getattr(self, name), unknown)]
+            meant = f"did you mean {sections[0]}.{unknown}?" if sections else f"they have {', '.join(OPTIONS)}"
+            raise SubscriptionOptionInvalid(f"subscription options have no {unknown[:100]!r}; {meant}")
         failure = found.get("failure", {})
         if isinstance(failure, Mapping) and failure.get("poison", "dead_letter") != "dead_letter":
             failure = {"dead_letter_topic": None, **failure}  # nobody would use it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, fields
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -18,7 +18,7 @@ from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
 from pydanube.cli.failures import Exit, Failure, say
 from pydanube.cli.lazy import Noun
-from pydanube.cli.output import Output, printed
+from pydanube.cli.output import Output, leaves, printed
 from pydanube.cli.settings import Broker, broker_of, place_options
 from pydanube.cli.standalone import loaded, setting_options
 from pydanube.client.transport import Address, parse_addresses
@@ -58,7 +58,7 @@ def show(output: Output, config: Path | None, **flags: Any) -> None:
 
 def _rows(found: Settings) -> Iterator[dict[str, Any]]:
     origins = found.pop("origins")
-    values = dict(_leaves(found))
+    values = {key: _plain(value) for key, value in leaves(found)}
     for key in [*(key for key in settings() if key in values), *(key for key in values if key not in settings())]:
         yield {"setting": key, "value": _shown(key, values[key]), **origins.get(key, {"source": None, "name": None})}
 
@@ -73,13 +73,8 @@ def _shown(key: str, value: Any) -> Any:
     return value
 
 
-def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            plain = value is None or type(value) in (bool, int, float)
-            yield prefix + name, value if plain else str(value)
+def _plain(value: Any) -> Any:
+    return value if value is None or type(value) in (bool, int, float) else str(value)
 
 
 # -- what one would be started with ------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Output:
     def record(self, record: Row) -> None:
         """One thing with its fields; as a table they stand below each other."""
         if self.format == "table":
-            _print_table(table_of([{"field": name, "value": each} for name, each in _flat(record)], ("field", "value")))
+            _print_table(table_of([{"field": name, "value": each} for name, each in leaves(record)], ("field", "value")))
         else:
             self._dump(dict(record))
 
@@ -203,10 +203,11 @@ def _cell(value: Any) -> str:
     return f"{text}…" if len(str(value)) > _CELL_CHARACTERS_MAX else text
 
 
-def _flat(record: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(record: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Its fields and those of the records in it, which are named with dots."""
     for name, value in record.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         elif value != {}:
             yield f"{prefix}{name}", value
 

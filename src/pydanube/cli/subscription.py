@@ -13,7 +13,7 @@ from pydanube.base.units import shown_duration
 from pydanube.cli import values
 from pydanube.cli.failures import say
 from pydanube.cli.lazy import Noun
-from pydanube.cli.output import Agreement, Output, destructive, printed
+from pydanube.cli.output import Agreement, Output, destructive, leaves, printed
 from pydanube.cli.reading import bounded_places, how_many, place_in
 from pydanube.cli.running import connected, rehearsed
 from pydanube.cli.values import PLACES, many, options_of, shown_time
@@ -27,7 +27,7 @@ option_option = click.option(
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="failure.… or dispatch.…, such as failure.max_redelivery_count=3 or failure.ack_timeout=30s.",
+    help="An option, such as failure.max_redelivery_count=3, failure.ack_timeout=30s or idle_seconds=7d.",
 )
 
 
@@ -80,12 +80,13 @@ async def described(client: Client, topic: str, name: str) -> dict[str, Any] | N
         return None
 
 
-def _warn(found: dict[str, Any], chosen: dict[str, dict[str, Any]]) -> None:
+def _warn(found: dict[str, Any], chosen: dict[str, Any]) -> None:
     """Of what was asked for and does not hold."""
-    for section, options in chosen.items():
-        for name, value in options.items():
-            if (has := found["options"][section].get(name)) != value:
-                say(f"{section}.{name} stays {has}, not {value}", "Use `danube subscription alter`.")
+    held = dict(leaves(found["options"]))
+    for name, value in leaves(chosen):
+        has = held.get(name, False if value is False else None)  # a flag that is off is not listed
+        if has != value:
+            say(f"{name} stays {has}, not {value}", "Use `danube subscription alter`.")
     if click.get_current_context().get_parameter_source("start") is not ParameterSource.DEFAULT:
         say(f"it stays at {floors_of(found)}", "Use `danube subscription seek`.")
 
@@ -135,7 +136,7 @@ def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
 @printed
 @connected
 async def alter(client: Client, output: Output, topic: str, name: str, options: tuple[str]) -> None:
-    """Change the failure and dispatch options of a subscription. Other options stay as they are."""
+    """Change options of a subscription. Other options stay as they are."""
     chosen = options_of(options)
     if chosen is None:
         raise click.UsageError("nothing to change; pass --option")

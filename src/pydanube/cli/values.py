@@ -155,13 +155,14 @@ def _policy(name: str, value: str) -> Any:
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any] | None:
-    """`failure.ack_timeout=30s` and the like, as the broker takes them: nested, times in seconds."""
-    found: dict[str, dict[str, Any]] = {}
+    """`failure.ack_timeout=30s` and `idle_seconds=7d`, as the broker takes them: nested, times in seconds."""
+    found: dict[str, Any] = {}
     for name, value in pairs(texts, "an option").items():
         section, dot, key = name.partition(".")
-        if not dot:
-            raise click.UsageError(f"an option is failure.… or dispatch.…, not {name!r}")
-        found.setdefault(section, {})[key] = _option(value)
+        holder = found.setdefault(section, {}) if dot else found
+        if not isinstance(holder, dict):
+            raise click.UsageError(f"{section} cannot have both a value and options of its own; leave out one of them")
+        holder[key if dot else name] = _option(name, value)
     return found or None
 
 
@@ -169,11 +170,13 @@ def _whole(seconds: float) -> float:
     return int(seconds) if seconds.is_integer() else seconds
 
 
-def _option(value: str) -> Any:
-    if is_duration(value):
-        return _whole(microseconds_of(value) / 1_000_000)
+def _option(name: str, value: str) -> Any:
     if value == "none":
         return None
+    if name.endswith("_topic"):  # whatever it looks like
+        return full_name(value)
+    if is_duration(value):
+        return _whole(microseconds_of(value) / 1_000_000)
     try:
         return json.loads(value)
     except ValueError:
