@@ -44,7 +44,9 @@ class Output:
     def record(self, record: Row) -> None:
         """One thing with its fields; as a table they stand below each other."""
         if self.format == "table":
-            _print_table(table_of([{"field": name, "value": each} for name, each in leaves(record)], ("field", "value")))
+            _print_table(
+                table_of([{"field": name, "value": each} for name, each in leaves(record)], ("field", "value"))
+            )
         else:
             self._dump(dict(record))
 
