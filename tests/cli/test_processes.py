@@ -1,4 +1,4 @@
-"""Commands as processes: Ctrl-C, pipes that close, and brokers that go away."""
+"""Commands as processes: Ctrl-C, pipes that close, brokers that go away, and disks that are full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from certificates import Authority
 from cli.conftest import Danube
-from pydanube.testing.broker import broker_thread
+from pydanube.testing.broker import broker_beside, broker_thread
 
 COMMAND = [sys.executable, "-m", "pydanube.cli.main"]
 
@@ -214,3 +214,22 @@ def test_a_broker_with_tls_is_reached_by_its_authority(tmp_path: Path, run: Danu
     assert run(*reset).code == 4
     run("context", "add", "safe", "--url", url, "--ca-file", str(authority.file))
     assert run("namespace", "list").code == 0
+
+
+def test_a_producer_says_that_the_brokers_disk_is_full_and_goes_on_when_it_has_room(
+    run: Danube, topic: str, started: list[Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker_beside() as broker:
+        monkeypatch.setenv("DANUBE_URL", broker.url)
+        run("topic", "create", topic)
+        broker.fill_disk()
+        producer = Started("produce", topic, url=broker.url)
+        started.append(producer)
+        producer.write(b"waits for room\n")
+        said = producer.error_line().decode()
+        assert said.startswith("danube: the broker's disk is full, nothing is published for now; trying again: ")
+        assert producer.process.poll() is None
+        broker.free_disk()
+        out, err = producer.process.communicate(timeout=20)
+        assert (producer.process.returncode, out, err) == (0, b"", b"1 message acknowledged\n")  # and it is said once
+        assert run("consume", topic, "--from", "earliest", "-n", "1").out == b"waits for room\n"
