@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import MISSING
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,7 +66,7 @@ def test_sections_are_nested_in_a_file_and_have_two_underscores_in_the_environme
         ("advertise: host:0", "advertise .*must be host:port"),
         ("auto_create: perhaps", "auto_create .*must be true or false, not 'perhaps'"),
         ("log_level: loud", "log_level .*must be one of debug, info, warning, error"),
-        ("keepalive_seconds: 0", "keepalive_seconds .*must be a whole number from 1 to 3600"),
+        ("keepalive_seconds: 0", "keepalive_seconds .*must be a duration such as 30s or 1h, from 1 to 3600 seconds"),
         ("limits: {connections_max: 1.5}", "limits.connections_max .*whole number"),
         ("journal: {buffered_sync_seconds: nan}", "journal.buffered_sync_seconds .*seconds"),
         ("listen: a:1\nlisten: b:1", "'listen' is given twice"),
@@ -161,6 +162,96 @@ def test_any_file_is_a_configuration_or_a_typed_error(tmp_path_factory: pytest.T
         pass
     except UnicodeEncodeError:
         pass  # half a surrogate pair: no file has it
+
+
+# -- sizes and durations -----------------------------------------------------------------------------------------------
+
+LAST_WORDS = {key: key.rpartition(".")[2].split("_") for key in settings()}
+SIZES = [key for key, words in LAST_WORDS.items() if "bytes" in words]
+DURATIONS = [key for key, words in LAST_WORDS.items() if "seconds" in words]
+
+
+def value_of(key: str, found: Loaded) -> Any:
+    value: Any = found.config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def everywhere(tmp_path: Path, key: str, text: str) -> list[Loaded]:
+    """Given by a file, by the environment and by a flag."""
+    return [
+        of_file(tmp_path, f"{key}: {text}"),
+        load(None, {settings()[key].variable: text}, NEEDED),
+        load(None, {}, NEEDED | {key: text}),
+    ]
+
+
+@pytest.mark.parametrize("key", SIZES)
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("70000000", 70_000_000), ("10MB", 10_000_000), ("64MiB", 64 << 20), ("64 mib", 64 << 20), ("1.5MB", 1_500_000)],
+)
+def test_every_size_is_bytes_or_has_a_unit(tmp_path: Path, key: str, text: str, number: int) -> None:
+    assert [value_of(key, each) for each in everywhere(tmp_path, key, text)] == [number] * 3
+    assert type(value_of(key, load(None, {}, NEEDED | {key: text}))) is int
+
+
+@pytest.mark.parametrize("key", DURATIONS)
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("30", 30), ("30s", 30), ("5000ms", 5), ("1m30s", 90), ("10 minutes", 600), ("0.5h", 1_800), ("1 Hour", 3_600)],
+)
+def test_every_duration_is_seconds_or_has_a_unit(tmp_path: Path, key: str, text: str, number: int) -> None:
+    assert [value_of(key, each) for each in everywhere(tmp_path, key, text)] == [number] * 3
+    assert type(value_of(key, load(None, {}, NEEDED | {key: text}))) is type(settings()[key].default)
+
+
+def test_days_and_weeks_are_durations_where_they_are_not_too_long() -> None:
+    given = {"storage.objects.local_seconds": "7d", "storage.objects.lag_seconds": "1 week"}
+    objects = load(None, {}, NEEDED | given).config.storage.objects
+    assert (objects.local_seconds, objects.lag_seconds) == (604_800, 604_800)
+
+
+@pytest.mark.parametrize("key", [*SIZES, *DURATIONS])
+def test_bounds_are_taken_and_what_is_beyond_them_is_refused_with_an_example_that_is_taken(key: str) -> None:
+    expects = settings()[key].kind.expects
+    bounds = re.search(r"from (\S+) to (\S+) (?:bytes|seconds)", expects)
+    example = re.search(r"such as (\S+?)[, ]", expects)
+    assert bounds is not None
+    assert example is not None
+    for text in (*bounds.groups(), example[1]):
+        load(None, {}, NEEDED | {key: text})
+    beyond = str(int(bounds[2]) + 1)
+    for text in (beyond, "-1", "", "soon", "1e3", "10M" if key in SIZES else "1 month"):
+        with pytest.raises(ConfigInvalid) as refused:
+            load(None, {}, NEEDED | {key: text})
+        assert str(refused.value) == f"{key} (flag {settings()[key].flag}) must be {expects}, not {text!r}"
+
+
+def test_a_number_of_whole_seconds_is_not_rounded() -> None:
+    with pytest.raises(ConfigInvalid, match=r"keepalive_seconds .*in whole seconds, not '1500ms'"):
+        load(None, {}, NEEDED | {"keepalive_seconds": "1500ms"})
+
+
+def test_no_setting_has_a_size_or_a_duration_in_another_unit() -> None:
+    others = {
+        "ms",
+        "us",
+        "millis",
+        "minutes",
+        "hours",
+        "days",
+        "kb",
+        "mb",
+        "gb",
+        "kib",
+        "mib",
+        "gib",
+        "size",
+        "timeout",
+    }
+    assert [key for key, words in LAST_WORDS.items() if others & set(words)] == []
 
 
 def test_the_page_lists_every_setting() -> None:

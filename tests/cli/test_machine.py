@@ -94,6 +94,16 @@ def test_config_show_says_each_value_and_its_source(
     assert run("config", "show", "--listen", "nowhere").code == 2  # as the broker would say
 
 
+def test_config_show_has_sizes_and_durations_in_the_unit_of_the_setting(run: Danube) -> None:
+    flags = ["--limits-cache-bytes", "64MiB", "--keepalive-seconds", "1m", "--journal-buffered-sync-seconds", "250ms"]
+    shown = {row["setting"]: row["value"] for row in run("config", "show", *flags, "-o", "json").json}
+    assert (shown["limits.cache_bytes"], shown["keepalive_seconds"]) == (64 << 20, 60)
+    assert shown["journal.buffered_sync_seconds"] == 0.25
+    refused = run("config", "show", "--limits-cache-bytes", "64M")
+    assert refused.code == 2
+    assert "limits.cache_bytes (flag --limits-cache-bytes) must be a size such as 64MiB" in refused.err
+
+
 def test_config_show_without_a_broker_says_what_must_be_given(run: Danube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DANUBE_URL", "danube://127.0.0.1:1")
     ended = run("config", "show", "-o", "json")

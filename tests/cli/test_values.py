@@ -7,7 +7,7 @@ import time
 import click
 import pytest
 
-from pydanube.cli.values import due, duration, many, options_of, place, policies_of, topic
+from pydanube.cli.values import due, duration, many, options_of, place, policies_of, size, topic
 
 MINUTE = 60_000_000
 
@@ -16,6 +16,12 @@ MINUTE = 60_000_000
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration"):
         duration(text)
+
+
+def test_a_size_is_bytes_or_has_a_unit() -> None:
+    assert [size(text) for text in ("100", "10MB", "64 KiB")] == [100, 10_000_000, 65_536]
+    with pytest.raises(click.BadParameter, match="'-1' is not a size; write it as 1000, 10MB or 64MiB"):
+        size("-1")
 
 
 def test_a_place_is_a_word_an_offset_or_a_time() -> None:

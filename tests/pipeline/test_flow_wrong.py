@@ -116,7 +116,10 @@ WRONG: list[tuple[Any, str]] = [
         "transforms[0].watermark.delay: '5 parsecs' is not a",
     ),
     (minimal(transforms=[{"watermark": {"delay": "1 month"}}]), "transforms[0].watermark.delay: '1 month': a month"),
-    (minimal(transforms=[{"watermark": {"delay": "999 weeks"}}]), "transforms[0].watermark.delay: is at most ten"),
+    (
+        minimal(transforms=[{"watermark": {"delay": "999 weeks"}}]),
+        "transforms[0].watermark.delay: must be a duration such as 10m or 1 week, at most ten",
+    ),
     (minimal(transforms=[MARK, MARK]), "transforms[1].watermark: there is a watermark before it already"),
     (minimal(transforms=[{"deduplicate": ["id"]}]), "transforms[0].deduplicate: needs a watermark before it"),
     (minimal(transforms=[{"deduplicate": ["id"]}, MARK]), "transforms[0].deduplicate: needs a watermark before it"),

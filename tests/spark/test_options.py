@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from pydanube.base.errors import AddressInvalid, OptionInvalid
+from pydanube.base.limits import OFFSET_MAX
 from pydanube.spark.offsets import Wish
 from pydanube.spark.options import NAMES, At, Options
+from pydanube.spark.sink_options import NAMES as SINK_NAMES
 
 TOPIC = {"topic": "orders"}
 
@@ -136,7 +140,6 @@ def test_what_is_wrong_is_named(given: dict[str, str], said: str, streaming: boo
         ({"subscription": "s"}, False, "subscription is an option of streams only"),
         ({"startingOffsets": "latest"}, False, "cannot start at latest"),
         ({"endingOffsets": "earliest"}, False, "nothing comes before earliest"),
-        ({"maxBytesPerTrigger": "-1"}, True, "maxBytesPerTrigger is a whole number from 1"),
         ({"subscription": ""}, True, "subscription is a name"),
     ],
 )
@@ -161,6 +164,53 @@ def test_a_pattern_that_no_name_can_match_is_refused(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", ["*", "orders-*", "/shop/a?.[bc][!d]-*", "[a-c]*", "orders.*"])
 def test_a_pattern_that_a_name_may_match_is_taken(pattern: str) -> None:
     assert (Options.of({"topicPattern": pattern}, streaming=False).pattern or "").endswith(pattern)
+
+
+# -- sizes and durations -----------------------------------------------------------------------------------------------
+
+SIZES = [name for name in (*NAMES, *SINK_NAMES) if "bytes" in name.lower()]
+DURATIONS = [name for name in (*NAMES, *SINK_NAMES) if "seconds" in name.lower()]
+
+
+def values(name: str, text: str) -> set[object]:
+    """What the option became, whichever field has it: those that are not as without it."""
+    given, without = stream(**{name: text}), stream()
+    return {getattr(given, each.name) for each in fields(Options)} - {
+        getattr(without, each.name) for each in fields(Options)
+    }
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    ("text", "number"), [("5", 5), (" 35000 ", 35_000), ("10MB", 10_000_000), ("64 mib", 64 << 20)]
+)
+def test_every_size_is_bytes_or_has_a_unit(name: str, text: str, number: int) -> None:
+    assert values(name, text) == {number}
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+@pytest.mark.parametrize(("text", "number"), [("90", 90), ("5000ms", 5), ("1h30m", 5_400), ("2 weeks", 1_209_600)])
+def test_every_duration_is_seconds_or_has_a_unit(name: str, text: str, number: int) -> None:
+    assert values(name, text) == {number}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "", "many", "10M", "1.5", "9" * 30, str(OFFSET_MAX + 1)])
+@pytest.mark.parametrize("name", SIZES)
+def test_a_wrong_size_is_named_with_one_that_is_right(name: str, text: str) -> None:
+    with pytest.raises(OptionInvalid, match=rf"^{name}\b.*(64MiB|write 10MB or 10MiB)"):
+        stream(**{name: text})
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "", "soon", "0.5s", "1500ms", "1 month"])
+@pytest.mark.parametrize("name", DURATIONS)
+def test_a_wrong_duration_is_named_with_one_that_is_right(name: str, text: str) -> None:
+    with pytest.raises(OptionInvalid, match=rf"^{name}\b.*(such as 7d|write it as 250ms|use days).*never"):
+        stream(**{name: text})
+
+
+def test_no_option_has_a_size_or_a_duration_in_another_unit() -> None:
+    others = re.compile("Millis|Ms$|Minutes|Hours|Days|Size|Timeout|Interval|KB|MB")
+    assert [name for name in (*NAMES, *SINK_NAMES) if others.search(name)] == []
 
 
 def test_every_option_is_on_the_page() -> None:

@@ -43,9 +43,10 @@ _SPELLED = {
 _NUMBER = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,9})?")
 _DURATION = re.compile(r"(?:[0-9]{1,18}(?:\.[0-9]{1,9})?\s*[a-zµ]{1,12}\s*)+")
 _STEP = re.compile(r"(?<![0-9.])([0-9.]+)\s*([a-zµ]+)")
+_WRITE_A_DURATION = "write it as 250ms, 10m, 1h30m or 1 week"
 _SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SIZES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([a-z]{0,5})")
+_SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,6})?)\s*([a-z]{0,5})")
 _DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 SHOWN_CHARACTERS = 50  # of a wrong value
@@ -58,7 +59,7 @@ def microseconds_of(duration: Duration) -> int:
     """Of `30`, `0.5`, a `timedelta`, `250ms`, `1h30m`, `1 week`; never negative."""
     found = _microseconds_of(duration)
     if found < 0:
-        raise ValueError(f"{shown(duration)} is negative")
+        raise ValueError(f"{shown(duration)} is negative; {_WRITE_A_DURATION}")
     if found > DURATION_MICROSECONDS_MAX:
         raise ValueError(f"{shown(duration)} is longer than {DURATION_MICROSECONDS_MAX // _UNITS['d']:,} days")
     return found
@@ -84,7 +85,7 @@ def _parsed(duration: str) -> int:
     text = duration.strip().lower()
     if _NUMBER.fullmatch(text):
         return round(float(text) * 1_000_000)
-    wrong = ValueError(f"{shown(duration)} is not a duration; write it as 250ms, 10m, 1h30m or 1 week")
+    wrong = ValueError(f"{shown(duration)} is not a duration; {_WRITE_A_DURATION}")
     if not _DURATION.fullmatch(text):
         raise wrong
     total = 0.0

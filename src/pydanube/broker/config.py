@@ -31,6 +31,7 @@ from pydanube.base.limits import (
     TAIL_CACHE_BYTES,
 )
 from pydanube.base.redaction import redacted_options, redacted_url
+from pydanube.base.units import bytes_of, seconds_of
 from pydanube.ledger.tiering import TierSettings
 
 PREFIX = "DANUBE_"
@@ -76,13 +77,32 @@ def whole(least: int, most: int) -> Kind:
     return Kind(f"a whole number from {least} to {most}", parse)
 
 
+def size(least: int, most: int) -> Kind:
+    def parse(text: str) -> int:
+        if not least <= (found := bytes_of(text)) <= most:
+            raise ValueError("no such size")
+        return found
+
+    return Kind(f"a size such as 64MiB, from {least} to {most} bytes", parse)
+
+
 def seconds(least: float, most: float) -> Kind:
     def parse(text: str) -> float:
-        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not least <= float(text) <= most:
-            raise ValueError("no such number")
-        return float(text)
+        if not least <= (found := seconds_of(text)) <= most:
+            raise ValueError("no such duration")
+        return found
 
-    return Kind(f"seconds, from {least:.10g} to {most:.10g}", parse)
+    return Kind(f"a duration such as 30s or 1h, from {least:.10g} to {most:.10g} seconds", parse)
+
+
+def whole_seconds(least: int, most: int) -> Kind:
+    def parse(text: str) -> int:
+        if not (found := duration.parse(text)).is_integer():
+            raise ValueError("not whole")
+        return int(found)
+
+    duration = seconds(least, most)
+    return Kind(f"{duration.expects}, in whole seconds", parse)
 
 
 def _one_of(*names: str) -> Kind:
@@ -134,7 +154,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    cache_bytes: Annotated[int, whole(0, 1 << 40), "memory for the newest batches of all topics"] = TAIL_CACHE_BYTES
+    cache_bytes: Annotated[int, size(0, 1 << 40), "memory for the newest batches of all topics"] = TAIL_CACHE_BYTES
     connections_max: Annotated[int, whole(1, 1_000_000), "maximum number of connections; more are refused"] = (
         CONNECTIONS_MAX
     )
@@ -142,12 +162,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    file_bytes: Annotated[int, whole(JOURNAL_FILE_BYTES_MIN, 1 << 40), "size of a journal file, allocated up front"] = (
+    file_bytes: Annotated[int, size(JOURNAL_FILE_BYTES_MIN, 1 << 40), "size of a journal file, allocated up front"] = (
         JOURNAL_FILE_BYTES
     )
     reserve_bytes: Annotated[
         int | None,
-        whole(0, 1 << 40),
+        size(0, 1 << 40),
         "room on the disk that is not for messages: below it publishing is refused, and acks and deletions go on. "
         "If not set, three journal files and 16 MiB",
     ] = None
@@ -155,7 +175,7 @@ class Journal:
         float, seconds(0.001, 3600), "how much a topic with durability `buffered` may lose in a power failure"
     ] = 1.0
     copy_bytes_per_second: Annotated[
-        int, whole(64 * KIB, 1 << 40), "speed at which live messages are copied out of old journal files"
+        int, size(64 * KIB, 1 << 40), "speed at which live messages are copied out of old journal files"
     ] = 32 * MIB
 
 
@@ -172,7 +192,7 @@ class Objects:
         "options of the storage service, such as endpoint or region; credentials come from the environment",
     ] = field(default_factory=dict)
     segment_bytes: Annotated[
-        int, whole(64 * KIB, 256 * MIB), "messages per object, in bytes; smaller ledgers are combined"
+        int, size(64 * KIB, 256 * MIB), "messages per object, in bytes; smaller ledgers are combined"
     ] = _TIER.segment_bytes
     lag_seconds: Annotated[
         float,
@@ -183,7 +203,7 @@ class Objects:
         24 * 3600.0
     )
     local_bytes: Annotated[
-        int | None, whole(0, 1 << 60), "maximum bytes of local copies per topic or partition; no limit if not set"
+        int | None, size(0, 1 << 60), "maximum bytes of local copies per topic or partition; no limit if not set"
     ] = None
     free_percent: Annotated[int, whole(0, 99), "part of the disk to keep free by deleting the oldest local copies"] = 20
     lease_seconds: Annotated[
@@ -226,7 +246,7 @@ class Config:
     )
     keepalive_seconds: Annotated[
         int,
-        whole(1, KEEPALIVE_SECONDS_MAX),
+        whole_seconds(1, KEEPALIVE_SECONDS_MAX),
         "silence after which a peer is pinged; after twice as long it is disconnected",
     ] = KEEPALIVE_SECONDS
     log_level: Annotated[str, LOG_LEVEL, "log level; logs go to stderr"] = "info"

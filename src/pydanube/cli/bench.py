@@ -31,9 +31,7 @@ def bench() -> None:
 @bench.command("publish", epilog="Example: danube bench publish bench --count 1000000 --size 100")
 @click.argument("topic", type=values.topic)
 @click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
-@click.option(
-    "--size", type=values.Whole(min=0), default=100, show_default=True, help="Payload size of a message, in bytes."
-)
+@click.option("--size", type=values.size, default=100, show_default=True, help="Payload size of a message: 100, 64KiB.")
 @click.option(
     "--producers", type=values.Whole(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
 )

@@ -61,6 +61,14 @@ def duration(text: str) -> int:
         raise click.BadParameter(str(error)) from None
 
 
+def size(text: str) -> int:
+    """Bytes: 1000, 10MB, 64MiB."""
+    try:
+        return bytes_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def place(text: str) -> Any:
     """A place in a topic, as the client takes it."""
     if text in ("earliest", "latest"):

@@ -70,7 +70,7 @@ def parse_duration(path: str, value: object) -> Duration:
     except ValueError as error:
         raise FlowInvalid(f"{path}: {error}") from None
     if found > DURATION_MICROSECONDS_MAX:
-        raise FlowInvalid(f"{path}: is at most ten years, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a duration such as 10m or 1 week, at most ten years, not {shown(value)}")
     return Duration(found)
 
 

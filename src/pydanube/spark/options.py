@@ -18,6 +18,7 @@ from pydanube.base.errors import DanubeError, NameInvalid, OptionInvalid
 from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
 from pydanube.base.names import check_namespace, full_name, parse_whole
 from pydanube.base.redaction import is_secret
+from pydanube.base.units import bytes_of, seconds_of
 from pydanube.client.transport import parse_addresses
 from pydanube.spark.decode_options import VALUE_NAMES, ValueOptions, value_options
 from pydanube.spark.offsets import Wishes, parse_wishes
@@ -126,7 +127,7 @@ class Options:
             starting=_position(values, "starting", LATEST if streaming else EARLIEST),
             ending=_position(values, "ending", LATEST),
             records_max=_number(values, "maxRecordsPerTrigger", OFFSET_MAX),
-            bytes_max=_number(values, "maxBytesPerTrigger", OFFSET_MAX),
+            bytes_max=_size(values, "maxBytesPerTrigger"),
             subscription=_subscription(values),
             fail_on_data_loss=_flag(values, "failOnDataLoss", True),
             tasks_min=_number(values, "minPartitions", TASKS_MAX),
@@ -291,11 +292,32 @@ def _number(values: Mapping[str, str], name: str, top: int) -> int | None:
     return int(text)
 
 
+def _size(values: Mapping[str, str], name: str) -> int | None:
+    if name not in values:
+        return None
+    try:
+        found = bytes_of(values[name])
+    except ValueError as error:
+        raise OptionInvalid(f"{name}: {error}") from None
+    if not 0 < found <= OFFSET_MAX:
+        raise OptionInvalid(f"{name} is a size such as 64MiB, from 1 to {OFFSET_MAX} bytes, not {values[name][:100]!r}")
+    return found
+
+
 def _idle_seconds(values: Mapping[str, str]) -> int | None:
     name = "subscription.idleSeconds"
-    if values.get(name, "").strip().lower() == "never":
+    text = values.get(name, str(IDLE_SECONDS))
+    if text.strip().lower() == "never":
         return None
-    return _number(values, name, OFFSET_MAX) or IDLE_SECONDS
+    try:
+        found = seconds_of(text)
+    except ValueError as error:
+        raise OptionInvalid(f"{name}: {error}; or never") from None
+    if found < 1 or not found.is_integer():
+        raise OptionInvalid(
+            f"{name} is a duration of whole seconds such as 7d, 1 or more, or never, not {text[:100]!r}"
+        )
+    return int(found)
 
 
 def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
