@@ -11,7 +11,7 @@ import pytest
 import pydanube
 from api.http_client import Http, with_http
 from api.test_metrics import publish
-from api.test_storage import AT_ONCE, evicted, until, upload
+from api.test_storage import AT_ONCE, evicted, upload
 from api.tiered import in_memory
 from pydanube.adapters.objects_url import ObjectsPlace, parse_objects_url
 from pydanube.api.server import Server
@@ -19,6 +19,7 @@ from pydanube.base.errors import RequestInvalid, TopicNotFound
 from pydanube.ledger import cold as cold_module
 from pydanube.testing.broker import broker
 from tier.objects_world import WorldObjects
+from waiting import until
 
 TOPIC = "/default/orders"
 

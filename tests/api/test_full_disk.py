@@ -6,7 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
@@ -20,6 +20,7 @@ from pydanube.client import Client, ClientEvent
 from pydanube.errors import DiskFull, TopicRecovering
 from pydanube.testing.broker import broker
 from small_disk import small_disk
+from waiting import until
 
 TOPIC, OTHER, DEAD = "/default/big", "/default/other", "/default/dead"
 DISK_BYTES = 72 * MIB
@@ -116,12 +117,6 @@ def test_on_a_full_disk_thousands_of_acks_go_through_and_all_goes_on_when_there_
     asyncio.run(second_life())
     _, logged = started[1].stop()
     assert logged.count(b"the disk has room again") == 1
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # another thread makes it so
 
 
 def ask(url: str, path: str) -> str:

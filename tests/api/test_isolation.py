@@ -23,6 +23,7 @@ from pydanube.storage.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Grant, Ping, Publish, Published
 from pydanube.wire.frames import PREFACE
+from waiting import until
 
 FLOODERS = 4
 FLOOD_BATCHES = 200  # of each
@@ -44,11 +45,6 @@ def with_broker(directory: Path, story: Callable[[Server], Awaitable[None]]) -> 
             await server.stop()
 
     asyncio.run(run())
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110 - sockets of this loop
-        await asyncio.sleep(0.001)
 
 
 class Stall:

@@ -30,6 +30,7 @@ from pydanube.storage.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Closed, Error, Ping, Publish, Published, Request
 from pydanube.wire.frames import FRAME_HEADER_BYTES
+from waiting import until
 
 TOPIC = "/default/orders"
 BATCH = build([b"x" * 400 * KIB], publish_time=1).to_bytes()
@@ -54,11 +55,6 @@ def with_broker(directory: Path, story: Callable[[Server], Awaitable[None]], **o
 def narrow(transport: asyncio.BaseTransport, direction: int) -> None:
     """So that little is in the system's own buffers."""
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, direction, 16 * KIB)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110 - sockets of this loop
-        await asyncio.sleep(0.001)
 
 
 def doorways(server: Server) -> list[Doorway]:

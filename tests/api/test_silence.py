@@ -22,6 +22,7 @@ from pydanube.testing import SimLoop
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Closed, Grant, Hello, Ping, Pong, Publish
 from pydanube.wire.frames import PREFACE
+from waiting import until
 
 TOPIC = "/default/orders"
 
@@ -44,11 +45,6 @@ def look(server: Server) -> None:
     """At everybody, as the sweep does once in half a keepalive."""
     for doorway in list(server._listener.connections):
         doorway.look()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for happens in the sockets of this loop
-        await asyncio.sleep(0.001)
 
 
 def test_a_silent_client_is_asked_twice_and_then_closed_with_a_reason(tmp_path: Path) -> None:

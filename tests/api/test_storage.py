@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from pydanube.ledger import cold as cold_module
 from pydanube.ledger.segments import Segment
 from pydanube.tier.direct import DirectSegments
 from tier.objects_world import Fault, WorldObjects
+from waiting import until
 
 ORDERS = "/api/v1/topics/default/orders"
 STORAGE = f"{ORDERS}/storage"
@@ -36,13 +36,6 @@ def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def parquet(objects: WorldObjects) -> list[str]:
     return sorted(key for key in objects.objects if key.endswith(".parquet"))
-
-
-async def until(done: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(20):
-        while not (found := await done()):  # noqa: ASYNC110 - asked from outside
-            await asyncio.sleep(0.02)
-    return found
 
 
 async def upload(http: Http, topic: str = "orders") -> dict[str, Any]:

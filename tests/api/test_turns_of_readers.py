@@ -22,6 +22,7 @@ from pydanube.broker.topic import Topic
 from pydanube.wire.batch import Codec
 from pydanube.wire.commands import Grant, Nack, Publish
 from pydanube.wire.http2.frames import Kind, Setting, frame, settings_frame
+from waiting import until
 
 ORDERS, DEAD = "/api/v1/topics/default/orders", "/api/v1/topics/default/dead"
 LASTING_SECONDS = 1.5  # for a consumer that acknowledges nothing and stays as long
@@ -54,11 +55,6 @@ def subscription_of(server: Server) -> SubscriptionHost:
     (topic,) = [each.topic for each in server._broker.service.opened() if str(each.name) == TOPIC]
     assert isinstance(topic, Topic)
     return topic.subscriptions["s"]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - of this loop
-        await asyncio.sleep(0)
 
 
 def quietly(tmp_path: Path, story: Callable[[Server, Http], Any], policies: dict[str, Any] | None = None) -> None:

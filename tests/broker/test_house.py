@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pydanube.broker.topic import Topic
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.batch import build
+from waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +49,6 @@ async def expiring(service: Service, name: str) -> Topic:
     topic = service.reliable(opened)
     await topic.publish(build([b"x"], publish_time=1)).confirmed
     return topic
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
 
 
 def expired(topic: Topic) -> int:

@@ -29,6 +29,7 @@ from pydanube.tier.limits import FRAME_BYTES_MAX, WINDOW_BYTES
 from pydanube.tier.process import SegmentProcess, SegmentProcesses
 from pydanube.wire.batch import Batch, build
 from tier.rows_world import STREAM, full, messages, plan_of, simple
+from waiting import until
 from wire.batches import NOW
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -58,12 +59,6 @@ async def written(segments: SegmentProcess, batches: list[Batch]) -> tuple[str, 
     plan = plan_of(batches)
     key = segment_key(STREAM, plan)
     return key, await segments.write(key, plan, STREAM, flow(batches))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
-        while not condition():  # noqa: ASYNC110  # another process makes it true
-            await asyncio.sleep(0.005)
 
 
 def run(folder: Path, work: Callable[[SegmentProcess], Awaitable[None]], **how: object) -> None:
