@@ -11,6 +11,8 @@ import os
 import time
 from pathlib import Path
 
+from pydanube.adapters.syncing import sync_path
+
 PIECE_BYTES = 1024 * 1024
 LEFT_OVER_SECONDS = 24 * 3_600.0  # no upload takes so long; what is older was left by a process that died
 
@@ -20,7 +22,7 @@ def place(unfinished: Path, name: Path, root: Path) -> None:
     made = _make_folders(name.parent, root)
     os.link(unfinished, name)
     for folder in (name.parent, *made):
-        _sync(folder)
+        sync_path(folder)
     unfinished.unlink(missing_ok=True)
 
 
@@ -60,11 +62,3 @@ def _make_folders(folder: Path, root: Path) -> list[Path]:
     except FileExistsError as error:  # not the name itself is taken, but that of a folder on the way
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from None
     return holders
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any
 
 from pydanube.adapters.file_names import LOCK_NAME, check_file_name
+from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFailed, DiskFull, FileMissing
 from pydanube.ports.disk import DiskFile
 
@@ -128,7 +129,7 @@ class PosixDisk:
         return self.submit("remove", name, os.unlink, self._at(name))
 
     def sync_directory(self) -> Future[None]:
-        return self.submit("sync", "the directory", _sync_directory, self._path)
+        return self.submit("sync", "the directory", sync_path, self._path)
 
     def free_bytes(self) -> Future[int]:
         return self.submit("measure", "the directory", _free_bytes, self._path)
@@ -298,14 +299,6 @@ def _list(path: str) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_file() and entry.name != LOCK_NAME)
 
 
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _make(path: str) -> None:
     os.makedirs(path, exist_ok=True)
 
@@ -316,7 +309,7 @@ def _sync_parents(path: str) -> None:
     while not os.path.ismount(above):
         above = os.path.dirname(above)
         try:
-            _sync_directory(above)
+            sync_path(above)
         except PermissionError:  # not ours to read, so not made by us
             return
 

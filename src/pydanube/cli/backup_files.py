@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from pydanube.adapters.replacing import replacing
+from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import ArgumentInvalid, BackupInvalid, DiskFailed, DiskFull
 from pydanube.base.limits import MIB
 
@@ -81,27 +82,19 @@ class Writer:
         self._file.close()
 
 
-def sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 # -- the manifest ------------------------------------------------------------------------------------------------------
 
 
 def write_manifest(directory: Path, facts: Mapping[str, Any], files: list[BackupFile]) -> None:
     """When all files are durable. From here on it is a backup."""
     for folder in {file.name.partition("/")[0] for file in files}:
-        sync_directory(directory / folder)
+        sync_path(directory / folder)
     body: dict[str, Any] = {"format": FORMAT, **facts, "files": [file._asdict() for file in files]}
     with replacing(directory / MANIFEST) as file:
         file.write(json.dumps(body | {"sha256": _digest(body)}, indent=1).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    sync_directory(directory)
+    sync_path(directory)
 
 
 def read_manifest(directory: Path) -> tuple[dict[str, Any], list[BackupFile]]:
@@ -183,10 +176,10 @@ def restore(directory: Path, files: list[BackupFile], target: Path, progress: Pr
                 directory / file.name, file, target / (_UNFINISHED if folder == "metadata" else folder) / name, progress
             )
         for folder in ("node", _UNFINISHED):
-            sync_directory(target / folder)
+            sync_path(target / folder)
         (target / _UNFINISHED).rename(target / "metadata")
-        sync_directory(target)
-        sync_directory(target.absolute().parent)
+        sync_path(target)
+        sync_path(target.absolute().parent)
 
 
 def _restore(source: Path, file: BackupFile, path: Path, progress: Progress) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
 from pydanube.pipeline.changes import REASONS
 from pydanube.pipeline.spec_fields import local_path
@@ -164,7 +165,7 @@ class Checkpoint:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self._path / RECORD)
-            _sync(self._path)
+            sync_path(self._path)
         except OSError as error:
             _remove(temporary)
             raise _refused(self.place, error) from None
@@ -301,14 +302,6 @@ def _has_entries(folder: Path) -> bool:
         return any(each.name.isdecimal() for each in folder.iterdir())
     except OSError:
         return False
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove(path: str) -> None:

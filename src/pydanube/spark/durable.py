@@ -13,9 +13,11 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from pydanube.adapters.syncing import sync_path
 from pydanube.spark.committing import local_checkpoint
 
 MARK = "danube-synced.json"
@@ -145,14 +147,8 @@ def _write(path: Path, mark: Settled) -> None:
 
 
 def _sync(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # tidied away by Spark meanwhile, so not needed
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with suppress(FileNotFoundError):  # tidied away by Spark meanwhile, so not needed
+        sync_path(path)
 
 
 def _boot() -> str:

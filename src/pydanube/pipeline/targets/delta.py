@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -32,6 +31,7 @@ from deltalake.exceptions import (
 )
 from deltalake.transaction import AddAction
 
+from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
 from pydanube.base.limits import MIB
 from pydanube.pipeline.targets.deletes import packed, remember, unpacked
@@ -45,7 +45,7 @@ from pydanube.pipeline.targets.delta_table import (
     never_null,
 )
 from pydanube.pipeline.targets.files import Files, WrittenFile, check_partition_columns
-from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place, folder_at, identity_of, place_of, sync
+from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place, folder_at, identity_of, place_of
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
 from pydanube.pipeline.targets.target import CHANGE, with_change
@@ -279,7 +279,7 @@ class DeltaTarget:
             log = folder.root / "_delta_log"
             with suppress(OSError):  # folded into a checkpoint meanwhile
                 for path in (log / f"{version:020d}.json", log, folder.root):
-                    sync(Path(path))
+                    sync_path(path)
 
     @contextmanager
     def _typed(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from uuid import uuid4
 from pydanube.adapters.objects_url import ObjectsPlace, delta_options, parse_objects_url
 from pydanube.adapters.placed_files import place as place_file
 from pydanube.adapters.placed_files import write_gently
+from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, OptionInvalid, TargetFailed, TargetRefused
 
 CHUNK_BYTES = 8 << 20  # of an upload
@@ -199,7 +200,7 @@ class LocalFolder:
                 if not (self.root / target).exists():
                     raise
             for folder in ((self.root / target).parent, *made):
-                sync(folder)
+                sync_path(folder)
 
     def delete(self, path: str) -> None:
         with self._typed(f"to remove {path}"):
@@ -220,7 +221,7 @@ class LocalFolder:
     def make(self) -> None:
         with self._typed("it cannot be made"):
             for folder in make_folders(self.root):
-                sync(folder)
+                sync_path(folder)
 
     def check_writable(self) -> None:
         with self._typed("it cannot be written"):
@@ -263,7 +264,7 @@ class _SyncedFile:
             finally:
                 self._file.close()
             for folder in self._folders:
-                sync(folder)
+                sync_path(folder)
 
 
 def make_folders(folder: Path) -> list[Path]:
@@ -275,14 +276,6 @@ def make_folders(folder: Path) -> list[Path]:
         missing = missing.parent
     folder.mkdir(parents=True, exist_ok=True)
     return holders
-
-
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # -- object storage ----------------------------------------------------------------------------------------------------
