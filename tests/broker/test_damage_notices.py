@@ -10,6 +10,7 @@ import pytest
 
 from broker.topic_world import SECOND, TopicWorld, connected, publish, subscribed
 from pydanube.base.errors import OffsetsDamaged
+from pydanube.broker.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import Batch
@@ -22,23 +23,29 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+async def damaged_topic(world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> tuple[Topic, set[int]]:
+    """Four messages, none of them in memory, and the offsets of those that cannot be read: the third."""
+    topic = await world.open()
+    for number in range(4):
+        await publish(topic, f"m{number}")
+    read, damaged = topic.ledger.read, {2}
+
+    async def damaged_read(offset: int) -> list[Batch]:
+        if offset in damaged:
+            raise OffsetsDamaged.between(offset, offset, topic.name)
+        return (await read(offset))[:1]
+
+    monkeypatch.setattr(topic.ledger, "read", damaged_read)
+    monkeypatch.setattr(topic.ledger, "find", lambda offset: None)
+    return topic, damaged
+
+
 def test_a_notice_of_damage_lasts_while_other_messages_are_delivered_again(
     world: TopicWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        topic = await world.open()
-        for number in range(4):
-            await publish(topic, f"m{number}")
+        topic, damaged = await damaged_topic(world, monkeypatch)
         host = await subscribed(topic, SubscriptionKind.SHARED, start=0, policy=FailurePolicy(base_delay=SECOND))
-        read, damaged = topic.ledger.read, True
-
-        async def damaged_read(offset: int) -> list[Batch]:
-            if damaged and offset == 2:
-                raise OffsetsDamaged.between(2, 2, topic.name)
-            return (await read(offset))[:1]
-
-        monkeypatch.setattr(topic.ledger, "read", damaged_read)
-        monkeypatch.setattr(topic.ledger, "find", lambda offset: None)  # nothing is in memory
         inbox = connected(topic, host)
         for again in range(4):
             await inbox.until(2 + 2 * again)
@@ -47,7 +54,7 @@ def test_a_notice_of_damage_lasts_while_other_messages_are_delivered_again(
         assert [type(each) for each in inbox.hindrances] == [OffsetsDamaged] * len(inbox.hindrances)
         assert 1 <= len(inbox.hindrances) <= 2  # again after some seconds, and not each time that something was read
         assert host.explain_reading() is not None
-        damaged = False
+        damaged.clear()
         await inbox.until(12)
         assert inbox.hindrances[-1] is None
         assert {2, 3} <= set(inbox.offsets)
@@ -60,20 +67,8 @@ def test_a_notice_of_damage_ends_when_nobody_wants_what_is_damaged(
     world: TopicWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        topic = await world.open()
-        for number in range(4):
-            await publish(topic, f"m{number}")
-        host = await subscribed(topic, SubscriptionKind.SHARED, start=0)
-        read = topic.ledger.read
-
-        async def damaged_read(offset: int) -> list[Batch]:
-            if offset == 2:
-                raise OffsetsDamaged.between(2, 2, topic.name)
-            return (await read(offset))[:1]
-
-        monkeypatch.setattr(topic.ledger, "read", damaged_read)
-        monkeypatch.setattr(topic.ledger, "find", lambda offset: None)
-        inbox = connected(topic, host)
+        topic, _ = await damaged_topic(world, monkeypatch)
+        inbox = connected(topic, await subscribed(topic, SubscriptionKind.SHARED, start=0))
         await inbox.until(2)
         while not inbox.hindrances:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.1)

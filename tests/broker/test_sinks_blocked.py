@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,9 @@ from pydanube.broker.topic import Topic
 from pydanube.ledger import sinks as core
 from pydanube.ledger.sinks import Once, Request, SinkKey, SinkRecord, Verdict, overdue
 from tier.broker_world import in_loop, topic_of
+from waiting import until
 
 DAY = 24 * 3600 * 1_000_000
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - it does not tell, it is asked
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -170,20 +165,28 @@ def test_where_there_are_too_many_the_oldest_go_after_a_week(monkeypatch: pytest
     assert [each.key.query for each in overdue(records, 30 * DAY)] == ["1", "2", "3"]
 
 
+def limit_sinks(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    for place in (module, records, core):
+        monkeypatch.setattr(place, "SINKS_MAX", most)
+
+
+def let_all_be_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    for age in ("SINK_KEPT_SECONDS", "SINK_KEPT_SECONDS_MIN"):
+        monkeypatch.setattr(core, age, -1)
+
+
 @in_loop
 async def test_old_records_go_by_themselves_and_one_writer_too_many_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in (module, records, core):
-        monkeypatch.setattr(place, "SINKS_MAX", 2)
+    limit_sinks(monkeypatch, 2)
     async with started(tmp_path) as broker:
         for number in range(2):
             await Job(broker, key=SinkKey(f"query-{number}", TOPIC, str(number))).write(0, {TOPIC: ["x"]})
         with pytest.raises(TooManySinks):
             await Job(broker, key=SinkKey("one more", TOPIC, "c")).write(0, {TOPIC: ["y"]})
         assert await Job(broker, key=SinkKey("query-0", TOPIC, "0")).write(1, {TOPIC: ["z"]}) is Verdict.NEW
-        for age in ("SINK_KEPT_SECONDS", "SINK_KEPT_SECONDS_MIN"):
-            monkeypatch.setattr(core, age, -1)
+        let_all_be_old(monkeypatch)
         trusted = broker.service.clock.trusted
         monkeypatch.setattr(broker.service.clock, "trusted", lambda: False)  # it jumped: nobody knows what is old
         with pytest.raises(TooManySinks):
@@ -199,8 +202,7 @@ async def test_old_records_go_by_themselves_and_one_writer_too_many_is_refused(
 async def test_writers_that_come_at_once_are_no_more_than_may_be_tracked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in (module, records, core):
-        monkeypatch.setattr(place, "SINKS_MAX", 3)
+    limit_sinks(monkeypatch, 3)
     async with started(tmp_path) as broker:
         jobs = [Job(broker, key=SinkKey(f"query-{number}", TOPIC, str(number))) for number in range(6)]
         decisions = [await job.decide({TOPIC: await job.stage(["x"])}) for job in jobs]
@@ -209,8 +211,7 @@ async def test_writers_that_come_at_once_are_no_more_than_may_be_tracked(
         refused = [answer for answer in answers if isinstance(answer, TooManySinks)]
         assert (answers.count(Verdict.NEW), len(refused)) == (3, 3)
         assert len(broker.service.sinks.listed()) == 3
-        for age in ("SINK_KEPT_SECONDS", "SINK_KEPT_SECONDS_MIN"):
-            monkeypatch.setattr(core, age, -1)
+        let_all_be_old(monkeypatch)
         again = zip(jobs, decisions, answers, strict=True)
         late = [job.commit(0, decision) for job, decision, answer in again if answer in refused]
         assert await asyncio.gather(*late) == [Verdict.NEW] * 3

@@ -8,7 +8,7 @@ repeated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -203,27 +203,32 @@ class Admin:
 
     async def blocked(self, principal: Principal) -> list[tuple[str, str, int]]:
         """Topic, subscription and offset of the first messages that failed too often and go no further."""
-        found: list[tuple[str, str, int]] = []
-        for number, opened in enumerate(self._service.opened(), 1):
-            for name, host in list(opened.topic.subscriptions.items()):
-                if isinstance(host, SubscriptionHost) and (at := host.engine.blocked_at) is not None:
-                    found.append((str(opened.name), name, at))
-            if len(found) >= BLOCKED_LISTED_MAX:
-                break
-            if not number % METRIC_SLICE:
-                await asyncio.sleep(0)  # the others of the loop first
-        return found[:BLOCKED_LISTED_MAX]
+
+        async def blocked_at(topic: Topic, host: SubscriptionHost) -> int | None:
+            return host.engine.blocked_at
+
+        return await self._listed(blocked_at)
 
     async def abandoned(self, principal: Principal) -> list[tuple[str, str, float]]:
         """Topic, subscription and the age of its oldest message, where that is days and no consumer is connected."""
-        found: list[tuple[str, str, float]] = []
         ages = self._ages()
+
+        async def abandoned_for(topic: Topic, host: SubscriptionHost) -> float | None:
+            seconds = None if host.consumers else await ages.seconds(topic, host)
+            return None if seconds is None or seconds < ABANDONED_SECONDS else seconds
+
+        return await self._listed(abandoned_for)
+
+    async def _listed(
+        self, trouble: Callable[[Topic, SubscriptionHost], Awaitable[Found | None]]
+    ) -> list[tuple[str, str, Found]]:
+        """The first subscriptions of reliable topics that have this trouble, and what it is."""
+        found: list[tuple[str, str, Found]] = []
         for number, opened in enumerate(self._service.opened(), 1):
-            for name, host in list(opened.topic.subscriptions.items()):
-                if isinstance(opened.topic, Topic) and isinstance(host, SubscriptionHost) and not host.consumers:
-                    seconds = await ages.seconds(opened.topic, host)
-                    if seconds is not None and seconds >= ABANDONED_SECONDS:
-                        found.append((str(opened.name), name, seconds))
+            if isinstance(topic := opened.topic, Topic):
+                for name, host in list(topic.subscriptions.items()):
+                    if (has := await trouble(topic, host)) is not None:
+                        found.append((str(opened.name), name, has))
             if len(found) >= BLOCKED_LISTED_MAX:
                 break
             if not number % METRIC_SLICE:

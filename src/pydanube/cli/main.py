@@ -13,42 +13,35 @@ from pydanube import __version__
 from pydanube.cli.lazy import Entry, LazyGroup, ReaderGone
 from pydanube.cli.settings import place_options
 
+_SUMMARIES = {
+    "produce": "Publish messages: arguments, lines of stdin, files, or generated text.",
+    "consume": "Print messages, with or without a subscription.",
+    "topic": "Create, inspect, change and delete topics.",
+    "subscription": "Create, inspect, move and delete subscriptions.",
+    "namespace": "Manage namespaces and their policies.",
+    "dlq": "Inspect dead letters and publish them again.",
+    "storage": "Show and manage what is stored on disk and in object storage.",
+    "pipeline": "Run declarative pipelines from topics and files to tables and topics, on Spark.",
+    "sink": "Manage jobs that write exactly once.",
+    "backup": "Back up a running broker, and restore it.",
+    "export": "Write a topic to a file: Parquet, JSON lines or CSV.",
+    "import": "Publish the rows of a file: Parquet, JSON lines or CSV.",
+    "status": "Show the state of the broker on one screen, with problems.",
+    "connection": "Show who is connected to the broker.",
+    "top": "Live view of the busiest topics.",
+    "bench": "Measure how fast a broker accepts and delivers messages.",
+    "standalone": "Run a broker in this process.",
+    "config": "Show the configuration of a broker.",
+    "doctor": "Check this machine and the broker, and suggest fixes.",
+    "context": "Manage saved broker addresses.",
+    "version": "Print the version of this command, and of the broker if one answers.",
+    "completion": "Print a shell completion script.",
+}
+_ELSEWHERE = {"import": ("importing", "import_"), "version": ("status", "version")}  # not in a module of the name
 COMMANDS = {
     name: Entry(f"pydanube.cli.{module}", attribute, summary)
-    for name, module, attribute, summary in [
-        ("produce", "produce", "produce", "Publish messages: arguments, lines of stdin, files, or generated text."),
-        ("consume", "consume", "consume", "Print messages, with or without a subscription."),
-        ("topic", "topic", "topic", "Create, inspect, change and delete topics."),
-        ("subscription", "subscription", "subscription", "Create, inspect, move and delete subscriptions."),
-        ("namespace", "namespace", "namespace", "Manage namespaces and their policies."),
-        ("dlq", "dlq", "dlq", "Inspect dead letters and publish them again."),
-        ("storage", "storage", "storage", "Show and manage what is stored on disk and in object storage."),
-        (
-            "pipeline",
-            "pipeline",
-            "pipeline",
-            "Run declarative pipelines from topics and files to tables and topics, on Spark.",
-        ),
-        ("sink", "sink", "sink", "Manage jobs that write exactly once."),
-        ("backup", "backup", "backup", "Back up a running broker, and restore it."),
-        ("export", "export", "export", "Write a topic to a file: Parquet, JSON lines or CSV."),
-        ("import", "importing", "import_", "Publish the rows of a file: Parquet, JSON lines or CSV."),
-        (
-            "status",
-            "status",
-            "status",
-            "Show the state of the broker on one screen, with problems.",
-        ),
-        ("connection", "connection", "connection", "Show who is connected to the broker."),
-        ("top", "top", "top", "Live view of the busiest topics."),
-        ("bench", "bench", "bench", "Measure how fast a broker accepts and delivers messages."),
-        ("standalone", "standalone", "standalone", "Run a broker in this process."),
-        ("config", "config", "config", "Show the configuration of a broker."),
-        ("doctor", "doctor", "doctor", "Check this machine and the broker, and suggest fixes."),
-        ("context", "context", "context", "Manage saved broker addresses."),
-        ("version", "status", "version", "Print the version of this command, and of the broker if one answers."),
-        ("completion", "completion", "completion", "Print a shell completion script."),
-    ]
+    for name, summary in _SUMMARIES.items()
+    for module, attribute in [_ELSEWHERE.get(name, (name, name))]
 }
 
 

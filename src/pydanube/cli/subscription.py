@@ -31,6 +31,11 @@ option_option = click.option(
 )
 
 
+def of_a_topic(command: Any) -> Any:
+    """TOPIC NAME: the subscription that the command is about."""
+    return click.argument("topic", type=values.topic)(click.argument("name", type=values.subscription)(command))
+
+
 @click.group(cls=Noun, epilog="Example: danube subscription lag")
 def subscription() -> None:
     """Create, inspect, move and delete subscriptions."""
@@ -107,8 +112,7 @@ def _stuck(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @subscription.command("describe", epilog="Example: danube subscription describe orders billing")
-@click.argument("topic", type=values.topic)
-@click.argument("name", type=values.subscription)
+@of_a_topic
 @printed
 @connected
 async def describe(client: Client, output: Output, topic: str, name: str) -> None:
@@ -130,8 +134,7 @@ def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
 @subscription.command(
     "alter", epilog="Example: danube subscription alter orders billing --option failure.ack_timeout=1m"
 )
-@click.argument("topic", type=values.topic)
-@click.argument("name", type=values.subscription)
+@of_a_topic
 @option_option
 @printed
 @connected
@@ -144,8 +147,7 @@ async def alter(client: Client, output: Output, topic: str, name: str, options: 
 
 
 @subscription.command("seek", epilog="Example: danube subscription seek orders billing --to 10m --dry-run")
-@click.argument("topic", type=values.topic)
-@click.argument("name", type=values.subscription)
+@of_a_topic
 @click.option("--to", type=values.place, required=True, help=PLACES)
 @printed
 @destructive
@@ -167,8 +169,7 @@ async def seek(client: Client, output: Output, agreement: Agreement, topic: str,
 
 
 @subscription.command("skip", epilog="Example: danube subscription skip orders billing --count 1 --yes")
-@click.argument("topic", type=values.topic)
-@click.argument("name", type=values.subscription)
+@of_a_topic
 @click.option("--count", type=values.Whole(min=1), help="Skip the next N messages.")
 @click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="Skip all messages before this offset.")
 @printed
@@ -190,8 +191,7 @@ async def skip(
 
 
 @subscription.command("consumers", epilog="Example: danube subscription consumers orders billing")
-@click.argument("topic", type=values.topic)
-@click.argument("name", type=values.subscription)
+@of_a_topic
 @printed
 @connected
 async def consumers(client: Client, output: Output, topic: str, name: str) -> None:
@@ -203,8 +203,7 @@ async def consumers(client: Client, output: Output, topic: str, name: str) -> No
 
 
 @subscription.command("explain", epilog="Example: danube subscription explain orders billing --offset 42")
-@click.argument("topic", type=values.topic)
-@click.argument("name", type=values.subscription)
+@of_a_topic
 @click.option("--offset", type=int, help="Offset of the message. [default: the first unacknowledged one]")
 @click.option("--consumer", type=int, help="Explain why this consumer gets nothing.")
 @printed
@@ -280,8 +279,7 @@ async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[
 
 
 @subscription.command("delete", epilog="Example: danube subscription delete orders billing --dry-run")
-@click.argument("topic", type=values.topic)
-@click.argument("name", type=values.subscription)
+@of_a_topic
 @printed
 @destructive
 @connected

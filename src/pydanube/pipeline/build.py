@@ -25,6 +25,7 @@ from pydanube.pipeline.spec_sinks import Sink, TopicSink
 from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, SKIP, FileSource, RateSource, TopicSource
 from pydanube.pipeline.targets.target import CHANGE
 from pydanube.pipeline.transforms import apply, told
+from pydanube.spark.columns import ATTRIBUTES, DEFAULT
 from pydanube.spark.committing import local_checkpoint
 from pydanube.spark.launch import activate, cores_of, fit_shuffles
 
@@ -38,15 +39,7 @@ CORRUPT = "_corrupt_record"
 EVENT_TIME, MESSAGE = "event_time", "message"
 SINK_FORMAT = "danube_tables"
 _PARTS = "_danube_parts"  # of a row as it came, until it is known whether it fits
-_NO_PLACE = {
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "event_time": "timestamp",
-    "key": "binary",
-    "attributes": "map<string,string>",
-}
+_NO_PLACE = {name: kind for name, kind in (DEFAULT | ATTRIBUTES).items() if name != "value"}
 _ABOUT = tuple(_NO_PLACE)  # what a dead letter has of its message, besides the payload
 _DECODING = "source.schema"  # the rule of what cannot be decoded
 _DAY_MICROS = 86_400_000_000  # days of `_date` are UTC's, whatever zone the session is in
