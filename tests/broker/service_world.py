@@ -13,6 +13,7 @@ from pydanube.broker.service import Service
 from pydanube.sim.clock import SimClock
 from pydanube.sim.disk import SimDisk
 from pydanube.sim.loop import SimLoop
+from pydanube.sim.offload import SimOffload
 from pydanube.sim.platter import Keep
 from pydanube.sim.randomness import SimRandomness
 from pydanube.storage.local import open_local
@@ -37,7 +38,8 @@ class ServiceWorld:
         storage = await open_local(for_metadata, for_node, settings, self.randomness)
         directory = Directory(storage.metadata)
         await directory.prepare()
-        return Service(directory, storage.catalog, storage.nodes, self.clock, self.randomness)
+        offload = SimOffload(self.loop, self.loop.fork_random("offload"))
+        return Service(directory, storage.catalog, storage.nodes, self.clock, self.randomness, offload=offload)
 
     def run(self, *works: Work) -> None:
         """One after the other in one life, which ends with a loss of power."""

@@ -23,6 +23,7 @@ from pydanube.base.limits import (
     PIPELINES_MAX,
 )
 from pydanube.base.names import check_pipeline
+from pydanube.broker.notes import Notes
 from pydanube.broker.pipelines import REPORTED, Line, Order, Pipeline, Pipelines, Report, State, What
 from pydanube.wire.objects import Object, write_object
 
@@ -222,9 +223,13 @@ async def forget(caller: Caller, fields: Object) -> Object:
     except PipelineNotFound:
         if not kept:
             raise
-    for key in kept:
-        await notes.put(key, None)
+    await caller.service.errands.run(_drop(notes, kept))
     return {}
+
+
+async def _drop(notes: Notes, keys: list[str]) -> None:
+    for key in keys:
+        await notes.put(key, None)
 
 
 async def record(caller: Caller, fields: Object) -> Object:

@@ -147,7 +147,7 @@ class Admin:
         if not dry_run and parse_topic(name).partition is None:
             await self._service.spreading.change(places[0].record, "truncate", {"before": ends})
         elif not dry_run:
-            await topics[0].truncate(before)
+            await self._service.errands.run(topics[0].truncate(before))
         return messages
 
     # -- subscriptions -------------------------------------------------------------------------------------------------

@@ -91,13 +91,23 @@ async def redrive(service: Service, principal: Principal, opened: Opened, wanted
                 assert isinstance(entered, SubscriptionHost)
                 host, cursor = entered, entered.known.cursor
                 generation = cursor.generation
-            published = [
-                await _publish(service, principal, target, group, str(opened.name)) for target, group in groups.items()
-            ]
-            await host.ack(generation, _offsets(letters))
-            for place, session in published:  # they are done, so nobody comes with them again
-                place.sessions.release(session)
+            await service.errands.run(_send(service, principal, groups, host, generation, str(opened.name)))
         done.add(groups)
+
+
+async def _send(
+    service: Service,
+    principal: Principal,
+    groups: Mapping[str, list[Message]],
+    host: SubscriptionHost,
+    generation: int,
+    source: str,
+) -> None:
+    """Publishes letters and acknowledges them, as a whole: whoever comes later may want others, and not find these."""
+    published = [await _publish(service, principal, target, group, source) for target, group in groups.items()]
+    await host.ack(generation, _offsets([letter for group in groups.values() for letter in group]))
+    for place, session in published:  # they are done, so nobody comes with them again
+        place.sessions.release(session)
 
 
 async def _next_letters(

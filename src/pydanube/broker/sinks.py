@@ -152,6 +152,9 @@ class Sinks:
         """
         if abandon and key.digest in self._blocked:
             self._given_up[key.digest] = None  # whoever waits for it has its turn, and is told
+        await self._service.errands.run(self._forget(key))
+
+    async def _forget(self, key: SinkKey) -> None:
         async with self._turns.of(key.digest):
             if key.digest in self._given_up:
                 await self._abandon(key)

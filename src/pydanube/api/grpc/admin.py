@@ -213,6 +213,9 @@ class TopicAdmin:
 
     async def _alter(self, request: Any, changes: dict[str, Any]) -> None:
         """Of a running subscription at once; where it is not there yet, when it is made."""
+        await self._face.service.errands.run(self._alter_all(request, changes))
+
+    async def _alter_all(self, request: Any, changes: dict[str, Any]) -> None:
         service, pending = self._face.service, self._face.service.pending
         topic, name = request.topic, request.subscription
         record = await service.topic(ANONYMOUS, topic)
