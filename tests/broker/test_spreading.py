@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from broker.service_world import ServiceWorld, Work
-from pydanube.base.errors import NodeBusy, TopicNotFound
+from pydanube.base.errors import DanubeError, NodeBusy, TopicClosed, TopicNotFound
 from pydanube.base.limits import PARTITIONS_AT_ONCE, TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import parse_topic
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.holds import ANONYMOUS, Opened
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.service import Service
+from pydanube.broker.spreading import change_of
 from pydanube.broker.topic import Topic
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.wire.batch import build
@@ -190,6 +191,59 @@ def test_who_opens_a_new_partition_waits_until_it_has_the_subscriptions() -> Non
         opened = await service.open(ANONYMOUS, f"{TOPIC}-part-4")
         assert list(opened.topic.subscriptions) == ["billing"]
         await growing
+
+    world = ServiceWorld()
+    world.run(main)
+    world.end()
+
+
+def test_after_a_crash_in_a_change_everyone_who_opens_a_partition_gets_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opening, streams = Topic.open, []
+
+    async def counted(stream: str, *arguments: object) -> Topic:
+        streams.append(stream)
+        return await opening(stream, *arguments)  # type: ignore[arg-type]
+
+    async def first(service: Service) -> None:
+        await prepared(service)
+        record = await service.topic(ANONYMOUS, TOPIC)
+        fields = {"subscription": "audit", "kind": SHARED.name, "start": "latest", "options": None}
+        await service._directory.store.transact((), [change_of(record.id, "subscribe", fields)])
+
+    async def second(service: Service) -> None:
+        async def come(milliseconds: float) -> Opened:
+            await asyncio.sleep(milliseconds / 1000)
+            return await service.open(ANONYMOUS, f"{TOPIC}-part-0")
+
+        monkeypatch.setattr(Topic, "open", counted)
+        service.reopen()
+        got = await asyncio.gather(*(come(number / 20) for number in range(2000)))
+        assert len(streams) == len(set(streams)) == 3
+        assert {id(each) for each in got} == {id(service._opened[got[0].name])}
+        assert sorted(got[0].topic.subscriptions) == ["audit", "billing"]
+
+    world = ServiceWorld()
+    world.run(first)
+    world.run(second)
+    world.end()
+
+
+def test_a_topic_that_is_no_longer_the_one_of_that_name_is_never_handed_out() -> None:
+    async def main(service: Service) -> None:
+        await service.create_topic(ANONYMOUS, TOPIC)
+        old = await service.open(ANONYMOUS, TOPIC)
+        told: list[DanubeError] = []
+        await service.open_producer(ANONYMOUS, TOPIC, told.append)
+        await service._directory.delete_topic(parse_topic(TOPIC))  # behind the back of who serves it
+        with pytest.raises(TopicNotFound):
+            await service.open(ANONYMOUS, TOPIC)
+        record = await service.create_topic(ANONYMOUS, TOPIC)
+        new = await service.open(ANONYMOUS, TOPIC)
+        assert new is not old
+        assert new.record.id == record.id
+        assert [type(each) for each in told] == [TopicClosed]
 
     world = ServiceWorld()
     world.run(main)

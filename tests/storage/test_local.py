@@ -9,7 +9,14 @@ from random import Random
 import pytest
 
 from pydanube.base.durability import Durability
-from pydanube.base.errors import DanubeError, MetadataDamaged, MetadataOutdated, NodeDirectoryInvalid, NodeReplaced
+from pydanube.base.errors import (
+    DanubeError,
+    DiskFull,
+    MetadataDamaged,
+    MetadataOutdated,
+    NodeDirectoryInvalid,
+    NodeReplaced,
+)
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import KIB
 from pydanube.sim.clock import SimClock
@@ -32,6 +39,7 @@ class World:
         self.randomness = SimRandomness(Random(seed))
         self.metadata = self.disk("metadata")
         self.node = self.disk("node")
+        self.file_bytes = 256 * KIB
 
     def disk(self, name: str, *, there: bool = False) -> SimDisk:
         return SimDisk(self.loop, Random(name), name, there=there)
@@ -45,9 +53,8 @@ class World:
         """One life, with a clean end."""
 
         async def life() -> object:
-            storage = await open_local(
-                self.metadata, self.node, NodeSettings(file_bytes=256 * KIB), self.randomness, log_bytes=64 * KIB
-            )
+            settings = NodeSettings(file_bytes=self.file_bytes)
+            storage = await open_local(self.metadata, self.node, settings, self.randomness, log_bytes=64 * KIB)
             try:
                 return await work(storage) if work is not None else None  # type: ignore[misc]
             finally:
@@ -174,6 +181,46 @@ def test_each_start_is_in_the_metadata(world: World) -> None:
     lives = [world.run(known) for _ in range(3)]
     assert len({identity for identity, _, _ in lives}) == 1  # type: ignore[misc]
     assert [(boots, node) for _, boots, node in lives] == [(1, 1), (2, 2), (3, 3)]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_broker_that_ran_before_starts_again_and_again_on_a_full_disk(seed: int) -> None:
+    logging.disable(logging.CRITICAL)
+    world = World(seed)
+    world.file_bytes = 1024 * KIB  # half of it is set aside
+    world.publish(10)
+    fill(world)
+    for _ in range(40):
+        assert len(world.read()) == 10
+    world.loop.shutdown()
+    logging.disable(logging.NOTSET)
+
+
+def test_a_start_that_finds_no_room_at_all_says_how_much_to_free(world: World) -> None:
+    world.publish(10)
+    fill(world)
+    for name in [name for name in world.node.image() if name.endswith(".tmp")]:  # nothing is set aside either
+        world.loop.run_until_complete(world.node.remove(name))
+    world.metadata.capacity = world.node.capacity = world.metadata.used_bytes + world.node.used_bytes
+    for _ in range(2):
+        with pytest.raises(DiskFull, match="metadata has no room for a new metadata file; free 104.0 KiB on its disk"):
+            world.run()
+    world.metadata.capacity = world.node.capacity = world.node.capacity + 1024 * KIB
+    assert len(world.read()) == 10
+
+
+def fill(world: World) -> None:
+    """Others use the last of the disk that both directories are on while the broker runs, until no change fits."""
+
+    async def work(storage: LocalStorage) -> None:
+        world.metadata.capacity = 0
+        world.metadata.share(world.node)
+        with pytest.raises(DiskFull):
+            for number in range(1000):
+                await storage.metadata.transact((), [(f"x/{number % 10}", b"y" * 3000)])
+
+    world.run(work)
+    world.metadata.capacity = world.node.capacity = world.metadata.used_bytes + world.node.used_bytes
 
 
 @pytest.mark.slow

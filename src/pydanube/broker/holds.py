@@ -161,6 +161,11 @@ class Opened:
         else:
             await self.topic.close(why)
 
+    @property
+    def lost(self) -> bool:
+        """Another broker owns it now."""
+        return isinstance(self.topic, Topic) and self.topic.lost
+
     def forget(self, host: AnySubscription) -> None:
         """The subscription has ended, and with it its consumers."""
         self.consumers = {number: hold for number, hold in self.consumers.items() if hold.host is not host}

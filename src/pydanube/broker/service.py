@@ -236,22 +236,20 @@ class Service:
         changing: bool = False,
     ) -> Opened:
         """The topic or partition, served here from now on; whole, unless it is `changing` that asks for it."""
-        self._check_open()
         parsed = parse_topic(name)
-        found = self._opened.get(parsed)
-        if found is not None and isinstance(found.topic, Topic) and found.topic.lost:
-            await self.let_go(found)
-            found = None
-        if found is not None:
-            if found.changing and not changing:
-                await self.spreading.finish(found.record)
-            if reliable is not None and found.record.reliable is not reliable:
-                await self.topic(principal, name, reliable=reliable)
-            return found
-        record = await self.topic(principal, name, create=create, reliable=reliable)
-        record.check_place(parsed)
-        if not changing:
-            await self.spreading.finish(record)
+        while True:  # in each wait others may have opened, changed or deleted it, or made it again
+            self._check_open()
+            record = await self.topic(principal, name, create=create, reliable=reliable)
+            record.check_place(parsed)
+            found = self._opened.get(parsed)
+            if found is not None and (found.lost or found.record.id != record.id):
+                await self.let_go(found)
+            elif not changing and (found is None or found.changing) and self.spreading.unfinished(record.id):
+                await self.spreading.finish(record)
+            elif found is not None:
+                return found
+            else:
+                break
         opening = self._opening.get(parsed)
         if opening is None:
             opening = self._opening[parsed] = self._loop.create_task(self._open(parsed, record, changing))
@@ -291,10 +289,10 @@ class Service:
         return opened
 
     async def let_go(self, lost: Opened) -> None:
-        """Another broker owns it now; those who use it here look for that one."""
+        """Another broker owns it now, or it was deleted; those who use it here look for it again."""
         if self._opened.get(lost.name) is lost:
             del self._opened[lost.name]
-            await lost.end(TopicClosed(f"{lost.name} is now served by another broker"))
+            await lost.end(TopicClosed(f"{lost.name} is no longer served here"))
 
     async def create_topic(
         self,

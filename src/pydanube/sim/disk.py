@@ -402,6 +402,15 @@ class SimDisk:
     def capacity(self, capacity: int | None) -> None:
         self._platter.capacity = capacity
 
+    def share(self, other: SimDisk) -> None:
+        """They are directories of one file system: what one takes, the other lacks. From now to the next power cut."""
+        self._platter.beside, other._platter.beside = [other._platter], [self._platter]
+        other.capacity = self.capacity
+
+    @property
+    def used_bytes(self) -> int:
+        return self._platter.used()
+
     def flip_bit(self, name: str, position: int, bit: int) -> None:
         (byte,) = self._platter.find(name).read(position, 1)
         self.overwrite(name, position, bytes([byte ^ (1 << bit)]))

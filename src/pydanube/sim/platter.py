@@ -110,6 +110,7 @@ class Platter:
     def __init__(self, sector: int, capacity: int | None) -> None:
         self.sector = sector
         self.capacity = capacity
+        self.beside: list[Platter] = []  # other directories on the same file system: they use its capacity too
         self.names: dict[str, Inode] = {}
         self._durable_names: dict[str, Inode] = {}
         self._changes: list[Change] = []  # of the directory, not durable yet, in order
@@ -141,7 +142,10 @@ class Platter:
     def free_bytes(self) -> int:
         if self.capacity is None:
             return NO_LIMIT_BYTES
-        return max(0, self.capacity - sum(inode.used() for inode in self.names.values()))
+        return max(0, self.capacity - sum(platter.used() for platter in (self, *self.beside)))
+
+    def used(self) -> int:
+        return sum(inode.used() for inode in self.names.values())
 
     # -- directory -------------------------------------------------------------------------------------------------
 

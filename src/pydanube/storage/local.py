@@ -25,7 +25,7 @@ from pydanube.ports.storage import StorageNode
 from pydanube.storage.catalog import MetadataCatalog
 from pydanube.storage.metadata_file import LocalMetadata
 from pydanube.storage.node import DiskNode
-from pydanube.storage.node_file import read_node_file
+from pydanube.storage.node_file import free_set_aside, read_node_file
 from pydanube.storage.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -66,13 +66,25 @@ async def open_local(
         nonlocal boots
         boots = await _refuse_if_missing(registration(metadata), for_metadata, for_node)
 
-    metadata = await LocalMetadata.open(for_metadata, randomness, log_bytes=log_bytes, approve=approve)
+    async def begin() -> tuple[LocalMetadata, Registration]:
+        metadata = await LocalMetadata.open(for_metadata, randomness, log_bytes=log_bytes, approve=approve)
+        try:
+            known = registration(metadata)
+            if known is None:
+                known = Registration(NodeIdentity(randomness.bytes(16).hex()), 0, 0)
+            # durable before the node is made or started, so that none is ever there that the metadata does not know of
+            return metadata, await _register(metadata, replace(known, starting=boots + 1))
+        except BaseException:
+            await metadata.close()
+            raise
+
     try:
-        known = registration(metadata)
-        if known is None:
-            known = Registration(NodeIdentity(randomness.bytes(16).hex()), 0, 0)
-        # durable before the node is made or started, so that none is ever there that the metadata does not know of
-        known = await _register(metadata, replace(known, starting=boots + 1))
+        metadata, known = await begin()
+    except DiskFull as error:  # the node has room set aside that its own start would free, but that comes later
+        log.warning("the metadata has no room to record a start, removing what the node has set aside: %s", error)
+        await free_set_aside(for_node)
+        metadata, known = await begin()
+    try:
         node = await DiskNode.open([for_node], settings, randomness, identity=known.identity)
     except BaseException:
         await metadata.close()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from pydanube.base.errors import DanubeError, MetadataBusy, MetadataDamaged
+from pydanube.base.errors import DanubeError, DiskFull, MetadataBusy, MetadataDamaged
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import (
     BLOCK_BYTES,
@@ -24,6 +24,7 @@ from pydanube.base.limits import (
     METADATA_LOG_BYTES,
     METADATA_WAITING_BYTES_MAX,
 )
+from pydanube.base.units import shown_bytes
 from pydanube.metadata.log import (
     HASH_BYTES,
     ROW_BYTES,
@@ -392,7 +393,12 @@ class LocalMetadata(LocalStore):
         capacity = blocks(BLOCK_BYTES + snapshot_bytes) + log_room
         temporary = log_name(generation) + ".tmp"
         await try_remove(self._disk, temporary)
-        handle = await self._disk.create(temporary, reserve=capacity)
+        try:
+            handle = await self._disk.create(temporary, reserve=capacity)
+        except DiskFull as error:
+            raise DiskFull(
+                f"{self._disk.name} has no room for a new metadata file; free {shown_bytes(capacity)} on its disk: {error}"
+            ) from error
         try:
             digest = blake2b(digest_size=HASH_BYTES)
             position = BLOCK_BYTES

@@ -131,6 +131,23 @@ async def settle_directory(disk: Disk, owner: str, *, locked: bool) -> None:
         await disk.lock(owner)
 
 
+async def free_set_aside(disk: Disk) -> None:
+    """Ballast and spare files go as at a start of the node, unless another process has it: room for something else."""
+    if await lock_if_there(disk, OWNER):
+        try:
+            await remove_temporary(disk)
+            await disk.sync_directory()
+        finally:
+            await disk.unlock()
+
+
+async def remove_temporary(disk: Disk) -> None:
+    """Nothing that was acknowledged is in any of them."""
+    for name in await disk.list():
+        if name.endswith(".tmp"):
+            await try_remove(disk, name)
+
+
 def node_file_content(node: NodeFile) -> tuple[NodeFile, bytes]:
     """A whole file with room for more, and what it says of itself then."""
     copy_bytes = blocks(node.bytes_needed + _SPARE_FILES * _FILE.size)
@@ -265,9 +282,7 @@ async def identify(
     await settle_directory(journal, OWNER, locked=journal in locked)
     if journal not in locked:
         locked.append(journal)
-    for name in await journal.list():
-        if name.endswith(".tmp"):
-            await try_remove(journal, name)  # room for the next two steps, if the disk is full
+    await remove_temporary(journal)  # room for the next two steps, if the disk is full
     belongings = Belongings(journal, found)
     await belongings.boot(found.slots)
     for slot, disk in enumerate(new, found.slots):

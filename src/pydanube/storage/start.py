@@ -46,7 +46,7 @@ from pydanube.storage.files import (
     try_remove,
 )
 from pydanube.storage.journal import ActiveFile
-from pydanube.storage.node_file import JOURNAL, Belongings, NodeFile, refuse_if_incomplete
+from pydanube.storage.node_file import JOURNAL, Belongings, NodeFile, refuse_if_incomplete, remove_temporary
 from pydanube.storage.settings import NodeSettings
 from pydanube.wire.sound import is_sound
 
@@ -98,11 +98,8 @@ async def recover(
     found = _Found()
     try:
         await refuse_if_incomplete(node.node, disk, data)
-        names = await disk.list()
-        for name in names:
-            if name.endswith(".tmp"):
-                await try_remove(disk, name)
-        journals = sorted(generations(names, "journal"))
+        await remove_temporary(disk)
+        journals = sorted(generations(await disk.list(), "journal"))
         await _read_headers(disk, node.node, found, journals, cut)
         found.sources = await _present(disk, data)
         for kept_disk in data.values():
@@ -172,11 +169,8 @@ async def _read_kept_headers(disk: Disk, node: NodeFile, found: _Found) -> None:
     Another copy was perhaps not finished: if all its sources are still there, it goes, they are enough. If some are
     gone, both count: the sources that are left may have gone on to another copy, or not.
     """
-    names = await disk.list()
-    for name in names:
-        if name.endswith(".tmp"):
-            await try_remove(disk, name)
-    for generation in generations(names, "kept"):
+    await remove_temporary(disk)
+    for generation in generations(await disk.list(), "kept"):
         name = file_name(generation, kept=True)
         if generation in found.files:
             raise NodeDirectoryInvalid(f"{name} and {found.files[generation].name} have the same number")
