@@ -396,9 +396,8 @@ class LocalMetadata(LocalStore):
         try:
             handle = await self._disk.create(temporary, reserve=capacity)
         except DiskFull as error:
-            raise DiskFull(
-                f"{self._disk.name} has no room for a new metadata file; free {shown_bytes(capacity)} on its disk: {error}"
-            ) from error
+            lacking = f"{self._disk.name} has no room for a new metadata file; free {shown_bytes(capacity)} on its disk"
+            raise DiskFull(f"{lacking}: {error}") from error
         try:
             digest = blake2b(digest_size=HASH_BYTES)
             position = BLOCK_BYTES
