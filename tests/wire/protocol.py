@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pydanube.base.errors import TopicBusy
-from pydanube.base.limits import OFFSET_MAX, PERMITS_MAX
+from pydanube.base.limits import GRANTED_BYTES_MAX, OFFSET_MAX, PERMITS_MAX
 from pydanube.wire.batch import build
 from pydanube.wire.commands import (
     NO_OFFSET,
@@ -44,7 +44,8 @@ BY_CLIENT: dict[str, Command] = {
     "publish": Publish(1, 2, BATCH.to_bytes()),
     "publish without an answer": Publish(1, 0, BATCH.to_bytes()),
     "grant": Grant(2, 1000),
-    "grant of all": Grant((1 << 32) - 1, PERMITS_MAX),
+    "grant of all": Grant((1 << 32) - 1, PERMITS_MAX, GRANTED_BYTES_MAX),
+    "grant of bytes": Grant(2, 0, 1),
     "ack": Ack(2, 3, 1, [(1000, 1001)]),
     "ack of several": Ack(2, 4, 1, [(7, 9), (0, 0), (OFFSET_MAX, OFFSET_MAX)]),
     "cumulative ack": Ack(2, 0, 1, [(0, 1001)], cumulative=True),

@@ -261,7 +261,7 @@ def test_a_length_beyond_its_kind_is_refused_with_the_header(side: Side, split: 
 BOUNDS = [
     (Side.BROKER, Kind.REQUEST, CONTROL_BYTES_MAX),
     (Side.BROKER, Kind.PUBLISH, FRAME_BYTES_MAX - FRAME_HEADER_BYTES),
-    (Side.BROKER, Kind.GRANT, 4),
+    (Side.BROKER, Kind.GRANT, 8),
     (Side.BROKER, Kind.ACK, 16 + 16 * 4096),
     (Side.BROKER, Kind.NACK, 20 + 16 * 4096 + 1000),
     (Side.BROKER, Kind.PING, 0),

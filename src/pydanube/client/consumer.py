@@ -1,7 +1,7 @@
 """A consumer: messages of one or more topics in the order they came, by message or by batch, and their acks.
 
 A consumer has at most `prefetch` messages of a partition that are not acknowledged: what waits here, and what its
-program has in hand.
+program has in hand. What waits here has about `prefetch_bytes` at most, of all partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from pydanube.base.errors import (
     NotOpened,
     TopicNotFound,
 )
-from pydanube.base.limits import CONSUMER_PREFETCH_MESSAGES, OFFSET_MAX, PERMITS_MAX
+from pydanube.base.limits import (
+    CONSUMER_PREFETCH_BYTES,
+    CONSUMER_PREFETCH_MESSAGES,
+    GRANTED_BYTES_MAX,
+    OFFSET_MAX,
+    PERMITS_MAX,
+)
 from pydanube.base.names import full_name, parse_topic
 from pydanube.base.ranges import ranges_of
 from pydanube.client.acks import AckGroup
@@ -84,6 +90,7 @@ class Consumer(Openable):
         create: bool = True,
         options: Mapping[str, Any] | None = None,
         prefetch: int = CONSUMER_PREFETCH_MESSAGES,
+        prefetch_bytes: int = CONSUMER_PREFETCH_BYTES,
         deserializer: Deserializer | None = None,
         on_error: OnError | None = None,
     ) -> None:
@@ -93,6 +100,8 @@ class Consumer(Openable):
             raise ArgumentInvalid("a consumer needs at least one topic")
         if not 0 < prefetch <= PERMITS_MAX:
             raise ArgumentInvalid(f"prefetch must be 1 to {PERMITS_MAX}, got {prefetch}")
+        if not 0 < prefetch_bytes <= GRANTED_BYTES_MAX:
+            raise ArgumentInvalid(f"prefetch_bytes must be 1 to {GRANTED_BYTES_MAX}, got {prefetch_bytes}")
         self.client = client
         self.topics = [full_name(each) for each in ([topics] if isinstance(topics, str) else topics or ())]
         self.pattern = None if pattern is None else full_name(pattern)
@@ -105,11 +114,13 @@ class Consumer(Openable):
         self.create = create and pattern is None
         self.options: Mapping[str, Any] | None = plain(options)
         self.prefetch = prefetch
+        self.prefetch_bytes = prefetch_bytes
         self.deserializer = deserializer
         self._on_error = on_error
         self.outer: Any = None  # the consumer without `await` that this one serves
         self._opened = False  # or being opened
         self._feeds: dict[str, Feed] = {}  # by the name of the topic or partition
+        self._expected = 1  # feeds, at least, while they are opened one by one
         self.inbox = Inbox(self._refuse)
         self.short: dict[Feed, None] = {}  # with little room left for what the broker may send
         self._arrivals = Waiters()
@@ -292,6 +303,11 @@ class Consumer(Openable):
 
     # -- for its feeds -------------------------------------------------------------------------------------------------
 
+    @property
+    def share_bytes(self) -> int:
+        """What one of them may bring before the program takes some of it."""
+        return max(1, self.prefetch_bytes // max(self._expected, len(self._feeds)))
+
     def put(self, batch: MessageBatch) -> None:
         self.inbox.put(batch)
         if self._arrivals:
@@ -355,8 +371,11 @@ class Consumer(Openable):
 
     async def _join(self, changed: Names, start: Any, *, create: bool) -> None:
         """Opens a feed for every partition that has none yet, of the topics that have changed or of all."""
-        for name in await self._wanted(changed):
+        names = await self._wanted(changed)
+        self._expected = len(names)
+        for name in names:
             await self._join_topic(name, start, create=create)
+        self._expected = 1
 
     async def _join_changed(self, changed: Names) -> Failed:
         """Whatever can be joined is; the others are told, and come again."""
@@ -366,6 +385,7 @@ class Consumer(Openable):
                 await self._join_topic(name, None, create=False)
             except DanubeError as error:
                 failed[name] = error
+        self._expected = 1
         return failed
 
     async def _join_topic(self, name: str, start: Any, *, create: bool) -> None:
@@ -383,6 +403,7 @@ class Consumer(Openable):
             start = "earliest"  # it is new
         hindered: dict[Feed, DanubeError] = {}
         places = found.places()
+        self._expected = max(self._expected, len(self._feeds.keys() | {place for _, place in places}))
         for partition, place in places:
             if place not in self._feeds:
                 feed = self._feeds[place] = Feed(self, name, partition, place, start)

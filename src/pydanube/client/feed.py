@@ -77,6 +77,8 @@ class Feed(ReopeningChannel):
         self._tell_seconds = TELL_SECONDS_MAX
         self._timed = True  # whether the subscription has an ack timeout
         self._lent = 0  # permits beyond the prefetch
+        self._room = 0  # bytes that the broker may still send
+        self.waiting = 0  # bytes in the inbox
         self._owed = 0  # permits that were used by messages that are done, not granted again yet
         self._group = AckGroup(self)
         self._scheduled = False
@@ -126,7 +128,8 @@ class Feed(ReopeningChannel):
         self.flush_acks()
         self._owed = self._lent = 0
         self.hindrance = None
-        self.connection.write(Grant(self.number, self.consumer.prefetch).encode())
+        self._room = self.consumer.share_bytes
+        self.connection.write(Grant(self.number, self.consumer.prefetch, self._room).encode())
         self._openings.wake()
 
     def interrupted(self, error: DanubeError) -> None:
@@ -212,8 +215,10 @@ class Feed(ReopeningChannel):
 
     def delivered(self, delivery: Deliver) -> None:
         _, generation, first, last, attempt, data = delivery
+        self._room -= len(data)
         if generation != self.generation:
             self._free(last - first + 1)
+            self.waits(self.waiting)
             return
         self._attempts = 0
         self.hindrance = None
@@ -287,6 +292,15 @@ class Feed(ReopeningChannel):
             self._telling = self.loop.call_soon(self._tell)
         if self._is_short():
             self.flush_acks()  # so that a full window does not wait for the delay
+
+    def waits(self, size: int) -> None:
+        """So much of it waits in the inbox by now: the broker may send what is missing to its share."""
+        self.waiting = size
+        share = self.consumer.share_bytes
+        missing = share - self._room - size
+        if missing * 4 >= share and self.connection is not None:
+            self.connection.write(Grant(self.number, 0, missing).encode())
+            self._room += missing
 
     def handed_out(self, ranges: list[tuple[int, int]]) -> None:
         """These, which it took, are with the program all at once: while some are being done, the others wait there."""

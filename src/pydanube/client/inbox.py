@@ -38,6 +38,8 @@ class Inbox:
     # -- handing out
 
     def put(self, batch: MessageBatch) -> None:
+        if not self._queue or self._queue[-1].content is not batch.content:  # parts of one hold its bytes together
+            cast("Feed", batch.source).waiting += batch.content.size
         self._queue.append(batch)
 
     def advance(self) -> bool:
@@ -75,7 +77,10 @@ class Inbox:
         if not waiting:
             return None
         batch = waiting.popleft()
-        cast("Feed", batch.source).took(batch)
+        feed = cast("Feed", batch.source)
+        if waiting is self._queue and not (waiting and waiting[0].content is batch.content):
+            feed.waits(feed.waiting - batch.content.size)
+        feed.took(batch)
         return batch
 
     # -- collecting
@@ -127,6 +132,15 @@ class Inbox:
                     self.aside.remove(message)
         self._returned = _without(self._returned, feed, gone)
         self._queue = _without(self._queue, feed, gone)
+        feed.waits(sum(size for of, size in self._sizes() if of is feed))
+
+    def _sizes(self) -> Iterator[tuple[object, int]]:
+        """Of what the queue holds, by feed; parts of one batch are together."""
+        before = None
+        for batch in self._queue:
+            if batch.content is not before:
+                yield batch.source, batch.content.size
+            before = batch.content
 
     def clear(self) -> None:
         self._queue.clear()

@@ -33,8 +33,8 @@ NO_LIMIT = -1
 _PUBLISHED = Struct("<qBB")
 _PUBLISHED_FRAME = Struct("<IIIQqBB")
 _DELIVER = Struct("<qqqI")
-_GRANT = Struct("<I")
-_GRANT_FRAME = Struct("<IIIQI")
+_GRANT = Struct("<II")
+_GRANT_FRAME = Struct("<IIIQII")
 _ACK = Struct("<qII")  # the byte of flags and the three zero bytes behind it are read as one number
 _ACK_ONE = Struct("<qIIqq")
 _ACK_ONE_FRAME = Struct("<IIIQqIIqq")
@@ -154,15 +154,16 @@ class Deliver(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The consumer takes this many messages more."""
+    """The consumer takes this many messages more, and this many bytes. Without any bytes ever, as many as they have."""
 
     channel: int
     permits: int
+    bytes: int = 0
 
     def encode(self) -> list[Buffer]:
-        if not 0 < self.permits <= PERMITS_MAX:
+        if not 0 <= self.permits <= PERMITS_MAX or not self.permits | self.bytes:
             raise ProtocolError(f"GRANT: {self.permits} permits, not 1 to {PERMITS_MAX}")
-        return [_GRANT_FRAME.pack(_GRANT.size, Kind.GRANT, self.channel, 0, self.permits)]
+        return [_GRANT_FRAME.pack(_GRANT.size, Kind.GRANT, self.channel, 0, self.permits, self.bytes)]
 
     @classmethod
     def read(cls, frame: Frame) -> Self:
@@ -171,10 +172,10 @@ class Grant(NamedTuple):
             _check_consumer(channel, request)
         if len(body) != _GRANT.size:
             raise Unfit(f"a body of {len(body)} bytes, not {_GRANT.size}")
-        (permits,) = _GRANT.unpack(body)
-        if not 0 < permits <= PERMITS_MAX:
+        permits, size = _GRANT.unpack(body)
+        if permits > PERMITS_MAX or not permits | size:
             raise Unfit(f"{permits} permits, not 1 to {PERMITS_MAX}")
-        return _NEW(cls, (channel, permits))
+        return _NEW(cls, (channel, permits, size))
 
 
 class Ack(NamedTuple):

@@ -82,7 +82,7 @@ _BODY_BYTES_MAX: dict[Side, dict[Kind, int]] = {  # by who sends it, once the co
     Side.CLIENT: {
         Kind.REQUEST: CONTROL_BYTES_MAX,
         Kind.PUBLISH: _ANY,
-        Kind.GRANT: 4,
+        Kind.GRANT: 8,
         Kind.ACK: 16 + 16 * ACK_RANGES_MAX,
         Kind.NACK: 20 + 16 * ACK_RANGES_MAX + REASON_BYTES_MAX,
         Kind.TAKEN: 12 + 16 * ACK_RANGES_MAX,

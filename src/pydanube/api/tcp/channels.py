@@ -75,6 +75,7 @@ class ConsumerChannel:
         self._connection = connection
         self._credit = 0  # permits of the client that were not passed on yet
         self._ahead = 0  # permits passed on, for which nothing came yet
+        self._room: int | None = None  # bytes that it still takes, if it says so; the last message may go beyond
         self._message_bytes = BYTES_AT_ONCE // PERMITS_AT_FIRST
 
     @property
@@ -93,6 +94,10 @@ class ConsumerChannel:
         self._connection.send(encode_deliver(self.number, generation, first, last, attempt, *batch.parts()))
         self._message_bytes = max(1, batch.size // batch.count)
         self._ahead -= count
+        if self._room is not None:
+            self._room -= batch.size
+            if self._room <= 0:
+                self.hold_back()
         if self._credit:
             self.top_up()
 
@@ -118,15 +123,20 @@ class ConsumerChannel:
 
     # -- the client ----------------------------------------------------------------------------------------------------
 
-    def grant(self, permits: int) -> None:
+    def grant(self, permits: int, size: int) -> None:
         self._credit += permits
+        if size:
+            self._room = (self._room or 0) + size
         self.top_up()
 
     def top_up(self) -> None:
         hold = self.hold
         if hold is None or not self._connection.writable:
             return
-        most = min(PERMITS_AT_ONCE_MAX, max(1, BYTES_AT_ONCE // self._message_bytes))
+        size = BYTES_AT_ONCE if self._room is None else min(BYTES_AT_ONCE, self._room)
+        if size <= 0:
+            return
+        most = min(PERMITS_AT_ONCE_MAX, max(1, size // self._message_bytes))
         more = min(self._credit, most - self._ahead)
         if more > 0 and (more == self._credit or 2 * self._ahead <= most):
             self._credit -= more
@@ -134,7 +144,7 @@ class ConsumerChannel:
             hold.host.grant(hold.consumer.id, more)
 
     def hold_back(self) -> None:
-        """The socket takes no more: what was not used yet of the permits is kept until it does."""
+        """The socket or the client takes no more: what was not used yet of the permits is kept until it does."""
         hold = self.hold
         if hold is not None and isinstance(hold.host, SubscriptionHost):
             taken = hold.host.withdraw(hold.consumer.id)

@@ -350,7 +350,7 @@ class NativeConnection(Worker):
     def _grant(self, grant: Grant) -> None:
         channel = self.channels.get(grant.channel)
         if isinstance(channel, ConsumerChannel):
-            channel.grant(grant.permits)
+            channel.grant(grant.permits, grant.bytes)
         else:
             self._fail(grant.channel, 0, ChannelInvalid(f"channel {grant.channel} is not a consumer"))
 
