@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -114,21 +115,45 @@ def test_what_a_filter_leaves_alone_stays(danube: Danube, url: str, topic: str, 
     assert values_of(danube, topic)[3:] == ["red", "red too", "blue"]
 
 
-def test_a_run_that_broke_off_before_its_acks_publishes_nothing_twice(
+def test_a_run_that_broke_off_is_repeated_with_more_letters_and_publishes_nothing_twice(
     danube: Danube, url: str, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     danube("produce", topic, "--value", "{n}", "--count", "5")
     give_up(danube, url, topic, dead)
+    ask = pydanube.Client.ask
 
-    def die(self: object, what: object) -> None:
-        raise KeyboardInterrupt
+    async def die(client: pydanube.Client, verb: str, fields: dict[str, Any]) -> dict[str, Any]:
+        answer = await ask(client, verb, fields)
+        if verb == "dlq.redrive":
+            raise KeyboardInterrupt
+        return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr("pydanube.client.Consumer.ack", die)
+        patch.setattr("pydanube.Client.ask", die)
+        patch.setattr(dlq, "CHUNK", 3)
         assert danube("dlq", "redrive", dead, "--yes").code == 130
-    assert len(values_of(danube, topic)) == 10
-    assert danube("dlq", "redrive", dead, "--yes", "-o", "json").json["redriven"] == 5
-    assert len(values_of(danube, topic)) == 10
+    danube("produce", dead, "-H", f"x-original-topic=/default/{topic}", stdin=b"6\n")
+    assert danube("dlq", "redrive", dead, "--yes", "-o", "json").json["redriven"] == 3
+    assert values_of(danube, topic) == [*"12345", *"123456"]
+
+
+def test_letters_that_their_topics_do_not_take_are_named_and_in_nobody_s_way(
+    danube: Danube, url: str, topic: str, dead: str
+) -> None:
+    danube("produce", topic, stdin=b"a long one\nshort\nanother long one\nfine\n")
+    give_up(danube, url, topic, dead)
+    danube("produce", dead, "-H", "x-original-topic=/default/gone", stdin=b"lost\n")
+    danube("topic", "alter", topic, "--policy", "message_bytes_max=5")
+    done = danube("dlq", "redrive", dead, "--yes", "-o", "json").json
+    assert (done["redriven"], done["refused"]) == (2, 3)
+    assert [each["offset"] for each in done["refusals"]] == [4, 0, 2]
+    assert [each["error"].split(":")[0] for each in done["refusals"]] == ["topic_not_found", *["message_too_large"] * 2]
+    assert "3 dead letters cannot be published and left (offset 4 to /default/gone: topic_not_found: " in (
+        danube("dlq", "redrive", dead, "--yes").text
+    )
+    danube("topic", "alter", topic, "--policy", "message_bytes_max=100")
+    assert danube("dlq", "redrive", dead, "--yes", "-o", "json").json["redriven"] == 2
+    assert values_of(danube, topic)[4:] == ["short", "fine", "a long one", "another long one"]
 
 
 def test_letters_of_a_partition_go_back_to_it(

@@ -12,7 +12,7 @@ from typing import Protocol
 from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
 from pydanube.base.durability import Durability
 from pydanube.base.errors import RequestInvalid, SubscriptionNotFound
-from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX
+from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX, OFFSET_MAX
 from pydanube.broker.admin import SubscriptionStats
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.explaining import explain as explained
@@ -350,9 +350,19 @@ async def redrive(caller: Caller, fields: Object) -> Object:
         raise RequestInvalid("filter must be an object with string values")
     dry_run = _dry_run(fields)
     limit = None if dry_run and "limit" not in fields else limit_of(fields)
-    wanted = Wanted(limit, text(fields, "to", None), filters, dry_run)
+    start, end = number(fields, "start", 0), number(fields, "end", OFFSET_MAX)
+    if min(start, end) < 0:
+        raise RequestInvalid("start and end must be 0 or greater")
+    wanted = Wanted(limit, text(fields, "to", None), filters, dry_run, start, end)
     done = await caller.service.admin.redrive(caller.principal, text(fields, "topic"), wanted)
-    return {"redriven": done.count, "targets": done.targets, "left": done.left}
+    return {
+        "redriven": done.count,
+        "targets": done.targets,
+        "left": done.left,
+        "refused": done.refused.count,
+        "refusals": done.refused.named,
+        "next": done.next,
+    }
 
 
 @verb("explain")

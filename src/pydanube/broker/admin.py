@@ -297,10 +297,15 @@ class Admin:
         return 0 if moved is None else moved.passed
 
     async def redrive(self, principal: Principal, topic: str, wanted: Wanted) -> Redriven:
-        """Publishes dead letters again to where they come from, or elsewhere; none when all were."""
-        done = Redriven()
-        for each in await self.places(principal, topic):
-            await redrive(self._service, principal, each, wanted, done)
+        """Publishes dead letters again to where they come from, or elsewhere; none when all were. It goes on if its
+        client hangs up: no letter stays published and not acknowledged.
+        """
+        done, places = Redriven(), await self.places(principal, topic)
+        for each in places:
+            work = redrive(self._service, principal, each, wanted, done)
+            await (work if wanted.dry_run else self._service.errands.run(work))
+        if len(places) > 1:
+            done.next = None
         return done
 
     # -- places --------------------------------------------------------------------------------------------------------

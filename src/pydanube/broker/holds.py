@@ -105,6 +105,7 @@ class Opened:
     usage: Usage | None = None  # of its namespace, where that has a limit
     pace: Pace | None = None  # of its publishers, where that has a limit
     subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that none slips past the limit
+    redriving: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that no letter goes twice
     producers: dict[int, Producer] = field(default_factory=dict)
     consumers: dict[int, ConsumerHold] = field(default_factory=dict)
     exclusive: int | None = None  # number of the producer that has it for itself

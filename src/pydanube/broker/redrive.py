@@ -1,8 +1,8 @@
 """Dead letters on their way back: published again to the topics they come from, and remembered as done.
 
-A subscription of the dead-letter topic, the same that the command line uses, knows which were published; they go once
-all subscriptions have them done, as any message. Each group of letters has a producer name of its own: repeated after a
-crash, it is published once. Nothing is made before there is something to publish, and somewhere to publish it.
+A subscription of the dead-letter topic knows which were published; they go once all subscriptions have them done, as
+any message. `republish` sees to it that none is published twice. Nothing is made before there is something to publish,
+and somewhere to publish it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import TopicExists, TopicNotFound
-from pydanube.base.limits import LISTED_MAX, READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
+from pydanube.base.errors import NameInvalid, PartitionMissing, TopicExists, TopicNotFound
+from pydanube.base.limits import LISTED_MAX, OFFSET_MAX, READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.base.names import parse_topic
-from pydanube.base.ranges import Ranges
-from pydanube.broker.dead_letter import ADDED, ORIGIN, REASON, SUBSCRIBER
+from pydanube.broker.dead_letter import ORIGIN, REASON, SUBSCRIBER
 from pydanube.broker.directory import Directory, TopicRecord
 from pydanube.broker.heavy import taken_apart
 from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.sessions import Session
+from pydanube.broker.republish import Refusals, Republisher
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import EARLIEST, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.ledger.cursor import Cursor
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.offload import Offload
-from pydanube.wire.batch import Batch, Message, build
+from pydanube.wire.batch import Batch, Message
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
@@ -51,6 +49,8 @@ class Wanted:
     target: str | None = None  # else each goes to where it comes from
     filters: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
+    start: int = 0  # letters before are left alone: whoever asks slice by slice need not look at them again
+    end: int = OFFSET_MAX  # and those from here on
 
     def has(self, letter: Message) -> bool:
         return all(_holds(letter, name, text) for name, text in self.filters.items())
@@ -64,50 +64,51 @@ class Redriven:
     targets: dict[str, int] = field(default_factory=dict)  # of so many that fit an answer
     left: int = 0  # messages that do not say where they come from, and had to stay
 
-    def add(self, groups: Mapping[str, list[Message]]) -> None:
-        for target, letters in groups.items():
-            self.count += len(letters)
-            if target in self.targets or len(self.targets) < LISTED_MAX:
-                self.targets[target] = self.targets.get(target, 0) + len(letters)
+    refused: Refusals = field(default_factory=Refusals)  # letters that their targets do not take, and had to stay too
+    next: int | None = None  # where the next letters are to be looked for
+
+    def add(self, target: str, count: int) -> None:
+        self.count += count
+        if count and (target in self.targets or len(self.targets) < LISTED_MAX):
+            self.targets[target] = self.targets.get(target, 0) + count
 
 
 async def redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
     """The next letters that were not published again yet, until there are as many as wanted."""
     assert wanted.dry_run or wanted.limit is not None
+    async with opened.redriving:
+        await _redrive(service, principal, opened, wanted, done)
+
+
+async def _redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
     topic = service.reliable(opened)
     host = topic.subscriptions.get(SUBSCRIPTION)
+    republisher = Republisher(service, principal, opened, done.refused)
+    if host is not None and not wanted.dry_run:
+        await republisher.settle(host)
     cursor = Cursor(0, topic.ledger.first) if host is None else host.known.cursor
-    offset = cursor.floor
-    end = min(topic.ledger.confirmed_end, cursor.ceiling)  # what fails again at once comes back behind it
+    offset = max(wanted.start, cursor.floor)
+    end = min(topic.ledger.confirmed_end, cursor.ceiling, wanted.end)  # what fails again at once comes back behind it
     while wanted.limit is None or done.count < wanted.limit:
         generation = cursor.generation
         letters, offset = await _next_letters(service.offload, topic, cursor, wanted, offset, end, done)
         if not letters:
-            return
-        groups = await _by_target(service, principal, letters, wanted.target)
-        if not wanted.dry_run:
-            if host is None:
-                entered = await service.enter(opened, SUBSCRIPTION, SubscriptionKind.SHARED, EARLIEST, _OPTIONS)
-                assert isinstance(entered, SubscriptionHost)
-                host, cursor = entered, entered.known.cursor
-                generation = cursor.generation
-            await service.errands.run(_send(service, principal, groups, host, generation, str(opened.name)))
-        done.add(groups)
-
-
-async def _send(
-    service: Service,
-    principal: Principal,
-    groups: Mapping[str, list[Message]],
-    host: SubscriptionHost,
-    generation: int,
-    source: str,
-) -> None:
-    """Publishes letters and acknowledges them, as a whole: whoever comes later may want others, and not find these."""
-    published = [await _publish(service, principal, target, group, source) for target, group in groups.items()]
-    await host.ack(generation, _offsets([letter for group in groups.values() for letter in group]))
-    for place, session in published:  # they are done, so nobody comes with them again
-        place.sessions.release(session)
+            break
+        groups = await _by_target(service, principal, letters, wanted.target, done.refused)
+        if wanted.dry_run:
+            for target, group in groups.items():
+                done.add(target, len(group))
+            continue
+        if groups and host is None:
+            entered = await service.enter(opened, SUBSCRIPTION, SubscriptionKind.SHARED, EARLIEST, _OPTIONS)
+            assert isinstance(entered, SubscriptionHost)
+            host, cursor = entered, entered.known.cursor
+            generation = cursor.generation
+        for target, group in groups.items():
+            assert host is not None
+            done.add(target, await republisher.publish(host, generation, target, group))
+    done.next = max(offset, wanted.start)
+    await republisher.end()
 
 
 async def _next_letters(
@@ -167,62 +168,29 @@ def _holds(letter: Message, name: str, text: str) -> bool:
     return attributes.get(_NAMED.get(name, name)) == text
 
 
-def _offsets(letters: list[Message]) -> list[tuple[int, int]]:
-    offsets = Ranges()
-    for letter in letters:
-        offsets.add(letter.offset, letter.offset)
-    return list(offsets)
-
-
 async def _by_target(
-    service: Service, principal: Principal, letters: list[Message], target: str | None
+    service: Service, principal: Principal, letters: list[Message], target: str | None, refused: Refusals
 ) -> dict[str, list[Message]]:
-    """By the topic or partition that each goes to; refused if one is not there."""
+    """By the topic or partition that each goes to. One whose own topic is not there any more stays."""
     groups: dict[str, list[Message]] = {}
     records: dict[str, TopicRecord] = {}
     for letter in letters:
         place = target or _origin(letter)
         assert place is not None
-        name, record = parse_topic(place), records.get(place)
-        if record is None:
-            record = records[place] = await service.topic(principal, place, reliable=True)
-        if name.partition is None and record.partitions:
-            name = record.partition_of(letter.key or b"")
-        record.check_place(name)
+        try:
+            name, record = parse_topic(place), records.get(place)
+            if record is None:
+                record = records[place] = await service.topic(principal, place)
+            if name.partition is None and record.partitions:
+                name = record.partition_of(letter.key or b"")
+            record.check_place(name)
+        except (TopicNotFound, NameInvalid, PartitionMissing) as error:
+            if target is not None:
+                raise
+            refused.add(letter, place, error)
+            continue
         groups.setdefault(str(name), []).append(letter)
     return groups
-
-
-async def _publish(
-    service: Service, principal: Principal, origin: str, letters: list[Message], source: str
-) -> tuple[Topic, Session]:
-    """The session is remembered until the letters are done, or for as long as any name: repeated, they are known."""
-    target = await service.open(principal, origin)
-    offsets = " ".join(str(letter.offset) for letter in letters)
-    name = f"redrive-{sha256(f'{source} {offsets}'.encode()).hexdigest()[:32]}"
-    topic = service.reliable(target)
-    session = await topic.attach(name, fresh=True)  # whoever has it published no other letters under it
-    batch = await service.offload.run(_batch_of, letters, service.surroundings.clock.wall(), session.producer)
-    await target.publish(batch, session.epoch).confirmed
-    return topic, session
-
-
-def _batch_of(letters: list[Message], now: int, producer: int) -> Batch:
-    own = [
-        {name: text for name, text in (letter.attributes or {}).items() if name not in ADDED} or None
-        for letter in letters
-    ]
-    return build(
-        [letter.payload for letter in letters],
-        publish_time=now,
-        keys=[letter.key for letter in letters],
-        event_times=[letter.event_time for letter in letters],
-        attributes=own,
-        schema_ids=[letter.schema_id for letter in letters],
-        schema_versions=[letter.schema_version for letter in letters],
-        producer_id=producer,
-        first_sequence=0,
-    )
 
 
 async def publish_dead_letter(service: Service, directory: Directory, topic: str, message: Batch) -> None:

@@ -1,28 +1,28 @@
 """`danube dlq`: messages that a subscription gave up, and their way back.
 
-A dead letter says in its attributes where it comes from. Redriving publishes it there again, with its key and its own
+A dead letter says in its attributes where it comes from. The broker publishes it there again, with its key and its own
 attributes, and acknowledges it in a subscription of the dead-letter topic, so that it is not done twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from hashlib import sha256
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import click
 
-from pydanube.base.errors import NothingReceived, SubscriptionNotFound
-from pydanube.base.limits import REDELIVERIES_MAX, UNACKED_MAX
+from pydanube.base.errors import SubscriptionNotFound
+from pydanube.base.limits import LISTED_MAX, OFFSET_MAX, REFUSALS_NAMED_MAX
 from pydanube.cli import values
 from pydanube.cli.lazy import Noun
 from pydanube.cli.messages import described, with_escapes
 from pydanube.cli.output import Agreement, Output, destructive, printed, progress
-from pydanube.cli.reading import bounded_places, how_many, nothing_left, stored
+from pydanube.cli.reading import bounded_places, how_many, stored
 from pydanube.cli.running import connected
 from pydanube.cli.subscription import described as subscription_of
 from pydanube.cli.values import many, pairs
-from pydanube.client import Client, Consumer, Message
+from pydanube.client import Client, Message
 
 SUBSCRIPTION = "danube-redrive"  # of a dead-letter topic: what it has acknowledged was published again
 TOPIC = "x-original-topic"
@@ -48,13 +48,7 @@ COLUMNS = (
     "reason",
     "payload",
 )
-CHUNK = 500  # letters that are published, awaited and acknowledged together
-SILENCE_SECONDS = 0.2
-# Nothing comes a second time while a run goes on, and letters that a filter leaves alone are in nobody's way.
-OPTIONS = {
-    "failure": {"ack_timeout": None, "max_redelivery_count": REDELIVERIES_MAX},
-    "dispatch": {"unacked_max": UNACKED_MAX},
-}
+CHUNK = LISTED_MAX  # letters in one request
 
 filter_option = click.option(
     "--filter",
@@ -136,19 +130,13 @@ class Filter:
 
     _NAMES: ClassVar = {"topic": TOPIC, "subscription": "x-original-subscription"}
 
-    def __init__(self, texts: Sequence[str], *, origin_needed: bool = False) -> None:
-        self._origin_needed = origin_needed
-        self.strangers = 0  # that would be wanted, and do not say where they come from
-        self._wanted = pairs(texts, "a filter")
-        if "topic" in self._wanted:
-            self._wanted["topic"] = values.topic(self._wanted["topic"])
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.wanted = pairs(texts, "a filter")
+        if "topic" in self.wanted:
+            self.wanted["topic"] = values.topic(self.wanted["topic"])
 
     def has(self, letter: Message) -> bool:
-        if not all(self._holds(letter, name, text) for name, text in self._wanted.items()):
-            return False
-        stranger = self._origin_needed and TOPIC not in letter.attributes
-        self.strangers += stranger
-        return not stranger
+        return all(self._holds(letter, name, text) for name, text in self.wanted.items())
 
     def _holds(self, letter: Message, name: str, text: str) -> bool:
         if name == "key":
@@ -179,35 +167,63 @@ async def redrive(
 
     The subscription danube-redrive of the dead-letter topic acknowledges the letters that were published. Like any
     message, a letter is deleted once every subscription of its topic has acknowledged it and retention allows. If a run
-    is interrupted, repeat it with the same options: nothing is published twice. Letters without an origin stay unless
-    you pass --to.
+    is interrupted, repeat it: nothing is published twice, even if other letters came meanwhile. Letters without an
+    origin stay unless you pass --to. Letters that their topic does not accept stay too, and are listed.
     """
-    wanted = Filter(filters, origin_needed=target is None)
+    asked: dict[str, Any] = {"filter": Filter(filters).wanted, **({} if target is None else {"to": target})}
     if agreement.dry_run:
-        found = await _counted(client, topic, wanted, limit, target)
-        total = sum(found.values())
-        ways = ", ".join(f"{count:,} to {place}" for place, count in found.items())
-        deed = f"publish {many(total, 'dead letter')} of {topic} again" + (f": {ways}" if ways else "")
-        agreement.given(output, deed + _left(wanted), topic=topic, letters=total, targets=found, left=wanted.strangers)
+        found = Redriven()
+        async for part in _redrive(client, topic, limit, {**asked, "dry_run": True}):
+            found.add(part)
+        ways = ", ".join(f"{count:,} to {place}" for place, count in found.targets.items())
+        deed = f"publish {many(found.count, 'dead letter')} of {topic} again" + (f": {ways}" if ways else "")
+        about = {"letters": found.count, "targets": found.targets, **found.left_over}
+        agreement.given(output, deed + found.left_text, topic=topic, **about)
         return
     most = await _backlog(client, topic)
     most = most if limit is None else min(limit, most)
     if not agreement.given(output, f"publish up to {many(most, 'dead letter')} of {topic} again", topic=topic):
         return
-    done = 0
-    await client.admin.create_subscription(topic, SUBSCRIPTION, type="shared", start="earliest", options=OPTIONS)
+    done = Redriven()
     with progress(f"redriving {topic}", most) as advance:
-        async with client.consumer(topic, subscription=SUBSCRIPTION, type="shared") as consumer:
-            async for chunk in _letters(consumer, topic, wanted, limit, await _backlog(client, topic)):
-                await _publish(client, consumer, chunk, target)
-                done += len(chunk)
-                advance(len(chunk))
-    sentence = f"published {many(done, 'dead letter')} of {topic} again{_left(wanted)}"
-    output.done(sentence, topic=topic, redriven=done, left=wanted.strangers)
+        async for part in _redrive(client, topic, limit, asked):
+            done.add(part)
+            advance(part["redriven"])
+    sentence = f"published {many(done.count, 'dead letter')} of {topic} again{done.left_text}"
+    output.done(sentence, topic=topic, redriven=done.count, **done.left_over)
 
 
-def _left(wanted: Filter) -> str:
-    return f"; {many(wanted.strangers)} without an origin left; use --to" if wanted.strangers else ""
+@dataclass
+class Redriven:
+    """What all answers say together."""
+
+    count: int = 0
+    targets: dict[str, int] = field(default_factory=dict)
+    left: int = 0
+    refused: int = 0
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, answer: dict[str, Any]) -> None:
+        self.count += answer["redriven"]
+        self.left += answer["left"]
+        self.refused += answer["refused"]
+        self.refusals = [*self.refusals, *answer["refusals"]][:REFUSALS_NAMED_MAX]
+        for place, count in answer["targets"].items():
+            self.targets[place] = self.targets.get(place, 0) + count
+
+    @property
+    def left_over(self) -> dict[str, Any]:
+        return {"left": self.left, "refused": self.refused, "refusals": self.refusals}
+
+    @property
+    def left_text(self) -> str:
+        text = f"; {many(self.left)} without an origin left; use --to" if self.left else ""
+        if self.refused:
+            named = "; ".join(f"offset {each['offset']} to {each['topic']}: {each['error']}" for each in self.refusals)
+            rest = self.refused - len(self.refusals)
+            more = f"; and {rest:,} more" if rest else ""
+            text += f"; {many(self.refused, 'dead letter')} cannot be published and left ({named}{more})"
+        return text
 
 
 async def _backlog(client: Client, topic: str) -> int:
@@ -218,88 +234,19 @@ async def _backlog(client: Client, topic: str) -> int:
         return how_many(await bounded_places(client, topic, "earliest", None))
 
 
-async def _counted(client: Client, topic: str, wanted: Filter, limit: int | None, target: str | None) -> dict[str, int]:
-    """How many letters would go where. Makes no subscription and acknowledges nothing."""
-    found: dict[str, int] = {}
-    if SUBSCRIPTION in [each["subscription"] for each in await client.admin.subscriptions(topic)]:
-        async with client.consumer(topic, subscription=SUBSCRIPTION, type="shared") as consumer:
-            async for chunk in _letters(consumer, topic, wanted, limit, await _backlog(client, topic)):
-                _add(found, chunk, target)
-        return found
-    async for batch in stored(client, await bounded_places(client, topic, "earliest", None)):
-        letters = [each for each in batch if wanted.has(each)]
-        _add(found, letters if limit is None else letters[: limit - sum(found.values())], target)
-    return found
-
-
-def _add(found: dict[str, int], letters: list[Message], target: str | None) -> None:
-    for letter in letters:
-        place = target or letter.attributes[TOPIC]
-        found[place] = found.get(place, 0) + 1
-
-
-async def _letters(
-    consumer: Consumer, topic: str, wanted: Filter, limit: int | None, backlog: int
-) -> AsyncIterator[list[Message]]:
-    """Those that were not redriven yet, in chunks that are the same whenever nothing was acknowledged in between.
+async def _redrive(
+    client: Client, topic: str, limit: int | None, asked: dict[str, Any]
+) -> AsyncIterator[dict[str, Any]]:
+    """The broker's answers, a slice of letters after the other.
 
     No more are looked at than there were: what is published again may fail again at once, and come back as a letter.
     """
-    chunk: list[Message] = []
-    given = held = 0
-    while backlog and (limit is None or given + len(chunk) < limit):
-        try:
-            letter = await consumer.receive(SILENCE_SECONDS)
-        except NothingReceived:
-            if held >= UNACKED_MAX or await nothing_left(consumer, topic, held):
-                break
-            continue
-        backlog -= 1
-        held += 1
-        if wanted.has(letter):
-            chunk.append(letter)
-        if len(chunk) == CHUNK:
-            yield chunk
-            given += CHUNK
-            held -= CHUNK
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-async def _publish(client: Client, consumer: Consumer, chunk: list[Message], target: str | None) -> None:
-    """Acknowledges the letters when all of them are published."""
-    ways: dict[str, list[Message]] = {}
-    for letter in chunk:
-        ways.setdefault(target or letter.attributes[TOPIC], []).append(letter)
-    for place, letters in ways.items():
-        await _publish_to(client, place, letters)
-    for acks in dict.fromkeys(consumer.ack(letter) for letter in chunk):
-        await acks
-
-
-async def _publish_to(client: Client, place: str, letters: list[Message]) -> None:
-    """The producer's name stands for exactly these letters, so that the same ones are known when they come again.
-
-    But for topics with partitions, which `--to` may name: there the key says which one, and each has its own numbers.
-    """
-    found = await client.topic(place)
-    numbered = found.reliable and not found.partitions
-    offsets = " ".join(f"{letter.partition}:{letter.offset}" for letter in letters)
-    name = f"redrive-{sha256(f'{letters[0].topic} {offsets}'.encode()).hexdigest()[:32]}" if numbered else None
-    async with client.producer(place, name=name, reliable=found.reliable, create=False) as producer:
-        sent = []
-        for number, letter in enumerate(letters):
-            own = {name: text for name, text in letter.attributes.items() if name not in OWN}
-            options: dict[str, Any] = {
-                "key": letter.key_bytes,
-                "attributes": own or None,
-                "event_time": letter.event_time,
-            }
-            if numbered:
-                options["sequence"] = number
-            if producer.busy:
-                await producer.ready()
-            sent.append(producer.send(letter.payload, **options))
-        for each in sent:
-            await each
+    left = OFFSET_MAX if limit is None else limit
+    for place, end in await bounded_places(client, topic, "earliest", None):
+        start = place.offset
+        while start < end and left:
+            fields = {"topic": place.name, "limit": min(CHUNK, left), "start": start, "end": end, **asked}
+            answer = await client.ask("dlq.redrive", fields)
+            yield answer
+            left -= answer["redriven"]
+            start = end if answer["next"] <= start else answer["next"]

@@ -53,13 +53,6 @@ def how_many(places: list[tuple[Place, int]]) -> int:
     return sum(max(0, end - place.offset) for place, end in places)
 
 
-async def nothing_left(consumer: Consumer, place: str, held: int = 0) -> bool:
-    """As `nothing_comes`, of the subscription as it is now."""
-    return nothing_comes(
-        consumer, await consumer.client.admin.describe_subscription(place, consumer.subscription), held
-    )
-
-
 def nothing_comes(consumer: Consumer, found: dict[str, Any], held: int = 0) -> bool:
     """Whether all that is not done is delayed, blocked, or given out: to others, or as the `held` messages that this
     consumer has received.

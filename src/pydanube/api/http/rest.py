@@ -203,6 +203,8 @@ _OF_TOPICS = [
             "filter": Field(
                 "object", "only dead letters that match: topic, subscription, reason, key, or an attribute"
             ),
+            "start": Field("number", "only dead letters from this offset on; `next` of the answer before"),
+            "end": Field("number", "only dead letters before this offset"),
             **_DRY_RUN,
         },
     ),
