@@ -99,11 +99,11 @@ def test_one_that_was_overtaken_between_looking_and_committing_looks_again(
     judged = DeltaTarget._commit
     late: list[Verdict] = []
 
-    def overtaken(self: DeltaTarget, *given: Any, **named: Any) -> None:
+    def overtaken(self: DeltaTarget, *given: Any, **named: Any) -> Any:
         if not late:
             late.append(Verdict.NEW)
             late.append(target.commit(FIRST, SCHEMA, others, replace=False))
-        judged(self, *given, **named)
+        return judged(self, *given, **named)
 
     monkeypatch.setattr(DeltaTarget, "_commit", overtaken)
     assert target.commit(batch(0, run="run-2"), SCHEMA, mine, replace=False) is Verdict.DONE
@@ -116,10 +116,10 @@ def test_others_who_write_meanwhile_are_no_obstacle(target: DeltaTarget, monkeyp
     judged = DeltaTarget._commit
     others = iter([8, 9])
 
-    def disturbed(self: DeltaTarget, *given: Any, **named: Any) -> None:
+    def disturbed(self: DeltaTarget, *given: Any, **named: Any) -> Any:
         if (number := next(others, None)) is not None:
             write_deltalake(target.uri, pa.Table.from_batches([rows([number])]), mode="append")
-        judged(self, *given, **named)
+        return judged(self, *given, **named)
 
     monkeypatch.setattr(DeltaTarget, "_commit", disturbed)
     assert target.commit(FIRST, SCHEMA, parts, replace=False) is Verdict.NEW
@@ -442,3 +442,16 @@ def test_a_log_that_cannot_be_read_is_an_error_of_ours(target: DeltaTarget) -> N
     (Path(target.uri) / "_delta_log" / f"{1:020d}.json").write_text('{"add": 7}')
     with pytest.raises((TargetFailed, TableUnsupported)):
         target.prepare(SCHEMA)
+
+
+def test_a_batch_that_is_new_does_not_look_back_through_the_log(
+    target: DeltaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(target, batch(0), rows([1]))
+    with monkeypatch.context() as patched:
+        patched.delattr(DeltaTable, "history")
+        assert write(target, batch(1), rows([2])) is Verdict.NEW
+        assert write(target, batch(1), rows([2])) is Verdict.DONE
+    last = target.remembered(batch(7))
+    assert last is not None
+    assert (last.batch, last.source) == (1, "[2]"), "who asks for it is told the source of that batch, not its own"

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pydanube.base.limits import TABLE_FILE_BYTES
 from pydanube.pipeline.targets import delta as delta_target
 from pydanube.pipeline.targets import delta_maintenance
 from pydanube.pipeline.targets.delta import DeltaTarget
-from pydanube.pipeline.targets.maintenance import BATCHES, FILES_MIN, FULL_BYTES, Maintenance, groups, smallest
+from pydanube.pipeline.targets.maintenance import BATCHES, FILES_MIN, FULL_BYTES, Maintenance, groups, is_due, smallest
 from pydanube.pipeline.targets.record import Verdict
 
 COMPACT = Maintenance(compact=True)
@@ -73,6 +74,14 @@ def test_what_maintenance_is_told_is_checked() -> None:
     for wrong in (True, {"compact": 1}, {"expire_seconds": 1}, {"expire_seconds": 7 * 86_400}, {"vacuum": True}):
         with pytest.raises(OptionInvalid):
             Maintenance.of(wrong)
+
+
+def test_a_turn_comes_though_batches_with_rows_never_have_its_number() -> None:
+    """With a watermark, Spark follows each batch with rows by one without, and only the former are written."""
+    for numbers in (range(0, 320, 2), range(320), range(5, 320, 32), range(31, 320, 32)):
+        turns = sum(is_due(last, batch) for last, batch in pairwise([None, *numbers]))
+        assert turns in (9, 10)
+    assert not is_due(500, 0), "after a reset"
 
 
 # -- Delta -------------------------------------------------------------------------------------------------------------
@@ -148,11 +157,11 @@ def test_of_two_that_merge_the_same_files_one_gives_way(tmp_path: Path, monkeypa
 
     def late(*given: Any) -> None:
         monkeypatch.setattr(delta_maintenance, "_commit", commit)
-        delta_maintenance.maintain(target.uri, target._open, COMPACT, target._synced)
+        delta_maintenance.maintain(target.uri, target._open, COMPACT, target._settle)
         commit(*given)
 
     monkeypatch.setattr(delta_maintenance, "_commit", late)
-    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._synced)
+    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._settle)
     assert content(target) == list(range(BATCHES))
     assert len(list(Path(target.uri).glob("*merged*"))) == 1
 
@@ -171,7 +180,7 @@ def test_a_writer_that_commits_meanwhile_is_not_undone(
         commit(*given)
 
     monkeypatch.setattr(delta_maintenance, "_commit", late)
-    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._synced)
+    delta_maintenance.maintain(target.uri, target._open, COMPACT, target._settle)
     assert content(target) == [*range(BATCHES), *([] if upsert else [77])]
     changed = [each for each in DeltaTable(target.uri).to_pyarrow_table().to_pylist() if each["day"] == "changed"]
     assert [each["id"] for each in changed] == [3 if upsert else 77]
@@ -239,14 +248,20 @@ def test_every_version_that_maintenance_makes_is_on_disk_before_the_next_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = delta(tmp_path, EXPIRE)
-    synced: list[int] = []
-    monkeypatch.setattr(DeltaTarget, "_synced", lambda self, version: synced.append(version))
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.add(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
     earlier = time.time_ns() - 2 * 3_600 * 10**9
     with monkeypatch.context() as patched:
         set_clock(patched, [delta_target, delta_maintenance], lambda: earlier)
         filled(target)  # a merge, and what it took out is deleted at once
     assert DeltaTable(target.uri).transaction_version(delta_maintenance.VACUUMED) is not None
-    assert synced == list(range(1, DeltaTable(target.uri).version() + 1))
+    assert synced >= {f"{version:020d}.json" for version in range(1, DeltaTable(target.uri).version() + 1)}
 
 
 def test_a_commit_for_a_version_that_is_not_the_last_fails_also_if_it_only_removes(tmp_path: Path) -> None:

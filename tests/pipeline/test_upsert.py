@@ -65,11 +65,11 @@ def test_one_that_is_overtaken_judges_again(tmp_path: Path, monkeypatch: pytest.
     judged = DeltaTarget._commit
     seen: list[Verdict] = []
 
-    def overtaken(self: DeltaTarget, *given: Any, **named: Any) -> None:
+    def overtaken(self: DeltaTarget, *given: Any, **named: Any) -> Any:
         if not seen:
             seen.append(Verdict.DONE)
             seen.append(target.commit(FIRST, SCHEMA, others, replace=False))
-        judged(self, *given, **named)
+        return judged(self, *given, **named)
 
     monkeypatch.setattr(DeltaTarget, "_commit", overtaken)
     assert target.commit(FIRST, SCHEMA, mine, replace=False) is Verdict.DONE

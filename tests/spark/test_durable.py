@@ -47,6 +47,7 @@ class Power:
     def plan(self, batch: int) -> None:
         if not batch:
             self.write("metadata", '{"id": "q"}')
+        self.write(f"sources/0/{batch}", f"files of {batch}")  # which a source of files has read, before the offsets
         self.write(f"offsets/{batch}")
         settle(str(self.path))
 
@@ -80,6 +81,7 @@ def test_after_a_power_cut_there_is_only_what_is_whole_and_the_batch_that_was_wr
     if cut != "planned":
         power.end(1)
     if cut == "next planned":
+        power.write("sources/0/2")
         power.write("offsets/2")  # and the power goes before it is settled
     power.cut()
     again = heal(str(power.path))
@@ -87,7 +89,8 @@ def test_after_a_power_cut_there_is_only_what_is_whole_and_the_batch_that_was_wr
     assert sorted(power.found("offsets")) == [".0.crc", ".1.crc", "0", "1"]
     assert sorted(power.found("commits")) == [".0.crc", "0"], "batch 1 is repeated, for its state may be lost"
     assert power.found("state")["1.changelog"] == b"state 1"
-    for folder in ("offsets", "commits", "state"):
+    assert sorted(power.found("sources")) == [".0.crc", ".1.crc", "0", "1"], "or its files would look new, or be lost"
+    for folder in ("offsets", "commits", "state", "sources"):
         assert b"" not in power.found(folder).values(), "nothing that is torn is left"
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from pydanube.spark.committing import local_checkpoint
 MARK = "danube-synced.json"
 MARK_BYTES_MAX = 10_000_000
 CLOCK_NANOSECONDS = 50_000_000  # files have the time of a coarser clock
+BY_TIME = ("state", "sources")  # what is new there only times tell; a source of files notes in the latter what it read
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one after every start of the machine
 
 
@@ -33,7 +34,7 @@ class Settled(NamedTuple):
     done: int = -1  # commits of batches up to this one, and the state they left
     until: int = 0  # and everything written before: nanoseconds since 1970
     boot: str = ""
-    recent: tuple[str, ...] = ()  # files of the state that are newer, and on the disk all the same
+    recent: tuple[str, ...] = ()  # of those by time, files that are newer, and on the disk all the same
 
 
 def settle(checkpoint: str | None) -> None:
@@ -51,7 +52,7 @@ def settle(checkpoint: str | None) -> None:
     for file in _written(path, known):
         _sync(file)
         folders.add(file.parent)
-        if file.is_relative_to(path / "state") and _is_newer(file, until):
+        if file.relative_to(path).parts[0] in BY_TIME and _is_newer(file, until):
             recent.append(str(file.relative_to(path)))
     for folder in sorted(folders):
         _sync(folder)
@@ -78,7 +79,7 @@ def heal(checkpoint: str) -> list[int]:
             if number > last:
                 for name in (str(number), f".{number}.crc"):
                     (path / folder / name).unlink(missing_ok=True)
-    for file in _below(path / "state"):
+    for file in _below(path, BY_TIME):
         if _is_newer(file, known.until) and str(file.relative_to(path)) not in known.recent:
             file.unlink()
     return sorted(again)
@@ -92,7 +93,7 @@ def _written(path: Path, known: Settled) -> Iterator[Path]:
                 yield from (each for name in (str(number), f".{number}.crc") if (each := path / folder / name).exists())
     if known.planned < 0:
         yield from (each for name in ("metadata", ".metadata.crc") if (each := path / name).exists())
-    yield from (file for file in _below(path / "state") if _is_newer(file, known.until))
+    yield from (file for file in _below(path, BY_TIME) if _is_newer(file, known.until))
 
 
 def _is_newer(file: Path, until: int) -> bool:
@@ -102,9 +103,10 @@ def _is_newer(file: Path, until: int) -> bool:
         return False
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    for root, _, names in os.walk(folder):
-        yield from (Path(root) / name for name in names)
+def _below(path: Path, folders: Sequence[str]) -> Iterator[Path]:
+    for folder in folders:
+        for root, _, names in os.walk(path / folder):
+            yield from (Path(root) / name for name in names)
 
 
 def _numbers(folder: Path) -> list[int]:

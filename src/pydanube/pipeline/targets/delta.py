@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -31,10 +31,10 @@ from deltalake.exceptions import (
 )
 from deltalake.transaction import AddAction
 
-from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
 from pydanube.base.limits import MIB
 from pydanube.pipeline.targets.deletes import packed, remember, unpacked
+from pydanube.pipeline.targets.delta_durable import heal, settle
 from pydanube.pipeline.targets.delta_maintenance import maintain
 from pydanube.pipeline.targets.delta_table import (
     can_add,
@@ -104,7 +104,7 @@ class DeltaTarget:
                     DeltaTable.create(uri, wanted, partition_by=list(self.partition_by), storage_options=dict(options))
                 if (table := self._open()) is None:
                     raise TargetFailed(f"{self.label}: the table could not be made")
-                self._synced(table.version())
+                self._settle(table, table.version())
             self._fitting(schema, changes_rows=bool(self.keys))
 
     def open(self, mark: Mark, schema: pa.Schema, task: str) -> Files:
@@ -127,18 +127,21 @@ class DeltaTarget:
         with self._typed():
             for _ in range(COMMITS_MAX):
                 table = self._fitting(schema, changes_rows=replace or bool(self.keys))
-                if judge(_last(table, mark, replaces), mark, replaces) is Verdict.DONE:
+                last = _last(table, mark, replaces)
+                if judge(last, mark, replaces) is Verdict.DONE:
+                    self._settle(table, table.version())  # whoever wrote it may have died before it did
                     self._drop_staged(files)
                     return Verdict.DONE
                 if not files and not (replace and table.file_uris()):
                     return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
                 try:
-                    self._commit(table, mark, schema, files, replace=replace)
+                    version, unneeded = self._commit(table, mark, schema, files, replace=replace)
                 except CommitFailedError:
                     continue
-                self._synced(table.version() + 1)
+                self._settle(table, version)
+                self._drop(unneeded)
                 self._drop_staged(files)
-                if self.maintenance and is_due(mark.batch):
+                if self.maintenance and is_due(last and last.batch, mark.batch):
                     attempt(self.label, self._maintain)
                 return Verdict.NEW
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
@@ -146,16 +149,18 @@ class DeltaTarget:
     def remembered(self, now: Mark) -> Mark | None:
         with self._typed():
             table = self._open()
-            return None if table is None else _last(table, now, ())
+            return None if table is None else _last(table, now, (), in_words=True)
 
     def _maintain(self) -> None:
         with self._typed():
-            maintain(self.uri, self._open, self.maintenance, self._synced)
+            maintain(self.uri, self._open, self.maintenance, self._settle)
 
     # -- the table -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> DeltaTable | None:
         uri, options = delta_place(self.uri)
+        if isinstance(folder := folder_at(self.uri), LocalFolder):
+            heal(folder.root)
         try:
             return DeltaTable(uri, storage_options=dict(options))
         except TableNotFoundError:
@@ -176,6 +181,7 @@ class DeltaTarget:
                 return table
             with suppress(CommitFailedError):
                 table.alter.add_columns(missing, commit_properties=CommitProperties(max_commit_retries=0))
+                self._settle(table, table.version())
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
 
     def _missing(self, table: DeltaTable, schema: pa.Schema, *, changes_rows: bool) -> list[Field]:
@@ -194,27 +200,34 @@ class DeltaTarget:
 
     def _commit(
         self, table: DeltaTable, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile], *, replace: bool
-    ) -> None:
-        properties = _properties(mark)
+    ) -> tuple[int, list[str]]:
+        """The version that has the batch, and files that nobody needs once it is on disk."""
         self._check_nulls(never_null(table), files)
         if self.keys and not replace:
-            self._upsert(table, mark, newest_rows(self._staged(schema, files), self.keys, self.sequence_by, self.label))
-            return
+            rows = newest_rows(self._staged(schema, files), self.keys, self.sequence_by, self.label)
+            unneeded = self._upsert(table, mark, rows)
+            return table.version(), unneeded
         actions: list[Any] = [_add(file) for file in files]
         if self.keys:  # staged with all columns, in no partition
             raise TargetRefused(f"{self.label}: upserts and complete mode exclude each other")
+        self._write(table, actions, _properties(mark), mode="overwrite" if replace else "append")
+        return table.version() + 1, []
+
+    def _write(
+        self, table: DeltaTable, actions: list[Any], properties: CommitProperties, mode: Literal["append", "overwrite"]
+    ) -> None:
         table.create_write_transaction(
             actions,
-            mode="overwrite" if replace else "append",
+            mode=mode,
             schema=table.schema(),
             partition_by=list(self.partition_by),
             commit_properties=properties,
         )
 
-    def _upsert(self, table: DeltaTable, mark: Mark, rows: pa.Table) -> None:
+    def _upsert(self, table: DeltaTable, mark: Mark, rows: pa.Table) -> list[str]:
         if self.sequence_by is None or CHANGE not in rows.column_names:
             merge(table, rows, self.keys, self.sequence_by, _properties(mark))
-            return
+            return []
         folder, before = folder_at(self.uri), table.transaction_version(_deletes_name(mark))
         known = None if before is None else unpacked(folder.read(_deletes_path(mark, before)), self.label)
         rows, deletes = remember(known, rows, self.keys, self.sequence_by, self.label)
@@ -226,18 +239,13 @@ class DeltaTarget:
         try:
             merge(table, rows, self.keys, self.sequence_by, properties)
             if table.version() == version:  # no row changed, and what is remembered does
-                table.create_write_transaction(
-                    [], "append", table.schema(), list(self.partition_by), commit_properties=properties
-                )
+                self._write(table, [], properties, "append")
+                table.update_incremental()
         except CommitFailedError:
-            self._forget_deletes(mark, number, before)
+            if number is not None and number != before:
+                self._drop([_deletes_path(mark, number)])
             raise
-        self._forget_deletes(mark, before, number)
-
-    def _forget_deletes(self, mark: Mark, number: int | None, kept: int | None) -> None:
-        if number is not None and number != kept:
-            with suppress(DanubeError):
-                folder_at(self.uri).delete(_deletes_path(mark, number))
+        return [] if before is None or number == before else [_deletes_path(mark, before)]
 
     def _check_nulls(self, columns: frozenset[str], files: Sequence[WrittenFile]) -> None:
         for file in files:
@@ -267,19 +275,18 @@ class DeltaTarget:
     def _drop_staged(self, files: Sequence[WrittenFile]) -> None:
         """Of upserts: these files were never listed."""
         if self.keys:
-            folder = folder_at(self.uri)
-            for file in files:
-                with suppress(DanubeError):
-                    folder.delete(file.path)
+            self._drop([file.path for file in files])
 
-    def _synced(self, version: int) -> None:
-        """The commit of a local table on disk: deltalake leaves that to the system."""
+    def _drop(self, paths: Sequence[str]) -> None:
         folder = folder_at(self.uri)
-        if isinstance(folder, LocalFolder):
-            log = folder.root / "_delta_log"
-            with suppress(OSError):  # folded into a checkpoint meanwhile
-                for path in (log / f"{version:020d}.json", log, folder.root):
-                    sync_path(path)
+        for path in paths:
+            with suppress(DanubeError):
+                folder.delete(path)
+
+    def _settle(self, table: DeltaTable, version: int) -> None:
+        """On disk, up to this version, if the table is in a folder."""
+        if isinstance(folder := folder_at(self.uri), LocalFolder):
+            settle(folder.root, str(table.metadata().id), version)
 
     @contextmanager
     def _typed(self) -> Iterator[None]:
@@ -352,15 +359,19 @@ def _texts(mark: Mark) -> dict[str, Any]:
     }
 
 
-def _last(table: DeltaTable, now: Mark, replaces: tuple[str, ...]) -> Mark | None:
-    """What the table remembers of the pipeline. Texts behind hashes are those of `now` where they are the same."""
+def _last(table: DeltaTable, now: Mark, replaces: tuple[str, ...], *, in_words: bool = False) -> Mark | None:
+    """What the table remembers of the pipeline. Texts behind hashes are those of `now` where they are the same. Others
+    cost a look into the log: they are only there if an error will show them, or `in_words`.
+    """
     batch, query, source = (table.transaction_version(name) for name in _names(now.key))
     if batch is None:
         return None
     known = {number_of(text): text for text in (*replaces, now.query)}
     same_source = source is None or source == number_of(now.source)
-    if query in known and (known[query] != now.query or same_source):
-        return Mark(now.pipeline, known[query], now.run, batch, now.source if source else "", now.dead)
+    is_new = query in known and (known[query] != now.query or batch < now.batch)
+    if query in known and (same_source or (is_new and not in_words)):
+        ended = now.source if source and same_source else ""
+        return Mark(now.pipeline, known[query], now.run, batch, ended, now.dead)
     told = _told(table, now.key, batch)
     return Mark(
         now.pipeline,

@@ -48,9 +48,12 @@ class ListedFile:
 
 
 def maintain(
-    uri: str, open_table: Callable[[], DeltaTable | None], wanted: Maintenance, synced: Callable[[int], None]
+    uri: str,
+    open_table: Callable[[], DeltaTable | None],
+    wanted: Maintenance,
+    settle: Callable[[DeltaTable, int], None],
 ) -> None:
-    """Raises whatever the table's storage does; what was not committed is taken away. `synced` is told each version
+    """Raises whatever the table's storage does; what was not committed is taken away. `settle` is told each version
     that was made, to have it on disk.
     """
     if wanted.compact and (table := open_table()) is not None and _mergeable(table):
@@ -59,12 +62,10 @@ def maintain(
             table = open_table() or table
             if not _merge(uri, table, group):
                 return
-            synced(table.version() + 1)
+            settle(table, table.version() + 1)
     if wanted.expire_seconds is not None and (table := open_table()) is not None:
-        before = table.version()
         _vacuum(table, wanted.expire_seconds)
-        for version in range(before + 1, table.version() + 1):
-            synced(version)
+        settle(table, table.version())
 
 
 def _mergeable(table: DeltaTable) -> bool:

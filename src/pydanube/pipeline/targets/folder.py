@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -70,8 +70,8 @@ class Folder(Protocol):
         """Also if it was done before, or half of it."""
         ...
 
-    def delete(self, path: str) -> None:
-        """Also if it is not there."""
+    def delete(self, path: str, *, durably: bool = False) -> None:
+        """Also if it is not there. Else than `durably` it may come back after a power cut."""
         ...
 
     def list(self, below: str) -> list[tuple[str, float]]:
@@ -161,7 +161,7 @@ class LocalFolder:
     def create(self, path: str) -> Output:
         with self._typed(f"to write {path}"):
             made = make_folders((self.root / path).parent)
-            return _SyncedFile(self.root / path, made)
+            return SyncedFile(self.root / path, made)
 
     def read(self, path: str) -> bytes | None:
         with self._typed(f"to read {path}"):
@@ -177,10 +177,12 @@ class LocalFolder:
         whole = self.root / path
         unfinished = whole.parent / f".{uuid4().hex}"
         with self._typed(f"to write {path}"):
-            make_folders(whole.parent)
+            made = make_folders(whole.parent)
             try:
                 write_gently(unfinished, data)
                 place_file(unfinished, whole, self.root)
+                for folder in made:
+                    sync_path(folder)
                 return True
             except FileExistsError:
                 return False
@@ -202,9 +204,11 @@ class LocalFolder:
             for folder in ((self.root / target).parent, *made):
                 sync_path(folder)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, *, durably: bool = False) -> None:
         with self._typed(f"to remove {path}"):
             (self.root / path).unlink(missing_ok=True)
+            if durably and (self.root / path).parent.is_dir():
+                sync_path((self.root / path).parent)
 
     def list(self, below: str) -> list[tuple[str, float]]:
         found: list[tuple[str, float]] = []
@@ -236,12 +240,18 @@ class LocalFolder:
         """Every file system of POSIX can."""
 
 
-class _SyncedFile:
+class SyncedFile:
     """A file that is on disk, with its name and the names of its folders, when it is closed."""
 
-    def __init__(self, path: Path, folders: Sequence[Path]) -> None:
-        self._file = open(path, "xb")  # noqa: SIM115
+    def __init__(self, path: Path, folders: Sequence[Path], *, overwrite: bool = False) -> None:
+        self._file = open(path, "wb" if overwrite else "xb")  # noqa: SIM115
         self._folders = (path.parent, *folders)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def closed(self) -> bool:
@@ -348,7 +358,7 @@ class ObjectFolder:
                     raise
             self._operator.delete(source)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, *, durably: bool = False) -> None:
         with self._typed(f"to remove {path}"):
             self._operator.delete(path)
 

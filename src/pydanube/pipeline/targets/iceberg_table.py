@@ -46,6 +46,7 @@ from pydanube.base.errors import (
 from pydanube.base.redaction import is_secret
 from pydanube.pipeline.targets.folder import LocalFolder, Troubles
 from pydanube.pipeline.targets.iceberg_expiry import EXPIRY_PROPERTIES
+from pydanube.pipeline.targets.iceberg_io import sync_commits, synced_settings
 from pydanube.pipeline.targets.iceberg_types import check_partition, missing_columns, new_table
 from pydanube.pipeline.targets.identity import iceberg_identity, sqlite_file
 from pydanube.pipeline.targets.upsert import check_upsert
@@ -82,15 +83,15 @@ class TablePlace:
 
     @property
     def identity(self) -> str:
-        warehouse = self.warehouse or self._configured("warehouse")
+        warehouse = self.warehouse or self.configured("warehouse")
         return iceberg_identity(self.catalog or OWN_NAME, self.where, warehouse, ".".join(self.table))
 
     @property
     def where(self) -> str | None:
         """The catalog's own place."""
-        return self.uri or self._configured("uri")
+        return self.uri or self.configured("uri")
 
-    def _configured(self, name: str) -> str | None:
+    def configured(self, name: str) -> str | None:
         found = (Config().get_catalog_config(self.catalog) or {}).get(name) if self.catalog else None
         return found if isinstance(found, str) else None
 
@@ -164,6 +165,7 @@ def open_catalog(place: TablePlace) -> Catalog:
             _close(next(iter(_catalogs)))
         name = place.catalog or (OWN_NAME if place.type else None)
         _catalogs[key] = load_catalog(name, **_settings(place, os.environ))
+        sync_commits(_catalogs[key])
     return _catalogs[key]
 
 
@@ -183,6 +185,7 @@ def _settings(place: TablePlace, environment: Mapping[str, str]) -> dict[str, st
     """What was given, and of the environment where the storage is; who goes there, its own library finds."""
     given = {"type": place.type, "uri": place.uri, "warehouse": place.warehouse}
     settings = {name: text for name, text in given.items() if text is not None}
+    settings.update(synced_settings(place.warehouse or place.configured("warehouse")))
     settings.update(place.properties)
     if settings.get("warehouse", "").startswith(("s3:", "s3a:", "s3n:")):
         for name, variables in _S3.items():

@@ -1,6 +1,6 @@
 """What a pipeline does for its tables beside writing: merging small files, and letting go of what was replaced. Pure.
 
-Maintenance runs in the driver, after the commit of every 32nd batch. It commits on its own, against the version of the
+Maintenance runs in the driver, after a commit: once in 32 batches. It commits on its own, against the version of the
 table that it read: if anybody else was faster it is given up until its next turn, and so it is when it fails. The rows
 of the batch are in the table by then. Its commits carry no mark of a batch, and leave those that are there.
 """
@@ -56,8 +56,11 @@ class Maintenance:
 NO_MAINTENANCE = Maintenance()
 
 
-def is_due(batch: int) -> bool:
-    return batch % BATCHES == BATCHES - 1
+def is_due(last: int | None, batch: int) -> bool:
+    """`last` is the batch that the table had before. Batches without rows are not written, so which number a turn would
+    fall on may never come: what counts is that it was passed.
+    """
+    return (batch + 1) // BATCHES > ((-1 if last is None else last) + 1) // BATCHES
 
 
 def attempt(label: str, work: Callable[[], None]) -> None:

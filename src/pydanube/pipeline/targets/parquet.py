@@ -188,7 +188,7 @@ class _Decisions:
         for source, target in decision.moves:
             self._folder.move(source, target)
         for path in decision.removes:
-            self._folder.delete(path)
+            self._folder.delete(path, durably=True)  # nobody looks again once it is done
         self._folder.put_new(done, b"")
 
     def prune(self, newest: Decision) -> None:

@@ -1,0 +1,209 @@
+"""A Delta table in a folder, on a disk that forgets what was not synced: deltalake leaves that to the system.
+
+A commit counts when everything it wrote is on disk: data files, log entries, checkpoints, and their folders (`settle`).
+Only then is the batch answered, and what it replaced removed. deltalake writes a log entry before we can sync what it
+names, so a power cut may leave a torn one; nobody was told of it, and it is set aside before the table is opened again
+(`heal`). In object storage an object is whole as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pydanube.adapters.syncing import sync_path
+from pydanube.base.errors import TargetFailed
+from pydanube.pipeline.targets.folder import make_folders
+
+log = logging.getLogger(__name__)
+ENTRIES = 100  # that a process which has just started looks at: as many as there are between two checkpoints
+TABLES_MAX = 1_000  # that a process remembers
+TORN = "_danube/torn"  # where entries are moved to; no reader looks there
+HINT = "_last_checkpoint"
+_ENTRY = re.compile(r"(?P<version>\d{20})\.json")
+_LOGGED = re.compile(r"(?P<version>\d{20})\..+")
+_PARQUET = b"PAR1"
+
+_settled: dict[tuple[Path, str], int] = {}
+_healed: set[Path] = set()
+
+
+# -- after a commit ----------------------------------------------------------------------------------------------------
+
+
+def settle(root: Path, table: str, version: int) -> None:
+    """The commit `version` of the table with this id is on disk when it returns, and so is everything before it.
+
+    Raises `TargetFailed` if a file of that commit is not there, and `OSError` if it cannot be synced.
+    """
+    known = _settled.get((root, table), -1)
+    if known >= version:
+        return
+    first = max(known + 1, version - ENTRIES + 1)
+    logs = root / "_delta_log"
+    live = _live(logs, range(first, version + 1))
+    if not _entry_path(logs, version).exists():
+        raise TargetFailed(f"{root}: the log entry of version {version}, which was just committed, is gone")
+    folders = {root}
+    for path, (number, _) in live.items():
+        try:
+            sync_path(root / path)
+        except FileNotFoundError:
+            if number == version:
+                raise TargetFailed(f"{root}: a file that was just committed is gone: {path}") from None
+            continue  # of an older commit: taken out since by others, or its absence is theirs to explain
+        folders |= {root / each for each in Path(path).parents}
+    for folder in sorted(folders, reverse=True):
+        sync_path(folder)
+    for file in _logged(logs, first, version):  # after what they name
+        with suppress(FileNotFoundError):  # an old one, tidied away by others; that of `version` is there
+            sync_path(file)
+    sync_path(logs)
+    if len(_settled) >= TABLES_MAX:
+        _settled.clear()
+    _settled[root, table] = version
+
+
+def _logged(logs: Path, first: int, last: int) -> list[Path]:
+    """Entries and checkpoints of these versions, and which checkpoint is the last."""
+    found = []
+    for file in sorted(logs.iterdir()):
+        match = _LOGGED.fullmatch(file.name)
+        if file.name == HINT or (match and first <= int(match["version"]) <= last):
+            found.append(file)
+    return found
+
+
+# -- before it is opened -----------------------------------------------------------------------------------------------
+
+
+def heal(root: Path) -> None:
+    """Once in a process: takes away what a power cut tore, none of which anybody was told of."""
+    if root in _healed:
+        return
+    logs = root / "_delta_log"
+    if not logs.is_dir():
+        return
+    _heal_checkpoints(logs)
+    versions = sorted(int(match["version"]) for file in logs.iterdir() if (match := _ENTRY.fullmatch(file.name)))
+    versions = versions[-ENTRIES:]
+    torn = _first_torn(root, logs, versions)
+    if torn is not None and _is_of_before(_entry_path(logs, versions[-1])):
+        _set_aside(root, logs, [each for each in versions if each >= torn])
+    if len(_healed) >= TABLES_MAX:
+        _healed.clear()
+    _healed.add(root)
+
+
+def _heal_checkpoints(logs: Path) -> None:
+    """They repeat what the entries say. A torn one keeps everybody from opening the table."""
+    gone = False
+    for file in sorted(logs.glob("*.checkpoint*.parquet")):
+        if _is_of_before(file) and not _is_whole_parquet(file):
+            log.warning("%s: a checkpoint of the table was torn by a power cut; it is removed", file)
+            file.unlink(missing_ok=True)
+            gone = True
+    hint = logs / HINT
+    if hint.exists() and _is_of_before(hint) and (gone or not _names_a_checkpoint(logs, hint)):
+        hint.unlink(missing_ok=True)
+        gone = True
+    if gone:
+        sync_path(logs)
+
+
+def _is_whole_parquet(file: Path) -> bool:
+    with file.open("rb") as content:
+        size = content.seek(0, os.SEEK_END)
+        content.seek(max(0, size - len(_PARQUET)))
+        return size > len(_PARQUET) and content.read() == _PARQUET
+
+
+def _names_a_checkpoint(logs: Path, hint: Path) -> bool:
+    try:
+        version = int(json.loads(hint.read_bytes())["version"])
+    except (ValueError, TypeError, KeyError):
+        return False
+    return any(logs.glob(f"{version:020d}.checkpoint*"))
+
+
+def _first_torn(root: Path, logs: Path, versions: list[int]) -> int | None:
+    """An entry that cannot be read, or that names a file which is shorter than it says."""
+    for version in versions:
+        if _is_torn(_entry_path(logs, version)):
+            return version
+    for path, (version, size) in sorted(_live(logs, versions).items(), key=lambda each: each[1]):
+        try:
+            if (root / path).stat().st_size < size:
+                return version
+        except FileNotFoundError:
+            continue  # names are there before the entry is: somebody has removed it
+    return None
+
+
+def _is_torn(entry: Path) -> bool:
+    try:
+        lines = [json.loads(each) for each in entry.read_bytes().splitlines()]
+    except ValueError:
+        return True
+    return not lines
+
+
+def _is_of_before(file: Path) -> bool:
+    """Written before the machine was started: what is younger was torn by no power cut."""
+    return file.stat().st_mtime < _booted()
+
+
+def _booted() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
+
+
+def _set_aside(root: Path, logs: Path, versions: list[int]) -> None:
+    """The newest first: cut short, it leaves a table all the same."""
+    for folder in make_folders(root / TORN):
+        sync_path(folder)
+    for version in reversed(versions):
+        entry = _entry_path(logs, version)
+        log.warning("%s: a power cut tore this commit before it was answered; it is moved to %s", entry, TORN)
+        os.replace(entry, root / TORN / f"{entry.name}-{time.time_ns()}")
+        for file in logs.glob(f"{version:020d}.checkpoint*"):
+            file.unlink(missing_ok=True)
+        sync_path(root / TORN)
+        sync_path(logs)
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+def _entry_path(logs: Path, version: int) -> Path:
+    return logs / f"{version:020d}.json"
+
+
+def _live(logs: Path, versions: range | list[int]) -> dict[str, tuple[int, int]]:
+    """Files that these commits added and none of them took out: of which commit, and how large."""
+    found: dict[str, tuple[int, int]] = {}
+    for version in versions:
+        for action in _actions(_entry_path(logs, version)):
+            if isinstance(added := action.get("add"), dict):
+                path = unquote(str(added["path"]))
+                if not path.startswith("/") and "://" not in path:  # elsewhere: of a table that was cloned
+                    found[path] = version, int(added["size"])
+            elif isinstance(removed := action.get("remove"), dict):
+                found.pop(unquote(str(removed["path"])), None)
+    return found
+
+
+def _actions(entry: Path) -> Iterator[dict[str, Any]]:
+    """None if it is not there, or cannot be read."""
+    try:
+        lines = entry.read_bytes().splitlines()
+        yield from [found for each in lines if isinstance(found := json.loads(each), dict)]
+    except (FileNotFoundError, ValueError):
+        return
