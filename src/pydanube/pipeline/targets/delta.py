@@ -141,7 +141,7 @@ class DeltaTarget:
                 self._settle(table, version)
                 self._drop(unneeded)
                 self._drop_staged(files)
-                if self.maintenance and is_due(last and last.batch, mark.batch):
+                if self.maintenance and is_due(None if last is None else last.batch, mark.batch):
                     attempt(self.label, self._maintain)
                 return Verdict.NEW
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")

@@ -199,7 +199,7 @@ class IcebergTarget:
                 continue
             remove(table.io, change.unused)
             clean(table.io, before, gone)
-            if self.maintenance and is_due(last and last.batch, mark.batch):
+            if self.maintenance and is_due(None if last is None else last.batch, mark.batch):
                 attempt(self.label, lambda: maintain(self.place, self.maintenance))
             return Verdict.NEW
         raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
