@@ -353,6 +353,50 @@ def test_an_idle_topic_rolls_by_age_so_that_its_last_messages_can_go(world: Topi
     world.run(main())
 
 
+DAYS = 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("retention", "lag", "most"),
+    [
+        (None, None, 3),
+        (RetentionPolicy(), None, 3),
+        (RetentionPolicy(seconds=365 * DAYS), None, 6),
+        (RetentionPolicy(seconds=7 * DAYS), None, 22),
+        (RetentionPolicy(seconds=DAYS, bytes=20_000), None, 22),
+        (RetentionPolicy(bytes=20_000), None, 22),
+        (RetentionPolicy(seconds=DAYS), 1 << 30, 4),  # somebody needs everything
+        (None, 1 << 30, 4),
+        (None, 0, 4),
+        (None, 120, 6),
+    ],
+)
+def test_however_long_a_topic_lives_time_alone_makes_few_ledgers(
+    world: TopicWorld, retention: RetentionPolicy | None, lag: int | None, most: int
+) -> None:
+    """For two months, with a message every two hours; whoever reads it is that many messages behind."""
+    seen: list[int] = []
+
+    async def main() -> None:
+        topic = await world.open()
+        host = None if lag is None else await subscribed(topic, SHARED)
+        for number in range(60 * 12):
+            await publish(topic, "x" * 100)
+            if host is not None and lag is not None and number >= lag:
+                await host.ack(0, [(0, number - lag)])
+            await asyncio.sleep(2 * 3600)
+            await topic.tick()
+            seen.append(world.node.ledgers)
+        if retention is not None and retention.seconds == 7 * DAYS:
+            assert topic.ledger.confirmed_end - topic.ledger.first <= 7 * 12 * 9 // 8
+        if lag is not None and lag < 1000 and retention is None:
+            assert topic.ledger.confirmed_end - topic.ledger.first <= 2 * lag + 12
+
+    world.options = TopicOptions(retention=retention)
+    world.run(main())
+    assert max(seen) <= most
+
+
 def test_producers_do_not_keep_data_for_ever(world: TopicWorld) -> None:
     """A restart reads headers since the last snapshot; a snapshot is taken when that alone keeps data."""
 

@@ -40,7 +40,7 @@ class OneNode:
         assert identity == self.node.identity
         return self.node
 
-    def choose(self, count: int) -> list[NodeIdentity]:
+    def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
         return [self.node.identity]
 
 

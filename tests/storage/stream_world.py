@@ -44,7 +44,7 @@ class Nodes:
     def get(self, identity: NodeIdentity) -> StorageNode:
         return Reached(self, identity)  # type: ignore[return-value]
 
-    def choose(self, count: int) -> list[NodeIdentity]:
+    def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
         return list(self.nodes)[:count]
 
 

@@ -43,7 +43,7 @@ class OneNode:
         assert identity == self.node.identity
         return self.node
 
-    def choose(self, count: int) -> list[str]:
+    def choose(self, count: int, *, reserve: bool = False) -> list[str]:
         return [self.node.identity] * count
 
 

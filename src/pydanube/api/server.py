@@ -25,7 +25,7 @@ from pydanube.api.listener import Listener
 from pydanube.api.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
-from pydanube.base.limits import FILES_RESERVED
+from pydanube.base.limits import FILES_RESERVED, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
 from pydanube.base.redaction import redacted_options
 from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, Objects, load, settings
 from pydanube.broker.metrics import LoopWatch, Metrics, Page
@@ -210,6 +210,8 @@ class Server:
         page.add("danube_disk_free_bytes", await self._broker.free_bytes())
         page.add("danube_disk_reserve_bytes", room.reserve_bytes)
         page.add("danube_publishing_refused", int(room.short))
+        page.add("danube_ledgers", room.ledgers())
+        page.add("danube_ledgers_max", NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED)
         page.add("danube_loop_turn_seconds_max", self._watch.longest_seconds)
         page.add("danube_build_info", 1, __version__)
         page.add_histogram("danube_group_commit_seconds", self._broker.commits)

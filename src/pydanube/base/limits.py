@@ -28,6 +28,11 @@ MARK_IDLE_SECONDS = 0.25  # an idle journal covers its last group after this lon
 NODE_FILES_MAX = 1 << 16  # journal and kept files of one node; 8 TiB of the usual size, 768 KiB of list
 DATA_DIRECTORIES_MAX = 32  # bits in a ledger's record of the directories that hold a part of it
 NODE_LEDGERS_MAX = 1 << 19  # ledgers one node keeps; 24 MiB of checkpoint at each roll
+NODE_LEDGERS_RESERVED = NODE_LEDGERS_MAX // 16  # of them not for messages: acks and deletions, which let others go
+NODE_LEDGERS_WARN = NODE_LEDGERS_MAX * 4 // 5  # from here on the operator is told, months before it is too late
+RETENTION_STEPS = (
+    16  # ledgers that a topic's retention is divided into, if it gets little: as exact, and as many, as that
+)
 OFFSETS_OF_A_LEDGER_MAX = 1 << 40  # more than its bytes can hold messages; skipped where its end is lost with its disk
 DAMAGE_LOGGED_MAX = 10_000  # damaged ranges of a broker that are remembered so as not to be logged again
 LOST_RANGES_MAX = 1_000  # of one stream, given up as damaged: its record stays small enough for the metadata

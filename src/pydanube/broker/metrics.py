@@ -105,6 +105,8 @@ FAMILIES: dict[str, Family] = {
     "danube_publishing_refused": Family(
         "gauge", "1 while publishing is refused because the disk is nearly full, else 0."
     ),
+    "danube_ledgers": Family("gauge", "Ledgers that the storage node keeps."),
+    "danube_ledgers_max": Family("gauge", "Ledgers from which on no others are made for messages."),
     "danube_group_commit_seconds": Family("histogram", "Time to write and sync a group of the journal."),
     "danube_loop_turn_seconds_max": Family(
         "gauge", "Longest iteration of the event loop in the last 30 to 60 seconds."

@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import count, dropwhile, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydanube.base.limits import METRIC_SLICE
+from pydanube.base.limits import METRIC_SLICE, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
 from pydanube.broker.holds import ConsumerHold, Opened
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
@@ -122,4 +122,6 @@ async def status_of(service: Service) -> dict[str, Any]:
         "disk_free_bytes": room.bytes if limited else None,
         "disk_reserve_bytes": room.reserve_bytes if limited else None,
         "publishing_refused": room.short,
+        "ledgers": room.ledgers(),
+        "ledgers_max": NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED,
     }

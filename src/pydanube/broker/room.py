@@ -1,4 +1,5 @@
 """Room on the disk: below a reserve nothing is published, so that what makes room goes on, acknowledging and deleting.
+It also says when the storage node comes near the number of ledgers that it can keep.
 
 It is asked once for each batch and counts down; how much there really is it looks up now and then. It owns no disk and
 decides nothing about messages that are stored.
@@ -17,6 +18,9 @@ from pydanube.base.limits import (
     JOURNAL_FILE_BYTES_MIN,
     METADATA_LOG_BYTES,
     MIB,
+    NODE_LEDGERS_MAX,
+    NODE_LEDGERS_RESERVED,
+    NODE_LEDGERS_WARN,
     ROOM_LOOK_SECONDS,
     ROOM_RESERVE_FILES,
     ROOM_RESERVE_METADATA_BYTES,
@@ -67,11 +71,14 @@ class Room:
         reserve_bytes: int = 0,
         measure: Callable[[], Awaitable[int]] = _plenty,
         changed: Callable[[bool], None] | None = None,
+        ledgers: Callable[[], int] = lambda: 0,
     ) -> None:
         self.reserve_bytes = reserve_bytes
         self.bytes = sys.maxsize  # that there were at the last look
         self.short = False  # nothing is published now
         self._left = sys.maxsize  # that may still be published until the next look
+        self.ledgers = ledgers  # how many the storage node keeps
+        self._crowded = False  # it was reported that they are many
         self._measure = measure
         self._tell_changed = changed
         self._looking: Task[None] | None = None
@@ -97,6 +104,7 @@ class Room:
 
     async def look(self) -> None:
         """How much there is. What was published since the last look is in it, or on its way and counted."""
+        self._count_ledgers()
         try:
             self.bytes = await self._measure()
         except DanubeError as error:
@@ -109,6 +117,20 @@ class Room:
         if short != self.short:
             self.short = short
             self._report()
+
+    def _count_ledgers(self) -> None:
+        """Their number is reported once, long before it is reached; and again after it has fallen."""
+        there = self.ledgers()
+        if there >= NODE_LEDGERS_WARN and not self._crowded:
+            log.warning(
+                "the broker has %d ledgers; beyond %d nothing is published. Delete topics that are not needed, shorten "
+                "retention, or look for subscriptions that nobody reads (`danube doctor`)",
+                there,
+                NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED,
+            )
+            self._crowded = True
+        elif there < NODE_LEDGERS_WARN - NODE_LEDGERS_RESERVED:
+            self._crowded = False
 
     def _report(self) -> None:
         if self.short:

@@ -104,7 +104,7 @@ class Broker:
                 raise DirectoryInUse(f"another broker{who} is using {settings.data_dir}") from None
             raise
         reserve = reserve_of(settings.node.file_bytes, settings.reserve_bytes)
-        room = self._room = Room(reserve, self._node.room, self._node.make_room)
+        room = self._room = Room(reserve, self._node.room, self._node.make_room, lambda: self._node.ledgers)
         await room.start()
         cache = TailCache() if settings.cache_bytes is None else TailCache(settings.cache_bytes)
         watch = WatchedClock(clock)

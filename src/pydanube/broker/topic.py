@@ -109,7 +109,7 @@ class Topic:
         self._certain_end = 0  # while rebuilding: producers are known as of the batches below
         self._starting = asyncio.Lock()  # where somebody starts to read and what is deleted are decided one by one
         self._consumers = 0  # ids given so far
-        self._upkeep = Upkeep(self, surroundings.clock)
+        self._upkeep = Upkeep(self, surroundings.clock, tiered=surroundings.tier is not None)
         self._seen = (0, 0)  # when housekeeping looked last
         self._closed: DanubeError | None = None  # why it is
 
@@ -150,8 +150,7 @@ class Topic:
         listed = options.ledgers_listed
         settings = StreamSettings(options.copies, options.durability, size, age, ledgers_listed=listed)
         if lazy:  # the state: whatever the messages are worth, what consumers were promised is kept
-            age = options.ledger_seconds
-            settings = StreamSettings(options.copies, ledger_seconds=age, lazy=True, ledgers_listed=listed)
+            settings = StreamSettings(options.copies, lazy=True, reserve=True, ledgers_listed=listed)
         cold = None if tier is None else tier.reader
         ports = (around.catalog, around.nodes, around.clock, around.randomness)
         return await Stream.take(name, *ports, settings, cold, f"the state of {self.name}" if lazy else self.name)

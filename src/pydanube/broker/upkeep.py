@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import LOOKED_INTO_AT_ONCE
 from pydanube.broker.idle import Idle
 from pydanube.broker.subscription import SubscriptionHost
-from pydanube.ledger.retention import BatchTimes, expired
+from pydanube.ledger.retention import BatchTimes, expired, worth_sealing
 from pydanube.ledger.state_records import Cause
 from pydanube.storage.watched_clock import WatchedClock
+from pydanube.storage.writer import LedgerWriter
 from pydanube.wire.batch import Batch
 
 if TYPE_CHECKING:
@@ -21,14 +23,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SECOND = 1_000_000  # microseconds
+WAITING_BY_AGE = 64  # ledgers to upload that age alone makes: while object storage fails, time makes no more of them
 EXPIRY_READS_MAX = 64  # of one subscription in one tick: the rest expires in the next
 
 
 class Upkeep:
     """Of one topic, which asks for it every second or so."""
 
-    def __init__(self, topic: Topic, clock: WatchedClock) -> None:
+    def __init__(self, topic: Topic, clock: WatchedClock, *, tiered: bool) -> None:
         self._topic = topic
+        self._tiered = tiered
         self._clock = clock
         self._began = False
         self._doubted: float | None = None  # since when, if the clock was behind when the topic was opened
@@ -70,10 +74,18 @@ class Upkeep:
 
     def _roll(self, wall: int, trusted: bool) -> None:
         topic, retention = self._topic, self._topic.options.retention
-        topic.ledger.stream.roll_if_old()
+        topic.ledger.stream.roll_if_old(self._sealing_helps)
         if trusted and retention is not None and retention.seconds is not None:
             before = wall - retention.seconds * SECOND
             topic.ledger.stream.roll_if_outlived(before, topic.options.deletable_before(topic.state))
+
+    def _sealing_helps(self, writer: LedgerWriter, seconds: float) -> bool:
+        """An old ledger that is open: it can be uploaded or go only when it is sealed. Else it need not be."""
+        topic, options = self._topic, self._topic.options
+        if self._tiered and sum(1 for _ in islice(topic.ledger.stream.record.waiting, WAITING_BY_AGE)) < WAITING_BY_AGE:
+            return True
+        needed = options.deletable_before(topic.state)
+        return worth_sealing(options.retention, needed, first=writer.first, bytes=writer.bytes, seconds=seconds)
 
     async def _drop_idle(self, name: str) -> None:
         topic = self._topic

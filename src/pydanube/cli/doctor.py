@@ -21,7 +21,7 @@ import click
 
 from pydanube import __version__
 from pydanube.base.errors import DanubeError, VerbUnknown
-from pydanube.base.limits import BLOCKED_LISTED_MAX
+from pydanube.base.limits import BLOCKED_LISTED_MAX, NODE_LEDGERS_MAX, NODE_LEDGERS_WARN
 from pydanube.base.units import shown_bytes
 from pydanube.cli.output import Output, printed
 from pydanube.cli.running import client_of, run
@@ -163,7 +163,7 @@ async def _broker(ctx: click.Context) -> list[Finding]:
             await client.admin.namespaces()
             took = time.perf_counter() - began
             waiting = [*await _subscriptions(client), *await _abandoned(client)]
-            objects = [*waiting, *await _sinks(client), *await _objects(client)]
+            objects = [*waiting, *await _ledgers(client), *await _sinks(client), *await _objects(client)]
     except DanubeError as error:
         if _is_taken(broker.url):
             return [Finding("broker", FAIL, f"{where}: {error}", error.help)]
@@ -218,6 +218,17 @@ async def _abandoned(client: Client) -> list[Finding]:
         )
         for each in found
     ]
+
+
+async def _ledgers(client: Client) -> list[Finding]:
+    """Each topic has some, and their number is limited."""
+    found = await client.admin.status()
+    there, most = found.get("ledgers", 0), found.get("ledgers_max", NODE_LEDGERS_MAX)  # an older broker does not say
+    if there < NODE_LEDGERS_WARN:
+        return []
+    advice = "Delete topics that are not needed, shorten retention, or look for subscriptions that nobody reads."
+    shown = f"{there:,} of {most:,}, beyond which nothing is published"
+    return [Finding("ledgers", FAIL if there >= most else WARN, shown, advice)]
 
 
 async def _sinks(client: Client) -> list[Finding]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydanube.base.errors import ArgumentInvalid
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS, OFFSET_MAX
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, CLOCK_JUMP_SECONDS, OFFSET_MAX, RETENTION_STEPS
 from pydanube.ledger.ackset import extend_ranges
 from pydanube.ledger.times import Corrections, time_for_deletion
 
@@ -86,6 +86,23 @@ def _outlived(ledger: LedgerInfo, policy: RetentionPolicy | None, total: int, no
         return True
     aged = policy.seconds is not None and ledger.aging_time(now) + policy.seconds * _SECOND < now
     return aged and clock_trusted
+
+
+def worth_sealing(
+    policy: RetentionPolicy | None, deletable_before: int | None, *, first: int, bytes: int, seconds: float
+) -> bool:
+    """Whether an old ledger that is open should be sealed, because something of it may go then, or soon after.
+
+    It begins at `first`, has so many bytes and is so many seconds old. Where messages are kept anyway, sealing would
+    only make more and more ledgers: each that a node keeps costs it memory, and their number is limited.
+    """
+    if deletable_before is not None and deletable_before <= first:
+        return False  # somebody needs all of it
+    if policy is None:
+        return deletable_before is not None
+    by_age = policy.seconds is not None and seconds * RETENTION_STEPS >= policy.seconds
+    by_size = policy.bytes is not None and bytes * RETENTION_STEPS >= policy.bytes
+    return by_age or by_size
 
 
 class BatchTimes(NamedTuple):

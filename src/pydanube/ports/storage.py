@@ -93,6 +93,9 @@ class StorageNodes(Protocol):
         """Never fails: a node that cannot be reached answers every call with `NodeUnreachable`."""
         ...
 
-    def choose(self, count: int) -> list[NodeIdentity]:
-        """The best `count` nodes for a new ledger, those that seem up first; `QuorumLost` if not as many are known."""
+    def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
+        """The best `count` nodes for a new ledger, those that seem up first; `QuorumLost` if not as many are known.
+
+        `TooManyLedgers` if they have so many that what is left is kept for those that ask with `reserve`.
+        """
         ...

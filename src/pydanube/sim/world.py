@@ -66,7 +66,7 @@ class Nodes:
             node = self._caller.node(name, identity)
         return node if name not in self._world.deaf else cast(StorageNode, Deaf(node, self._world.deaf[name]))
 
-    def choose(self, count: int) -> list[NodeIdentity]:
+    def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
         """As a membership service would: those that seem to be up first, in any order."""
         if self._local is not None:
             return [self._local.identity]

@@ -15,9 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydanube.base.errors import DiskFull, MetadataDamaged, MetadataOutdated, NodeDirectoryInvalid, NodeReplaced
+from pydanube.base.errors import (
+    DiskFull,
+    MetadataDamaged,
+    MetadataOutdated,
+    NodeDirectoryInvalid,
+    NodeReplaced,
+    TooManyLedgers,
+)
 from pydanube.base.ids import NodeIdentity
-from pydanube.base.limits import METADATA_LOG_BYTES
+from pydanube.base.limits import METADATA_LOG_BYTES, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
 from pydanube.ports.disk import Disk
 from pydanube.ports.metadata import MetadataStore
 from pydanube.ports.randomness import Randomness
@@ -176,7 +183,10 @@ class LocalNodes:
             return self._node
         return ReplacedNode(identity, self._node.identity)
 
-    def choose(self, count: int) -> list[NodeIdentity]:
+    def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
+        there, usable = self._node.ledgers, NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED
+        if there >= usable and not reserve:
+            raise TooManyLedgers(f"the broker has {there} ledgers; from {usable} on none are made for messages")
         return [self._node.identity]
 
 

@@ -138,6 +138,11 @@ class DiskNode:
         return self._state.damage
 
     @property
+    def ledgers(self) -> int:
+        """How many it keeps."""
+        return len(self._state.table)
+
+    @property
     def groups_written(self) -> int:
         """Group commits of the current journal since the node started or last recovered."""
         return self._journal.groups_written

@@ -22,6 +22,7 @@ from pydanube.base.errors import (
     MetadataInvalid,
     NodeClosed,
     OwnershipLost,
+    TooManyLedgers,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import LEDGERS_LISTED_MAX, LEDGERS_SWEPT_MAX, STREAM_TAKE_SECONDS
@@ -54,6 +55,7 @@ class StreamSettings:
     ledger_bytes: int = 256 * 1024 * 1024  # a ledger is sealed and followed by a new one beyond this
     ledger_seconds: float = 4 * 3600.0  # and when it is older than this, if `roll_if_old` is called now and then
     lazy: bool = False  # the first ledger of an owner is made for the first append, not before
+    reserve: bool = False  # it may have the last ledgers of a node, which are not for messages
     retry_seconds: float = 0.2
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in the record; the simulator sets few, so that pages come soon
     take_seconds: float = STREAM_TAKE_SECONDS  # then whoever wants it hears why it cannot be had, and may try again
@@ -80,7 +82,7 @@ class Stream(Reading):
         self._version = 0
         self._writer: LedgerWriter | None = None
         self._finishing: LedgerWriter | None = None  # the ledger before, while the stream rolls
-        self._idle = False  # lazy: recovered, and there is no ledger yet
+        self._idle = False  # recovered, and there is no ledger yet: it is lazy, or the nodes have too many
         self._begun = 0.0  # when the open ledger was made, on the monotonic clock
         self._confirmed = NO_OFFSET
         self._why_not: DanubeError = NodeClosed("the stream is not open yet")
@@ -177,12 +179,13 @@ class Stream(Reading):
         """Whether it can be appended to; if not, what was appended may still be there or not."""
         return self._writer is not None or self._idle
 
-    def roll_if_old(self) -> None:
-        """So that an idle stream's last ledger can age and go."""
+    def roll_if_old(self, helps: Callable[[LedgerWriter, float], bool]) -> None:
+        """So that an idle stream's last ledger can age and go, if that `helps`: asked of it and its age in seconds."""
         writer = self._writer
         if writer is None or self._finishing is not None or writer.next_offset == writer.first:
             return
-        if self._clock.monotonic() - self._begun >= self._settings.ledger_seconds:
+        age = self._clock.monotonic() - self._begun
+        if age >= self._settings.ledger_seconds and helps(writer, age):
             self._roll(writer)
 
     def roll(self) -> None:
@@ -343,6 +346,9 @@ class Stream(Reading):
                 return
             except DanubeError as error:
                 self._why_not = error
+                if isinstance(error, TooManyLedgers) and self._record.unsealed is None:
+                    self._idle = True  # it can be read and trimmed; the next append tries again
+                    return
                 if isinstance(error, REFUSED) and not self._refused.done():
                     self._refused.set_result(None)
                 log.warning("%s does not accept appends yet: %s", self.name, error)
@@ -353,6 +359,8 @@ class Stream(Reading):
         """The first append of a lazy stream: it and those that follow wait for the ledger to be made."""
         if not self._idle or self._closed or self.lost or (self._opening is not None and not self._opening.done()):
             return None
+        if isinstance(self._why_not, TooManyLedgers):  # raised here again, nothing has to be undone
+            self._nodes.choose(self._settings.copies.replicas, reserve=self._settings.reserve)
         self._idle = False
         writer = self._writer = LedgerWriter(self.epoch, self._record.next_offset, self._nodes, self._failed)
         self._start(self._begin_idle(writer))
@@ -392,7 +400,7 @@ class Stream(Reading):
     async def _begin(self, writer: LedgerWriter) -> None:
         """The ledger is durable in the catalogue before a node hears of it."""
         copies, durability = self._settings.copies, self._settings.durability
-        nodes = tuple(self._nodes.choose(copies.replicas))
+        nodes = tuple(self._nodes.choose(copies.replicas, reserve=self._settings.reserve))
         ledger_id = await self._next_ledger_id()
         ledger = new_ledger(ledger_id, self.epoch, self._record.next_offset, nodes, copies, durability)
         await self._store(self._record.opened(self.epoch, ledger, self._settings.ledgers_listed))

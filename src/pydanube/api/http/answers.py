@@ -94,6 +94,8 @@ _STATUS: Object = {
     "disk_free_bytes": NUMBER_OR_NULL,
     "disk_reserve_bytes": NUMBER_OR_NULL,
     "publishing_refused": FLAG,
+    "ledgers": NUMBER,
+    "ledgers_max": NUMBER,
 }
 _EXPLANATION: Object = {
     "partition": NUMBER_OR_NULL,

@@ -1,0 +1,116 @@
+"""A storage node near the number of ledgers that it can keep: messages are refused, acks and deletions continue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from broker.service_world import ServiceWorld
+from pydanube.base.errors import TooManyLedgers
+from pydanube.broker import room as room_module
+from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.room import Room
+from pydanube.broker.service import Service
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.topic import Topic
+from pydanube.ledger import table
+from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.storage import local
+from pydanube.wire.batch import build
+
+HEALTHY, KEEPS = "/default/healthy", "/default/keeps"
+MOST, RESERVED = 24, 8
+
+
+@pytest.fixture(autouse=True)
+def few_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (table, local):
+        monkeypatch.setattr(module, "NODE_LEDGERS_MAX", MOST)
+    monkeypatch.setattr(local, "NODE_LEDGERS_RESERVED", RESERVED)
+
+
+async def topic_of(service: Service, name: str) -> Topic:
+    return service.reliable(await service.open(ANONYMOUS, name))
+
+
+async def publish(topic: Topic) -> None:
+    await topic.publish(build([b"x"], publish_time=1)).confirmed
+
+
+async def fill(topic: Topic) -> int:
+    """Publishes until it is refused; returns how many were not."""
+    for number in range(2 * MOST):
+        try:
+            await publish(topic)
+        except TooManyLedgers:
+            return number
+        topic.ledger.stream.roll()
+    raise AssertionError("nothing was refused")
+
+
+async def acknowledge(topic: Topic, first: int, last: int) -> None:
+    """Each with a new snapshot of the state, which goes to a new ledger."""
+    host = topic.subscriptions["s"]
+    for offset in range(first, last + 1):
+        await host.ack(0, [(offset, offset)])
+        topic.write_state_again()
+        await asyncio.sleep(1)
+
+
+def test_at_the_limit_messages_are_refused_and_acks_and_deletions_continue() -> None:
+    kept = 0
+
+    async def first(service: Service) -> None:
+        nonlocal kept
+        for name in (HEALTHY, KEEPS):
+            await service.create_topic(ANONYMOUS, name)
+        healthy, keeps = await topic_of(service, HEALTHY), await topic_of(service, KEEPS)
+        await healthy.subscribe("s", SubscriptionKind.SHARED)
+        for _ in range(20):
+            await publish(healthy)
+        kept = await fill(keeps)
+        with pytest.raises(TooManyLedgers):
+            await publish(keeps)
+        await publish(healthy)  # it has a ledger
+        await acknowledge(healthy, 0, 9)
+
+    async def second(service: Service) -> None:
+        healthy, keeps = await topic_of(service, HEALTHY), await topic_of(service, KEEPS)  # both can be opened
+        assert keeps.ledger.confirmed_end == kept
+        assert len(await keeps.ledger.read(0)) > 0
+        with pytest.raises(TooManyLedgers):
+            await publish(healthy)
+        await acknowledge(healthy, 10, 15)
+        host = healthy.subscriptions["s"]
+        assert isinstance(host, SubscriptionHost)
+        assert host.known.cursor.floor == 16
+        await service.delete_topic(ANONYMOUS, KEEPS)
+        await publish(healthy)
+        assert healthy.ledger.confirmed_end == 22
+
+    world = ServiceWorld()
+    world.run(first)
+    world.run(second)
+    world.end()
+
+
+def test_it_is_said_once_when_there_are_many_and_again_after_they_were_few(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = 0
+    for name, value in (("NODE_LEDGERS_MAX", 1000), ("NODE_LEDGERS_RESERVED", 60), ("NODE_LEDGERS_WARN", 800)):
+        monkeypatch.setattr(room_module, name, value)
+    room = Room(ledgers=lambda: there)
+
+    async def main() -> None:
+        nonlocal there
+        for there in (799, 800, 900, 760, 801, 739, 800):  # noqa: B007  the room asks for it
+            await room.look()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert [record.getMessage()[:56] for record in caplog.records] == [
+        "the broker has 800 ledgers; beyond 940 nothing is publis"
+    ] * 2
