@@ -170,6 +170,12 @@ def test_doctor_tells_a_broker_of_another_version(danube: Danube, monkeypatch: p
     assert findings(danube)[1]["broker version"] == "warn"
 
 
+def test_doctor_warns_of_a_broker_with_many_ledgers(danube: Danube, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "ledgers" not in findings(danube)[1]
+    monkeypatch.setattr(doctor, "NODE_LEDGERS_WARN", 0)
+    assert findings(danube)[1]["ledgers"] == "warn"
+
+
 def test_doctor_compares_the_broker_s_clock_with_its_own(run: Danube) -> None:
     with broker_thread(clock=VirtualClock(wall=1_800_000_000_000_000)) as url:
         assert findings(run, "--url", url)[1]["broker clock"] == "warn"
