@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,17 +15,18 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake import Schema as DeltaSchema
 from pyspark.sql import SparkSession
 
 from pipeline.iceberg_world import Lake
 from pipeline.tables_world import batch
-from pydanube.base.errors import FlowInvalid, RowInvalid
+from pydanube.base.errors import FlowInvalid, RowInvalid, SchemaMismatch
 from pydanube.pipeline.build import query
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.targets import deletes
 from pydanube.pipeline.targets.delta import DeltaTarget
-from pydanube.pipeline.targets.iceberg_table import close_catalog
+from pydanube.pipeline.targets.iceberg_table import close_catalog, open_catalog
 from pydanube.pipeline.targets.record import Verdict
 from pydanube.pipeline.targets.target import CHANGE, Target, with_change
 from pydanube.sync import Client
@@ -165,6 +167,59 @@ def test_a_delete_that_does_not_say_when_it_was_is_refused(sequenced: tuple[Targ
     with pytest.raises(RowInvalid, match=r"deletes a row and has no at, .* name event_time in sequence_by"):
         put(target, 1, at(None, 1, None))
     assert content() == {1: "ann"}
+
+
+def changed(target: Target, keys: tuple[str, ...], sequence_by: str) -> Target:
+    """The same table, after the pipeline's file was changed."""
+    return dataclasses.replace(target, keys=keys, sequence_by=sequence_by)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(("keys", "sequence_by"), [(("id", "name"), "at"), (("id",), "name"), (("name",), "id")])
+def test_deletes_that_are_known_by_other_columns_are_forgotten_and_it_goes_on(
+    sequenced: tuple[Target, Any], keys: tuple[str, ...], sequence_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, content = sequenced
+    put(target, 0, at(5, 1, None))
+    other = changed(target, keys, sequence_by)
+    assert put(other, 1, at(4, 2, "bob")) is Verdict.NEW
+    assert content() == {2: "bob"}
+    assert "deletes of before are forgotten: they are known by id, at" in caplog.text
+    caplog.clear()
+    assert put(other, 2, at(6, 3, "cid")) is Verdict.NEW
+    assert not caplog.records, "it is said once"
+    assert content() == {2: "bob", 3: "cid"}
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def strict(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Target, Any]]:
+    """A table that somebody has made, with columns that are never null."""
+    lake = Lake(tmp_path)
+    if request.param == "delta":
+        fields = [Field("id", "long", nullable=False), Field("name", "string", nullable=False)]  # type: ignore[arg-type]
+        DeltaTable.create(str(tmp_path / "t"), DeltaSchema(fields))
+        target: Target = DeltaTarget(str(tmp_path / "t"), keys=("id",))
+        content = lambda: DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()  # noqa: E731
+    else:
+        target, content = lake.target(upsert={"keys": ["id"]}), lake.content
+        catalog = open_catalog(lake.target().place)
+        catalog.create_namespace("lake")
+        fields = [("id", pa.int64()), ("name", pa.string())]
+        catalog.create_table("lake.orders", pa.schema([pa.field(*each, nullable=False) for each in fields]))
+    target.prepare(SCHEMA)
+    yield target, lambda: {each["id"]: each["name"] for each in content()}
+    close_catalog(lake.target().place)
+
+
+def test_a_delete_has_only_its_key_whatever_the_table_wants_of_rows(strict: tuple[Target, Any]) -> None:
+    target, content = strict
+    write(target, 0, [change(0, 1, "ann"), change(1, 2, "bob")])
+    assert write(target, 1, [change(2, 1, None), change(3, 3, None)]) is Verdict.NEW
+    assert content() == {2: "bob"}
+    nameless = change(4, 2, None)
+    nameless[CHANGE]["deleted"] = False
+    with pytest.raises((RowInvalid, SchemaMismatch), match="name"):
+        write(target, 2, [nameless])
+    assert content() == {2: "bob"}
 
 
 # -- as pipelines ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ with. The last deletes are remembered, by their sequence; with a newer row of th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,12 +17,15 @@ from pydanube.base.errors import RowInvalid, TargetFailed
 from pydanube.base.limits import DELETES_REMEMBERED_MAX
 from pydanube.pipeline.targets.upsert import deletes_of
 
+log = logging.getLogger(__name__)
+
 
 def remember(
     known: pa.Table | None, rows: pa.Table, keys: Sequence[str], sequence_by: str, label: str
 ) -> tuple[pa.Table, pa.Table | None]:
     """Rows of a batch, one for each key, that are not older than a delete; and what is remembered from now on, None if
-    that is what is `known`: keys, and the sequence.
+    that is what is `known`: keys, and the sequence. What is known by other columns, from before the upsert was changed,
+    cannot be compared and is forgotten.
 
     Raises `RowInvalid` for a delete that does not say when it was.
     """
@@ -35,7 +39,14 @@ def remember(
         )
     if known is None:
         return rows, _last(deletes, keys, sequence_by) if len(deletes) else None
-    known = known.cast(deletes.schema)
+    comparable = _as_now(known, deletes.schema)
+    if comparable is None:
+        before, now = ", ".join(known.column_names), ", ".join(columns)
+        log.warning(
+            "%s: deletes of before are forgotten: they are known by %s, and the upsert has %s", label, before, now
+        )
+        return rows, _last(deletes, keys, sequence_by)
+    known = comparable
     older, passed = _compared(known, rows, keys, sequence_by)
     stays = np.ones(len(rows), bool)
     stays[older] = False
@@ -46,6 +57,16 @@ def remember(
     left[passed] = False
     again = rows.filter(deletes_of(rows)).select(columns)
     return rows, _last(pa.concat_tables([known.filter(pa.array(left)), again]), keys, sequence_by)
+
+
+def _as_now(known: pa.Table, schema: pa.Schema) -> pa.Table | None:
+    """None if it is of other columns, or of types that do not fit."""
+    if known.column_names != schema.names:
+        return None
+    try:
+        return known.cast(schema)
+    except (pa.ArrowException, ValueError):
+        return None
 
 
 def _compared(

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import (
@@ -49,7 +50,7 @@ from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place,
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
 from pydanube.pipeline.targets.target import CHANGE, with_change
-from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows
+from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows, split_deleted
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
 HISTORY_MAX = 100  # commits that are looked through for the text behind a hash
@@ -202,14 +203,15 @@ class DeltaTarget:
         self, table: DeltaTable, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile], *, replace: bool
     ) -> tuple[int, list[str]]:
         """The version that has the batch, and files that nobody needs once it is on disk."""
-        self._check_nulls(never_null(table), files)
         if self.keys and not replace:
             rows = newest_rows(self._staged(schema, files), self.keys, self.sequence_by, self.label)
+            self._check_written(never_null(table), rows)
             unneeded = self._upsert(table, mark, rows)
             return table.version(), unneeded
         actions: list[Any] = [_add(file) for file in files]
         if self.keys:  # staged with all columns, in no partition
             raise TargetRefused(f"{self.label}: upserts and complete mode exclude each other")
+        self._check_nulls(never_null(table), files)
         self._write(table, actions, _properties(mark), mode="overwrite" if replace else "append")
         return table.version() + 1, []
 
@@ -246,6 +248,14 @@ class DeltaTarget:
                 self._drop([_deletes_path(mark, number)])
             raise
         return [] if before is None or number == before else [_deletes_path(mark, before)]
+
+    def _check_written(self, columns: frozenset[str], rows: pa.Table) -> None:
+        """Rows that delete have nothing but their key, and are not written."""
+        rows, deleted = split_deleted(rows)
+        written = rows.filter(pc.invert(deleted))
+        for name in sorted(columns.intersection(written.column_names)):
+            if written.column(name).null_count:
+                raise RowInvalid(f"{self.label}: a row is null in {name}, which is NOT NULL in the table")
 
     def _check_nulls(self, columns: frozenset[str], files: Sequence[WrittenFile]) -> None:
         for file in files:

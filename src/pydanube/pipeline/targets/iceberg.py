@@ -38,7 +38,7 @@ from pydanube.pipeline.targets.iceberg_table import (
 from pydanube.pipeline.targets.iceberg_upsert import Change, all_files, upserted
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
-from pydanube.pipeline.targets.target import CHANGE, with_change
+from pydanube.pipeline.targets.target import CHANGE, with_change, with_nulls
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
 DOUBTS_MAX = 3  # attempts of which nobody knows how they ended
@@ -140,7 +140,7 @@ class IcebergTarget:
             check_columns(table, rows, self.label)
             layout = Layout.of(table, rows, self.label)
             if CHANGE in schema.names:  # is staged too, for the driver: these files are never the table's
-                layout = replace(layout, arrow=with_change(layout.arrow))
+                layout = replace(layout, arrow=with_change(with_nulls(layout.arrow)))
             found = _layouts[key] = now, layout
         return found[1]
 

@@ -33,7 +33,7 @@ from pydanube.base.errors import TargetRefused
 from pydanube.base.limits import MIB
 from pydanube.pipeline.targets.deletes import packed, remember, unpacked
 from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout, StagedFile, remove
-from pydanube.pipeline.targets.target import CHANGE, with_change
+from pydanube.pipeline.targets.target import CHANGE, with_change, with_nulls
 from pydanube.pipeline.targets.upsert import newest_rows, split_deleted
 
 BATCH_BYTES_MAX = 512 * MIB  # of an upsert, in files: the driver holds it
@@ -73,7 +73,7 @@ def upserted(
     staged = pa.concat_tables([_read(table, file) for file in files])
     layout = Layout.of(table, staged.schema, label)
     placed = CHANGE in staged.column_names
-    staged = staged.cast(with_change(layout.arrow) if placed else layout.arrow)
+    staged = staged.cast(with_change(with_nulls(layout.arrow)) if placed else layout.arrow)
     change = Change(list(files))
     newest = newest_rows(staged, keys, sequence_by, label)
     if placed and sequence_by is not None:

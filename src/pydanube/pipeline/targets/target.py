@@ -24,6 +24,13 @@ def with_change(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*(field for field in schema if field.name != CHANGE), pa.field(CHANGE, kind)])
 
 
+def with_nulls(schema: pa.Schema) -> pa.Schema:
+    """Of rows among which some delete: these have nothing but their key, whatever the table wants of others."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
 class Stager(Protocol):
     """One task's part of a batch. Nothing of it is seen until it is committed."""
 
