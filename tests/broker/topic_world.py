@@ -12,6 +12,7 @@ from pydanube.base.ids import ConsumerId, NodeIdentity
 from pydanube.base.limits import KIB
 from pydanube.broker.delivery import Delivery, Timing
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.read_ahead import Shelf
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Surroundings, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
@@ -120,6 +121,7 @@ class TopicWorld:
         self.options = options or TopicOptions()
         self.cache_bytes = cache_bytes
         self.cache = TailCache(cache_bytes)
+        self.shelf = Shelf()
         self.process = self.loop.process("broker")
         self.dead_letters: list[tuple[str, Batch]] = []
         self.dead_letters_fail = False
@@ -138,7 +140,9 @@ class TopicWorld:
     async def open_topic(self, name: str = "/default/t") -> Topic:
         """Takes the topic from whoever has it: a second call for the same name is another broker's."""
         nodes = OneNode(self.node)
-        around = Surroundings(self.catalog, nodes, self.watch, self.randomness, self.cache, self._dead)
+        around = Surroundings(
+            self.catalog, nodes, self.watch, self.randomness, self.cache, self._dead, shelf=self.shelf
+        )
         return await Topic.open(name, around, self.options)
 
     async def _dead(self, topic: str, message: Batch) -> None:

@@ -115,6 +115,7 @@ IDLE_KEY_BYTES_MAX = 256  # longer keys are forgotten when nothing of them is le
 # -- topics ----------------------------------------------------------------------------------------------------------
 TAIL_CACHE_BYTES = 256 * MIB  # of memory for the newest batches of all topics of a broker
 READ_AHEAD_BYTES = 1 * MIB  # one read of a subscription that is behind the cache
+READ_AHEAD_ALL_BYTES_MAX = 256 * MIB  # of memory for such batches of all subscriptions of a broker; one has its own
 STATE_QUEUE_RECORDS_MAX = 65_536  # state records of one topic on their way to its log; beyond it TopicBusy
 STATE_AMID_SNAPSHOT_RECORDS_MAX = 1 << 20  # written between two parts of one snapshot; a restart holds them in memory
 STATE_COMPACT_BYTES = 1 * MIB  # of a topic's state log since its last snapshot; a restart reads little more than this

@@ -1,17 +1,20 @@
-"""What a subscription reads from storage before its engine wants it: the batches that come next, in order.
+"""What a subscription has in memory of what it reads: the batches that come next, in order, and those it used last.
 
-Owned by its subscription. It never decides what is read next, and keeps no batch that was read before a seek.
+Owned by its subscription. It never decides what is read next, and keeps no batch that was read before a seek. Of all
+subscriptions of a broker the batches share one bound of memory; whatever goes can be read again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 
 from pydanube.base.errors import DanubeError
-from pydanube.base.limits import UNREADABLE_OFFSETS_MAX
+from pydanube.base.limits import READ_AHEAD_ALL_BYTES_MAX, UNREADABLE_OFFSETS_MAX
 from pydanube.broker.hindrance import DAMAGE, Hindrance
 from pydanube.ledger.topic_state import Subscription
 from pydanube.storage.managed import ManagedLedger
@@ -20,6 +23,24 @@ from pydanube.wire.batch import Batch
 log = logging.getLogger(__name__)
 AHEAD_BATCHES_MIN = 2  # of those read from disk: with fewer left, the next are read
 RETRY_SECONDS = 0.2  # between attempts to read what cannot be read now
+_base_offset = attrgetter("base_offset")
+
+
+class Shelf:
+    """Shared by all subscriptions of a broker: who has not used its batches for longest lets go of them first."""
+
+    def __init__(self, bytes_max: int = READ_AHEAD_ALL_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0  # of memory
+        self._users: dict[ReadAhead, int] = {}  # with what each has, in the order of use
+
+    def hold(self, user: ReadAhead, size: int) -> None:
+        """It uses so much from now on."""
+        self.bytes += size - self._users.pop(user, 0)
+        if size:
+            self._users[user] = size
+        while self.bytes > self.bytes_max and len(self._users) > 1:  # the one that is at work needs what it has
+            next(iter(self._users)).let_go()
 
 
 class ReadAhead:
@@ -27,6 +48,7 @@ class ReadAhead:
 
     def __init__(
         self,
+        shelf: Shelf,
         known: Subscription,
         ledger: ManagedLedger,
         task: Callable[[Awaitable[None]], None],
@@ -35,28 +57,63 @@ class ReadAhead:
     ) -> None:
         self.reading = False
         self._failed: dict[int, DanubeError] = {}  # by offset, the newest last
+        self._shelf = shelf
         self._known = known
         self._ledger = ledger
         self._task = task
         self._wake = wake
         self._hindrance = hindrance
         self._batches: deque[Batch] = deque()
+        self._ahead_bytes = 0  # of memory, of these
+        self._recent: Sequence[Batch] = ()  # what was offered or read for the outbox last
+        self._recent_bytes = 0
         self._cleared = 0  # times
 
     def clear(self) -> None:
+        self.let_go()
+        self.go_on()
+
+    def let_go(self) -> None:
+        """Of all batches, also of those that are being read."""
         self._batches.clear()
         self._cleared += 1
-        self.go_on()
+        self._ahead_bytes = 0
+        self.keep(())
+
+    def keep(self, recent: Sequence[Batch]) -> None:
+        """These are used, in place of those before."""
+        self._recent = recent
+        self._recent_bytes = sum([batch.memory for batch in recent])
+        self._shelf.hold(self, self._ahead_bytes + self._recent_bytes)
+
+    def find(self, offset: int) -> Batch | None:
+        """The batch with that offset, if it is in memory: one that was used last, or the cache has."""
+        at = bisect_right(self._recent, offset, key=_base_offset) - 1
+        if at >= 0 and offset <= self._recent[at].last_offset:
+            return self._recent[at]
+        return self._ledger.find(offset)
+
+    async def at(self, offset: int) -> Batch:
+        """The batch with that offset, or the next one: a buffered topic may have lost some. Some more are kept."""
+        if (found := self.find(offset)) is not None:
+            return found
+        cleared = self._cleared
+        batches = await self._ledger.read(offset)
+        if cleared == self._cleared:
+            self.keep(batches)
+        return batches[0]
 
     def put_back(self, batch: Batch) -> None:
         """The rest of it comes when it may."""
         self._batches.appendleft(batch)
+        self._ahead_bytes += batch.memory
 
     def take(self, offset: int) -> Batch | None:
         """The batch with that offset from memory; if it is not there, a read is under way."""
         batches = self._batches
         while batches:
             batch = batches.popleft()
+            self._ahead_bytes -= batch.memory
             if len(batches) <= AHEAD_BATCHES_MIN:
                 self._begin((batches[-1] if batches else batch).last_offset + 1)
             if batch.last_offset >= offset:
@@ -86,6 +143,8 @@ class ReadAhead:
             self.reading = False
         if cleared == self._cleared:
             self._batches.extend(batches)
+            self._ahead_bytes += sum(batch.memory for batch in batches)
+            self._shelf.hold(self, self._ahead_bytes + self._recent_bytes)
         self._wake()
 
     @property

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future, TimerHandle
-from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from operator import attrgetter
 from typing import Any
 
 from pydanube.base.counting import Traffic
@@ -22,7 +20,7 @@ from pydanube.broker.hindrance import Hindrance, in_words
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.outbox import Nack, Nacks, Outbox, Recalled, by_consumer
 from pydanube.broker.rates import Throttle, rate_of
-from pydanube.broker.read_ahead import RETRY_SECONDS, ReadAhead
+from pydanube.broker.read_ahead import RETRY_SECONDS, ReadAhead, Shelf
 from pydanube.broker.seldom import Seldom
 from pydanube.broker.state_log import StateLog
 from pydanube.dispatch.engine import Engine
@@ -40,7 +38,6 @@ from pydanube.wire.batch import Batch
 ORDERED = (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
 CLOCK_TOLERANCE = 100_000  # microseconds by which delivery times may be off
 PUMP_BATCHES = 32  # in one turn of the loop
-_base_offset = attrgetter("base_offset")
 DeadLetter = Callable[[Batch, Poisoned, str], Awaitable[None]]  # batch, which and why, subscription; until durable
 
 
@@ -55,6 +52,7 @@ class SubscriptionHost:
         state: StateLog,
         clock: Clock,
         dead_letter: DeadLetter,
+        shelf: Shelf,
     ) -> None:
         self.known = known
         self.engine = engine
@@ -72,11 +70,10 @@ class SubscriptionHost:
         self._loop = asyncio.get_running_loop()
         self._next = known.cursor.floor  # the next offset to read
         hindrance = Hindrance(self.consumers.values, self._waits, lambda: self.now)
-        self._ahead = ReadAhead(known, ledger, self._task, self.wake, hindrance)
+        self._ahead = ReadAhead(shelf, known, ledger, self._task, self.wake, hindrance)
         self._outbox = Outbox()  # waits for a read of its batch, or for the next turn of the loop
         self._handed = 0  # deliveries, in this turn
         self.nacks = Nacks(self._apply_nack, at_once=NACKS_AT_ONCE, waiting_max=UNACKED_MAX)
-        self._recent: list[Batch] = []  # what was offered or read for the outbox last
         self._scheduled = False
         self._timer: TimerHandle | None = None
         self._due: int | None = None  # when it rings
@@ -123,6 +120,8 @@ class SubscriptionHost:
                 self.engine.resume()
             self.engine.leave(consumer, self.now, crashed=crashed)
             self._drop_recalled()
+            if not self.consumers:
+                self._ahead.let_go()
             self.wake()
 
     def grant(self, consumer: ConsumerId, permits: int) -> None:
@@ -276,6 +275,11 @@ class SubscriptionHost:
         self._ahead.go_on()
         self.wake()
 
+    def more(self) -> None:
+        """There are new messages. Without a consumer nobody gets them, and thousands may be so."""
+        if self.consumers:
+            self.wake()
+
     def wake(self) -> None:
         if not self._scheduled and not self._closed:
             self._scheduled = True
@@ -329,7 +333,7 @@ class SubscriptionHost:
         if last < batch.last_offset and (looked_at or self._throttle is not None):
             self._ahead.put_back(batch)
         self._next = last + 1
-        self._recent = [batch]
+        self._ahead.keep([batch])
         for run in runs_of(batch, self.known, first, last, self._clock_ahead):
             self.engine.offer(run, now)
         return looked_at
@@ -388,7 +392,7 @@ class SubscriptionHost:
         parts: list[Batch] = []
         offset = deliver.first
         while offset <= deliver.last:
-            batch = self._find(offset)
+            batch = self._ahead.find(offset)
             if batch is None:
                 return False
             parts.append(batch)
@@ -409,20 +413,6 @@ class SubscriptionHost:
             self._throttle.take(count, size, self.now)
         consumer.sink.deliver(delivery)
 
-    def _find(self, offset: int) -> Batch | None:
-        at = bisect_right(self._recent, offset, key=_base_offset) - 1
-        if at >= 0 and offset <= self._recent[at].last_offset:
-            return self._recent[at]
-        return self._ledger.find(offset)
-
-    async def _batch_at(self, offset: int) -> Batch:
-        """The batch with that offset, or the next one: a buffered topic may have lost some. Some more are kept."""
-        batch = self._find(offset)
-        if batch is None:
-            batches = await self._ledger.read(offset)
-            self._recent, batch = batches, batches[0]
-        return batch
-
     async def _fetch(self) -> None:
         """Reads for the oldest delivery that waits, and hands it out in its turn, batch by batch."""
         for turn in count(1):
@@ -438,7 +428,7 @@ class SubscriptionHost:
             if self._pass_lost(deliver.first) > deliver.first:
                 continue  # the engine takes it back
             try:
-                batch = await self._batch_at(deliver.first)
+                batch = await self._ahead.at(deliver.first)
             except DanubeError as error:
                 self._give_back()
                 await self._ahead.fail(deliver.first, error)
@@ -485,7 +475,7 @@ class SubscriptionHost:
         try:
             if poisoned.policy is PoisonPolicy.DEAD_LETTER:
                 self._log.check()  # a letter is published only where it can be recorded that it was
-                batch = await self._batch_at(poisoned.offset)
+                batch = await self._ahead.at(poisoned.offset)
                 if batch.base_offset > poisoned.offset:
                     self._settle(generation, (poisoned.offset, poisoned.offset), Cause.UNUSED)
                     return  # it was only buffered, and is lost
@@ -542,6 +532,7 @@ class SubscriptionHost:
     def stop(self) -> None:
         """Nothing more is handed out or taken, from this call on."""
         self._closed = True
+        self._ahead.let_go()
         self.nacks.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -27,7 +27,7 @@ from pydanube.base.errors import (
     TopicRecovering,
 )
 from pydanube.base.ids import ConsumerId, Epoch
-from pydanube.base.limits import DEDUP_WINDOW_BATCHES, HEADERS_UNREAD_BYTES, REPEATS_WAITING_MAX
+from pydanube.base.limits import DEDUP_WINDOW_BATCHES, HEADERS_UNREAD_BYTES
 from pydanube.broker.backlog import Backlog, extents_of
 from pydanube.broker.dead_letter import dead_letter_of
 from pydanube.broker.delivery import Consumer, ConsumerSink, Timing
@@ -35,6 +35,8 @@ from pydanube.broker.engines import engine_for
 from pydanube.broker.heavy import taken_apart
 from pydanube.broker.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.quotas import Extent, bytes_from
+from pydanube.broker.read_ahead import Shelf
+from pydanube.broker.repeats import Repeats
 from pydanube.broker.sessions import Session, Sessions
 from pydanube.broker.state_log import StateLog, state_stream
 from pydanube.broker.subscription import SubscriptionHost
@@ -72,6 +74,7 @@ class Surroundings:
     publish: PublishElsewhere  # where dead letters go
     tier: ColdTier | None = None  # where messages go that are sealed, if anywhere
     offload: Offload = field(default_factory=lambda: ThreadOffload(1))
+    shelf: Shelf = field(default_factory=Shelf)
 
 
 class Receipt(NamedTuple):
@@ -103,7 +106,7 @@ class Topic:
         self._log: StateLog
         self.state_stream: Stream
         self._loop = asyncio.get_running_loop()
-        self._repeated: list[tuple[int, Future[None]]] = []  # last offset of a batch that came again, who waits for it
+        self._repeats = Repeats(lambda: self.ledger.written_end)
         self._change: Future[None] | None = None  # done with the next change of what may be seen, if somebody waits
         self._rebuilding: Task[None] | None = None
         self._certain_end = 0  # while rebuilding: producers are known as of the batches below
@@ -199,7 +202,7 @@ class Topic:
         await durable
         last = self.state.producers.get(session.producer).last_offset
         if last is not None:
-            await self._confirmation(last)  # nobody continues after a message that a crash may still take back
+            await self._repeats.confirmation(last)  # nobody continues after a message that a crash may still take back
         needed = self.state.needed_from() if new_to_all else None
         if needed is not None and bytes_from(extents_of(self.ledger.stream, needed), needed) > HEADERS_UNREAD_BYTES:
             self._log.compact_soon()  # what was published before producers had names need not be read again
@@ -226,7 +229,7 @@ class Topic:
             return self._append(batch.anonymous() if batch.first_sequence else batch)  # which would mark a job's
         verdict = self.state.producers.decide(producer, producer_epoch, batch.first_sequence, batch.count)
         if isinstance(verdict, Duplicate):
-            confirmed = self._confirmation(verdict.base_offset + batch.count - 1)
+            confirmed = self._repeats.confirmation(verdict.base_offset + batch.count - 1)
             return Receipt(verdict.base_offset, confirmed, duplicate=True)
         producers, end = self.state.producers, self.ledger.written_end
         if producers.unconfirmed(producer, end) >= DEDUP_WINDOW_BATCHES:
@@ -259,30 +262,6 @@ class Topic:
         self.taken.add(batch.count, stamped.size)
         return Receipt(stamped.base_offset, confirmed)
 
-    def _confirmation(self, last: int) -> Future[None]:
-        """Of a batch that was appended before and ends at `last`."""
-        answer: Future[None] = self._loop.create_future()
-        if last < self.ledger.written_end:
-            answer.set_result(None)
-        elif len(self._repeated) >= REPEATS_WAITING_MAX:
-            raise TopicBusy(f"{len(self._repeated)} repeated batches are waiting for the first one to be confirmed")
-        else:
-            self._repeated.append((last, answer))
-        return answer
-
-    def _answer_repeats(self, error: BaseException | None) -> None:
-        waiting, self._repeated = self._repeated, []
-        for last, answer in waiting:
-            if answer.done():
-                continue
-            if last < self.ledger.written_end:
-                answer.set_result(None)
-            elif error is not None:
-                answer.set_exception(error)
-                answer.exception()  # whoever waits still gets it
-            else:
-                self._repeated.append((last, answer))
-
     async def wait_beyond(self, offset: int, seconds: float) -> None:
         """Until the message at `offset` may be seen, or so long."""
         deadline = self._loop.time() + seconds
@@ -300,14 +279,13 @@ class Topic:
 
     def _changed(self, error: BaseException | None) -> None:
         self._tell_waiting()
-        if self._repeated:
-            self._answer_repeats(error)
+        self._repeats.answer(error)
         if error is not None:
             self.failed += 1
             self._doubt()
             return
         for host in self.subscriptions.values():
-            host.wake()
+            host.more()
 
     def _doubt(self) -> None:
         """A write failed: which of the batches on their way are there is known only after the stream's recovery."""
@@ -492,7 +470,8 @@ class Topic:
             letter = await taken_apart(self._around.offload, dead_letter_of, batch, poisoned, self.name, subscription)
             await self._around.publish(target, letter)
 
-        host = SubscriptionHost(known, engine, self.ledger, self._log, self._around.clock, dead_letter)
+        around = self._around
+        host = SubscriptionHost(known, engine, self.ledger, self._log, around.clock, dead_letter, around.shelf)
         host.set_rate(self.options.dispatch_messages_per_second, self.options.dispatch_bytes_per_second)
         self.subscriptions[known.name] = host
         return host

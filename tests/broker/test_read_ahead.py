@@ -1,0 +1,103 @@
+"""What subscriptions have in memory of what they read: nothing without a consumer, and all together not too much."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
+from pydanube.broker.read_ahead import Shelf
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.topic import Topic
+from pydanube.ledger.state_records import SubscriptionKind
+
+KINDS = list(SubscriptionKind)
+
+
+@pytest.fixture
+def world() -> Iterator[TopicWorld]:
+    """Nothing is cached: all is read from disk, as by subscriptions that are far behind."""
+    world = TopicWorld(cache_bytes=0)
+    yield world
+    world.end()
+
+
+async def filled(world: TopicWorld, batches: int = 40) -> Topic:
+    topic = await world.open()
+    for number in range(batches):
+        await publish(topic, *numbers(10 * number, 10 * number + 9))
+    return topic
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("waited", [0.0, 0.0005, 0.001, 0.002, 0.005, 1.0])
+def test_what_was_read_ahead_goes_with_the_last_consumer(
+    world: TopicWorld, kind: SubscriptionKind, waited: float
+) -> None:
+    async def main() -> None:
+        topic = await filled(world)
+        host = await subscribed(topic, kind)
+        first, second = connected(topic, host, permits=15), None
+        if kind is not SubscriptionKind.EXCLUSIVE:
+            second = connected(topic, host, permits=15)
+        await asyncio.sleep(waited)  # a read may be under way
+        assert world.shelf.bytes or waited < 1
+        if second is not None:
+            host.leave(second.id, crashed=False)
+        host.leave(first.id, crashed=False)
+        await asyncio.sleep(1)
+        assert world.shelf.bytes == 0
+        again = connected(topic, host)
+        assert sorted(set(await again.until(400))) == list(range(400))
+
+    world.run(main())
+
+
+def test_all_subscriptions_together_stay_within_one_bound_and_get_everything(world: TopicWorld) -> None:
+    world.shelf = Shelf(bytes_max=3_000)
+    held: list[tuple[int, int]] = []
+
+    async def main() -> None:
+        topic = await filled(world, 10)
+        hosts = [await subscribed(topic, SubscriptionKind.SHARED, name=f"s{number}") for number in range(5)]
+        inboxes = [connected(topic, host, permits=1) for host in hosts]
+        for round in range(1, 101):
+            await asyncio.gather(*(inbox.until(round) for inbox in inboxes))
+            held.append((world.shelf.bytes, len(world.shelf._users)))
+            for inbox in inboxes:
+                inbox.host.grant(inbox.id, 1)
+        assert [inbox.offsets for inbox in inboxes] == [list(range(100))] * 5
+        await topic.close()
+
+    world.run(main())
+    assert all(bytes <= 3_000 or users == 1 for bytes, users in held)  # one may have what it needs
+    assert all(bytes for bytes, _ in held)
+    assert world.shelf.bytes == 0  # whoever is closed holds nothing
+
+
+def test_a_publish_wakes_no_subscription_that_has_no_consumer(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pumped: list[str] = []
+    pump = SubscriptionHost.pump
+
+    def counted(host: SubscriptionHost) -> None:
+        pumped.append(host.known.name)
+        pump(host)
+
+    async def main() -> None:
+        topic = await world.open()
+        hosts = [await subscribed(topic, SubscriptionKind.SHARED, name=f"s{number}") for number in range(5)]
+        inbox = connected(topic, hosts[0])
+        await asyncio.sleep(1)
+        monkeypatch.setattr(SubscriptionHost, "pump", counted)
+        await publish(topic, "a")
+        await inbox.until(1)
+        await asyncio.sleep(1)
+        assert set(pumped) == {"s0"}
+        for host in hosts[1:]:  # and whoever comes later gets it all the same
+            assert await connected(topic, host).until(1) == [0]
+
+    world.run(main())
