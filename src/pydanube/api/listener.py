@@ -180,15 +180,15 @@ class Listener:
     def _sweep(self, round_: Iterator[Doorway]) -> None:
         """Looks at the next few connections. All come up once in half a keepalive, never many in one turn."""
         few = list(islice(round_, SWEEP_CONNECTIONS))
-        for doorway in few:
-            doorway.look()
         if len(few) < SWEEP_CONNECTIONS:
             round_ = iter(list(self.connections))
         turns = len(self.connections) // SWEEP_CONNECTIONS + 1
         delay = self.welcome.keepalive_seconds / 2 / turns
         self._timers["sweep"] = asyncio.get_running_loop().call_later(delay, self._sweep, round_)
+        for doorway in few:  # last: if one fails, the others are looked at all the same
+            doorway.look()
 
     def _watch(self, certificate: Certificate) -> None:
-        certificate.refresh()
         loop = asyncio.get_running_loop()
         self._timers["certificate"] = loop.call_later(CERTIFICATE_LOOK_SECONDS, self._watch, certificate)
+        certificate.refresh()

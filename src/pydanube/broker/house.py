@@ -12,12 +12,14 @@ from asyncio import Task
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import HOUSE_SLOW_TURNS_MAX, HOUSE_TURN_SECONDS, HOUSE_TURNS, KIB
 from pydanube.broker.holds import Opened
 from pydanube.broker.topic import Topic
+from pydanube.storage.guard import Guard
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
@@ -34,6 +36,7 @@ class Housekeeping:
     def __init__(self, service: Service, find_leftovers: Callable[[], Awaitable[None]]) -> None:
         self._service = service
         self._find_leftovers: Callable[[], Awaitable[None]] | None = find_leftovers  # until it has
+        self.guard = Guard("housekeeping")
         self._loop = asyncio.get_running_loop()
         self._moved = asyncio.Event()  # set when the clock is moved by hand
         self._waiting: dict[Opened, None] = {}  # for a turn
@@ -59,17 +62,19 @@ class Housekeeping:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        rounds = 0
-        while True:
-            await self._sweep()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._moved.wait()
-            moved, rounds = self._moved.is_set(), rounds + 1
-            self._moved.clear()
-            self._service.clock.trusted()  # a jump is noticed soon, whatever topics are open
-            self._service.intake.turn()
-            self._line_up(moved, rounds)
+        for rounds in count(1):
+            await self.guard.over(self._round(rounds))
+
+    async def _round(self, rounds: int) -> None:
+        await self._sweep()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TICK_SECONDS):
+                await self._moved.wait()
+        moved = self._moved.is_set()
+        self._moved.clear()
+        self._service.clock.trusted()  # a jump is noticed soon, whatever topics are open
+        self._service.intake.turn()
+        self._line_up(moved, rounds)
 
     async def _sweep(self) -> None:
         """What deleted topics have left, also before this start, begins to go; nobody waits for it here."""

@@ -98,6 +98,9 @@ FAMILIES: dict[str, Family] = {
     "danube_sinks_blocked": Family(
         "gauge", "Writers whose decided batch cannot be written, which blocks publishing to its topics."
     ),
+    "danube_background_failures_total": Family(
+        "counter", "Rounds of background work that failed unexpectedly; the log has the traceback.", ("work",)
+    ),
     "danube_topics": Family("gauge", "Open topics and partitions."),
     "danube_tail_cache_bytes": Family("gauge", "Memory used by the newest batches of all topics."),
     "danube_disk_free_bytes": Family("gauge", "Free space where messages are stored."),
@@ -297,6 +300,8 @@ class Metrics:
         for code, count in service.rejected.items():
             page.add("danube_publishes_rejected_total", count, code)
         page.add("danube_sinks_blocked", service.sinks.blocked_writers)
+        for guard in service.presence.guards:
+            page.add("danube_background_failures_total", guard.failures, guard.name)
         page.add("danube_topics", len(opened))
         page.add("danube_tail_cache_bytes", service.surroundings.cache.bytes)
 

@@ -13,6 +13,7 @@ from pydanube.broker.holds import ConsumerHold, Opened
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
+from pydanube.storage.guard import Guard
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
@@ -49,6 +50,7 @@ class Presence:
         self.started = started  # microseconds since 1970
         self.numbers = count(1)
         self.listed: list[Callable[[], Iterable[Connection]]] = []
+        self.guards: list[Guard] = []  # of all that goes on in the background
 
     def connections(self, after: int, limit: int) -> list[Connection]:
         """The next behind that number."""

@@ -1,4 +1,4 @@
-"""Batches of a topic that were sent again while the first is not confirmed: they are answered together with that one."""
+"""Batches that were sent again while the first is not confirmed: they are answered together with that one."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from pydanube.base.limits import (
     ROOM_RESERVE_METADATA_BYTES,
 )
 from pydanube.base.units import shown_bytes
+from pydanube.storage.guard import Guard
 
 log = logging.getLogger(__name__)
 REGAINED_PART = 8  # publishing goes on when this part of the reserve is free on top of it: not for every block
@@ -75,6 +76,7 @@ class Room:
     ) -> None:
         self.reserve_bytes = reserve_bytes
         self.bytes = sys.maxsize  # that there were at the last look
+        self.guard = Guard("measuring the free disk space")
         self.short = False  # nothing is published now
         self._left = sys.maxsize  # that may still be published until the next look
         self.ledgers = ledgers  # how many the storage node keeps
@@ -148,4 +150,4 @@ class Room:
     async def _look_on(self) -> None:
         while True:
             await asyncio.sleep(ROOM_LOOK_SECONDS)
-            await self.look()
+            await self.guard.over(self.look())

@@ -129,6 +129,8 @@ class Service:
         self._numbers = 0  # of producers and consumers so far
         self._closed = False
         self.housekeeping = Housekeeping(self, lambda: self.leftovers.find(directory))
+        loops = (self.housekeeping, self.sinks, self.room, self.topic_changes, self.tiering)
+        self.presence.guards += [each.guard for each in loops if each is not None]
         self._reopening: Task[None] | None = None
         self._moving = None if self.tiering is None else self._loop.create_task(self.tiering.run())
 

@@ -71,6 +71,7 @@ from pydanube.ledger.sinks import (
     read_decision,
 )
 from pydanube.ports.metadata import MetadataStore
+from pydanube.storage.guard import Guard
 
 if TYPE_CHECKING:
     from pydanube.broker.service import Service
@@ -93,6 +94,7 @@ class Sinks:
         self.window_bytes = SINK_WINDOW_BYTES
         self.staged_bytes_max = STAGED_BYTES_MAX
         self._turns = Turns()  # of those who commit for one writer, by digest
+        self.guard = Guard("tidying up after jobs")
         self._tidying: Task[None] | None = None
         self._rolling: dict[str, Task[None]] = {}
         self._coming: dict[str, None] = {}  # writers that were let in and are not recorded yet, by digest
@@ -314,8 +316,12 @@ class Sinks:
     def _rolled(self, digest: str, task: Task[None]) -> None:
         if self._rolling.get(digest) is task:
             del self._rolling[digest]
-        if not task.cancelled():
-            task.exception()  # whoever waits has it, and the next who asks tries again
+        error = (
+            None if task.cancelled() else task.exception()
+        )  # whoever waits has it, and the next who asks tries again
+        if error is not None and not isinstance(error, DanubeError):
+            message = "a decided write cannot go on until somebody asks for it again"
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     async def _finish(self, digest: str) -> None:
         if digest in self._undone:
@@ -440,7 +446,7 @@ class Sinks:
     async def _tidy_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(TIDY_SECONDS)
-            await self.tidy()
+            await self.guard.over(self.tidy())
 
     async def _make_room(self, digest: str) -> None:
         """For one more writer, which has its place from now on: others that come meanwhile count it."""

@@ -19,7 +19,7 @@ from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.addresses import HostPort
 from pydanube.base.counting import Histogram
-from pydanube.base.errors import ConfigInvalid, DanubeError, DirectoryInUse
+from pydanube.base.errors import ConfigInvalid, DanubeError, DirectoryInUse, DiskFailed
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
 from pydanube.broker.backups import Backups
 from pydanube.broker.claim import Claim
@@ -113,6 +113,7 @@ class Broker:
             directory, storage.catalog, storage.nodes, watch, randomness, cache=cache,
             auto_create=settings.auto_create, room=room, tier=tier, space=self._space, claim=claim,
         )  # fmt: skip
+        self.service.presence.guards.append(self._node.guard)
         rate = settings.node.copy_bytes_per_second
         self._backups = self.service.admin.backups = Backups(self._metadata, self._node, room, rate)
 
@@ -143,7 +144,10 @@ class Broker:
 
     async def _space(self) -> Space:
         """Of the disk with the journal. What is to be reused there is as good as free."""
-        found = shutil.disk_usage(self.settings.data_dir)
+        try:
+            found = await self.service.offload.run(shutil.disk_usage, self.settings.data_dir)
+        except OSError as error:
+            raise DiskFailed(f"could not measure the disk of {self.settings.data_dir}: {error}") from None
         kept = self._room.reserve_bytes + self._room.reserve_bytes // 8 + self.settings.node.file_bytes
         usable = found.used + found.free  # without what the system reserves for others
         return Space(await self._node.room(), usable, kept)

@@ -251,7 +251,7 @@ class StateLog:
     async def _compact_on(self, snapshot: Snapshot, batches: Iterator[Batch], begun: Future[None]) -> None:
         try:
             await self._write_on(snapshot, batches, begun)
-        except DanubeError as error:
+        except Exception as error:  # whatever it is, there must be another snapshot some day
             self._compacting = None
             self._break(error)
         else:
@@ -299,17 +299,23 @@ class StateLog:
 
     # -- failing and mending -----------------------------------------------------------------------------------------
 
-    def _break(self, error: DanubeError) -> None:
+    def _break(self, error: Exception) -> None:
         """Whoever waits is told; nobody adds to it until the log is whole again."""
         if self._broken is not None:
             return
-        self._broken = error
+        if not isinstance(error, DanubeError):
+            self._unforeseen(error)
+        self._broken = error if isinstance(error, DanubeError) else TopicRecovering(repr(error))
         group, self._filling, self._queued = self._filling, Group(), 0
         group.settle(TopicRecovering(str(error)))
         if self._compacting is not None:  # without its end it counts for nothing
             self._compacting.cancel()
             self._compacting = None
         self._mending = self._loop.create_task(self._mend())
+
+    def _unforeseen(self, error: Exception) -> None:
+        message = f"{self._stream.name}: a snapshot of the state failed"
+        self._loop.call_exception_handler({"message": message, "exception": error})
 
     async def _mend(self) -> None:
         """Some of what memory has was perhaps not written: a snapshot says all of it again."""
@@ -324,10 +330,12 @@ class StateLog:
                 snapshot = Snapshot(self._state, data_offset, self._part_bytes)
                 batches = snapshot.batches()
                 await self._write_on(snapshot, batches, self._begin(snapshot, batches))
-            except DanubeError as error:
+            except Exception as error:
                 if self._stream.lost or isinstance(self._broken, TopicClosed):
                     return
                 log.warning("%s: could not rewrite the state yet: %s", self._stream.name, error)
+                if not isinstance(error, DanubeError):
+                    self._unforeseen(error)
                 await asyncio.sleep(pause)  # longer each time: what an attempt has written stays until one succeeds
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
                 continue

@@ -28,6 +28,7 @@ from pydanube.ledger.segments import Segment, SegmentPlan, segment_key
 from pydanube.ledger.tiering import SECOND, local_segments, next_segment, outlived
 from pydanube.ports.clock import Clock
 from pydanube.storage.cold import ColdTier
+from pydanube.storage.guard import Guard
 from pydanube.storage.stream import Stream
 from pydanube.storage.watched_clock import watched
 from pydanube.wire.batch import Batch
@@ -67,6 +68,7 @@ class Tiering:
     ) -> None:
         self.tier = tier
         self.troubles = Troubles(clock)
+        self.guard = Guard("moving messages to object storage")
         self.uploaded = 0  # segments
         self.uploaded_bytes = 0  # of their objects
         self.claimed = claim is None  # the place is known to be ours
@@ -87,21 +89,24 @@ class Tiering:
 
     async def run(self) -> None:
         """Forever. Nothing is written or deleted before the place is known to be ours."""
-        while self._claim is not None:
-            try:
-                await self._claim()
-                self.troubles.worked(PLACE, "claim")
-                break
-            except DanubeError as error:
-                self._unclaimed = error
-                self.troubles.failed(PLACE, "claim", error)
-                self._asked.set()
-            await asyncio.sleep(self.troubles.pause(PLACE, "claim"))
+        while not self.claimed:
+            await self.guard.over(self._take_place())
+        while True:
+            await self.guard.over(self.turn())
+            await asyncio.sleep(TURN_SECONDS)
+
+    async def _take_place(self) -> None:
+        assert self._claim is not None
+        try:
+            await self._claim()
+        except DanubeError as error:
+            self._unclaimed = error
+            self.troubles.failed(PLACE, "claim", error)
+            self._asked.set()
+            return await asyncio.sleep(self.troubles.pause(PLACE, "claim"))
+        self.troubles.worked(PLACE, "claim")
         self.claimed = True
         self._asked.set()
-        while True:
-            await self.turn()
-            await asyncio.sleep(TURN_SECONDS)
 
     async def check_claimed(self) -> None:
         """Raises unless the place is known to be ours; right after a start it waits for the first answer."""

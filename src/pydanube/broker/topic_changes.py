@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pydanube.base.errors import TopicBusy, WatchLagged
 from pydanube.base.limits import TOPIC_CHANGES_KEPT, TOPIC_CHANGES_TOLD_MAX, TOPIC_WATCHERS_MAX
 from pydanube.ports.metadata import MetadataStore, Watch
+from pydanube.storage.guard import Guard
 
 _TOPICS = "topics/"
 _EVERY = ""  # among those who wait: for changes anywhere; not the name of a namespace
@@ -45,6 +46,8 @@ class TopicChanges:
         self._noted = 0  # up to here
         self._waiting: dict[str, dict[Future[None], None]] = {}  # by namespace
         self._waiters = 0
+        self.guard = Guard("watching for changes of topics")
+        self._lagged = False
         self._watching: Task[None] | None = None
 
     async def after(
@@ -54,7 +57,7 @@ class TopicChanges:
 
         `replaced` is done when the caller has asked again, and does not wait for this answer any more.
         """
-        if self._watching is None:
+        if self._watching is None or self._watching.done():
             watch = self._begin()
             self._watching = asyncio.get_running_loop().create_task(self._watch(watch))
         if revision is None:
@@ -102,17 +105,21 @@ class TopicChanges:
         return watch
 
     async def _watch(self, watch: Watch) -> None:
-        while True:
-            try:
-                async for change in watch:
-                    _, namespace, name = change.key.split("/")
-                    self._note(_Change(change.revision, namespace, f"/{namespace}/{name}"))
-                return  # the store is closed
-            except WatchLagged:
-                watch.close()
-                watch = self._begin()
-                for namespace in list(self._waiting):
-                    self._wake(namespace)
+        """Until the store is closed. After anything else it begins anew, and who waits looks at everything."""
+        while not await self.guard.over(self._follow(watch)) or self._lagged:
+            self._lagged = False
+            watch.close()
+            watch = self._begin()
+            for namespace in list(self._waiting):
+                self._wake(namespace)
+
+    async def _follow(self, watch: Watch) -> None:
+        try:
+            async for change in watch:
+                _, namespace, name = change.key.split("/")
+                self._note(_Change(change.revision, namespace, f"/{namespace}/{name}"))
+        except WatchLagged:
+            self._lagged = True
 
     def _note(self, change: _Change) -> None:
         self._recent.append(change)

@@ -32,6 +32,7 @@ from pydanube.ledger.table import Control
 from pydanube.ports.disk import Disk
 from pydanube.storage.bad_blocks import AroundBadBlocks, Readable
 from pydanube.storage.files import StoredFile, file_name, index_name, store_index, try_remove
+from pydanube.storage.guard import Guard
 from pydanube.storage.journal import ActiveFile
 from pydanube.storage.start import copy_group
 from pydanube.storage.state import BALLAST, Ballast, NodeState
@@ -58,10 +59,11 @@ class Copy:
 class Keeper:
     """Runs in one task of the node; `wake` tells it that something may have become free."""
 
-    def __init__(self, state: NodeState, active: Callable[[], ActiveFile], log_controls: Log) -> None:
+    def __init__(self, state: NodeState, active: Callable[[], ActiveFile], log_controls: Log, guard: Guard) -> None:
         self._state = state
         self._active = active
         self._log = log_controls
+        self._guard = guard
         self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -79,22 +81,26 @@ class Keeper:
         self._wake.set()
 
     async def run(self) -> None:
-        while True:
+        while not self._stopped.is_set():
             await self._wake.wait()
             self._wake.clear()
-            for file in self._closed():
-                if self._stopped.is_set():
-                    return
-                async with self._state.disks.holds.changing:
-                    if not file.needed(self._state.table) and not self._held(file):
-                        await self.remove(file)
+            if not await self._guard.over(self._round()):
+                self._wake.set()
+
+    async def _round(self) -> None:
+        for file in self._closed():
             if self._stopped.is_set():
                 return
             async with self._state.disks.holds.changing:
-                sources = self._worth_copying() if self._loop.time() >= self._not_before else []
-                if sources:
-                    await self._copy_or_wait(sources)
-                    self._wake.set()
+                if not file.needed(self._state.table) and not self._held(file):
+                    await self.remove(file)
+        if self._stopped.is_set():
+            return
+        async with self._state.disks.holds.changing:
+            sources = self._worth_copying() if self._loop.time() >= self._not_before else []
+            if sources:
+                await self._copy_or_wait(sources)
+                self._wake.set()
 
     def _closed(self) -> list[StoredFile]:
         active = self._active().file
@@ -162,11 +168,14 @@ class Keeper:
             for copy in copies.values():
                 await copy.active.handle.close()
             raise
-        except DanubeError as error:
-            await self._failed(sources, error)
+        except Exception as error:
+            if isinstance(error, DanubeError):
+                await self._failed(sources, error)
             for copy in copies.values():
                 await copy.active.handle.close()
             await self._discard(copies)
+            if not isinstance(error, DanubeError):
+                raise
 
     async def _discard(self, copies: dict[int, Copy]) -> None:
         """Copies that count for nothing; if the `node` file cannot say so, the next start removes them."""

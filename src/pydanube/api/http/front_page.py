@@ -36,6 +36,7 @@ async def front_page(door: Door, fields: Object) -> Answer:
 async def _notes(door: Door) -> list[str]:
     """What does not make a broker unready, and yet needs somebody."""
     notes = ["Publishing is refused until the disk has room again."] if door.service.room.short else []
+    notes += [f"Failing: {each.name}: {each.failing}" for each in door.service.presence.guards if each.failing]
     blocked = await door.service.admin.blocked(door.principal)
     notes += [
         f"Blocked: subscription {name} of {topic}, at offset {at}." for topic, name, at in blocked[:BLOCKED_SHOWN_MAX]
