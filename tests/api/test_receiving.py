@@ -15,13 +15,14 @@ from api.http_client import Http, Reply, with_http
 from client.unreadable import poison
 from pydanube.api.http import door as door_module
 from pydanube.api.server import Server
-from pydanube.base.errors import ConsumerBusy
+from pydanube.base.errors import ConsumerBusy, OffsetsDamaged
 from pydanube.base.limits import KIB
 from pydanube.base.names import parse_topic
 from pydanube.broker import leasing as leasing_module
 from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.leasing import Poll
 from pydanube.testing.clock import VirtualClock
+from pydanube.wire.batch import build
 
 ORDERS = "/api/v1/topics/default/orders"
 SUB = f"{ORDERS}/subscriptions/workers"
@@ -264,13 +265,43 @@ def test_a_consumer_that_was_refused_is_tried_again_by_whoever_comes_next(tmp_pa
         mine = await receive(http, "?consumer=a&limit=1")
         leasing = server._listener.web.door.leasing
         outlet = leasing._outlet(ANONYMOUS, (parse_topic("/default/orders"), "workers", "b"))
-        refused = Poll(1, None, asyncio.get_running_loop().create_future())
+        refused = Poll(1, None, 1, asyncio.get_running_loop().create_future())
         outlet.enter(refused)
         with pytest.raises(ConsumerBusy):
             await refused.ready
         await settle(http, "ack", *mine)
         assert values(await receive(http, "?consumer=b")) == ["m1"]
         outlet.leave(refused)
+
+    with_http(tmp_path, story)
+
+
+def test_one_damaged_partition_does_not_keep_a_request_from_waiting_for_the_others(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await make(http, partitions=2)
+        service = server._listener.web.door.service
+        real, damaged = service.open, ["/default/orders-part-0"]
+
+        async def opened(principal: Any, name: str, **named: Any) -> Any:
+            if name in damaged:
+                raise OffsetsDamaged.between(0, 0, name)
+            return await real(principal, name, **named)
+
+        service.open = opened  # type: ignore[method-assign]
+        begun = asyncio.get_running_loop().time()
+        told = await http.ask("POST", f"{SUB}/receive?wait=1")
+        assert told.json["code"] == "offsets_damaged"
+        assert asyncio.get_running_loop().time() - begun >= 1
+        waiting = asyncio.ensure_future(receive(http, "?wait=20"))
+        while not server._listener.web.door.leasing._outlets:  # noqa: ASYNC110 - it does not tell, it is asked
+            await asyncio.sleep(0.001)
+        sound = service.reliable(await real(ANONYMOUS, "/default/orders-part-1"))
+        await sound.publish(build([b"sound"], publish_time=1)).confirmed
+        assert values(await waiting) == ["sound"]
+        damaged.append("/default/orders-part-1")
+        async with asyncio.timeout(10):
+            told = await http.ask("POST", f"{SUB}/receive?wait=20&consumer=another")
+        assert told.json["code"] == "offsets_damaged"
 
     with_http(tmp_path, story)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -339,6 +340,48 @@ def test_the_sinks_of_a_broker_are_listed_and_can_be_forgotten(tmp_path: Path) -
             assert await Job(broker).write(0, {TOPIC: ["b"]}) is Verdict.NEW
 
     asyncio.run(life())
+
+
+@in_loop
+async def test_a_job_that_began_and_staged_nothing_leaves_no_topic_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [SinkKey(f"nightly-{number}", TOPIC) for number in range(2 * module.STAGING_A_TURN)]
+    async with started(tmp_path) as broker:
+        sinks, service = broker.service.sinks, broker.service
+        for key in (*keys, KEY):
+            await sinks.begin(ANONYMOUS, key)
+        await topic_of(broker, staging_topic(keys[0]))  # one of them was opened, the others never were
+        await sinks.tidy()
+        assert len(service.topics(ANONYMOUS, "system")) == len(keys) + 1, "its rows may still come"
+        await sinks.begin(ANONYMOUS, KEY)
+        assert (KEY.digest in sinks._unwritten, keys[0].digest in sinks._unwritten) == (False, True)
+        ended: list[str] = []
+        producer = await service.open_producer(ANONYMOUS, staging_topic(KEY), lambda error: ended.append(error.code))
+        monkeypatch.setattr(module, "STAGED_SECONDS", 0)
+        await sinks.tidy()
+        assert [str(record.name) for record in service.topics(ANONYMOUS, "system")] == [staging_topic(KEY)]
+        assert not ended
+        del producer.open.producers[producer.number]
+        await sinks.tidy()
+        assert service.topics(ANONYMOUS, "system") == []
+        await sinks.tidy()
+        assert sinks._unwritten == {}
+
+
+@in_loop
+async def test_a_dropped_record_is_not_kept_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started(tmp_path) as broker:
+        records = broker.service.sinks._records
+        transact = records._store.transact
+
+        async def listed_meanwhile(*arguments: Any, **named: Any) -> int:
+            records.listed()  # by another writer, or somebody who looks
+            return await transact(*arguments, **named)
+
+        monkeypatch.setattr(records._store, "transact", listed_meanwhile)
+        await Job(broker).write(0, {TOPIC: ["a"]}, once=Once.PLAIN)
+        assert (records.listed(), records._decoded) == ([], {})
 
 
 @in_loop

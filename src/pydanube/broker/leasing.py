@@ -74,12 +74,20 @@ class Poll:
 
     limit: int
     lease_seconds: float | None
+    places: int  # that it waits at
     ready: Future[None]
     taken: list[tuple[Delivery, list[Lease]]] = field(default_factory=list)
+    failures: dict[Outlet, BaseException] = field(default_factory=dict)  # of places that have nothing for it
 
     @property
     def wants(self) -> int:
         return 0 if self.ready.done() else self.limit - sum(len(leases) for _, leases in self.taken)
+
+    def fail(self, outlet: Outlet, error: BaseException) -> None:
+        """At one place. For as long as another may have a message, it waits on."""
+        self.failures[outlet] = error
+        if len(self.failures) == self.places and not self.ready.done():
+            self.ready.set_exception(error)
 
 
 class Received(NamedTuple):
@@ -134,7 +142,9 @@ class Outlet:
 
     def hindered(self, error: DanubeError | None) -> None:
         if error is not None:
-            self._tell(error)
+            return self._tell(error)
+        for poll in self.polls:
+            poll.failures.pop(self, None)
 
     def closed(self, error: DanubeError) -> None:
         self.hold = None
@@ -148,8 +158,8 @@ class Outlet:
         self._tell(error)
 
     def _tell(self, error: BaseException) -> None:
-        for poll in [poll for poll in self.polls if not poll.ready.done()]:
-            poll.ready.set_exception(error)
+        for poll in self.polls:
+            poll.fail(self, error)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -247,20 +257,23 @@ class Leasing:
     ) -> list[Received]:
         """Messages under leases, as soon as there is one; none if none comes in time.
 
-        The caller lets go of what it cannot take with `release`. Without `lease_seconds` the subscription says it.
+        What is wrong with one partition is told when none of the others had a message in time. The caller lets go of
+        what it cannot take with `release`. Without `lease_seconds` the subscription says it.
         """
         if len(self._leases) + limit > LEASES_MAX:
             raise TooManyLeases(f"{len(self._leases)} messages are leased, at most {LEASES_MAX}")
-        poll = Poll(limit, lease_seconds, asyncio.get_running_loop().create_future())
+        places = await self._places(principal, topic)
+        poll = Poll(limit, lease_seconds, len(places), asyncio.get_running_loop().create_future())
         outlets: list[Outlet] = []
         try:
-            for place in await self._places(principal, topic):
+            for place in places:
                 outlets.append(self._outlet(principal, (place, subscription, consumer)))
                 outlets[-1].enter(poll)
             async with asyncio.timeout(max(wait, LOOK_SECONDS)):
                 await poll.ready
         except TimeoutError:
-            pass
+            for error in poll.failures.values():
+                raise error from None
         except BaseException:
             for _, leases in poll.taken:
                 self.release(leases)

@@ -46,8 +46,10 @@ class SinkRecords:
 
     async def drop(self, record: SinkRecord, version: int) -> None:
         key = PREFIX + record.key.digest
-        self._decoded.pop(key, None)
-        await self._store.transact([(key, version)], [(key, None)])
+        try:
+            await self._store.transact([(key, version)], [(key, None)])
+        finally:  # afterwards: whoever lists them meanwhile decodes it
+            self._decoded.pop(key, None)
 
     def _read(self, key: str, entry: Entry) -> SinkRecord:
         known = self._decoded.get(key)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -82,6 +82,7 @@ TIDY_SECONDS = 600.0
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
 REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has not begun to write
 LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # what was staged: no waiting brings it back
+STAGING_A_TURN = 50  # topics looked at before others of the loop have their turn
 STAGED_BYTES_MAX = 64 * 1024 * 1024  # of what is committed, before the staging topic is cut
 
 
@@ -103,6 +104,7 @@ class Sinks:
         self._held: dict[str, dict[str, Topic]] = {}  # what is reserved for them, and where their rows are staged
         self._failing: dict[str, float] = {}  # of those decided, since when they cannot be written
         self._blocked: dict[str, SinkBlocked] = {}  # of these, those that need somebody to look at them, and why
+        self._unwritten: dict[str, float] = {}  # writers that began and staged nothing, and since when that is seen
         self._given_up: dict[str, None] = {}  # of these, those that an operator does not want any more
         for record in self._records.listed():
             if not record.committed:
@@ -113,6 +115,7 @@ class Sinks:
     async def begin(self, principal: Principal, key: SinkKey) -> tuple[str, SinkRecord | None]:
         """Where the writer stages its rows, and what it has committed last."""
         name = staging_topic(key)
+        self._unwritten.pop(key.digest, None)
         with suppress(TopicExists):
             await self._service.create_topic(
                 principal, name, durability=Durability.FSYNC, policies={"retention_seconds": STAGED_SECONDS}
@@ -479,18 +482,40 @@ class Sinks:
                     await self._records.drop(record, version)
 
     async def tidy(self) -> None:
-        """Old records, and staging topics of writes that never were decided: what was staged has grown old."""
+        """Old records, and staging topics of writes that never were decided: what was staged has grown old, or nothing
+        was for as long. That time begins again with the broker."""
         with suppress(DanubeError):
             await self._forget_old()
-        for opened in self._service.opened():
-            digest = opened.name.name.removeprefix(STAGING)
-            if opened.name.namespace != SYSTEM or digest == opened.name.name or not isinstance(opened.topic, Topic):
-                continue
-            ledger = opened.topic.ledger
-            used = self._records.knows(digest) or digest in self._undone or digest in self._turns
-            if not used and not opened.producers and 0 < ledger.confirmed_end <= ledger.first:
-                with suppress(DanubeError):
-                    await self._service.delete_topic(ANONYMOUS, str(opened.name))
+        staging = set[str]()
+        async for digest in self._staging():
+            staging.add(digest)
+            with suppress(DanubeError):
+                await self._tidy_staged(digest)
+        self._unwritten = {each: since for each, since in self._unwritten.items() if each in staging}
+
+    async def _staging(self) -> AsyncIterator[str]:
+        """The digests of all writers that have a staging topic, open or not."""
+        after = f"/{SYSTEM}/{STAGING}"
+        while page := self._service.topics(ANONYMOUS, SYSTEM, after, STAGING_A_TURN):
+            for record in page:
+                if record.name.name.startswith(STAGING):
+                    yield record.name.name.removeprefix(STAGING)
+            after = str(page[-1].name)
+            await asyncio.sleep(0)  # the others of the loop first
+
+    async def _tidy_staged(self, digest: str) -> None:
+        if self._records.knows(digest) or digest in self._undone or digest in self._turns:
+            return
+        name, now = f"/{SYSTEM}/{STAGING}{digest}", self._service.clock.monotonic()
+        opened = await self._service.open(ANONYMOUS, name)
+        ledger = self._service.reliable(opened).ledger
+        if opened.producers:
+            self._unwritten.pop(digest, None)
+        elif not ledger.confirmed_end:
+            if now - self._unwritten.setdefault(digest, now) >= STAGED_SECONDS:
+                await self._service.delete_topic(ANONYMOUS, name)
+        elif ledger.confirmed_end <= ledger.first:
+            await self._service.delete_topic(ANONYMOUS, name)
 
     async def close(self) -> None:
         if self._tidying is not None:
