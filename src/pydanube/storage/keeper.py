@@ -32,7 +32,6 @@ from pydanube.ledger.table import Control
 from pydanube.ports.disk import Disk
 from pydanube.storage.bad_blocks import AroundBadBlocks, Readable
 from pydanube.storage.files import StoredFile, file_name, index_name, store_index, try_remove
-from pydanube.storage.guard import Guard
 from pydanube.storage.journal import ActiveFile
 from pydanube.storage.start import copy_group
 from pydanube.storage.state import BALLAST, Ballast, NodeState
@@ -59,11 +58,10 @@ class Copy:
 class Keeper:
     """Runs in one task of the node; `wake` tells it that something may have become free."""
 
-    def __init__(self, state: NodeState, active: Callable[[], ActiveFile], log_controls: Log, guard: Guard) -> None:
+    def __init__(self, state: NodeState, active: Callable[[], ActiveFile], log_controls: Log) -> None:
         self._state = state
         self._active = active
         self._log = log_controls
-        self._guard = guard
         self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -84,7 +82,7 @@ class Keeper:
         while not self._stopped.is_set():
             await self._wake.wait()
             self._wake.clear()
-            if not await self._guard.over(self._round()):
+            if not await self._state.disks.guard.over(self._round()):
                 self._wake.set()
 
     async def _round(self) -> None:

@@ -46,7 +46,6 @@ from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import LedgerStatus
 from pydanube.storage.bad_blocks import AroundBadBlocks
 from pydanube.storage.files import FileCache, StoredFile, find_sound, read_entries
-from pydanube.storage.guard import Guard
 from pydanube.storage.journal import ActiveFile, Journal
 from pydanube.storage.keeper import Keeper
 from pydanube.storage.node_file import JOURNAL, NodeFile, identify
@@ -70,7 +69,7 @@ class DiskNode:
 
     def __init__(self, disks: NodeDisks, recovered: Recovered) -> None:
         self.commits = Histogram()  # seconds that synced groups of the journal took
-        self.guard = Guard("freeing journal files")
+        self.guard = disks.guard
         self._disks = disks
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Task[object], None] = {}
@@ -116,7 +115,7 @@ class DiskNode:
         self._journal = journal = Journal(
             recovered.active, settings, roll=self._roll, failed=self._broken, commits=self.commits
         )
-        self._keeper = keeper = Keeper(state, lambda: journal.active, journal.submit, self.guard)
+        self._keeper = keeper = Keeper(state, lambda: journal.active, journal.submit)
         self._background = [self._task(self._prepare(roller, journal))]
         self._keeping = self._task(keeper.run())
         keeper.wake()

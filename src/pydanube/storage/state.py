@@ -12,6 +12,7 @@ from pydanube.ledger.table import Ledger, LedgerTable
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
 from pydanube.storage.files import FileCache, StoredFile
+from pydanube.storage.guard import Guard
 from pydanube.storage.node_file import Belongings
 from pydanube.storage.settings import NodeSettings
 
@@ -44,6 +45,7 @@ class NodeDisks:
     settings: NodeSettings
     randomness: Randomness
     holds: Holds = field(default_factory=Holds)
+    guard: Guard = field(default_factory=lambda: Guard("freeing journal files"))
 
     @property
     def identity(self) -> NodeIdentity:
