@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from pydanube.base.errors import (
     NothingReceived,
     TopicNotFound,
 )
+from pydanube.sync.loop import Pending
 from pydanube.testing.broker import broker_thread
 
 
@@ -96,6 +98,34 @@ def test_a_full_buffer_makes_send_wait(url: str) -> None:
     ):
         pending = [producer.send(bytes(1000)) for _ in range(500)]
         assert [each.result().offset for each in pending] == list(range(500))
+
+
+@pytest.mark.parametrize("many", [1, 5])
+def test_what_the_loop_has_not_looked_at_is_bounded_in_bytes_too(url: str, many: int) -> None:
+    """However few calls they are: where the broker takes nothing, each may be of megabytes."""
+    with pydanube.sync.connect(url) as client, client.producer(TOPIC, buffer_bytes=20_000) as producer:
+        producer.send(b"first").result()
+        busy, pending = threading.Event(), list[Pending[Any]]()
+        client._loop.loop.call_soon_threadsafe(busy.wait)
+
+        def send() -> None:
+            for _ in range(100 // many):
+                pending.append(producer.send_many([bytes(1000)] * many) if many > 1 else producer.send(bytes(1000)))
+            pending.append(producer.send(bytes(50_000)))  # more than there is room for, at any time
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            while not producer._room._waiters:  # type: ignore[attr-defined]
+                sender.join(0.001)
+                assert sender.is_alive()
+            assert producer._handed_bytes == 20_000
+        finally:
+            busy.set()
+        sender.join()
+        for each in pending:
+            each.result(10)
+        assert producer._handed_bytes == producer._handed == 0
 
 
 def test_what_nobody_asked_about_surfaces_at_flush(url: str) -> None:

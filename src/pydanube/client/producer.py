@@ -108,7 +108,7 @@ class Producer(Openable):
         self._message_bytes_max: int | None = None  # of a payload, as the topic's policies have it
         self._plain_bytes_max = self.batch_bytes  # a message that joins others in a batch without a closer look
         self._last_row = min(batch_messages, BATCH_MESSAGES_MAX) - 1
-        self._buffer_bytes = max(1, buffer_bytes)
+        self.buffer_bytes = max(1, buffer_bytes)
         self._buffered = 0  # of sealed batches; those being filled come on top, one for each partition at most
         self._lanes: list[Lane] = []
         self._turn = 0
@@ -164,7 +164,7 @@ class Producer(Openable):
         if self._closed is not None:
             raise fresh(self._closed)
         message = self._checked(payload, size, key, attributes, event_time, delivery_time, sequence)
-        if self._in_line or self._buffered >= self._buffer_bytes:
+        if self._in_line or self._buffered >= self.buffer_bytes:
             self._hold_back()
             return self._line.join(lambda: self._put(message), message.size, 1)
         return self._put(message)
@@ -289,7 +289,7 @@ class Producer(Openable):
             if largest > MESSAGE_BYTES_MAX:
                 raise _too_large(largest)
             self._check_size(largest)
-        if self._line or self._buffered >= self._buffer_bytes:
+        if self._line or self._buffered >= self.buffer_bytes:
             self._hold_back()
             kept = list(map(payload_of, values))  # the program may change its list meanwhile
             return self._line.join(lambda: self._put_many(kept, total, names, sequence), total, len(values))
@@ -342,12 +342,12 @@ class Producer(Openable):
     @property
     def full(self) -> bool:
         """Whether a send would have to wait."""
-        return self._buffered >= self._buffer_bytes
+        return self._buffered >= self.buffer_bytes
 
     @property
     def busy(self) -> bool:
         """Whether `send` may have no room."""
-        return bool(self._line) or (self._buffered > self._buffer_bytes * 3 // 4 and self._closed is None)
+        return bool(self._line) or (self._buffered > self.buffer_bytes * 3 // 4 and self._closed is None)
 
     async def ready(self) -> None:
         """Until `send` has room again, for a quarter of the buffer at least. Returns at once when it has."""
@@ -396,7 +396,7 @@ class Producer(Openable):
 
     def finished(self, outgoing: Outgoing) -> None:
         self._buffered -= outgoing.bytes
-        if (self._room or self._line) and self._buffered <= self._buffer_bytes // 2 and not self._making_room:
+        if (self._room or self._line) and self._buffered <= self.buffer_bytes // 2 and not self._making_room:
             self._making_room = True
             self.loop.call_soon(self._make_room)  # not at once: the lane is in the middle of something
         if outgoing.error is not None and not outgoing.watched:

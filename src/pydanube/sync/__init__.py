@@ -73,25 +73,30 @@ def _beside(error: BaseException | None) -> Iterator[None]:
 
 
 class Producer(_Opened):
-    """As `pydanube.client.Producer`, but that a full buffer makes `send` wait."""
+    """As `pydanube.client.Producer`, but that a full buffer makes `send` wait.
+
+    Beside the buffer as many bytes again may wait that were handed over meanwhile.
+    """
 
     _inner: asynchronous.Producer
 
     def __init__(self, loop: LoopThread, inner: asynchronous.Producer) -> None:
         super().__init__(loop, inner)
-        self._calls: deque[tuple[Callable[[], Any], Pending[Any]]] = deque()
-        self._room = threading.Semaphore(HANDED_OVER_MAX)
+        self._calls: deque[tuple[Callable[[], Any], int, Pending[Any]]] = deque()
+        self._handed = 0  # calls that the loop has not looked at yet
+        self._handed_bytes = 0  # of them
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._running = False  # the loop is working through the calls
         self._failed: list[Pending[Any]] = []  # the first that could not be handed over
 
     def send(self, payload: Any, **options: Any) -> Pending[asynchronous.Receipt]:
         """Options are those of the asynchronous `send`."""
-        return self._hand_over(lambda: self._inner.send(payload, **options))
+        return self._hand_over(lambda: self._inner.send(payload, **options), _size_of(payload))
 
     def send_many(self, payloads: Iterable[Any], **options: Any) -> Pending[asynchronous.Receipts]:
         values = list(payloads)
-        return self._hand_over(lambda: self._inner.send_many(values, **options))
+        return self._hand_over(lambda: self._inner.send_many(values, **options), sum(map(_size_of, values)))
 
     @property
     def last_sequence(self) -> int | None:
@@ -139,13 +144,17 @@ class Producer(_Opened):
         if failed and failed[0].error is not None:
             raise failed[0].error
 
-    def _hand_over(self, call: Callable[[], Any]) -> Pending[Any]:
+    def _hand_over(self, call: Callable[[], Any], size: int = 0) -> Pending[Any]:
         self._loop.check()
-        if not self._room.acquire(blocking=not self._loop.here):
-            raise ProducerBusy(f"{HANDED_OVER_MAX} sends are still waiting to be handled")
         pending: Pending[Any] = Pending(self._loop)
         with self._lock:
-            self._calls.append((call, pending))
+            while not self._fits(size):
+                if self._loop.here:
+                    raise ProducerBusy(f"{self._handed} sends are still waiting to be handled")
+                self._room.wait()
+            self._handed += 1
+            self._handed_bytes += size
+            self._calls.append((call, size, pending))
             first, self._running = not self._running, True
         if first:
             try:
@@ -155,13 +164,25 @@ class Producer(_Opened):
                 raise
         return pending
 
+    def _fits(self, size: int) -> bool:
+        """Besides what waits; by itself a call of any size does, and one of none always."""
+        if not self._handed_bytes or not size:
+            return self._handed < HANDED_OVER_MAX
+        return self._handed < HANDED_OVER_MAX and self._handed_bytes + size <= self._inner.buffer_bytes
+
+    def _handled(self, size: int) -> None:
+        with self._lock:
+            self._handed -= 1
+            self._handed_bytes -= size
+            self._room.notify()
+
     def _fail_calls(self, error: DanubeError) -> None:
         """The loop has ended before it came to them."""
         with self._lock:
             calls, self._calls, self._running = self._calls, deque(), False
-        for _, pending in calls:
+        for _, size, pending in calls:
             pending.fail(error)
-            self._room.release()
+            self._handled(size)
 
     async def _work(self) -> None:
         """All calls in their order; where the buffer is full the next one waits, and with it those behind it."""
@@ -177,7 +198,7 @@ class Producer(_Opened):
                 if not self._calls:
                     self._running = False
                     return
-                call, pending = self._calls.popleft()
+                call, size, pending = self._calls.popleft()
             try:
                 while self._inner.busy:
                     await self._inner.ready()
@@ -189,9 +210,14 @@ class Producer(_Opened):
             else:
                 pending.answer(call)
             finally:
-                self._room.release()
+                self._handled(size)
             if pending.error is not None and len(self._failed) < FAILED_KEPT_MAX:
                 self._failed.append(pending)
+
+
+def _size_of(payload: Any) -> int:
+    """As far as it is known before it is serialized."""
+    return len(payload) if isinstance(payload, bytes | bytearray | memoryview | str) else 0
 
 
 class _Receiving(_Opened):
