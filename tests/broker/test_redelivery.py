@@ -10,6 +10,7 @@ import pytest
 
 from broker.topic_world import SECOND, Inbox, TopicWorld, batch_of, connected, numbers, publish, subscribed
 from pydanube.base.errors import NodeUnreachable, PolicyInvalid
+from pydanube.broker.delivery import Delivery
 from pydanube.broker.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
@@ -346,5 +347,35 @@ def test_an_acknowledged_delayed_message_is_not_delivered(world: TopicWorld) -> 
         assert await inbox.until(1) == [1]
         await asyncio.sleep(10)
         assert inbox.offsets == [1]
+
+    world.run(main())
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_sink_that_raises_fails_its_message_and_stops_nothing_else(
+    world: TopicWorld, kind: SubscriptionKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        policy = FailurePolicy(base_delay=0, max_redelivery_count=1, poison=PoisonPolicy.DROP)
+        topic = await world.open()
+        host = await subscribed(topic, kind, policy=policy)
+        inbox, raised = connected(topic, host), []
+        deliver = inbox.deliver
+
+        def fragile(delivery: Delivery) -> None:
+            if delivery.first <= 1 <= delivery.last:
+                raise ValueError("negative")
+            deliver(delivery)
+
+        inbox.deliver = fragile  # type: ignore[method-assign]
+        monkeypatch.setattr(world.loop, "call_exception_handler", lambda told: raised.append(str(told["exception"])))
+        for number in range(4):
+            await publish(topic, *numbers(number, number), keys=[f"k{number}"])
+        while set(inbox.offsets) != {0, 2, 3}:  # noqa: ASYNC110
+            await asyncio.sleep(1)
+        await inbox.ack(*set(inbox.offsets))
+        while host.known.cursor.floor < 4:  # noqa: ASYNC110
+            await asyncio.sleep(1)
+        assert raised == ["negative"] * 2, "it was tried again once"
 
     world.run(main())

@@ -9,9 +9,12 @@ import pytest
 import pydanube
 from api.frame_client import Client, close_all
 from grpc_face.rig import Broker, Consumer, Consumers, Producers, api, channel, connect, consumer, message, producer
-from pydanube.broker.delivery import PRODUCER_ATTRIBUTE
-from pydanube.wire.batch import Batch, Message
-from pydanube.wire.commands import Deliver, Grant
+from pydanube.api.grpc.consumers import encoded
+from pydanube.api.grpc.encoding import Encoder
+from pydanube.base.errors import BatchUnreadable
+from pydanube.broker.delivery import PRODUCER_ATTRIBUTE, Delivery
+from pydanube.wire.batch import Batch, Message, build
+from pydanube.wire.commands import Deliver, Error, Grant, Publish
 
 
 @pytest.mark.parametrize("reliable", [False, True], ids=["best-effort", "reliable"])
@@ -39,6 +42,34 @@ def test_a_native_message_reaches_a_public_client(broker: Broker, topic: str, re
         assert offsets == ([0, 1, 2] if reliable else [0, 0, 0])
 
     asyncio.run(run())
+
+
+def test_a_native_message_of_before_1970_stops_none_of_the_others(broker: Broker, topic: str) -> None:
+    """Times are unsigned here. Of a whole batch it is refused; a column may be compressed, and is not looked at."""
+
+    async def run() -> None:
+        native = await Client.connect(("127.0.0.1", broker.port))
+        await native.ask("topic.create", topic=topic, reliable=True)
+        await native.ask("open_producer", channel=1, topic=topic, reliable=True)
+        async with consumer(await connect(broker.url), topic) as receiver:
+            native.send(Publish(1, 78, build([b"refused"], publish_time=-1).to_bytes()))
+            refused = await native.receive()
+            await native.publish(1, b"first", b"odd", b"last", publish_times=[1, -5_000_000, 1])
+            got = await receiver.take_all(3)
+        await close_all()
+        assert isinstance(refused, Error) and refused.code == "batch_invalid"
+        assert [(each.payload, each.publish_time) for each in got] == [(b"first", 0), (b"odd", 0), (b"last", 0)]
+
+    asyncio.run(run())
+
+
+def test_a_message_that_has_no_place_in_grpc_fails_and_leaves_nothing_behind() -> None:
+    encoder = Encoder("/default/t", "http://broker", True, lambda _: "")
+    odd = build([b"good", b"odd"], publish_time=1, keys=["a", "b"], schema_ids=[1, -1]).stamped(0, 1, 1)
+    assert isinstance(encoded(encoder, Delivery(odd, 0, 1, 0, 0)), BatchUnreadable)
+    plain = encoded(encoder, Delivery(build([b"plain"], publish_time=1).stamped(2, 1, 1), 2, 2, 0, 0))
+    assert isinstance(plain, bytes)
+    assert not api.StreamMessage.FromString(plain[5:]).HasField("routing_key")
 
 
 def test_a_named_native_producer_is_named_to_public_clients(broker: Broker, topic: str) -> None:

@@ -135,7 +135,7 @@ class BestEffortSubscription:
         self.delivered += taken
         self.given.add(taken, batch.size * taken // batch.count)
         for consumer, first, last, attempt in routed.deliveries:
-            self.consumers[consumer].sink.deliver(Delivery(batch, first, last, attempt, GENERATION))
+            self.consumers[consumer].take(Delivery(batch, first, last, attempt, GENERATION))
 
     def close(self, why: DanubeError) -> None:
         self._closed = True

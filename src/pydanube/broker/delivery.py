@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -131,6 +132,16 @@ class Consumer:
     name: str
     sink: ConsumerSink
     timing: Timing = Timing.DELIVERED
+
+    def take(self, delivery: Delivery) -> str:
+        """Hands it to the sink. Why that failed, if it did: a mistake of one face must not stop the others."""
+        try:
+            self.sink.deliver(delivery)
+        except Exception as error:
+            context = {"message": f"delivering to consumer {self.name!r} failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+            return f"cannot be delivered: {type(error).__name__}: {error}"
+        return ""
 
     def is_timed(self, options: SubscriptionOptions) -> bool:
         """Whether the ack timeout of a message begins when it is delivered."""

@@ -397,21 +397,21 @@ class SubscriptionHost:
                 return False
             parts.append(batch)
             offset = batch.last_offset + 1
-        generation = self.known.cursor.generation
         for batch in parts:
             first, last = max(batch.base_offset, deliver.first), min(batch.last_offset, deliver.last)
-            self._send(consumer, Delivery(batch, first, last, deliver.attempt, generation))
+            self._send(consumer, Delivery(batch, first, last, deliver.attempt, self.known.cursor.generation))
         return True
 
     def _send(self, consumer: Consumer, delivery: Delivery) -> None:
-        batch, count = delivery.batch, delivery.last - delivery.first + 1
-        size = batch.size * count // batch.count
+        count = delivery.last - delivery.first + 1
+        size = delivery.batch.size * count // delivery.batch.count
         self.given.add(count, size)
         if delivery.attempt:
             self.redelivered += count
         if self._throttle is not None:
             self._throttle.take(count, size, self.now)
-        consumer.sink.deliver(delivery)
+        if failure := consumer.take(delivery):
+            self.nack(consumer.id, delivery.generation, [(delivery.first, delivery.last)], reason=failure)
 
     async def _fetch(self) -> None:
         """Reads for the oldest delivery that waits, and hands it out in its turn, batch by batch."""

@@ -253,6 +253,8 @@ class Batch:
 
     def check_published(self) -> None:
         """Raises unless all holds that a broker can tell in a moment, without unpacking anything."""
+        if self.publish_time < 0:
+            raise BatchInvalid(f"a publish time of {self.publish_time} microseconds is before 1970")
         self.check_plain()
         self._check_keys()
         if self.codec == Codec.NONE:

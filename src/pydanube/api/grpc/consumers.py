@@ -19,6 +19,7 @@ from pydanube.api.grpc.encoding import Encoder
 from pydanube.api.grpc.memory import KnownConsumer, Memory
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import (
+    BatchUnreadable,
     ConsumerNotFound,
     DanubeError,
     GrpcMessageTooLarge,
@@ -273,6 +274,8 @@ def encoded(encoder: Encoder, delivery: Delivery) -> bytes | DanubeError:
         return encoder.encode(delivery.batch, delivery.first, delivery.last)
     except DanubeError as error:
         return error
+    except Exception as error:  # of a column that has what no field here takes: it fails, and what is behind it goes on
+        return BatchUnreadable(f"{type(error).__name__}: {error}")
 
 
 class Acks:

@@ -61,6 +61,12 @@ class Encoder:
 
     def encode(self, batch: Batch, first: int, last: int) -> bytes:
         """The messages with these offsets, each framed for gRPC. Raises if one is too large for that."""
+        try:
+            return self._encode(batch, first, last)
+        finally:
+            self._clear()
+
+    def _encode(self, batch: Batch, first: int, last: int) -> bytes:
         columns = self._columns
         if columns is None or columns.batch is not batch:
             columns = _Columns(batch, self._name_of)
@@ -75,17 +81,15 @@ class Encoder:
             if reliable:
                 identity.topic_offset = base + row
             message.payload = columns.payloads[row] or b""
-            message.publish_time = columns.times[row] // MILLISECOND
+            message.publish_time = max(0, columns.times[row]) // MILLISECOND  # whatever a native producer says
             if columns.keys is not None:
                 self._set_key(columns.keys[row])
             if columns.attributes is not None or columns.schemas is not None:
                 self._set_rest(columns, row)
             data = message.SerializeToString()
             if len(data) > GRPC_MESSAGE_BYTES_MAX:
-                self._clear()
                 raise GrpcMessageTooLarge(f"{len(data)} bytes, but clients accept at most {GRPC_MESSAGE_BYTES_MAX}")
             parts += _PREFIX(0, len(data)), data
-        self._clear()
         return b"".join(parts)
 
     def _clear(self) -> None:
