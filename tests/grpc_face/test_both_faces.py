@@ -63,9 +63,13 @@ def test_a_native_message_of_before_1970_stops_none_of_the_others(broker: Broker
     asyncio.run(run())
 
 
-def test_a_message_that_has_no_place_in_grpc_fails_and_leaves_nothing_behind() -> None:
+def test_a_message_that_cannot_be_encoded_fails_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("out of range")
+
+    monkeypatch.setattr(Encoder, "_set_rest", fail)
     encoder = Encoder("/default/t", "http://broker", True, lambda _: "")
-    odd = build([b"good", b"odd"], publish_time=1, keys=["a", "b"], schema_ids=[1, -1]).stamped(0, 1, 1)
+    odd = build([b"good", b"odd"], publish_time=1, keys=["a", "b"], schema_ids=[1, 2]).stamped(0, 1, 1)
     assert isinstance(encoded(encoder, Delivery(odd, 0, 1, 0, 0)), BatchUnreadable)
     plain = encoded(encoder, Delivery(build([b"plain"], publish_time=1).stamped(2, 1, 1), 2, 2, 0, 0))
     assert isinstance(plain, bytes)
