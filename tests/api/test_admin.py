@@ -175,6 +175,12 @@ def test_a_seek_from_outside_resets_the_consumers(tmp_path: Path) -> None:
         for to, floor in (("earliest", 0), ("latest", 4), ({"time": 0}, 0)):
             assert (await admin.ask("subscription.seek", topic=TOPIC, subscription="s", to=to))["floor"] == floor
         named = {"topic": TOPIC, "subscription": "s"}
+        before = await admin.ask("subscription.describe", **named)
+        for wrong in (-1, 1 << 62, True, None, {"time": True}, {"time": "now"}, {"time": 1.5}, {}, {"time": 0, "x": 1}):
+            assert await admin.refused("subscription.seek", **named, to=wrong) == "request_invalid"
+        await admin.ask("open_consumer", channel=1, topic=TOPIC, subscription="other")
+        assert await admin.refused("seek", channel=1, offset=-1) == "request_invalid"
+        assert (await admin.ask("subscription.describe", **named))["generation"] == before["generation"]
         assert await admin.refused("subscription.seek", **named) == "request_invalid"
         assert await admin.refused("subscription.seek", **named, to="nowhere") == "argument_invalid"
         assert await admin.refused("subscription.seek", **named, to=5) == "offset_not_confirmed"

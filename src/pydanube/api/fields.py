@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Any
 
 from pydanube.base.errors import RequestInvalid
+from pydanube.base.limits import OFFSET_MAX
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.topic import LATEST
 from pydanube.ledger.state_records import SubscriptionKind
@@ -58,7 +59,16 @@ def place(fields: Object, name: str, default: Any = LATEST) -> str | int | Mappi
     found = fields.get(name, default)
     if isinstance(found, bool) or not isinstance(found, str | int | dict):
         raise RequestInvalid(f"{name} must be `earliest`, `latest`, an offset, or {{'time': microseconds}}")
+    if isinstance(found, dict) and (found.keys() != {"time"} or type(found["time"]) is not int):
+        raise RequestInvalid(f"{name} by time must be {{'time': microseconds}}")
+    if isinstance(found, int):
+        check_offset(name, found)
     return found
+
+
+def check_offset(name: str, found: int) -> None:
+    if not 0 <= found <= OFFSET_MAX:
+        raise RequestInvalid(f"{name} must be an offset of 0 to {OFFSET_MAX}, got {str(found)[:30]}")
 
 
 def options_of(fields: Object) -> SubscriptionOptions | None:

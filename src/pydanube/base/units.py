@@ -57,7 +57,10 @@ SHOWN_CHARACTERS = 50  # of a wrong value
 
 def microseconds_of(duration: Duration) -> int:
     """Of `30`, `0.5`, a `timedelta`, `250ms`, `1h30m`, `1 week`; never negative."""
-    found = _microseconds_of(duration)
+    try:
+        found = _microseconds_of(duration)
+    except OverflowError:  # no number of microseconds is that large
+        found = DURATION_MICROSECONDS_MAX + 1
     if found < 0:
         raise ValueError(f"{shown(duration)} is negative; {_WRITE_A_DURATION}")
     if found > DURATION_MICROSECONDS_MAX:
@@ -105,6 +108,8 @@ def is_duration(text: str) -> bool:
         return False
     try:
         _parsed(text)
+    except OverflowError:
+        return True
     except ValueError:
         return False
     return True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydanube.api.backup_verbs import VERBS as BACKUP_VERBS
 from pydanube.api.backup_verbs import backups_of
 from pydanube.api.direct_verbs import VERBS as DIRECT_VERBS
-from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
+from pydanube.api.fields import check_offset, field, flag, kind_of, number, options_of, place, text
 from pydanube.api.pipeline_verbs import NATIVE_VERBS as PIPELINE_VERBS
 from pydanube.api.sink_verbs import VERBS as SINK_VERBS
 from pydanube.api.storage_verbs import VERBS as PLAIN_VERBS
@@ -183,6 +183,8 @@ async def seek(connection: NativeConnection, fields: Object, request: int) -> Ob
     channel = _consumer(connection, fields)
     assert channel.hold is not None
     offset, time = number(fields, "offset", None), number(fields, "time", None)
+    if offset is not None:
+        check_offset("offset", offset)
     return {"generation": await connection.service.seek(channel.hold, offset=offset, time=time)}
 
 
