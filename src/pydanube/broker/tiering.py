@@ -16,7 +16,14 @@ from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
-from pydanube.base.errors import BatchTooLarge, DanubeError, ObjectsFailed, OwnershipLost, SegmentMissing
+from pydanube.base.errors import (
+    BatchInvalid,
+    BatchTooLarge,
+    DanubeError,
+    ObjectsFailed,
+    OwnershipLost,
+    SegmentMissing,
+)
 from pydanube.base.limits import MIB, OFFSET_MAX
 from pydanube.broker.tables import Tables
 from pydanube.broker.topic import Topic
@@ -249,19 +256,39 @@ class Tiering:
             await _change(stream, lambda cold: cold.given_up(stream.name))
             return True
         measured = _Measured(stream.read_planned(planned))
+        if await measured.empty():
+            return await self._plan_further(stream, record)
+        span = f"{planned.first} to {planned.last}"
         try:
             segment = await self._write(stream, planned, measured.batches())
         except BatchTooLarge:
             half = measured.half
             if half >= planned.last:
                 raise
-            span = f"{planned.first} to {planned.last}"
             log.warning("%s: offsets %s do not fit into one object and are split", stream.name, span)
             await stream.decide(lambda found: found.replanned(found.owner, stream.name, half))
+            return True
+        except BatchInvalid:
+            end = measured.end
+            if end is None or end >= planned.last:
+                raise
+            log.warning("%s: of offsets %s nothing is left behind %d; the object ends there", stream.name, span, end)
+            await stream.decide(lambda found: found.replanned(found.owner, stream.name, end))
             return True
         await stream.decide(lambda found: found.published(found.owner, segment))
         self.uploaded += 1
         self.uploaded_bytes += segment.size
+        return True
+
+    async def _plan_further(self, stream: Stream, record: StreamRecord) -> bool:
+        """Of what was planned nothing is left: its loss was accepted, or a power cut took it from a buffered ledger.
+
+        A segment begins with such a gap and never ends with one: the plan takes in the ledger that follows, or waits.
+        """
+        following = next(record.waiting, None)
+        if following is None:
+            return False
+        await stream.decide(lambda found: found.replanned(found.owner, stream.name, following.last))
         return True
 
     async def _write(self, stream: Stream, plan: SegmentPlan, batches: AsyncIterator[Batch]) -> Segment:
@@ -395,14 +422,29 @@ class _Measured:
     def __init__(self, batches: AsyncIterator[Batch]) -> None:
         self._batches = batches
         self._ends: list[tuple[int, int]] = []  # bytes up to the end of a batch, and its last offset
+        self._first: Batch | None = None
+        self.end: int | None = None  # the last offset of all there is, once all of it was taken
+
+    async def empty(self) -> bool:
+        """Whether there is none at all."""
+        self._first = await anext(self._batches, None)
+        return self._first is None
 
     async def batches(self) -> AsyncIterator[Batch]:
-        total = 0
-        async for batch in self._batches:
+        total, last = 0, None
+        async for batch in self._all():
+            last = batch.last_offset
             total += batch.size
             self._ends.append((total, batch.last_offset))
             if len(self._ends) > ENDS_KEPT:
                 del self._ends[::2]  # half as fine does as well
+            yield batch
+        self.end = last
+
+    async def _all(self) -> AsyncIterator[Batch]:
+        if self._first is not None:
+            yield self._first
+        async for batch in self._batches:
             yield batch
 
     @property

@@ -263,10 +263,13 @@ class StreamRecord:
         return self.with_cold(epoch, replace(self.cold, planned=SegmentPlan(first, last, epoch)))
 
     def replanned(self, epoch: Epoch, stream: str, last: int) -> StreamRecord:
-        """The plan was for more than a segment may have: it ends at `last` now, which is the end of a batch."""
+        """The plan ends at `last` now, which is the end of a batch or of a ledger.
+
+        It was for more than a segment may have, or than is there; or there is nothing in it, and it takes in more.
+        """
         plan = self.cold.planned
         assert plan is not None
-        assert plan.first <= last < plan.last
+        assert plan.first <= last != plan.last
         return self.with_cold(epoch, replace(self.cold.given_up(stream), planned=SegmentPlan(plan.first, last, epoch)))
 
     @property

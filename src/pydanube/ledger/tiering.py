@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydanube.base.errors import ConfigInvalid
 from pydanube.base.limits import MIB, SEGMENT_BATCHES_BYTES_MAX
-from pydanube.ledger.catalog import Phase, StreamRecord
+from pydanube.ledger.catalog import LedgerRecord, Phase, StreamRecord
 from pydanube.ledger.segments import Segment
 
 SECOND = 1_000_000  # times are in microseconds
@@ -46,6 +46,8 @@ def next_segment(record: StreamRecord, settings: TierSettings, now: int, *, at_o
     """
     total, last, old = 0, None, at_once
     for ledger in record.waiting:
+        if not _has_rows(record, ledger):
+            continue
         if last is None:
             time = record.aging_time(ledger.last, ledger.newest, now)
             old = old or time + settings.ledger_seconds * SECOND <= now
@@ -56,6 +58,11 @@ def next_segment(record: StreamRecord, settings: TierSettings, now: int, *, at_o
         if total >= settings.segment_bytes:
             return last
     return last if old else None
+
+
+def _has_rows(record: StreamRecord, ledger: LedgerRecord) -> bool:
+    """Whether anything is left of what no segment has of it: accepted damage alone is not worth an object."""
+    return record.past_lost(max(ledger.first, record.cold.end)) <= ledger.last
 
 
 def local_segments(record: StreamRecord) -> list[Segment]:
@@ -89,5 +96,6 @@ def lag_seconds(record: StreamRecord, now: int) -> float:
     """How long the oldest sealed ledger waits for its segment to be published."""
     plan = record.cold.planned
     ledgers = record.waiting if plan is None else record.ledgers.reaching(plan.first)
-    oldest = next((ledger.newest for ledger in ledgers if ledger.phase is Phase.SEALED and not ledger.empty), now)
+    sealed = (ledger for ledger in ledgers if ledger.phase is Phase.SEALED and not ledger.empty)
+    oldest = next((ledger.newest for ledger in sealed if _has_rows(record, ledger)), now)
     return max(0.0, (now - oldest) / SECOND)

@@ -45,11 +45,12 @@ class ColdReader:
 
     async def read(self, stream: str, cold: Cold, offset: int, bytes_max: int) -> list[Batch]:
         """Batches from `offset` on, or from the next row behind a gap; none if it lies behind all segments."""
-        segment = await self.find(stream, cold.entries, offset)
-        if segment is None:
-            return []
-        key = segment_key(stream, segment.plan)
-        return await self.segments.read(key, segment, max(offset, segment.first), bytes_max)
+        while (segment := await self.find(stream, cold.entries, offset)) is not None:
+            key = segment_key(stream, segment.plan)
+            if batches := await self.segments.read(key, segment, max(offset, segment.first), bytes_max):
+                return batches
+            offset = segment.last + 1
+        return []
 
     async def find(self, stream: str, entries: Sequence[Entry], offset: int) -> Segment | None:
         """The segment that holds `offset`, or the next one behind a gap."""
