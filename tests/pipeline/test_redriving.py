@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,10 +17,12 @@ from deltalake import write_deltalake
 
 import pydanube
 from pydanube.base.errors import ConnectionLost
-from pydanube.pipeline import redriving
+from pydanube.pipeline import keeping, redriving
 from pydanube.pipeline.flow import Flow
-from pydanube.pipeline.keeping import Marks, _page_of
+from pydanube.pipeline.keeping import Marks, Pending, _page_of
 from pydanube.pipeline.redriving import ORIGIN, Redriven, redrive
+from pydanube.pipeline.spans import Spans
+from pydanube.pipeline.spec_sinks import TopicSink
 from pydanube.pipeline.targets.json_rows import json_of
 from pydanube.pipeline.targets.sink import letter_schema
 from pydanube.sync import Client
@@ -118,16 +122,105 @@ def test_who_is_killed_before_it_is_noted_publishes_none_twice(
     published(client, topic, 5)
     put(1, 2)
 
-    async def killed(marks: Marks, key: str, offset: int) -> None:
+    async def killed(marks: Marks, key: str, offsets: list[int]) -> None:
+        raise ConnectionLost("killed")
+
+    monkeypatch.setattr(Marks, "add", killed)
+    with pytest.raises(ConnectionLost):
+        run(url, flow)
+    monkeypatch.undo()
+    put(0, 4)  # and meanwhile there are more, before and behind them
+    monkeypatch.setattr(redriving, "CHUNK", 1)  # and others come together
+    assert run(url, flow) == Redriven(2, 0, 0)
+    assert [each["payload"] for each in since(client, topic, 5)] == [b"m1", b"m2", b"m0", b"m4"]
+
+
+def test_who_is_killed_before_anything_is_published_leaves_nothing_out(
+    url: str, client: Client, topic: str, flow: Flow, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(client, topic, 5)
+    put(1)
+    assert run(url, flow).letters == 1
+    put(2, 3)
+    note = Marks.note
+
+    async def killed(marks: Marks, pending: Pending) -> None:
+        await note(marks, pending)
         raise ConnectionLost("killed")
 
     monkeypatch.setattr(Marks, "note", killed)
     with pytest.raises(ConnectionLost):
         run(url, flow)
     monkeypatch.undo()
-    put(4)  # and meanwhile there is one more
+    assert run(url, flow) == Redriven(2, 0, 0)
+    assert [each["payload"] for each in since(client, topic, 5)] == [b"m1", b"m2", b"m3"]
+
+
+def test_all_letters_of_a_partition_go_under_one_name(
+    url: str, client: Client, topic: str, flow: Flow, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = set[object]()
+    producer = pydanube.Client.producer
+
+    def watched(client: pydanube.Client, address: str, **options: Any) -> Any:
+        names.add(options["name"])
+        return producer(client, address, **options)
+
+    published(client, topic, 5)
+    put(1, 2, 3)
+    monkeypatch.setattr(pydanube.Client, "producer", watched)
+    monkeypatch.setattr(redriving, "CHUNK", 1)
+    assert run(url, flow).letters == 3
+    assert len(names) == 1
+
+
+def test_letters_before_the_last_one_redriven_are_redriven_too(
+    url: str, client: Client, topic: str, flow: Flow, put: Put
+) -> None:
+    """As after a reset to the beginning."""
+    published(client, topic, 5)
+    put(3)
+    assert run(url, flow).letters == 1
+    put(0, 1, 3)
+    assert run(url, flow) == Redriven(2, 0, 0)
+    assert [each["payload"] for each in since(client, topic, 5)] == [b"m3", b"m0", b"m1"]
+
+
+def test_letters_that_nobody_knows_of_are_counted_and_go_if_asked_for(
+    url: str, client: Client, topic: str, flow: Flow, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(client, topic, 9)
+    monkeypatch.setattr(keeping, "SPANS_MAX", 2)
+    put(0, 3, 8)
     assert run(url, flow) == Redriven(3, 0, 0)
-    assert [each["payload"] for each in since(client, topic, 5)] == [b"m1", b"m2", b"m4"]
+    put(2, 6)
+    assert run(url, flow) == Redriven(1, 0, 0, unsure=1)
+    assert [each["payload"] for each in since(client, topic, 12)] == [b"m6"]
+    assert run(url, flow, again=True) == Redriven(5, 0, 0)
+    assert [each["payload"] for each in since(client, topic, 13)] == [b"m0", b"m2", b"m3", b"m6", b"m8"]
+
+
+def test_a_letter_that_its_topic_does_not_take_keeps_no_others_back(
+    url: str, client: Client, topic: str, flow: Flow, put: Put
+) -> None:
+    published(client, topic, 5)
+    put(1, 4)
+    put(2, value=b"x" * 200)
+    client.admin.alter_topic(topic, policies={"message_bytes_max": 100})
+    found = run(url, flow)
+    assert (found.letters, found.refused, len(found.refusals)) == (2, 1, 1)
+    assert f"{topic} offset 2: message_too_large" in found.refusals[0]
+    assert [each["payload"] for each in since(client, topic, 5)] == [b"m1", b"m4"]
+    client.admin.alter_topic(topic, policies={"message_bytes_max": 1000})
+    assert run(url, flow) == Redriven(1, 0, 0)
+
+
+def test_times_after_the_year_9999_are_taken(url: str, client: Client, topic: str, flow: Flow, put: Put) -> None:
+    published(client, topic, 2)
+    put(1, event_time=1_700_000_000_000_000_000)
+    assert run(url, flow).letters == 1
+    [message] = client.admin.peek(topic, 10)[2:]
+    assert message.event_time == 1_700_000_000_000_000_000
 
 
 def test_a_message_with_two_letters_is_published_once(
@@ -145,7 +238,7 @@ def test_letters_that_fail_again_meanwhile_are_left_for_the_next_time(
 ) -> None:
     published(client, topic, 5)
     put(1)
-    publish, offset = redriving._publish, 4
+    publish, offset = redriving._Redrive.publish, 4
 
     async def failing_again(*arguments: Any) -> None:
         nonlocal offset
@@ -153,7 +246,7 @@ def test_letters_that_fail_again_meanwhile_are_left_for_the_next_time(
         offset += 1
         await asyncio.to_thread(put, offset)
 
-    monkeypatch.setattr(redriving, "_publish", failing_again)
+    monkeypatch.setattr(redriving._Redrive, "publish", failing_again)
     assert run(url, flow) == Redriven(1, 0, 0)
     assert len(since(client, topic, 5)) == 1
 
@@ -220,14 +313,67 @@ def test_how_far_it_is_fits_what_the_broker_keeps_with_every_partition_there_can
             await marks.load(places)
             for page in marks._pages:
                 own = [each for each in places if _page_of(each) == page]
-                marks._pages[page] = dict.fromkeys(own, 1 << 40)
-                await marks.note(own[0], 7)
+                marks._pages[page] = {each: Spans([(1 << 40, 1 << 41, 7 << 30)]) for each in own}
+                await marks.add(own[0], range(0, 1000, 2))
             again = Marks(client, "wide")
             await again.load(places)
-            assert again._pages == marks._pages
+            assert all(again.redriven(each).all == marks.redriven(each).all for each in places)
             await client.admin.forget_pipeline("wide", records=True)
             gone = Marks(client, "wide")
             await gone.load(places[:1])
-            assert gone.reached(places[0]) == -1
+            assert gone.redriven(places[0]).all == []
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["parquet"])
+def test_letters_in_folders_by_column_have_what_their_names_say(
+    url: str, client: Client, topic: str, flow: Flow, tmp_path: Path
+) -> None:
+    published(client, topic, 3)
+    rows = [{"topic": topic, "partition": 0, "offset": 1, "value": b"m1", "pipeline": "p"}]
+    table = pa.Table.from_pylist(rows, schema=letter_schema()).drop_columns(["topic", "pipeline"])
+    folder = tmp_path / "dead" / f"topic={quote(topic, safe='')}" / "pipeline=p"
+    folder.mkdir(parents=True)
+    pq.write_table(table, folder / "1.parquet")
+    assert run(url, flow) == Redriven(1, 0, 0)
+    assert [each["payload"] for each in since(client, topic, 3)] == [b"m1"]
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_table_of_letters_from_before_some_columns_is_read(
+    url: str, client: Client, topic: str, flow: Flow, tmp_path: Path, kind: str
+) -> None:
+    published(client, topic, 3)
+    rows = [{"topic": topic, "partition": 0, "offset": 1, "value": b"m1", "pipeline": "p"}]
+    table = pa.Table.from_pylist(rows, schema=letter_schema()).drop_columns(["attributes", "event_time", "rule"])
+    if kind == "delta":
+        write_deltalake(str(tmp_path / "dead"), table)
+    else:
+        (tmp_path / "dead").mkdir()
+        pq.write_table(table, tmp_path / "dead" / "1.parquet")
+    assert run(url, flow) == Redriven(1, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["topic"])
+def test_letters_in_a_topic_of_another_broker_are_read_there(
+    url: str, client: Client, topic: str, flow: Flow, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(client, topic, 3)
+    put(1)
+    assert isinstance(flow.dead_letters, TopicSink)
+    elsewhere = replace(flow, dead_letters=replace(flow.dead_letters, url="danube://127.0.0.1:1"))
+    asked = list[str]()
+    connect = pydanube.connect
+
+    def watched(place: str, **options: Any) -> Any:
+        asked.append(place)
+        return connect(url, **options)
+
+    async def work() -> Redriven:
+        async with connect(url) as home:
+            monkeypatch.setattr(pydanube, "connect", watched)
+            return await redrive(home, elsewhere, url)
+
+    assert asyncio.run(work()).letters == 1
+    assert set(asked) == {"danube://127.0.0.1:1"}

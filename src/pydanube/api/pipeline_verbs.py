@@ -30,7 +30,7 @@ from pydanube.wire.objects import Object, write_object
 __all__ = ["NATIVE_VERBS", "VERBS"]
 OFFSET_MAX = (1 << 63) - 1
 _RECORDS = "pipelines/"  # what names of notes begin with
-_PARTS = ("checkpoint", "redriven")  # of a record: how it began, and which dead letters went through again
+_PARTS = ("checkpoint", "redriven", "redriving")  # of a record: how it began, dead letters that went through again
 _RUN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _CONTROLS = dict.fromkeys([*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " ")

@@ -305,11 +305,12 @@ def reset(
 @click.command(epilog="Example: danube pipeline redrive orders.yaml --dry-run")
 @click.argument("file", type=FILE)
 @click.option("--late", is_flag=True, help="Include late rows; they need a longer delay, or they will be late again.")
+@click.option("--again", is_flag=True, help="Include letters that may have been redriven already; some go twice.")
 @printed
 @destructive
 @place_options
 @click.pass_context
-def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str, late: bool) -> None:
+def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str, late: bool, again: bool) -> None:
     """Publish the dead letters of a pipeline to their topic again, once each.
 
     Do this after you have fixed why they failed. Other subscriptions of the topic receive them again too. Each message
@@ -326,18 +327,24 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
 
     async def work() -> None:
         async with client_of_flow(ctx, flow) as client:
-            found = await put_through(client, flow, broker.url, late=late, dry_run=True)
+            found = await put_through(client, flow, broker.url, late=late, again=again, dry_run=True)
             more = f"; {found.late:,} that came too late stay" if found.late else ""
             more += f"; {found.others:,} that did not come from a topic stay" if found.others else ""
-            facts = {"pipeline": flow.name, "late": found.late, "others": found.others}
+            if found.unsure:
+                more += f"; about {found.unsure:,} that may not have been redriven yet stay; use --again"
+            facts = {"pipeline": flow.name, "late": found.late, "others": found.others, "unsure": found.unsure}
             least = "at least " if found.more else ""
             deed = f"publish {least}{found.letters:,} dead letters of {flow.name} again{more}"
             if agreement.given(output, deed, **facts, letters=found.letters):
-                done = await put_through(client, flow, broker.url, late=late)
+                done = await put_through(client, flow, broker.url, late=late, again=again)
+                if done.refused:
+                    more += f"; {done.refused:,} that their topic does not accept stay ({'; '.join(done.refusals)})"
                 output.done(
                     f"{done.letters:,} dead letters of {flow.name} go through it again{more}",
                     **facts,
                     letters=done.letters,
+                    refused=done.refused,
+                    refusals=list(done.refusals),
                 )
 
     run_coroutine(work())

@@ -1,6 +1,6 @@
 """What a pipeline remembers of itself, kept with the broker, in pages of a few KiB.
 
-Of a checkpoint where only Spark can write it is the record; of dead letters it is up to where they were redriven.
+Of a checkpoint where only Spark can write it is the record; of dead letters it is which were redriven.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from pydanube.base.errors import DanubeError, LimitReached, VerbUnknown
@@ -16,11 +17,14 @@ from pydanube.base.limits import NOTE_BYTES_MAX, PIPELINE_RECORD_PAGES
 from pydanube.client import Client
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.preflight import OPEN_SECONDS, needs_broker
+from pydanube.pipeline.spans import Spans, exact
 from pydanube.pipeline.spec_fields import local_path
 from pydanube.pipeline.spec_source import TopicSource
 from pydanube.spark.link import Link
 
-REDRIVEN = "redriven"  # the part of a pipeline's record
+REDRIVEN, REDRIVING = "redriven", "redriving"  # parts of a pipeline's record: which letters were, and the last ones
+SPANS_MAX = 300  # ranges of offsets in a page, 16 KiB with the keys of the partitions that share it
+_NONE = Spans()
 _PAGES = "pages"  # in the first page of a long text: where the others begin, and how many there are
 _HALF = PIPELINE_RECORD_PAGES // 2
 
@@ -92,30 +96,61 @@ class Keeper:
             link.close()
 
 
+class Pending(NamedTuple):
+    """Letters that may have been published, in this order, from a sequence on."""
+
+    key: str  # of their partition
+    address: str
+    first_sequence: int
+    offsets: list[int]
+
+
 class Marks:
-    """Up to which offset dead letters were redriven, by a key for each partition. Pages are loaded as they are needed,
-    and one of them is written for each step forward, however many partitions there are.
+    """Which dead letters were redriven, by a key for each partition. Pages are loaded as they are needed, and one of
+    them is written for each step forward, however many partitions there are. What is about to be published is noted
+    apart before it is.
     """
 
     def __init__(self, client: Client, pipeline: str) -> None:
         self._client, self._pipeline = client, pipeline
-        self._pages: dict[int, dict[str, int]] = {}
+        self._pages: dict[int, dict[str, Spans]] = {}
 
     async def load(self, keys: Iterable[str]) -> None:
         for page in sorted({_page_of(key) for key in keys} - self._pages.keys()):
-            found = await self._ask(page, None)
-            self._pages[page] = {} if found is None else {str(key): int(at) for key, at in json.loads(found).items()}
+            found = json.loads(await self._ask(REDRIVEN, page, None) or "{}")
+            self._pages[page] = {str(key): Spans(spans) for key, spans in found.items()}
 
-    def reached(self, key: str) -> int:
-        return self._pages[_page_of(key)].get(key, -1)
+    def redriven(self, key: str) -> Spans:
+        return self._pages[_page_of(key)].get(key, _NONE)
 
-    async def note(self, key: str, offset: int) -> None:
-        page = _page_of(key)
-        self._pages[page][key] = offset
-        await self._ask(page, json.dumps(self._pages[page], separators=(",", ":")))
+    async def add(self, key: str, offsets: Iterable[int]) -> None:
+        """They were published."""
+        await self.load([key])
+        page = self._pages[_page_of(key)]
+        spans = page.setdefault(key, Spans())
+        for offset in offsets:
+            if (known := spans.find(offset)) is None or not exact(known):
+                spans.add(offset)
+        while sum(len(each.all) for each in page.values()) > max(SPANS_MAX, len(page)):
+            max(page.values(), key=lambda each: len(each.all)).join_nearest()
+        text = json.dumps({key: each.all for key, each in page.items()}, separators=(",", ":"))
+        await self._ask(REDRIVEN, _page_of(key), text)
 
-    async def _ask(self, page: int, text: str | None) -> str | None:
-        fields = _fields(self._pipeline, part=REDRIVEN, page=page, text=text)
+    async def pending(self) -> Pending | None:
+        found = await self._ask(REDRIVING, 0, None)
+        if found is None:
+            return None
+        key, address, first, steps = json.loads(found)
+        return Pending(key, address, first, list(accumulate(steps)))
+
+    async def note(self, pending: Pending) -> None:
+        """Durable when it returns."""
+        offsets = pending.offsets
+        steps = [after - before for before, after in zip([0, *offsets], offsets, strict=False)]
+        await self._ask(REDRIVING, 0, json.dumps([*pending[:3], steps], separators=(",", ":")))
+
+    async def _ask(self, part: str, page: int, text: str | None) -> str | None:
+        fields = _fields(self._pipeline, part=part, page=page, text=text)
         found = (await self._client.ask("pipeline.record", fields))["record"]
         return None if found is None else str(found)
 

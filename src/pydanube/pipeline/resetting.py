@@ -21,6 +21,7 @@ from pydanube.pipeline.preflight import check_stopped
 from pydanube.pipeline.progress import behind
 from pydanube.pipeline.spec_sinks import TopicSink
 from pydanube.pipeline.spec_source import TopicSource
+from pydanube.pipeline.targets.record import Mark, dead_letters
 from pydanube.spark.committing import source_end
 from pydanube.spark.link import link_to
 from pydanube.spark.offsets import EARLIEST_MARK, OTHERS, Offsets, TopicOffsets, from_json, to_json
@@ -97,16 +98,19 @@ async def reset(
             for number, offset in enumerate(wanted.offsets[name].next):
                 with suppress(SubscriptionNotFound):
                     await client.admin.seek_subscription(state.place(number), source.subscription, offset)
-    for sink in (*flow.sinks, flow.dead_letters):
+    writer = Mark(flow.name, "", "", 0, "")
+    for sink in flow.sinks:
         if isinstance(sink, TopicSink):
-            _forget(sink, flow, url, replaced)
+            _forget(sink, flow, url, replaced, writer)
+    if isinstance(flow.dead_letters, TopicSink):
+        _forget(flow.dead_letters, flow, url, replaced, dead_letters(writer))
     return replaced
 
 
-def _forget(sink: TopicSink, flow: Flow, url: str, queries: tuple[str, ...]) -> None:
+def _forget(sink: TopicSink, flow: Flow, url: str, queries: tuple[str, ...], writer: Mark) -> None:
     link = link_to(sink.url or flow.url or url, sink.ca)
     for query in queries:
-        fields: dict[str, Any] = {"query": query, "target": sink.topic, "name": f"pipeline {flow.name}"}
+        fields: dict[str, Any] = {"query": query, "target": sink.topic, "name": f"pipeline {writer.key}"}
         link.wait(link.client.ask("sink.forget", fields))
 
 
