@@ -171,7 +171,7 @@ def _holds(letter: Message, name: str, text: str) -> bool:
 async def _by_target(
     service: Service, principal: Principal, letters: list[Message], target: str | None, refused: Refusals
 ) -> dict[str, list[Message]]:
-    """By the topic or partition that each goes to. One whose own topic is not there any more stays."""
+    """By the topic or partition that each goes to. One whose own topic no longer exists stays."""
     groups: dict[str, list[Message]] = {}
     records: dict[str, TopicRecord] = {}
     for letter in letters:
