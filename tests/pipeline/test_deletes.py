@@ -169,6 +169,21 @@ def test_a_delete_that_does_not_say_when_it_was_is_refused(sequenced: tuple[Targ
     assert content() == {1: "ann"}
 
 
+def test_a_row_that_another_pipeline_brings_late_does_not_bring_back_what_was_deleted(
+    sequenced: tuple[Target, Any],
+) -> None:
+    target, content = sequenced
+    put(target, 0, at(5, 1, None))
+    late = pa.RecordBatch.from_pylist(
+        [{"id": 1, "name": "late", "at": 4}, {"id": 2, "name": "bob", "at": 4}], SEQUENCED
+    )
+    other = batch(0, pipeline="renamed")
+    stager = target.open(other, SEQUENCED, "0-0-y")  # of rows that do not say whether they delete
+    stager.add(late)
+    assert target.commit(other, SEQUENCED, [stager.finish()], replace=False) is Verdict.NEW
+    assert content() == {2: "bob"}
+
+
 def changed(target: Target, keys: tuple[str, ...], sequence_by: str) -> Target:
     """The same table, after the pipeline's file was changed."""
     return dataclasses.replace(target, keys=keys, sequence_by=sequence_by)  # type: ignore[type-var]

@@ -130,22 +130,27 @@ def _function(step: Python) -> Callable[[Any], Any]:
     return function  # type: ignore[no-any-return]  # what it returns is looked at
 
 
+_beside_of: dict[str, dict[str, bytes]] = {}  # what was loaded with each file from its folder, and what it was like
+
+
 def load(file: str) -> ModuleType:
-    """The file as a module of its own name. What workers need of it travels with each function, by value: so it need
-    not be on their path, and two pipelines may have files of one name.
+    """The file as a module of its own name, with modules beside it as they are now. What workers need of them travels
+    with each function, by value: so they need not be on their path, and two pipelines may have files of one name.
     """
     path = Path(file)
     content = hashlib.sha256(os.fsencode(path) + path.read_bytes()).hexdigest()[:12]
     name = f"danube_pipeline_{content}_{path.stem.replace('.', '_')}"
-    if name in sys.modules:
+    if name in sys.modules and all(_content(each) == known for each, known in _beside_of[name].items()):
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    _forget_beside()
     known = set(sys.modules)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
+    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # it would stand for a file of the same second
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # of somebody's file
@@ -153,8 +158,27 @@ def load(file: str) -> ModuleType:
         raise StepFailed(f"{file} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
     finally:
         sys.path.remove(str(path.parent))
-    _send_by_value(module, *_beside(path.parent, set(sys.modules) - known - {name}))
+        sys.dont_write_bytecode = compiles
+        beside = _beside(path.parent, set(sys.modules) - known - {name})
+        _beside_of[name] = {str(each.__file__): _content(str(each.__file__)) for each in beside}
+    _send_by_value(module, *beside)
     return module
+
+
+def _forget_beside() -> None:
+    """Modules that came with any of these files: the next one finds its own by these names. Who has them keeps them."""
+    importlib.invalidate_caches()
+    files = {file for each in _beside_of.values() for file in each}
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) in files:
+            del sys.modules[name]
+
+
+def _content(file: str) -> bytes:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).digest()
+    except OSError:
+        return b""
 
 
 def _beside(folder: Path, names: set[str]) -> list[ModuleType]:

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,7 +48,7 @@ from pydanube.pipeline.targets.files import Files, WrittenFile, check_partition_
 from pydanube.pipeline.targets.folder import LocalFolder, Troubles, delta_place, folder_at, identity_of, place_of
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
-from pydanube.pipeline.targets.target import CHANGE, with_change
+from pydanube.pipeline.targets.target import CHANGE, pause, with_change
 from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows, split_deleted
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
@@ -57,6 +56,7 @@ HISTORY_MAX = 100  # commits that are looked through for the text behind a hash
 FILES_MAX = 100_000  # of one batch
 UPSERT_FILE_BYTES = 32 * MIB  # of rows that the driver reads again
 UPSERT_BYTES_MAX = 1024 * MIB  # of one batch, as they are in files: the driver holds all of them
+DELETES = "danube.deletes"  # the app transaction with the number in the name of the file that has what was deleted
 _METADATA = "danube"
 _MAPPED = re.compile(r"column ?mapping", re.IGNORECASE)
 
@@ -126,7 +126,8 @@ class DeltaTarget:
         if len(files) > FILES_MAX:
             raise TargetRefused(f"{self.label}: a batch of more than {FILES_MAX} files")
         with self._typed():
-            for _ in range(COMMITS_MAX):
+            for tries in range(COMMITS_MAX):
+                pause(tries)
                 table = self._fitting(schema, changes_rows=replace or bool(self.keys))
                 last = _last(table, mark, replaces)
                 if judge(last, mark, replaces) is Verdict.DONE:
@@ -173,7 +174,8 @@ class DeltaTarget:
 
     def _fitting(self, schema: pa.Schema, *, changes_rows: bool) -> DeltaTable:
         """The table as it is now, with all columns that the rows have."""
-        for _ in range(COMMITS_MAX):
+        for tries in range(COMMITS_MAX):
+            pause(tries if tries > 1 else 0)  # the second look is at what this one has added
             table = self._open()
             if table is None:
                 raise TargetFailed(f"{self.label}: the table is gone")
@@ -227,16 +229,19 @@ class DeltaTarget:
         )
 
     def _upsert(self, table: DeltaTable, mark: Mark, rows: pa.Table) -> list[str]:
-        if self.sequence_by is None or CHANGE not in rows.column_names:
+        folder, before = folder_at(self.uri), table.transaction_version(DELETES)
+        if self.sequence_by is None or (CHANGE not in rows.column_names and before is None):
             merge(table, rows, self.keys, self.sequence_by, _properties(mark))
             return []
-        folder, before = folder_at(self.uri), table.transaction_version(_deletes_name(mark))
-        known = None if before is None else unpacked(folder.read(_deletes_path(mark, before)), self.label)
+        content = None if before is None else folder.read(_deletes_path(before))
+        if before is not None and content is None and (self._open() or table).version() > table.version():
+            raise CommitFailedError("another pipeline has put its own in the place of what was remembered")
+        known = None if before is None else unpacked(content, self.label)
         rows, deletes = remember(known, rows, self.keys, self.sequence_by, self.label)
         number = before
         if deletes is not None:
             number = secrets.randbits(62)
-            folder.put_new(_deletes_path(mark, number), packed(deletes))
+            folder.put_new(_deletes_path(number), packed(deletes))
         properties, version = _properties(mark, number), table.version()
         try:
             merge(table, rows, self.keys, self.sequence_by, properties)
@@ -245,9 +250,9 @@ class DeltaTarget:
                 table.update_incremental()
         except CommitFailedError:
             if number is not None and number != before:
-                self._drop([_deletes_path(mark, number)])
+                self._drop([_deletes_path(number)])
             raise
-        return [] if before is None or number == before else [_deletes_path(mark, before)]
+        return [] if before is None or number == before else [_deletes_path(before)]
 
     def _check_written(self, columns: frozenset[str], rows: pa.Table) -> None:
         """Rows that delete have nothing but their key, and are not written."""
@@ -325,7 +330,7 @@ def _add(file: WrittenFile) -> AddAction:
 
 
 def _properties(mark: Mark, deletes: int | None = None) -> CommitProperties:
-    numbers = _marks(mark) | ({} if deletes is None else {_deletes_name(mark): deletes})
+    numbers = _marks(mark) | ({} if deletes is None else {DELETES: deletes})
     return CommitProperties(
         max_commit_retries=0,
         app_transactions=[Transaction(name, number) for name, number in numbers.items()],
@@ -333,13 +338,8 @@ def _properties(mark: Mark, deletes: int | None = None) -> CommitProperties:
     )
 
 
-def _deletes_name(mark: Mark) -> str:
-    """Of the number that is in the name of the file with what was deleted: it counts with the commit."""
-    return f"danube/{mark.key}/deletes"
-
-
-def _deletes_path(mark: Mark, number: int) -> str:
-    return f"_danube/{quote(mark.key, safe='')}/deletes-{number}.arrow"
+def _deletes_path(number: int) -> str:
+    return f"_danube/deletes-{number}.arrow"
 
 
 # -- what the table remembers ------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from random import uniform
 from typing import Any
 
 import pyarrow as pa
@@ -35,14 +34,13 @@ from pydanube.pipeline.targets.iceberg_table import (
     prepare_table,
     typed,
 )
-from pydanube.pipeline.targets.iceberg_upsert import Change, all_files, upserted
+from pydanube.pipeline.targets.iceberg_upsert import DELETES, Change, all_files, upserted
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
 from pydanube.pipeline.targets.record import Mark, Verdict, judge
-from pydanube.pipeline.targets.target import CHANGE, with_change, with_nulls
+from pydanube.pipeline.targets.target import CHANGE, pause, with_change, with_nulls
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
 DOUBTS_MAX = 3  # attempts of which nobody knows how they ended
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.05, 2.0
 FILES_MAX = 100_000  # of one batch
 SOURCE_CHARACTERS_MAX = 1_000  # that a table remembers; of longer ones it has the hash
 LAYOUT_SECONDS = 300.0  # that a worker takes the table to be the same; whether it is so, the driver checks
@@ -172,8 +170,7 @@ class IcebergTarget:
         now = replace_source(mark)
         doubts: list[Exception] = []
         for tries in range(COMMITS_MAX):
-            if tries:
-                time.sleep(uniform(0.5, 1.0) * min(PAUSE_SECONDS * 2**tries, PAUSE_SECONDS_MAX))
+            pause(tries)
             table = self.place.load()
             last = remembered(table, now)
             if judge(last, now, replaces) is Verdict.DONE:
@@ -206,7 +203,7 @@ class IcebergTarget:
 
     def _change(self, table: Table, mark: Mark, files: list[StagedFile], *, replace: bool) -> Change:
         if self.keys and files:
-            return upserted(table, files, self.keys, self.sequence_by, self.label, _deletes_name(mark))
+            return upserted(table, files, self.keys, self.sequence_by, self.label)
         return Change(files, all_files(table) if replace else [])
 
 
@@ -234,7 +231,7 @@ def _commit_once(table: Table, mark: Mark, change: Change, expire_seconds: int |
     without_retries(table)
     gone = due(table.metadata, time.time_ns() // 1_000_000, expire_seconds)
     transaction = LeanTransaction(table)
-    deletes = {} if change.deletes is None else {_deletes_name(mark): change.deletes}
+    deletes = {} if change.deletes is None else {DELETES: change.deletes}
     transaction.set_properties(properties_of(mark) | deletes)
     if change.adds or change.removes:
         _add_snapshot(table, transaction, mark, change)
@@ -277,10 +274,6 @@ def _check_same(table: Table, files: Sequence[StagedFile], label: str, *, by_nam
 def properties_of(mark: Mark) -> dict[str, str]:
     values = {"batch": str(mark.batch), "query": mark.query, "run": mark.run, "source": mark.source}
     return {f"danube.{mark.key}.{name}": text for name, text in values.items()}
-
-
-def _deletes_name(mark: Mark) -> str:
-    return f"danube.{mark.key}.deletes"
 
 
 def remembered(table: Table, now: Mark) -> Mark | None:

@@ -37,6 +37,7 @@ from pydanube.pipeline.targets.target import CHANGE, with_change, with_nulls
 from pydanube.pipeline.targets.upsert import newest_rows, split_deleted
 
 BATCH_BYTES_MAX = 512 * MIB  # of an upsert, in files: the driver holds it
+DELETES = "danube.deletes"  # the property with what is remembered of deleted rows
 _IN_MAX = 200  # values that readers look for in statistics one by one
 
 
@@ -63,9 +64,9 @@ def all_files(table: Table) -> list[DataFile]:
 
 
 def upserted(
-    table: Table, files: Sequence[StagedFile], keys: Sequence[str], sequence_by: str | None, label: str, deletes: str
+    table: Table, files: Sequence[StagedFile], keys: Sequence[str], sequence_by: str | None, label: str
 ) -> Change:
-    """`deletes` is the property that has what is remembered of deleted rows. Raises `RowInvalid`, `TargetRefused`."""
+    """Raises `RowInvalid`, `TargetRefused`."""
     if sum(file.size for file in files) > BATCH_BYTES_MAX:
         raise TargetRefused(
             f"{label}: a batch of more than {BATCH_BYTES_MAX // MIB} MiB to upsert; set max_records of the source lower"
@@ -76,8 +77,8 @@ def upserted(
     staged = staged.cast(with_change(with_nulls(layout.arrow)) if placed else layout.arrow)
     change = Change(list(files))
     newest = newest_rows(staged, keys, sequence_by, label)
-    if placed and sequence_by is not None:
-        text = table.properties.get(deletes)
+    text = table.properties.get(DELETES)
+    if sequence_by is not None and (placed or text is not None):
         known = None if text is None else unpacked(b64decode(text), label)
         newest, remembered = remember(known, newest, keys, sequence_by, label)
         if remembered is not None:
