@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker.topic_world import TopicWorld, connected, numbers, publish
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.topic import Topic
@@ -78,3 +80,23 @@ def test_the_option_is_stored_and_can_be_changed() -> None:
     assert stored.idle_seconds == 60
     assert stored.changed({"idle_seconds": None}).idle_seconds is None
     assert "idle_seconds" not in SubscriptionOptions().to_json()
+
+
+def test_a_consumer_that_comes_while_another_idle_subscription_is_deleted_keeps_its_own(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        hosts = {name: await topic.subscribe(name, EXCLUSIVE, options=A_MINUTE) for name in ("a", "b")}
+        unsubscribe = topic.unsubscribe
+
+        async def slowly(name: str) -> None:
+            await unsubscribe(name)
+            if "b" in topic.subscriptions and not hosts["b"].consumers:
+                connected(topic, hosts["b"])
+
+        monkeypatch.setattr(topic, "unsubscribe", slowly)
+        await passes(topic, 63)
+        assert sorted(topic.subscriptions) == ["b"]
+
+    world.run(main())

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
+from pydanube.base.errors import DanubeError, TopicClosed
+from pydanube.broker.subscription import SubscriptionHost
 from pydanube.ledger.state_records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
@@ -40,3 +42,35 @@ def test_what_is_published_is_delivered_and_what_is_acked_does_not_come_again(
     world.run(first_life())
     world.cut()
     world.run(second_life())
+
+
+def test_a_topic_that_is_closed_is_closed_wholly_whoever_subscribes_or_leaves_meanwhile(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        topic = await world.open()
+        hosts = [await subscribed(topic, SubscriptionKind.SHARED, name=f"s{number}") for number in range(3)]
+        inboxes = [connected(topic, host) for host in hosts]
+        async with topic._starting:  # a trim, say
+            late = asyncio.ensure_future(subscribed(topic, SubscriptionKind.SHARED, name="late"))
+            leaving = asyncio.ensure_future(topic.unsubscribe("s2"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            close = SubscriptionHost.close
+
+            async def slowly(host: SubscriptionHost, why: DanubeError) -> None:
+                await close(host, why)
+                await asyncio.sleep(1)
+
+            monkeypatch.setattr(SubscriptionHost, "close", slowly)
+            closing = asyncio.ensure_future(topic.close())
+            await asyncio.sleep(0.5)
+        with pytest.raises(TopicClosed):
+            await late
+        await closing
+        await asyncio.gather(leaving, return_exceptions=True)
+        assert "late" not in topic.subscriptions
+        assert all(inbox.ended is not None for inbox in inboxes)
+        assert topic.ledger.stream._closed
+
+    world.run(main())

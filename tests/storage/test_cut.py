@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 
 import pytest
 
-from pydanube.base.errors import NodeBusy
+from pydanube.base.errors import DiskFailed, NodeBusy
 from pydanube.base.limits import BLOCK_BYTES, KIB
+from pydanube.broker.backups import Backups
+from pydanube.broker.room import Room
 from pydanube.sim.clock import SimClock
 from pydanube.sim.disk import SimDisk
 from pydanube.sim.loop import SimLoop
@@ -147,6 +149,75 @@ def test_files_that_are_held_go_when_they_are_let_go_of() -> None:
         cut.close()
         await asyncio.sleep(10)
         assert not set(journals[:-1]) & set(await disk.list())
+        await stream.close()
+        await storage.node.close()
+        await storage.metadata.close()
+
+    world.loop.run_until_complete(life())
+    world.loop.shutdown()
+
+
+def test_a_file_that_could_not_be_removed_goes_later_and_keeps_no_cut_from_being_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(0)
+
+    async def life() -> None:
+        disk = world.disk("node")
+        storage = await world.open(world.disk("metadata"), disk)
+        stream = await world.stream(storage, "first")
+        for _ in range(100):
+            await stream.ready()
+            await stream.append(build([bytes(2000)], publish_time=1))[1]
+        journals = [name for name in await disk.list() if "journal" in name]
+        belongings = storage.node._disks.belongings
+        change, failing = belongings.change, True
+
+        async def fails(*, add: Mapping[int, int] | None = None, drop: Iterable[int] = ()) -> None:
+            if failing and list(drop):
+                raise DiskFailed("a sector cannot be written")
+            await change(add=add, drop=drop)
+
+        monkeypatch.setattr(belongings, "change", fails)
+        await stream.seal()
+        await stream.trim(100)
+        await asyncio.sleep(10)
+        (await take_cut(storage.metadata, storage.node)).close()
+        failing = False
+        await asyncio.sleep(120)
+        assert not set(journals[:-1]) & set(await disk.list())
+        (await take_cut(storage.metadata, storage.node)).close()
+        await stream.close()
+        await storage.node.close()
+        await storage.metadata.close()
+
+    world.loop.run_until_complete(life())
+    world.loop.shutdown()
+
+
+def test_the_last_piece_of_a_file_can_be_read_again_until_the_next_file_is() -> None:
+    """The answer may have been lost on its way."""
+    world = World(0)
+
+    async def life() -> None:
+        disk = world.disk("node")
+        storage = await world.open(world.disk("metadata"), disk)
+        stream = await world.stream(storage, "first")
+        for _ in range(100):
+            await stream.ready()
+            await stream.append(build([bytes(2000)], publish_time=1))[1]
+        backups = Backups(storage.metadata, storage.node, Room(), 1 << 30)
+        number, cut = await backups.begin()
+        first, second = [file for file in cut.files if "journal" in file.name][:2]
+        await stream.seal()
+        await stream.trim(100)
+        data = await backups.read(number, first.name, 0, first.length)
+        await asyncio.sleep(10)
+        assert await backups.read(number, first.name, 0, first.length) == data
+        await backups.read(number, second.name, 0, 10)
+        await asyncio.sleep(10)
+        assert first.name.partition("/")[2] not in await disk.list()
+        backups.end(number)
         await stream.close()
         await storage.node.close()
         await storage.metadata.close()

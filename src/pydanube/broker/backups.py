@@ -30,6 +30,7 @@ class Backups:
         self._beginning = False
         self._cut: Cut | None = None
         self._files: dict[str, CutFile] = {}
+        self._copied: CutFile | None = None  # to its end, last
         self._silence: TimerHandle | None = None
         self._free_at = 0.0  # when the next piece may be read
 
@@ -47,6 +48,7 @@ class Backups:
         finally:
             self._beginning = False
         self._number += 1
+        self._copied = None
         self._files = {file.name: file for file in self._cut.files}
         self._heard()
         return self._number, self._cut
@@ -59,7 +61,7 @@ class Backups:
         return cut.files[first : first + limit]
 
     async def read(self, number: int, name: str, offset: int, length: int) -> bytes:
-        """A piece of a file. One that was read to its end is let go of."""
+        """A piece of a file. One that was read to its end is let go of with the next: the answer may have been lost."""
         cut, file = self._get(number), self._files.get(name)
         if file is None:
             raise RequestInvalid(f"the backup has no file {name[:100]!r}")
@@ -76,8 +78,9 @@ class Backups:
             raise BackupEnded(f"{name} is shorter than it was")
         self._get(number)
         self._heard()
-        if offset + length == file.length and file.generation is not None:
-            cut.release(file)
+        if self._copied not in (None, file):
+            cut.release(self._copied)
+        self._copied = file if offset + length == file.length and file.generation is not None else None
         return data
 
     def end(self, number: int) -> None:

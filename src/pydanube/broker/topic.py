@@ -340,6 +340,7 @@ class Topic:
         """The subscription of that name, made with `options` if it is new and may be; durable before it returns."""
         self._check_open()
         async with self._starting:
+            self._check_open()  # it may have been closed meanwhile
             known = self.state.find(name)
             if known is None and not create:
                 raise SubscriptionNotFound(f"{self.name} has no subscription {name!r}")
@@ -566,7 +567,7 @@ class Topic:
             return
         self._closed = why or TopicClosed(f"{self.name} is no longer served by this broker")
         self._tell_waiting()
-        for host in self.subscriptions.values():
+        for host in list(self.subscriptions.values()):  # one may be deleted meanwhile
             await host.close(self._closed)
         if self._rebuilding is not None:
             self._rebuilding.cancel()

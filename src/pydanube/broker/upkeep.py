@@ -88,10 +88,12 @@ class Upkeep:
         return worth_sealing(options.retention, needed, first=writer.first, bytes=writer.bytes, seconds=seconds)
 
     async def _drop_idle(self, name: str) -> None:
-        topic = self._topic
-        log.info("%s: deleted subscription %r, which was unused for its idle_seconds", topic.name, name)
+        topic, host = self._topic, self._topic.subscriptions.get(name)
+        if host is None or host.consumers:
+            return  # somebody came while others were deleted
         try:
             await topic.unsubscribe(name)
+            log.info("%s: deleted subscription %r, which was unused for its idle_seconds", topic.name, name)
         except DanubeError as error:
             log.warning("%s: could not delete the idle subscription %r yet: %s", topic.name, name, error)
 

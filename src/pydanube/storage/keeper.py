@@ -111,7 +111,8 @@ class Keeper:
     def _worth_copying(self) -> list[StoredFile]:
         """Files of which little is needed any more, many small ones, or the oldest of a journal over its budget."""
         settings = self._state.disks.settings
-        closed = [file for file in self._closed() if not file.damage]  # what is damaged stays where it is
+        table = self._state.table
+        closed = [file for file in self._closed() if not file.damage and file.needed(table)]  # the damaged stay
         below = COPY_BELOW_WHEN_FULL if self._state.full or self._state.short else settings.copy_below
         sparse = [file for file in closed if file.live < file.total * below]
         if sparse:
@@ -131,6 +132,13 @@ class Keeper:
         self._state.files.pop(file.generation, None)
         try:
             await self._state.disks.belongings.change(drop=[file.generation])
+        except DanubeError as error:  # it is listed, and so it has to be there: tried again
+            log.warning("%s could not be removed yet: %s", file.name, error)
+            file.gone = False
+            self._state.files[file.generation] = file
+            self._loop.call_later(PAUSE_SECONDS_MAX, self.wake)
+            return
+        try:
             await try_remove(file.disk, index_name(file.generation))
             if self._reusable(file):
                 await self._recycle(file)
