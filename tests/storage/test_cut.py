@@ -65,7 +65,8 @@ class World:
             await stream.append(build([f"{name} {self.answered[name]} ".encode().ljust(2000, b".")], publish_time=1))[1]
             self.answered[name] += 1
             if self.random.random() < 0.1:
-                self.trimmed[name] = self.answered[name] - self.random.randrange(20)
+                before = self.answered[name] - self.random.randrange(20)
+                self.trimmed[name] = max(self.trimmed[name], before)
                 await stream.trim(self.trimmed[name])
         await stream.close()
 
