@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,10 +15,11 @@ import pytest
 import pydanube
 from grpc_face.rig import Broker, Consumers, Producers, api, ask, channel, message, refused, until_allowed
 from grpc_face.test_calls import made, subscribed
+from pydanube.api.grpc.admin import _topics
 from pydanube.api.server import Server, load
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
-from pydanube.base.limits import GRPC_UNACKED_DEFAULT
+from pydanube.base.limits import GRPC_UNACKED_DEFAULT, TOPICS_A_TURN
 from pydanube.broker.standalone import StandaloneSettings
 
 TOPICS = "danube_admin.TopicAdmin"
@@ -338,3 +340,23 @@ def test_a_default_admin_address_that_is_taken_is_done_without_and_a_chosen_one_
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         asyncio.run(run(taken.getsockname()[1]))
+
+
+def test_very_many_topics_are_listed_in_several_turns_of_the_loop() -> None:
+    record: Any = SimpleNamespace(places=lambda: range(10 * TOPICS_A_TURN), reliable=True)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> int:
+        beside = asyncio.create_task(others())
+        found = len((await _topics([record, record])).topics)
+        beside.cancel()
+        return found
+
+    assert asyncio.run(run()) == 20 * TOPICS_A_TURN
+    assert turns >= 20

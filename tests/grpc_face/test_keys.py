@@ -6,12 +6,18 @@ import asyncio
 import json
 import sys
 from subprocess import run
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
+
+import pytest
+from grpc import StatusCode
 
 import pydanube
 import pydanube.sync
-from grpc_face.rig import Broker, connect, producer
+from grpc_face.rig import Broker, Producers, api, channel, connect, message, producer, refused
+from pydanube.base.errors import KeyTooLong
 from pydanube.base.keys import KeyHash
+from pydanube.base.limits import KEY_BYTES_MAX
 from spark.sink_world import Run, rows
 
 PARTITIONS = 8
@@ -63,3 +69,37 @@ def _command(url: str, topic: str) -> None:
     lines = b"".join(key.encode() + b"\tcommand\n" for key in KEYS)
     command = [sys.executable, "-m", "pydanube.cli.main", "--url", url, "produce", topic, "--key-separator", "\t"]
     run(command, input=lines, check=True, capture_output=True, timeout=60)
+
+
+def test_every_face_refuses_a_key_that_is_too_long(broker: Broker, topic: str) -> None:
+    """The broker itself, where no client of ours looks at it before."""
+    url, key = broker.url.replace("http", "danube"), "k" * (KEY_BYTES_MAX + 1)
+    with pydanube.sync.connect(url) as client:
+        client.admin.create_topic(topic)
+        with client.producer(topic) as sync, pytest.raises(KeyTooLong):
+            sync.send(b"sync", key=key).result()
+
+        async def public() -> None:
+            async with channel(broker.target) as opened:
+                made = await Producers(opened).CreateProducer(
+                    api.ProducerRequest(producer_name="p", topic_name=topic, dispatch_strategy=1)
+                )
+                sent = Producers(opened).SendMessage(message(topic, b"x", made.producer_id, routing_key=key))
+                code, details = await refused(sent)
+            assert code is StatusCode.INVALID_ARGUMENT
+            assert str(KEY_BYTES_MAX) in details
+
+        asyncio.run(public())
+        command = [sys.executable, "-m", "pydanube.cli.main", "--url", url, "produce", topic, "-k", key, "--value", "x"]
+        produced = run(command, capture_output=True, timeout=60)
+        assert produced.returncode
+        assert KeyTooLong.help.encode() in produced.stderr
+        body = json.dumps({"messages": [{"key": key, "value": "REST"}]}).encode()
+        address, kind = f"{broker.url}/api/v1/topics{topic}/messages", {"Content-Type": "application/json"}
+        with pytest.raises(HTTPError) as rest:
+            urlopen(Request(address, body, kind))
+        with rest.value as answer:
+            assert (answer.code, json.load(answer)["error"]["code"]) == (400, "key_too_long")
+        with pytest.raises(Exception, match="key_too_long|KeyTooLong|key has more than"):
+            Run(url, topic).write(0, rows(value=[b"Spark"], key=[key]))
+        assert client.read_arrow(topic).num_rows == 0

@@ -305,6 +305,7 @@ METRIC_TOPICS_MAX = 500  # topics with samples of their own; the others are summ
 METRIC_SUBSCRIPTIONS_MAX = 1_000  # the same for subscriptions
 METRICS_KEPT_SECONDS = 1.0  # a page is given out again so long: scrapes cost nothing, however many come
 LEDGERS_A_TURN = 1_000  # looked at in one turn of the loop, some hundred microseconds
+TOPICS_A_TURN = 250  # listed over gRPC in one turn of the loop, a millisecond
 METRIC_SLICE = 50  # topics looked at in one turn of the loop, some hundred microseconds
 METRIC_READS_MAX = 32  # of storage in one scrape, for the age of backlogs that are not in memory
 AGE_READS_MAX = 100  # the same, in one answer about subscriptions: some ten milliseconds

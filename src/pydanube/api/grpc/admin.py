@@ -5,7 +5,10 @@ What needs several brokers is not here, and so is answered with UNIMPLEMENTED.
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pydanube.api.grpc.calls import Call
@@ -21,7 +24,7 @@ from pydanube.base.errors import (
     SubscriptionOptionInvalid,
     TopicClosed,
 )
-from pydanube.base.limits import LISTED_MAX
+from pydanube.base.limits import LISTED_MAX, TOPICS_A_TURN
 from pydanube.base.names import parse_topic
 from pydanube.broker.admin import SubscriptionStats
 from pydanube.broker.directory import TopicRecord
@@ -89,7 +92,7 @@ class NamespaceAdmin:
     async def get_namespace_topics(self, call: Call, request: Any) -> Any:
         """Without the leading slash, as ever; partitions are topics here."""
         records = self._face.service.topics(ANONYMOUS, request.name)
-        names = [str(place).removeprefix("/") for record in records for place in record.places()]
+        names = [name.removeprefix("/") async for name, _ in _places(records)]
         return admin.TopicListResponse(topics=names)
 
     async def get_namespace_policies(self, call: Call, request: Any) -> Any:
@@ -114,12 +117,12 @@ class TopicAdmin:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def list_namespace_topics(self, call: Call, request: Any) -> Any:
-        return _topics(self._face.service.topics(ANONYMOUS, request.name))
+        return await _topics(self._face.service.topics(ANONYMOUS, request.name))
 
     async def list_broker_topics(self, call: Call, request: Any) -> Any:
         service = self._face.service
         names = service.namespaces(ANONYMOUS) if request.broker_id == BROKER else []
-        return _topics([record for name in names for record in service.topics(ANONYMOUS, name)])
+        return await _topics([record for name in names for record in service.topics(ANONYMOUS, name)])
 
     async def create_topic(self, call: Call, request: Any) -> Any:
         await self._create(request.name, request, 0)
@@ -236,12 +239,20 @@ class TopicAdmin:
 # -- how things are said -----------------------------------------------------------------------------------------------
 
 
-def _topics(records: list[TopicRecord]) -> Any:
+async def _topics(records: list[TopicRecord]) -> Any:
     answer = admin.TopicInfoListResponse()
-    for record in records:
-        for place in record.places():
-            answer.topics.add(name=str(place), broker_id=BROKER, delivery=_delivery(record))
+    async for name, record in _places(records):
+        answer.topics.add(name=name, broker_id=BROKER, delivery=_delivery(record))
     return answer
+
+
+async def _places(records: list[TopicRecord]) -> AsyncIterator[tuple[str, TopicRecord]]:
+    """Each partition is a topic here. There may be very many: some in each turn of the loop."""
+    names = ((str(place), record) for record in records for place in record.places())
+    while some := list(islice(names, TOPICS_A_TURN)):
+        for each in some:
+            yield each
+        await asyncio.sleep(0)
 
 
 def _delivery(record: TopicRecord) -> str:
