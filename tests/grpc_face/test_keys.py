@@ -99,7 +99,7 @@ def test_every_face_refuses_a_key_that_is_too_long(broker: Broker, topic: str) -
         with pytest.raises(HTTPError) as rest:
             urlopen(Request(address, body, kind))
         with rest.value as answer:
-            assert (answer.code, json.load(answer)["error"]["code"]) == (400, "key_too_long")
-        with pytest.raises(Exception, match="key_too_long|KeyTooLong|key has more than"):
+            assert (answer.code, b"key_too_long" in answer.read()) == (413, True)
+        with pytest.raises(KeyTooLong):
             Run(url, topic).write(0, rows(value=[b"Spark"], key=[key]))
         assert client.read_arrow(topic).num_rows == 0
