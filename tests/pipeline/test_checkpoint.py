@@ -41,6 +41,7 @@ def test_a_new_pipeline_has_generation_nought(tmp_path: Path) -> None:
         "digest": "d1",
         "essentials": {"source": 1},
         "fixed": {},
+        "place": "",
     }
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pydanube.base.errors import ConnectionLost, LimitReached
+from pydanube.base.errors import ConnectionLost, FlowInvalid, LimitReached
 from pydanube.base.limits import NOTE_BYTES_MAX
-from pydanube.pipeline.checkpoint import open_checkpoint
+from pydanube.pipeline.checkpoint import open_checkpoint, peek
 from pydanube.pipeline.keeping import Keeper
 
 PLACE = "s3a://bucket/points"
@@ -60,3 +60,14 @@ def test_a_record_beyond_all_pages_is_refused_and_changes_nothing(keeper: Keeper
     with pytest.raises(LimitReached, match="a record of 2"):
         keeper.save({"name": "orders", "start": "1" * 130 * NOTE_BYTES_MAX})
     assert keeper.load() == {"name": "orders"}
+
+
+def test_a_record_is_of_one_place_and_another_is_refused(keeper: Keeper) -> None:
+    with open_checkpoint(PLACE, "orders", keeper=keeper) as checkpoint:
+        checkpoint.reset("earliest")
+    with open_checkpoint(f"{PLACE}/", "orders", keeper=keeper) as checkpoint:
+        assert checkpoint.record.generation == 1
+    with pytest.raises(FlowInvalid, match="forget orders --records"):
+        open_checkpoint("s3a://staging/elsewhere", "orders", keeper=keeper)
+    with pytest.raises(FlowInvalid, match="the broker knows orders with the checkpoint"):
+        peek("s3a://staging/elsewhere", "orders", keeper)

@@ -337,7 +337,7 @@ COLD_INDEXES_KEPT = 64  # index objects in memory, of 64 segments each: about 2 
 
 # -- writes that happen exactly once ----------------------------------------------------------------------------------
 SINK_TEXT_BYTES_MAX = 1 * KIB  # of a query's id, a target or a name
-SINK_SOURCE_BYTES_MAX = 64 * KIB  # of what an engine says about the end of its input; if longer, its digest is kept
+SINK_SOURCE_BYTES_MAX = 30 * KIB  # where an input ends, else its digest: quoted as JSON it fits a frame of 64 KiB
 SINK_REPEATS_MAX = 64  # runs that came with the same batch again, and are remembered
 SINK_PARTS_MAX = 5_000  # partitions of one batch: their record fits one value of the metadata
 SINK_REFS_MAX = 500_000  # stretches of staged messages in one batch

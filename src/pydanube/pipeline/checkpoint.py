@@ -22,6 +22,7 @@ from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
 from pydanube.pipeline.changes import REASONS
 from pydanube.pipeline.spec_fields import local_path
+from pydanube.pipeline.targets.identity import place_identity
 from pydanube.spark.durable import heal
 
 RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
@@ -42,6 +43,7 @@ class Record:
     digest: str = ""
     essentials: Mapping[str, Any] = field(default_factory=dict)  # what the digest is of
     fixed: Mapping[str, Any] = field(default_factory=dict)  # what may not change, see `changes.py`
+    place: str = ""  # of the checkpoint, where the broker keeps the record: it has one for each name of a pipeline
 
 
 class Keeper(Protocol):
@@ -155,8 +157,8 @@ class Checkpoint:
         """Under another name first, so that no half of it is ever seen."""
         if self._path is None:
             assert self._keeper is not None
-            self._keeper.save(asdict(record))
-            self.record = record
+            self.record = replace(record, place=place_identity(self.place))
+            self._keeper.save(asdict(self.record))
             return
         handle, temporary = tempfile.mkstemp(dir=self._path, prefix=f".{RECORD}-")
         try:
@@ -209,9 +211,15 @@ def _kept(place: str, name: str, keeper: Keeper | None) -> Record:
     if found is None:
         return Record(name)
     try:
-        return _record(found)
+        record = _record(found)
     except (ValueError, TypeError, KeyError):
         raise FlowInvalid(f"checkpoint: the broker's record of {name}, at {place}, is from another version") from None
+    if record.place not in ("", place_identity(place)):
+        raise FlowInvalid(
+            f"checkpoint: the broker knows {name} with the checkpoint {record.place}, not {place}; put it back, give "
+            f"this pipeline another name, or, if the other never runs again, `danube pipeline forget {name} --records`"
+        )
+    return record
 
 
 def peek(place: str, name: str, keeper: Keeper | None = None) -> tuple[Record, bool, str | None]:
