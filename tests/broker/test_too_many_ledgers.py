@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from broker.service_world import ServiceWorld
-from pydanube.base.errors import TooManyLedgers
+from pydanube.base.errors import TooManyLedgers, TopicRecovering
 from pydanube.broker import room as room_module
 from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.room import Room
@@ -36,7 +36,13 @@ async def topic_of(service: Service, name: str) -> Topic:
 
 
 async def publish(topic: Topic) -> None:
-    await topic.publish(build([b"x"], publish_time=1)).confirmed
+    """As soon as the topic has recovered from what was refused before."""
+    while True:
+        try:
+            await topic.publish(build([b"x"], publish_time=1)).confirmed
+            return
+        except TopicRecovering:
+            await asyncio.sleep(0.1)
 
 
 async def fill(topic: Topic) -> int:
