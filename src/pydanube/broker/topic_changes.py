@@ -105,7 +105,7 @@ class TopicChanges:
         return watch
 
     async def _watch(self, watch: Watch) -> None:
-        """Until the store is closed. After anything else it begins anew, and who waits looks at everything."""
+        """Until the store is closed. After anything else it starts over, and who waits looks at everything."""
         while not await self.guard.over(self._follow(watch)) or self._lagged:
             self._lagged = False
             watch.close()

@@ -1,4 +1,4 @@
-"""What goes on in the background for as long as the broker runs: one round that fails does not end all that follow."""
+"""Work that a broker does in the background for as long as it runs: one round that fails does not end it."""
 
 from __future__ import annotations
 
