@@ -282,6 +282,24 @@ def test_messages_without_a_payload_delete_by_their_key(
     assert dead["rule"] == "sink.upsert.keys"
 
 
+def test_a_row_without_a_key_becomes_a_dead_letter(
+    spark: SparkSession, client: Client, url: str, topic: str, tmp_path: Path
+) -> None:
+    with client.producer(topic) as producer:
+        for payload in (b'{"id": 1, "name": "ann"}', b'{"name": "nobody"}', None):
+            producer.send(payload)
+        producer.flush()
+    plain = {"name": "keyless", "source": {"topic": topic, "format": "json", "schema": DDL}, "checkpoint": "points"}
+    sinks = {"sink": {"delta": "customers", "upsert": {"keys": ["id"]}}, "dead_letters": {"delta": "dead"}}
+    run(spark, Flow.of({**plain, **sinks}, tmp_path), url)
+    found = DeltaTable(str(tmp_path / "customers")).to_pyarrow_table().to_pylist()
+    assert [(each["id"], each["name"]) for each in found] == [(1, "ann")]
+    dead = DeltaTable(str(tmp_path / "dead")).to_pyarrow_table().to_pylist()
+    assert {each["value"] for each in dead} == {b'{"name": "nobody"}', None}
+    said = "expected a value in id, which is a key of the upsert"
+    assert {(each["error"], each["rule"]) for each in dead} == {(said, "sink.upsert.keys")}
+
+
 def test_steps_that_lose_what_deletes_are_refused(spark: SparkSession, url: str, topic: str, tmp_path: Path) -> None:
     plain = {"name": "deletes", "source": {"topic": topic, "format": "json", "schema": DDL}, "checkpoint": "points"}
     sink = {"delta": "customers", "upsert": {"keys": ["id"], "delete_when": "tombstone"}}

@@ -23,6 +23,7 @@ from pydanube.pipeline.progress import LATE as OBSERVED_LATE
 from pydanube.pipeline.progress import OBSERVED
 from pydanube.pipeline.spec_sinks import Sink, TopicSink
 from pydanube.pipeline.spec_source import COLUMNS, PERMISSIVE, RAW, SKIP, FileSource, RateSource, TopicSource
+from pydanube.pipeline.spec_steps import Deduplicate, Watermark
 from pydanube.pipeline.targets.target import CHANGE
 from pydanube.pipeline.transforms import apply, told
 from pydanube.spark.columns import ATTRIBUTES, DEFAULT
@@ -176,7 +177,7 @@ def topic_options(flow: Flow, url: str, start: str | None = None, *, streaming: 
             options["subscription.idleSeconds"] = "never"  # a pipeline that is stopped continues where it was
     if found.schema is not None:
         options |= {"value.format": found.format, "value.mode": found.mode, "value.schema": found.schema.text}
-        if found.mode == PERMISSIVE and (found.expect or flow.keeps_late):
+        if found.mode == PERMISSIVE and (found.expect or flow.keeps_late or _keys_as_read(flow)):
             options["value.raw"] = "all"  # what was decoded and does not go on is kept as it came
         if found.schema.message is not None:
             options["value.message"] = found.schema.message
@@ -378,7 +379,19 @@ def _failed(frame: DataFrame, flow: Flow) -> Column | None:
             unmet = judged & ~f.coalesce(_attempted(f.expr(text).cast("boolean")), f.lit(False))
             _ = frame.select(unmet).schema  # only now its columns are looked at
         found.append(_refusal(unmet, rule, f.lit(f"expected {text}")))
+    for name in _keys_as_read(flow):
+        if name in frame.columns:
+            said = f"expected a value in {name}, which is a key of the upsert"
+            found.append(_refusal(judged & _column(name).isNull(), "sink.upsert.keys", f.lit(said)))
     return f.coalesce(*found) if found else None
+
+
+def _keys_as_read(flow: Flow) -> tuple[str, ...]:
+    """Keys of upserts that rows have from the source, if there are dead letters: of those that a step makes, only the
+    table can tell that one is null."""
+    if flow.dead_letters is None or not all(isinstance(each, Watermark | Deduplicate) for each in flow.transforms):
+        return ()
+    return tuple(dict.fromkeys(name for each in flow.upserts for name in each.keys))
 
 
 def _attempted(condition: Column) -> Column:
