@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.flow import KEYS, TABLE_TRIGGER, Flow, check_master, is_local, warnings
 from pydanube.pipeline.spec_fields import FILE_BYTES_MAX, Duration, parse_duration
-from pydanube.pipeline.spec_sinks import IcebergSink, TableSink, TopicSink
+from pydanube.pipeline.spec_sinks import IcebergSink, TableSink, TopicSink, parse_dead_letters
 from pydanube.pipeline.spec_source import FileSource, RateSource, TopicSource
 from pydanube.pipeline.spec_steps import Aggregate, Deduplicate, Python, Sql, Watermark
 
@@ -447,3 +447,10 @@ def test_any_bytes_are_a_flow_or_one_line(tmp_path_factory: pytest.TempPathFacto
     with pytest.raises(FlowInvalid) as caught:
         Flow.load(file)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("said", "merges"), [({}, True), ({"merge_schema": False}, False)])
+def test_a_table_of_dead_letters_gets_the_columns_that_it_lacks(said: dict[str, bool], merges: bool) -> None:
+    found = parse_dead_letters({"delta": "/tables/dead", **said}, "/")
+    assert found is not None
+    assert found.spec("danube://broker")["merge_schema"] is merges

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydanube.base.errors import FlowInvalid
@@ -199,7 +199,10 @@ def parse_dead_letters(found: object, folder: str) -> Target | None:
         raise FlowInvalid("dead_letters: are kept, so they cannot go to the console")
     if not isinstance(sink, TopicSink) and sink.upsert is not None:
         raise FlowInvalid("dead_letters.upsert: dead letters are only added")
-    return sink
+    chosen = isinstance(found, Mapping) and "merge_schema" in found
+    if isinstance(sink, TopicSink) or sink.kind == "parquet" or chosen:
+        return sink
+    return replace(sink, merge_schema=True)  # their columns are the pipeline's own: an older table gets what it lacks
 
 
 def parse_sink(path: str, found: object, folder: str) -> Sink:
