@@ -185,7 +185,7 @@ def test_a_part_of_a_batch_sent_again_gets_its_own_offset(first: int, count: int
 
 
 def test_a_gap_says_what_is_expected() -> None:
-    with pytest.raises(SequenceGap, match="5 is expected"):
+    with pytest.raises(SequenceGap, match="expected 5"):
         published((0, 5, 0)).decide(1, 1, 7, 1)
 
 

@@ -24,11 +24,11 @@ class HostPort(NamedTuple):
         """Raises `ValueError` for anything else."""
         host, _, port = text.rpartition(":")
         if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= PORT_MAX):
-            raise ValueError("no port")
+            raise ValueError("the port is missing or not a port number")
         if host.startswith("[") and host.endswith("]"):
             host = str(ipaddress.IPv6Address(host[1:-1]))
         elif not _NAME.fullmatch(host):
-            raise ValueError("no host")
+            raise ValueError("the host is missing")
         return cls(host, int(port))
 
     @property

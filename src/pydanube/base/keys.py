@@ -37,7 +37,7 @@ def fnv1a64(key: bytes) -> int:
 def check_key(key: bytes) -> bytes:
     """The key, if a message may have it."""
     if len(key) > KEY_BYTES_MAX:
-        raise KeyTooLong(f"a key of {len(key)} bytes; it has at most {KEY_BYTES_MAX}")
+        raise KeyTooLong(f"a key must have at most {KEY_BYTES_MAX} bytes, got {len(key)}")
     return key
 
 

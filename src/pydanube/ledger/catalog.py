@@ -221,7 +221,7 @@ class StreamRecord:
             else:
                 merged.append(each)
         if len(merged) > LOST_RANGES_MAX:
-            raise LimitReached(f"{len(merged)} damaged ranges, at most {LOST_RANGES_MAX} can be given up in one topic")
+            raise LimitReached(f"{len(merged)} damaged ranges; one topic can give up at most {LOST_RANGES_MAX}")
         return replace(self, lost=tuple(merged))
 
     def without_node(self, name: str, node: NodeIdentity) -> StreamRecord:

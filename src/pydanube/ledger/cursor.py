@@ -73,9 +73,9 @@ class Cursor:
     def decide_move(self, floor: int, end: int, cause: Cause) -> Moved | None:
         """A new floor, at most `end`; None if the move would change nothing. A seek always changes something."""
         if cause not in MOVES or floor < 0:
-            raise ArgumentInvalid(f"no cursor moves to {floor} by {cause.name}")
+            raise ArgumentInvalid(f"a cursor cannot move to {floor} by {cause.name}")
         if floor > end:
-            raise OffsetNotConfirmed(f"the topic is confirmed below {end}, so no cursor moves to {floor}")
+            raise OffsetNotConfirmed(f"a cursor cannot move to {floor}: the topic is confirmed only below {end}")
         passed = max(0, floor - self.floor - self.above.count_below(floor))
         if cause is Cause.SEEK:
             return Moved(self.subscription, self.generation + 1, floor, cause, passed)
@@ -126,11 +126,11 @@ class Cursor:
                 self._refuse_scattered(last)
             found.append((first, last))
         if len(found) > ACK_RANGES_MAX:
-            raise AckInvalid(f"{len(found)} ranges at once, at most {ACK_RANGES_MAX}")
+            raise AckInvalid(f"{len(found)} ranges at once; the maximum is {ACK_RANGES_MAX}")
         return tuple(found)
 
     def _refuse_scattered(self, offset: int) -> None:
-        raise AcksScattered(f"offset {offset} is too far above {self.floor}, the first that is not done")
+        raise AcksScattered(f"offset {offset} is too far above {self.floor}, the first unacknowledged offset")
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
@@ -148,5 +148,5 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 def _refuse(wrong: Range, end: int) -> None:
     first, last = wrong
     if 0 <= first <= last:
-        raise OffsetNotConfirmed(f"offsets {first} to {last} were acknowledged, confirmed is below {end}")
-    raise AckInvalid(f"offsets {first} to {last} are no range")
+        raise OffsetNotConfirmed(f"offsets {first} to {last} were acknowledged, but the topic is confirmed only below {end}")
+    raise AckInvalid(f"offsets {first} to {last} are not a valid range")

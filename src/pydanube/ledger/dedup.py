@@ -64,7 +64,7 @@ class Renewal(NamedTuple):
 
     def check(self) -> None:
         if not 0 < self.held < self.wanted <= OFFSET_MAX:
-            raise SequenceInvalid(f"no session goes from epoch {self.held} to {self.wanted}")
+            raise SequenceInvalid(f"a session cannot go from epoch {self.held} to {self.wanted}")
 
 
 FRESH = Fresh()
@@ -99,7 +99,7 @@ class Producer:
     def find(self, first: int, count: int) -> Duplicate:
         """These sequences, all before the next one, as the remembered batch that has them, or as a part of it."""
         if first < self.start:
-            raise SequenceGap(f"{self.name!r} started at {self.start}; {self.next_sequence} is expected, not {first}")
+            raise SequenceGap(f"{self.name!r} started at {self.start}; expected {self.next_sequence}, got {first}")
         oldest = self.firsts[0] if self.firsts else self.next_sequence
         if first + count <= oldest:
             raise OffsetUnknown(f"{self.name!r} published sequence {first} before its last {len(self.firsts)} batches")
@@ -242,7 +242,7 @@ class ProducerTable:
         if epoch != known.epoch:
             raise ProducerFenced(f"{known.name!r} is attached with epoch {known.epoch}, not {epoch}")
         if first_sequence < 0 or count < 1 or first_sequence + count - 1 > OFFSET_MAX:
-            raise SequenceInvalid(f"no batch has {count} messages from sequence {first_sequence} on")
+            raise SequenceInvalid(f"a batch cannot have {count} messages starting at sequence {first_sequence}")
         expected = known.next_sequence
         if not expected:
             if known.doubtful:
@@ -251,9 +251,9 @@ class ProducerTable:
         if first_sequence == expected:
             return FRESH
         if first_sequence > expected:
-            raise SequenceGap(f"{known.name!r} sent sequence {first_sequence}, {expected} is expected")
+            raise SequenceGap(f"{known.name!r} sent sequence {first_sequence}, expected {expected}")
         if first_sequence + count > expected:
-            raise SequenceOverlap(f"{known.name!r} sent {count} from {first_sequence} on, {expected} is expected")
+            raise SequenceOverlap(f"{known.name!r} sent {count} starting at {first_sequence}, expected {expected}")
         return known.find(first_sequence, count)
 
     def appended(self, producer: int, first_sequence: int, count: int, base_offset: int, append_time: int) -> None:
@@ -270,7 +270,7 @@ class ProducerTable:
             for producer in record.producers:
                 gone = self._producers.pop(producer, None)
                 if gone is None:
-                    raise StateInvalid(f"producer {producer} is forgotten and was never there")
+                    raise StateInvalid(f"producer {producer} is forgotten, but it never existed")
                 del self._names[gone.name]
                 self.temporary.pop(producer, None)
             if isinstance(record, ProducersForgotten):

@@ -27,7 +27,7 @@ class RetentionPolicy:
 
     def __post_init__(self) -> None:
         if min(self.seconds or 0, self.bytes or 0) < 0:
-            raise ArgumentInvalid(f"no retention is below zero: {self}")
+            raise ArgumentInvalid(f"retention must not be negative: {self}")
 
 
 class LedgerInfo(NamedTuple):

@@ -60,7 +60,7 @@ class Damage:
 
     def __str__(self) -> str:
         whose = "every ledger open in it" if self.ledgers is None else f"ledgers {list(self.ledgers)}"
-        return f"journal file {self.generation}: {self.length} bytes at {self.position} are damaged; concerns {whose}"
+        return f"journal file {self.generation}: {self.length} bytes at {self.position} are damaged, in {whose}"
 
 
 @dataclass(slots=True)

@@ -50,9 +50,9 @@ class SinkKey:
     def __post_init__(self) -> None:
         for text in (self.query, self.target, self.name):
             if len(text.encode(errors="replace")) > SINK_TEXT_BYTES_MAX:
-                raise RequestInvalid(f"a writer's names have at most {SINK_TEXT_BYTES_MAX} bytes")
+                raise RequestInvalid(f"a writer's names must have at most {SINK_TEXT_BYTES_MAX} bytes")
         if not self.query or not self.target:
-            raise RequestInvalid("a writer has a query and a target")
+            raise RequestInvalid("a writer must have a query and a target")
 
     @property
     def digest(self) -> str:
@@ -232,9 +232,9 @@ def read_decision(payload: bytes | None) -> dict[str, list[Ref]]:
         found = json.loads(payload or b"")
         parts = {str(place): [Ref(*map(_offset, ref)) for ref in refs] for place, refs in found["parts"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RequestInvalid(f"that message is no decision: {error!r}") from None
+        raise RequestInvalid(f"that message is not a decision: {error!r}") from None
     if len(parts) > SINK_PARTS_MAX or sum(map(len, parts.values())) > SINK_REFS_MAX:
-        raise RequestInvalid(f"a batch has at most {SINK_PARTS_MAX} partitions and {SINK_REFS_MAX} refs")
+        raise RequestInvalid(f"a batch must have at most {SINK_PARTS_MAX} partitions and {SINK_REFS_MAX} refs")
     if any(ref.first > ref.last for refs in parts.values() for ref in refs):
         raise RequestInvalid("a ref ends before it begins")
     return {place: refs for place, refs in parts.items() if refs}
@@ -242,5 +242,5 @@ def read_decision(payload: bytes | None) -> dict[str, list[Ref]]:
 
 def _offset(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise TypeError(f"{value!r} is no offset")
+        raise TypeError(f"{value!r} is not a valid offset")
     return value

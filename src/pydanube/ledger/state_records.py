@@ -201,10 +201,10 @@ def encode(record: Record) -> bytes:
 def decode(data: bytes) -> Record:
     """The record that `data` is, whole; `StateInvalid` for anything else."""
     if not 0 < len(data) <= STATE_RECORD_BYTES_MAX:
-        raise StateInvalid(f"no record has {len(data)} bytes")
+        raise StateInvalid(f"a record cannot have {len(data)} bytes")
     decoder = _DECODERS.get(data[0])
     if decoder is None:
-        raise StateInvalid(f"no record is of kind {data[0]}")
+        raise StateInvalid(f"unknown record kind {data[0]}")
     try:
         return decoder(data)
     except (error, ValueError, NameInvalid) as why:  # too short or long, no such enum member, not UTF-8
@@ -218,7 +218,7 @@ def name_bytes(name: str) -> bytes:
     except UnicodeEncodeError as why:
         raise NameInvalid(f"{name!r} is not Unicode text") from why
     if not 1 <= len(encoded) <= NAME_BYTES_MAX:
-        raise NameInvalid(f"a name of {len(encoded)} bytes; it has 1 to {NAME_BYTES_MAX}")
+        raise NameInvalid(f"a name must have 1 to {NAME_BYTES_MAX} bytes, got {len(encoded)}")
     if _CONTROL_CHARACTERS.search(name):
         raise NameInvalid(f"{name!r} has control characters")
     return encoded
@@ -236,11 +236,11 @@ def _need(true: bool, what: str) -> None:
 
 
 def _need_numbers(*numbers: int) -> None:
-    _need(min(numbers) >= 0, "a number below zero")
+    _need(min(numbers) >= 0, "a number is negative")
 
 
 def _need_floor(floor: int) -> None:
-    _need(0 <= floor <= OFFSET_MAX + 1, f"no floor is at {floor}")
+    _need(0 <= floor <= OFFSET_MAX + 1, f"{floor} is not a valid floor")
 
 
 # -- each kind ---------------------------------------------------------------------------------------------------------
@@ -298,10 +298,10 @@ def _encode_acked(kind: int, record: Acked) -> bytes:
 def _decode_acked(data: bytes) -> Acked:
     _, subscription, generation, cause = _ACKED.unpack_from(data)
     _need_numbers(subscription, generation)
-    _need(cause != Cause.SEEK, "an acknowledgement is no seek")
+    _need(cause != Cause.SEEK, "an acknowledgement cannot be a seek")
     firsts, lasts = _pairs(data, _ACKED.size, ACK_RANGES_MAX)
-    _need(bool(firsts), "an acknowledgement of nothing")
-    _need(firsts[0] >= 0 and lasts[-1] <= OFFSET_MAX, "offsets that no topic has")
+    _need(bool(firsts), "an acknowledgement is empty")
+    _need(firsts[0] >= 0 and lasts[-1] <= OFFSET_MAX, "offsets are out of range")
     _need(all(map(le, firsts, lasts)), "a range ends before it starts")
     _need(all(last + 1 < first for last, first in zip(lasts, firsts[1:], strict=False)), "ranges touch")
     return Acked(subscription, generation, tuple(zip(firsts, lasts, strict=True)), Cause(cause))
@@ -323,7 +323,7 @@ def _decode_moved(data: bytes) -> Moved:
     _, subscription, generation, floor, cause, passed = _MOVED.unpack(data)
     _need_numbers(subscription, generation, passed)
     _need_floor(floor)
-    _need(cause in MOVES, f"no move has cause {cause}")
+    _need(cause in MOVES, f"unknown cause {cause} of a move")
     return Moved(subscription, generation, floor, Cause(cause), passed)
 
 
@@ -334,7 +334,7 @@ def _encode_attached(kind: int, record: ProducerAttached) -> bytes:
 
 def _decode_attached(data: bytes) -> ProducerAttached:
     _, producer, epoch, time, flags = _ATTACHED.unpack_from(data)
-    _need(producer > 0 and epoch > 0 and time >= 0 and flags <= 3, "no producer has such numbers")
+    _need(producer > 0 and epoch > 0 and time >= 0 and flags <= 3, "a producer's numbers are out of range")
     return ProducerAttached(producer, _name(data[_ATTACHED.size :]), epoch, time, bool(flags & 1), bool(flags & 2))
 
 
@@ -354,7 +354,7 @@ def _producers(data: bytes) -> tuple[int, ...]:
     count, rest = divmod(len(data) - 1, 8)
     _need(not rest and 0 < count <= PRODUCERS_FORGOTTEN_MAX, f"{len(data) - 1} bytes of producers")
     producers = unpack_from(f"<{count}q", data, 1)
-    _need(min(producers) > 0 and len({*producers}) == count, "no such producers")
+    _need(min(producers) > 0 and len({*producers}) == count, "producer ids are out of range or repeated")
     return producers
 
 
@@ -363,7 +363,7 @@ def _encode_begin(kind: int, record: SnapshotBegin) -> bytes:
 
 
 def _decode_begin(data: bytes) -> SnapshotBegin:
-    _need(data[1:2] == bytes([SNAPSHOT_VERSION]), "a snapshot of another version")
+    _need(data[1:2] == bytes([SNAPSHOT_VERSION]), "the snapshot has another version")
     begin = SnapshotBegin(*_BEGIN.unpack(data)[1:])
     _need_numbers(*begin)
     return begin
@@ -408,7 +408,7 @@ def _decode_chunks(data: bytes) -> CursorChunks:
         _need(len(bitmap) == size <= _CHUNK_BITMAP_BYTES, "a bitmap is cut off or too long")
         _need(not size or bitmap[-1] != 0, "a bitmap with empty bytes at its end")
         bits = int.from_bytes(bitmap, "little")
-        _need(bits != FULL_CHUNK, "a full bitmap written out")
+        _need(bits != FULL_CHUNK, "a full bitmap is written out")
         chunks.append((number, bits if size else FULL_CHUNK))
         place += size
         after = number
@@ -425,7 +425,7 @@ def _encode_producer(kind: int, record: ProducerState) -> bytes:
 
 def _decode_producer(data: bytes) -> ProducerState:
     _, producer, epoch, time, flags, start, next_sequence, length = _PRODUCER.unpack_from(data)
-    _need(producer > 0 and epoch > 0 and time >= 0 and flags <= 3, "no producer has such numbers")
+    _need(producer > 0 and epoch > 0 and time >= 0 and flags <= 3, "a producer's numbers are out of range")
     _need(0 <= start < next_sequence or start == next_sequence == 0, "a sequence before the first")
     name = data[_PRODUCER.size : _PRODUCER.size + length]
     firsts, bases = _pairs(data, _PRODUCER.size + length, DEDUP_WINDOW_BATCHES)

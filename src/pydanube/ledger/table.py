@@ -173,7 +173,7 @@ class LedgerTable:
         if found.state != OPEN or epoch < found.epoch:
             raise LedgerFenced(f"ledger {ledger} is closed or fenced by epoch {max(found.fence, found.epoch)}")
         if (epoch, durability) != (found.epoch, found.durability):
-            raise LedgerExists(f"ledger {ledger} was made by epoch {found.epoch}")
+            raise LedgerExists(f"ledger {ledger} was created by epoch {found.epoch}")
         return []
 
     def decide_fence(self, ledger: LedgerId, epoch: Epoch) -> list[Control]:
@@ -192,7 +192,7 @@ class LedgerTable:
     def decide_seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> list[Control]:
         found = self.get(ledger)
         if not NO_OFFSET <= last <= OFFSET_MAX:
-            raise ArgumentInvalid(f"no ledger ends at {last}")
+            raise ArgumentInvalid(f"a ledger cannot end at {last}")
         if found.state == SEALED:
             if found.sealed != last:
                 raise EntryConflict(f"ledger {ledger} was sealed at {found.sealed}, not {last}")
@@ -270,7 +270,7 @@ class LedgerTable:
 
     def _check_room(self) -> None:
         if len(self._ledgers) >= NODE_LEDGERS_MAX:
-            raise TooManyLedgers(f"{NODE_LEDGERS_MAX} ledgers")
+            raise TooManyLedgers(f"the node already has {NODE_LEDGERS_MAX} ledgers")
 
     def _forgotten(self, ledger: LedgerId) -> bool:
         return self.forgetful and ledger < self.born_later
@@ -283,7 +283,7 @@ class LedgerTable:
 def _check_numbers(ledger: int, epoch: int) -> None:
     """Before anything is logged: a number that does not fit its field would stop the whole journal."""
     if not 0 <= ledger <= NUMBER_MAX or not 0 < epoch <= NUMBER_MAX:
-        raise ArgumentInvalid(f"no ledger has number {ledger} and epoch {epoch}")
+        raise ArgumentInvalid(f"ledger number {ledger} or epoch {epoch} is out of range")
 
 
 def checkpoint_ok(body: bytes) -> bool:

@@ -29,9 +29,9 @@ class TierSettings:
             if getattr(self, name) <= 0:
                 raise ConfigInvalid(f"storage.objects.{name} must be above zero")
         if min(self.local_seconds or 0, self.local_bytes or 0) < 0:
-            raise ConfigInvalid("storage.objects.local_seconds and local_bytes must not be below zero")
+            raise ConfigInvalid("storage.objects.local_seconds and local_bytes must not be negative")
         if not 0 <= self.free_part < 1:
-            raise ConfigInvalid("storage.objects.free_part is a part of one")
+            raise ConfigInvalid("storage.objects.free_part must be at least 0 and below 1")
 
     @property
     def ledger_seconds(self) -> float:

@@ -99,7 +99,7 @@ class TopicState:
             raise SubscriptionInvalid(f"{name!r} cannot start at {start}, the topic is confirmed below {end}")
         _check_options(options)
         if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
-            raise TooManySubscriptions(f"{SUBSCRIPTIONS_MAX} subscriptions")
+            raise TooManySubscriptions(f"the topic already has {SUBSCRIPTIONS_MAX} subscriptions")
         return SubscriptionCreated(self._made + 1, name, SubscriptionKind(kind), start, options)
 
     def decide_change(self, subscription: int, options: bytes) -> SubscriptionChanged | None:
@@ -206,7 +206,7 @@ class TopicState:
     def _replay_snapshot(self, record: SubscriptionState | CursorChunks | ProducerState | SnapshotEnd) -> None:
         loading = self._loading
         if loading is None:
-            raise StateInvalid("a part of a snapshot stands apart from its beginning")
+            raise StateInvalid("a part of a snapshot is separated from its beginning")
         if not isinstance(record, SnapshotEnd):
             loading.add(record)
             return
@@ -227,7 +227,7 @@ class TopicState:
     def _known(self, subscription: int) -> Subscription:
         found = self._subscriptions.get(subscription)
         if found is None:
-            raise StateInvalid(f"a record of subscription {subscription}, which is not there")
+            raise StateInvalid(f"a record names subscription {subscription}, which does not exist")
         return found
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
@@ -344,4 +344,4 @@ class _Loading:
 
 def _check_options(options: bytes) -> None:
     if len(options) > SUBSCRIPTION_OPTIONS_BYTES_MAX:
-        raise SubscriptionInvalid(f"{len(options)} bytes of options, at most {SUBSCRIPTION_OPTIONS_BYTES_MAX}")
+        raise SubscriptionInvalid(f"the options have {len(options)} bytes; the maximum is {SUBSCRIPTION_OPTIONS_BYTES_MAX}")

@@ -34,7 +34,7 @@ def to_record_batch(batch: Batch, *, derived: bool = False) -> pa.RecordBatch:
         try:
             record_batch.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise BatchInvalid(f"Arrow refuses the columns: {error}") from None
+            raise BatchInvalid(f"Arrow rejected the columns: {error}") from None
         plain.ordered = packed.ordered = True
     return _whole(batch, arrays) if derived else record_batch
 

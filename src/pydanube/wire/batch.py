@@ -107,25 +107,25 @@ class Batch:
     def parse(cls, data: bytes | memoryview) -> Batch:
         """The batch these bytes are, all of them. Checks stamp, header and both checksums, not the columns."""
         if len(data) > BATCH_BYTES_MAX:
-            raise BatchTooLarge(f"{len(data)} bytes, a batch has at most {BATCH_BYTES_MAX}")
+            raise BatchTooLarge(f"the batch has {len(data)} bytes; the maximum is {BATCH_BYTES_MAX}")
         return cls.from_parts(bytes(data[:STAMP_BYTES]), bytes(data[STAMP_BYTES:]))
 
     @classmethod
     def from_parts(cls, stamp: bytes, content: bytes) -> Batch:
         """As `parse`, for a stamp and a content that were kept apart."""
         if len(stamp) != STAMP_BYTES or len(content) < HEADER_BYTES:
-            raise BatchDamaged(f"{len(stamp) + len(content)} bytes are no batch")
+            raise BatchDamaged(f"{len(stamp) + len(content)} bytes are too few for a batch")
         if STAMP_BYTES + len(content) > BATCH_BYTES_MAX:
-            raise BatchTooLarge(f"{STAMP_BYTES + len(content)} bytes, a batch has at most {BATCH_BYTES_MAX}")
+            raise BatchTooLarge(f"the batch has {STAMP_BYTES + len(content)} bytes; the maximum is {BATCH_BYTES_MAX}")
         header = read_header(content)
         if content_check(content) != header.crc:
             raise BatchDamaged("the content does not match its checksum")
         base_offset, append_time, epoch, check, reserved = STAMP_FIELDS.unpack(stamp)
         if check != stamp_check(stamp[:24], header.crc) or reserved:
-            raise BatchDamaged("the stamp does not match its checksum, or is another content's")
+            raise BatchDamaged("the stamp does not match its checksum, or belongs to other content")
         header.check()
         if len(content) != header.content_bytes:
-            raise BatchInvalid(f"a content of {len(content)} bytes says it has {header.content_bytes}")
+            raise BatchInvalid(f"the content has {len(content)} bytes, but its header says {header.content_bytes}")
         check_stamp(base_offset, append_time, epoch, header.count)
         if any(content[HEADER_BYTES + header.plain_bytes + header.packed_bytes :]):
             raise BatchInvalid("padding at the end is not zero")
@@ -135,7 +135,7 @@ class Batch:
         """The same content, the very object, with a place in a ledger."""
         in_range = 0 < epoch <= NUMBER_MAX and 0 <= append_time <= NUMBER_MAX
         if not in_range or not 0 <= base_offset <= OFFSET_MAX - self.count + 1:
-            raise BatchInvalid(f"epoch {epoch}, append time {append_time} and offset {base_offset} make no stamp")
+            raise BatchInvalid(f"epoch {epoch}, append time {append_time} and offset {base_offset} are not a valid stamp")
         batch: Batch = _NEW(Batch)
         crc = batch.crc = self.crc
         batch.stamp = make_stamp(base_offset, append_time, epoch, crc)
@@ -393,7 +393,7 @@ class Batch:
         the batch itself, as it is.
         """
         if first < 0 or count < 1 or first + count > self.count:
-            raise BatchInvalid(f"no rows {first}..{first + count - 1} in a batch of {self.count}")
+            raise BatchInvalid(f"a batch of {self.count} has no rows {first}..{first + count - 1}")
         if count == self.count:
             return self
         plain = self.plain_section()
@@ -434,9 +434,9 @@ def build(
     """A batch of these messages, not stamped. Columns that are null throughout cost nothing."""
     count = len(payloads)
     if count > BATCH_MESSAGES_MAX:
-        raise BatchTooLarge(f"{count} messages, a batch has at most {BATCH_MESSAGES_MAX}")
+        raise BatchTooLarge(f"the batch has {count} messages; the maximum is {BATCH_MESSAGES_MAX}")
     if not count:
-        raise BatchInvalid("a batch has at least one message")
+        raise BatchInvalid("a batch must have at least one message")
     if publish_times is not None:
         publish_times = _publish_times(_as_many(publish_times, count, "publish times"), publish_time)
     columns = 0
@@ -476,7 +476,7 @@ def build(
 def _publish_times(times: Sequence[int], publish_time: int) -> Sequence[int] | None:
     """The column to store: none where the header's time says it all."""
     if None in times:
-        raise BatchInvalid("every message has a publish time")
+        raise BatchInvalid("every message needs a publish time")
     return None if times.count(publish_time) == len(times) else times
 
 

@@ -207,7 +207,7 @@ class _Walk:
             return -1
         at = self.take((count + 7) // 8)
         if count & 7 and self.buffer[at + count // 8] >> (count & 7):
-            raise BatchInvalid("a validity bitmap has bits for messages that are not there")
+            raise BatchInvalid("a validity bitmap has bits for messages that do not exist")
         return at
 
     def fixed(self, kind: Kind, count: int, width: int) -> Fixed:
@@ -237,7 +237,7 @@ class _Walk:
         validity = self.validity(kind, count)
         offsets, total = self.offsets(count)
         if total > BATCH_ATTRIBUTES_MAX:
-            raise BatchTooLarge(f"{total} attributes in a batch, at most {BATCH_ATTRIBUTES_MAX}")
+            raise BatchTooLarge(f"the batch has {total} attributes; the maximum is {BATCH_ATTRIBUTES_MAX}")
         strings = []
         for _ in range(2):
             at, size = self.offsets(total)

@@ -98,7 +98,7 @@ def decode(frame: Frame) -> Command:
     """What the frame says. Raises `ProtocolError` if it says nothing that its kind may say."""
     read = _READERS.get(frame[0])
     if read is None:
-        raise ProtocolError(f"no frame has kind {frame.kind}")
+        raise ProtocolError(f"unknown frame kind {frame.kind}")
     try:
         return read(frame)
     except Unfit as error:

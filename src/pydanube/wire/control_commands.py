@@ -128,7 +128,7 @@ class Request(NamedTuple):
 
     def encode(self) -> list[Buffer]:
         if "verb" in self.fields:
-            raise ProtocolError("REQUEST: no field is named 'verb'")
+            raise ProtocolError("REQUEST: a field must not be named 'verb'")
         return _control(Kind.REQUEST, 0, self.request, {"verb": self.verb, **self.fields})
 
     @classmethod
@@ -153,7 +153,7 @@ class Reply(NamedTuple):
     def read(cls, frame: Frame) -> Self:
         _check_connection(frame)
         if not frame.request:
-            raise Unfit("an answer to no request")
+            raise Unfit("it must answer a request")
         return cls(frame.request, read_object(frame.body))
 
 
@@ -214,7 +214,7 @@ class Closed(NamedTuple):
     @classmethod
     def read(cls, frame: Frame) -> Self:
         if frame.request:
-            raise Unfit("it answers no request")
+            raise Unfit("it must not answer a request")
         return cls(frame.channel, *_reason_in(frame))
 
 
@@ -230,26 +230,26 @@ def _control(kind: Kind, channel: int, request: int, body: Object) -> list[Buffe
 
 def _check_connection(frame: Frame) -> None:
     if frame.channel:
-        raise Unfit(f"it goes on channel 0, not {frame.channel}")
+        raise Unfit(f"it must be on channel 0, not {frame.channel}")
 
 
 def _check_bare(frame: Frame) -> None:
     _check_connection(frame)
     if frame.request:
-        raise Unfit("it has no request number")
+        raise Unfit("it must not have a request number")
 
 
 def _check_empty(frame: Frame) -> None:
     _check_connection(frame)
     if frame.body:
-        raise Unfit("it has no body")
+        raise Unfit("it must not have a body")
 
 
 def _version_in(found: Object) -> int:
     """First of all: another version may have other fields."""
     version = number_in(found, "version", 1, _U32_MAX)
     if version != VERSION:
-        raise Unfit(f"version {version} of the protocol, this side speaks {VERSION}")
+        raise Unfit(f"protocol version {version} is not supported; this side speaks {VERSION}")
     return version
 
 
@@ -266,7 +266,7 @@ def _reason_in(frame: Frame) -> tuple[str, str, str, bool, str]:
     found = read_object(frame.body)
     blame = text_in(found, "blame", _CODE_BYTES_MAX)
     if blame not in _BLAMES:
-        raise Unfit(f"nobody is {blame!r}, to be blamed")
+        raise Unfit(f"unknown blame {blame!r}")
     return (
         text_in(found, "code", _CODE_BYTES_MAX),
         text_in(found, "message", CONTROL_BYTES_MAX, empty=True),

@@ -85,7 +85,7 @@ class Publish(NamedTuple):
         if not channel:
             raise Unfit(_NO_CHANNEL)
         if len(body) < PREFIX_BYTES:
-            raise Unfit(f"{len(body)} bytes are no batch")
+            raise Unfit(f"{len(body)} bytes are too few for a batch")
         return _NEW(cls, (channel, request, body))
 
 
@@ -113,12 +113,12 @@ class Published(NamedTuple):
             raise Unfit(f"a body of {len(body)} bytes, not {_PUBLISHED.size}")
         base_offset, durability, copies = _PUBLISHED.unpack(body)
         if not NO_OFFSET <= base_offset <= OFFSET_MAX:
-            raise Unfit(f"no batch is at offset {base_offset}")
+            raise Unfit(f"{base_offset} is not a valid offset")
         repeated = durability >= _REPEATED
         if repeated:
             durability -= _REPEATED
         if durability > _DURABILITY_MAX:
-            raise Unfit(f"no durability has code {durability}")
+            raise Unfit(f"unknown durability {durability}")
         return _NEW(cls, (channel, request, base_offset, durability, copies, repeated))
 
 
@@ -143,13 +143,13 @@ class Deliver(NamedTuple):
         _, channel, request, body = frame
         _check_consumer(channel, request)
         if len(body) < _DELIVER.size + PREFIX_BYTES:
-            raise Unfit(f"a body of {len(body)} bytes holds no batch")
+            raise Unfit(f"a body of {len(body)} bytes is too short for a batch")
         generation, first, last, attempt = _DELIVER.unpack_from(body)
         _check_generation(generation)
         (base,) = _BASE_OFFSET.unpack_from(body, _DELIVER.size)
         (count,) = _LENGTH.unpack_from(body, _DELIVER.size + _COUNT_AT)
         if not 0 <= base <= first <= last < base + count or last > OFFSET_MAX:
-            raise Unfit(f"offsets {first} to {last} do not lie in a batch of {count} from {base} on")
+            raise Unfit(f"offsets {first} to {last} are not in a batch of {count} that starts at {base}")
         return cls(channel, generation, first, last, attempt, memoryview(body)[_DELIVER.size :])
 
 
@@ -162,7 +162,7 @@ class Grant(NamedTuple):
 
     def encode(self) -> list[Buffer]:
         if not 0 <= self.permits <= PERMITS_MAX or not self.permits | self.bytes:
-            raise ProtocolError(f"GRANT: {self.permits} permits, not 1 to {PERMITS_MAX}")
+            raise ProtocolError(f"GRANT: permits must be 1 to {PERMITS_MAX}, not {self.permits}")
         return [_GRANT_FRAME.pack(_GRANT.size, Kind.GRANT, self.channel, 0, self.permits, self.bytes)]
 
     @classmethod
@@ -174,7 +174,7 @@ class Grant(NamedTuple):
             raise Unfit(f"a body of {len(body)} bytes, not {_GRANT.size}")
         permits, size = _GRANT.unpack(body)
         if permits > PERMITS_MAX or not permits | size:
-            raise Unfit(f"{permits} permits, not 1 to {PERMITS_MAX}")
+            raise Unfit(f"permits must be 1 to {PERMITS_MAX}, not {permits}")
         return _NEW(cls, (channel, permits, size))
 
 
@@ -194,7 +194,7 @@ class Ack(NamedTuple):
                 _ACK_ONE_FRAME.pack(_ACK_ONE.size, Kind.ACK, channel, request, generation, cumulative, 1, *ranges[0])
             ]
         if cumulative:
-            raise ProtocolError(f"ACK: a cumulative one with {len(ranges)} ranges")
+            raise ProtocolError(f"ACK: a cumulative ack must have one range, not {len(ranges)}")
         head = _ACK.pack(generation, 0, len(ranges))
         return encode_frame(Kind.ACK, channel, request, head, _packed(ranges, "ACK"))
 
@@ -214,7 +214,7 @@ class Ack(NamedTuple):
         if flags > _CUMULATIVE:
             raise Unfit(f"unknown flags {flags:#x}")
         if flags and count != 1:
-            raise Unfit(f"a cumulative one with {count} ranges")
+            raise Unfit(f"a cumulative ack must have one range, not {count}")
         ranges = _unpacked(body, _ACK.size, count, len(body))
         _check_ranges(ranges)
         return _NEW(cls, (channel, request, generation, ranges, flags == _CUMULATIVE))
@@ -235,7 +235,7 @@ class Acked(NamedTuple):
         if not channel or not request:
             raise Unfit(_NO_ANSWER)
         if body:
-            raise Unfit("it has no body")
+            raise Unfit("it must not have a body")
         return _NEW(cls, (channel, request))
 
 
@@ -253,9 +253,9 @@ class Nack(NamedTuple):
         channel, request, generation, ranges, delay, reason = self
         why = reason.encode("utf-8", "replace")
         if len(why) > REASON_BYTES_MAX:
-            raise ProtocolError(f"NACK: a reason of {len(why)} bytes, at most {REASON_BYTES_MAX}")
+            raise ProtocolError(f"NACK: the reason has {len(why)} bytes; the maximum is {REASON_BYTES_MAX}")
         if not 0 <= delay <= POLICY_MICROSECONDS_MAX:
-            raise ProtocolError(f"NACK: a delay of {delay} µs, at most {POLICY_MICROSECONDS_MAX}")
+            raise ProtocolError(f"NACK: the delay is {delay} µs; the maximum is {POLICY_MICROSECONDS_MAX}")
         head = _NACK.pack(generation, delay, len(ranges))
         return encode_frame(Kind.NACK, channel, request, head, _packed(ranges, "NACK"), why)
 
@@ -269,12 +269,12 @@ class Nack(NamedTuple):
         generation, delay, count = _NACK.unpack_from(body)
         _check_generation(generation)
         if not 0 <= delay <= POLICY_MICROSECONDS_MAX:
-            raise Unfit(f"a delay of {delay} µs, at most {POLICY_MICROSECONDS_MAX}")
+            raise Unfit(f"the delay is {delay} µs; the maximum is {POLICY_MICROSECONDS_MAX}")
         end = _NACK.size + count * _RANGE.size
         ranges = _unpacked(body, _NACK.size, count, end)
         _check_ranges(ranges)
         if len(body) - end > REASON_BYTES_MAX:
-            raise Unfit(f"a reason of {len(body) - end} bytes, at most {REASON_BYTES_MAX}")
+            raise Unfit(f"the reason has {len(body) - end} bytes; the maximum is {REASON_BYTES_MAX}")
         try:
             reason = body[end:].decode("utf-8")
         except UnicodeDecodeError:
@@ -297,7 +297,7 @@ class Taken(NamedTuple):
         found = cls(*_read_ranges(frame))
         messages = sum([last - first + 1 for first, last in found.ranges])
         if messages > TAKEN_MESSAGES_MAX:
-            raise Unfit(f"{messages} messages, at most {TAKEN_MESSAGES_MAX}")
+            raise Unfit(f"{messages} messages; the maximum is {TAKEN_MESSAGES_MAX}")
         return found
 
 
@@ -350,12 +350,12 @@ class Limit(NamedTuple):
     def read(cls, frame: Frame) -> Self:
         _, channel, request, body = frame
         if not channel or request:
-            raise Unfit("it is for a producer, and answers nothing")
+            raise Unfit("it must be on a producer's channel, without a request number")
         if len(body) != _NUMBER.size:
             raise Unfit(f"a body of {len(body)} bytes, not {_NUMBER.size}")
         (limit,) = _NUMBER.unpack(body)
         if not NO_LIMIT <= limit <= BATCH_BYTES_MAX:
-            raise Unfit(f"no limit is {limit} bytes")
+            raise Unfit(f"{limit} is not a valid limit")
         return cls(channel, None if limit == NO_LIMIT else limit)
 
 
@@ -371,13 +371,13 @@ class Batches(NamedTuple):
     @classmethod
     def read(cls, frame: Frame) -> Self:
         if frame.channel or not frame.request:
-            raise Unfit("it answers a request, on channel 0")
+            raise Unfit("it must answer a request, on channel 0")
         body = memoryview(frame.body)
         batches: list[memoryview] = []
         at, size = 0, len(body)
         while at < size:
             if size - at < _LENGTH.size:
-                raise Unfit(f"{size - at} bytes are left over")
+                raise Unfit(f"{size - at} extra bytes at the end")
             (length,) = _LENGTH.unpack_from(body, at)
             at += _LENGTH.size
             if not PREFIX_BYTES <= length <= size - at:
@@ -385,7 +385,7 @@ class Batches(NamedTuple):
             batches.append(body[at : at + length])
             at += length
         if not batches:
-            raise Unfit("no batch in it")
+            raise Unfit("it contains no batch")
         return cls(frame.request, batches)
 
 
@@ -413,26 +413,26 @@ def encode_batches(request: int, batches: Iterable[Sequence[Buffer]]) -> list[Bu
 
 # -- fields that several have ----------------------------------------------------------------------------------------
 
-_NO_CHANNEL = "it belongs to a channel, not to the connection"
-_NO_ANSWER = "it answers a request, on the channel of that"
+_NO_CHANNEL = "it must be on a channel, not on the connection"
+_NO_ANSWER = "it must answer a request, on the channel of the request"
 
 
 def _check_consumer(channel: int, request: int) -> None:
     if not channel:
         raise Unfit(_NO_CHANNEL)
     if request:
-        raise Unfit("it has no request number")
+        raise Unfit("it must not have a request number")
 
 
 def _check_generation(generation: int) -> None:
     if generation < 0:
-        raise Unfit(f"no generation is {generation}")
+        raise Unfit(f"{generation} is not a valid generation")
 
 
 def _check_ranges(ranges: list[Range]) -> None:
     for first, last in ranges:
         if not 0 <= first <= last <= OFFSET_MAX:
-            raise Unfit(f"no range goes from {first} to {last}")
+            raise Unfit(f"{first} to {last} is not a valid range")
 
 
 def _encode_ranges(kind: Kind, channel: int, generation: int, ranges: list[Range]) -> list[Buffer]:
@@ -454,7 +454,7 @@ def _read_ranges(frame: Frame) -> tuple[int, int, list[Range]]:
 
 def _unpacked(body: bytes, start: int, count: int, end: int) -> list[Range]:
     if not 0 < count <= ACK_RANGES_MAX:
-        raise Unfit(f"{count} ranges, not 1 to {ACK_RANGES_MAX}")
+        raise Unfit(f"there must be 1 to {ACK_RANGES_MAX} ranges, not {count}")
     if end > len(body) or end - start != count * _RANGE.size:
         raise Unfit(f"{count} ranges do not fit {len(body) - start} bytes")
     return list(_RANGE.iter_unpack(body[start:end]))
@@ -462,5 +462,5 @@ def _unpacked(body: bytes, start: int, count: int, end: int) -> list[Range]:
 
 def _packed(ranges: list[Range], name: str) -> bytes:
     if not 0 < len(ranges) <= ACK_RANGES_MAX:
-        raise ProtocolError(f"{name}: {len(ranges)} ranges, not 1 to {ACK_RANGES_MAX}")
+        raise ProtocolError(f"{name}: there must be 1 to {ACK_RANGES_MAX} ranges, not {len(ranges)}")
     return b"".join([_RANGE.pack(first, last) for first, last in ranges])

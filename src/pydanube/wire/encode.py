@@ -40,7 +40,7 @@ def _validity(values: Sequence[_Value | None]) -> tuple[Kind, list[bytes]]:
 def _offsets(lengths: Iterable[int], count: int, total: int) -> list[bytes]:
     """Offsets of values of these lengths, whose data has `total` bytes, and their padding."""
     if total > BATCH_BYTES_MAX:
-        raise BatchTooLarge(f"a column of {total} bytes, a batch has at most {BATCH_BYTES_MAX}")
+        raise BatchTooLarge(f"a column has {total} bytes; the maximum for a batch is {BATCH_BYTES_MAX}")
     buffer = pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
     return [buffer, padding(len(buffer))]
 
@@ -63,7 +63,7 @@ def encode_bytes(values: Sequence[bytes | None]) -> tuple[Kind, list[bytes]]:
         filled = [b"" if value is None else value for value in values]
         return kind, parts + _strings(filled, b"".join(filled)) if kind else []
     except TypeError:
-        raise BatchInvalid("a payload or key is neither bytes nor None") from None
+        raise BatchInvalid("a payload or key must be bytes or None") from None
 
 
 def encode_keys(values: Sequence[bytes | str | None]) -> tuple[Kind, list[bytes]]:
@@ -105,11 +105,11 @@ def encode_attributes(rows: Sequence[Mapping[str, str] | None]) -> tuple[Kind, l
                 names.extend(row)
                 texts.extend(row.values())
         if len(names) > BATCH_ATTRIBUTES_MAX:
-            raise BatchTooLarge(f"{len(names)} attributes, a batch has at most {BATCH_ATTRIBUTES_MAX}")
+            raise BatchTooLarge(f"the batch has {len(names)} attributes; the maximum is {BATCH_ATTRIBUTES_MAX}")
         parts += _offsets([len(row) if row else 0 for row in rows], len(rows), len(names))
         return kind, parts + _encode_text(names, "".join(names)) + _encode_text(texts, "".join(texts))
     except (TypeError, AttributeError):
-        raise BatchInvalid("attributes are neither None nor a mapping from str to str") from None
+        raise BatchInvalid("attributes must be None or a mapping from str to str") from None
 
 
 def encode_fixed(values: Sequence[int | None], width: int) -> tuple[Kind, list[bytes]]:

@@ -153,7 +153,7 @@ class FrameReader:
 
     def __init__(self, side: Side, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         if not FRAME_BYTES_MIN <= frame_bytes_max <= FRAME_BYTES_MAX:
-            raise ValueError(f"no frames of {frame_bytes_max} bytes: {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}")
+            raise ValueError(f"frames must have {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX} bytes, not {frame_bytes_max}")
         self._sender = _SENDER[side]
         self._preface = PREFACE if side is Side.BROKER else b""  # what is still to come of it
         self._allowed = _EARLY[self._sender]  # kind -> the most bytes of its body; others may not come now
@@ -293,13 +293,13 @@ class FrameReader:
         if rest:
             return fault(f"a reserved field of a frame header is not zero: {rest:#x}")
         if kind not in _NAMES:
-            return fault(f"no frame has kind {kind}")
+            return fault(f"unknown frame kind {kind}")
         if kind in self._allowed:
-            return fault(f"{_NAMES[kind]} with a body of {length} bytes, at most {self._allowed[kind]}")
+            return fault(f"{_NAMES[kind]} has a body of {length} bytes; the maximum is {self._allowed[kind]}")
         if kind not in _BODY_BYTES_MAX[self._sender] and kind not in _EARLY[self._sender]:
             return fault(f"a {who} never sends {_NAMES[kind]}")
         when = "after" if self._allowed is self._opened else "before"
-        return fault(f"{_NAMES[kind]} may not come {when} WELCOME")
+        return fault(f"{_NAMES[kind]} must not come {when} WELCOME")
 
 
 _NAMES: dict[int, str] = {kind.value: kind.name for kind in Kind}

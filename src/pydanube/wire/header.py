@@ -86,15 +86,15 @@ class Header:
         if self.magic != MAGIC:
             raise BatchInvalid("not a batch: wrong magic")
         if self.version != VERSION:
-            raise BatchInvalid(f"batch version {self.version}, this reader knows {VERSION}")
+            raise BatchInvalid(f"batch version {self.version} is not supported; this reader knows {VERSION}")
         if self.flags or self.reserved:
             raise BatchInvalid("a reserved header field is not zero")
         if not kinds_allowed(self.columns):
-            raise BatchInvalid(f"no batch has columns {self.columns:#x}")
+            raise BatchInvalid(f"unknown columns {self.columns:#x}")
         if self.count > BATCH_MESSAGES_MAX:
-            raise BatchTooLarge(f"{self.count} messages in a batch, at most {BATCH_MESSAGES_MAX}")
+            raise BatchTooLarge(f"the batch has {self.count} messages; the maximum is {BATCH_MESSAGES_MAX}")
         if self.count < 1:
-            raise BatchInvalid("a batch has at least one message")
+            raise BatchInvalid("a batch must have at least one message")
         if not -NUMBER_MAX - 1 <= self.publish_time <= NUMBER_MAX:
             raise BatchInvalid(f"publish time {self.publish_time} is out of range")
         if not 0 <= self.producer_id <= NUMBER_MAX:
@@ -105,9 +105,9 @@ class Header:
 
     def _check_sizes(self) -> None:
         if self.raw_bytes > BATCH_RAW_BYTES_MAX:
-            raise BatchTooLarge(f"a batch unpacks to {self.raw_bytes} bytes, at most {BATCH_RAW_BYTES_MAX}")
+            raise BatchTooLarge(f"the batch unpacks to {self.raw_bytes} bytes; the maximum is {BATCH_RAW_BYTES_MAX}")
         if STAMP_BYTES + self.content_bytes > BATCH_BYTES_MAX:
-            raise BatchTooLarge(f"a batch of {STAMP_BYTES + self.content_bytes} bytes, at most {BATCH_BYTES_MAX}")
+            raise BatchTooLarge(f"the batch has {STAMP_BYTES + self.content_bytes} bytes; the maximum is {BATCH_BYTES_MAX}")
         if self.plain_bytes & 7 or self.raw_bytes & 7:
             raise BatchInvalid("the size of a section is not a multiple of 8")
         if self.codec == Codec.NONE:
@@ -116,9 +116,9 @@ class Header:
         elif self.codec not in CODECS:
             raise BatchInvalid(f"codec {self.codec} is unknown")
         elif not self.packed_bytes or not self.raw_bytes:
-            raise BatchInvalid("an empty section is never compressed")
+            raise BatchInvalid("an empty section must not be compressed")
         elif self.codec == Codec.LZ4 and self.raw_bytes > 255 * self.packed_bytes + 64:
-            raise BatchInvalid("lz4 cannot unpack to so much")
+            raise BatchInvalid("lz4 cannot unpack to that size")
 
 
 def read_header(content: bytes) -> Header:
@@ -140,7 +140,7 @@ def check_stamp(base_offset: int, append_time: int, epoch: int, count: int) -> N
     """Raises unless the three may stand in a stamp. Epoch 0 is "not stamped yet" and allows nothing else."""
     if epoch == 0:
         if base_offset or append_time:
-            raise BatchInvalid("an offset or append time without an epoch")
+            raise BatchInvalid("it has an offset or append time but no epoch")
     elif not 0 < epoch <= NUMBER_MAX:
         raise BatchInvalid(f"epoch {epoch} is out of range")
     elif not 0 <= base_offset <= OFFSET_MAX - count + 1:

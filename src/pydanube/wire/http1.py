@@ -125,7 +125,7 @@ class RequestReader:
         self._head = head = _head_of(lines)
         expected = head.headers.get("expect", "").lower()
         if expected not in ("", "100-continue"):
-            raise HttpUnsupported("there is no other expectation than 100-continue")
+            raise HttpUnsupported("the only supported expectation is 100-continue")
         self._continue = bool(expected) and head.minor == 1
         if head.length == _CHUNKED:
             self._step = self._read_chunk
@@ -136,12 +136,12 @@ class RequestReader:
     def _check_beginning(self, looked: int) -> None:
         """What is there so far may be wrong or too long already."""
         if _BARE_LF.search(self._buffer, looked):
-            raise HttpRequestInvalid("a line ends in LF alone")
+            raise HttpRequestInvalid("a line ends in LF without CR")
         line = self._buffer.find(b"\r\n", 0, HTTP_LINE_BYTES_MAX + 2)
         if line < 0 and len(self._buffer) > HTTP_LINE_BYTES_MAX:
-            raise HttpTargetTooLong(f"a request line of more than {HTTP_LINE_BYTES_MAX} bytes")
+            raise HttpTargetTooLong(f"the request line has more than {HTTP_LINE_BYTES_MAX} bytes")
         if len(self._buffer) > HTTP_HEAD_BYTES_MAX:
-            raise HttpHeadTooLarge(f"more than {HTTP_HEAD_BYTES_MAX} bytes of headers")
+            raise HttpHeadTooLarge(f"the headers have more than {HTTP_HEAD_BYTES_MAX} bytes")
 
     # -- the body ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class RequestReader:
             raise HttpRequestInvalid("a chunk does not begin with its size")
         size = int(found[1], 16)
         if len(self._body) + size > HTTP_BODY_BYTES_MAX:
-            raise HttpBodyTooLarge(f"a body has at most {HTTP_BODY_BYTES_MAX} bytes")
+            raise HttpBodyTooLarge(f"a body must have at most {HTTP_BODY_BYTES_MAX} bytes")
         self._left = size
         self._step = self._read_chunk_data if size else self._read_trailers
         return True
@@ -174,7 +174,7 @@ class RequestReader:
             return False
         data = self._take(self._left, 0)
         if self._take(2, 0) != b"\r\n":
-            raise HttpRequestInvalid("a chunk is not as long as it says")
+            raise HttpRequestInvalid("a chunk is longer than its size")
         self._body += data
         self._step = self._read_chunk
         return True
@@ -187,7 +187,7 @@ class RequestReader:
         end = self._find(b"\r\n\r\n", HTTP_HEAD_BYTES_MAX)
         if end is None:
             if len(self._buffer) > HTTP_HEAD_BYTES_MAX:
-                raise HttpHeadTooLarge(f"more than {HTTP_HEAD_BYTES_MAX} bytes of trailers")
+                raise HttpHeadTooLarge(f"the trailers have more than {HTTP_HEAD_BYTES_MAX} bytes")
             return False
         _fields_of(self._take(end, 4).decode("latin-1").split("\r\n"))
         return self._done(bytes(self._body))
@@ -222,34 +222,34 @@ class RequestReader:
 def _head_of(lines: list[str]) -> _Head:
     line, *rest = lines
     if len(line) > HTTP_LINE_BYTES_MAX:
-        raise HttpTargetTooLong(f"a request line of more than {HTTP_LINE_BYTES_MAX} bytes")
+        raise HttpTargetTooLong(f"the request line has more than {HTTP_LINE_BYTES_MAX} bytes")
     found = _LINE.fullmatch(line)
     if found is None:
         raise HttpRequestInvalid("the request line is not METHOD target HTTP/1.1")
     method, target, minor = found[1], found[2], int(found[3])
     if method not in METHODS:
-        raise HttpUnsupported(f"there is no method {method[:20]!r} here")
+        raise HttpUnsupported(f"the method {method[:20]!r} is not supported")
     headers = _fields_of(rest)
     if minor == 1 and "host" not in headers:
-        raise HttpRequestInvalid("there is no Host header")
+        raise HttpRequestInvalid("the Host header is missing")
     return _Head(method, target, headers, minor, _length_of(headers, minor))
 
 
 def _fields_of(lines: list[str]) -> dict[str, str]:
     """Headers by name. Those that say where the request ends, or whom it is for, come once."""
     if len(lines) > HTTP_HEADERS_MAX:
-        raise HttpHeadTooLarge(f"{len(lines)} headers, at most {HTTP_HEADERS_MAX}")
+        raise HttpHeadTooLarge(f"there are {len(lines)} headers; the maximum is {HTTP_HEADERS_MAX}")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
             # a name with spaces, a folded line, a line that ends in LF alone
-            raise HttpRequestInvalid(f"no header: {line[:50]!r}")
+            raise HttpRequestInvalid(f"not a valid header: {line[:50]!r}")
         name, value = name.lower(), value.strip(" \t")
         if name not in headers:
             headers[name] = value
         elif name in ("host", "content-length", "transfer-encoding", "content-type"):
-            raise HttpRequestInvalid(f"{name} comes twice")
+            raise HttpRequestInvalid(f"{name} is given twice")
         else:
             headers[name] = f"{headers[name]}, {value}"
     return headers
@@ -259,16 +259,16 @@ def _length_of(headers: Mapping[str, str], minor: int) -> int:
     length, encoding = headers.get("content-length"), headers.get("transfer-encoding")
     if encoding is not None:
         if length is not None or minor == 0:
-            raise HttpRequestInvalid("transfer-encoding goes with neither content-length nor HTTP/1.0")
+            raise HttpRequestInvalid("transfer-encoding must not be combined with content-length or HTTP/1.0")
         if encoding.lower() != "chunked":
-            raise HttpUnsupported(f"there is no transfer-encoding {encoding[:50]!r}")
+            raise HttpUnsupported(f"the transfer-encoding {encoding[:50]!r} is not supported")
         return _CHUNKED
     if length is None:
         return 0
     if _LENGTH.fullmatch(length) is None:
-        raise HttpRequestInvalid(f"content-length is {length[:50]!r}")
+        raise HttpRequestInvalid(f"{length[:50]!r} is not a valid content-length")
     if int(length) > HTTP_BODY_BYTES_MAX:
-        raise HttpBodyTooLarge(f"a body of {length} bytes, at most {HTTP_BODY_BYTES_MAX}")
+        raise HttpBodyTooLarge(f"the body has {length} bytes; the maximum is {HTTP_BODY_BYTES_MAX}")
     return int(length)
 
 

@@ -45,7 +45,7 @@ def _constant(name: str) -> float:
 def _members(pairs: list[tuple[str, Any]]) -> Object:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Unfit("a name comes twice in one object")
+        raise Unfit("a name is given twice in one object")
     return found
 
 
@@ -66,7 +66,7 @@ def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX, values_max: int
     Then it also has no more objects and lists than `JSON_OBJECTS_MAX`, as each is dear.
     """
     if len(body) > bytes_max:
-        raise Unfit(f"{len(body)} bytes of JSON, at most {bytes_max}")
+        raise Unfit(f"the JSON has {len(body)} bytes; the maximum is {bytes_max}")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -77,7 +77,7 @@ def read_object(body: bytes, bytes_max: int = CONTROL_BYTES_MAX, values_max: int
     except json.JSONDecodeError as error:
         raise Unfit(f"not valid JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
-        raise Unfit(f"JSON nested more than {JSON_DEPTH_MAX} deep") from None
+        raise Unfit(f"the JSON is nested more than {JSON_DEPTH_MAX} levels deep") from None
     if not isinstance(value, dict):
         raise Unfit("not a JSON object")
     if _SURROGATE.search(text):
@@ -91,9 +91,9 @@ def write_object(value: Object) -> bytes:
         text = _ENCODER.encode(value)
         body = text.encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
-        raise Unfit(f"cannot be JSON: {error}") from None
+        raise Unfit(f"cannot be written as JSON: {error}") from None
     if len(body) > CONTROL_BYTES_MAX:
-        raise Unfit(f"{len(body)} bytes of JSON, at most {CONTROL_BYTES_MAX}")
+        raise Unfit(f"the JSON has {len(body)} bytes; the maximum is {CONTROL_BYTES_MAX}")
     _check_shape(text)
     return body
 
@@ -104,15 +104,15 @@ def _check_shape(text: str, values_max: int | None = None) -> None:
     if opened <= JSON_DEPTH_MAX and (values_max is None or text.count(",") <= values_max):
         return
     if values_max is not None and text.count('"') - text.count('\\"') > 4 * values_max:
-        raise Unfit(f"JSON with more than about {values_max} values")
+        raise Unfit(f"the JSON has more than about {values_max} values")
     bare = _without_strings(text)
     if values_max is not None and bare.count(b",") > values_max:
-        raise Unfit(f"JSON with more than {values_max} values")
+        raise Unfit(f"the JSON has more than {values_max} values")
     if values_max is not None and bare.count(b"{") + bare.count(b"[") > JSON_OBJECTS_MAX:
-        raise Unfit(f"JSON with more than {JSON_OBJECTS_MAX} objects and lists")
+        raise Unfit(f"the JSON has more than {JSON_OBJECTS_MAX} objects and lists")
     brackets = bare.translate(_BRACKETS, _NO_BRACKETS)
     if max(map(sub, accumulate(brackets), count(1)), default=0) > JSON_DEPTH_MAX:  # opened 2, closed 0, less 1 for each
-        raise Unfit(f"JSON nested more than {JSON_DEPTH_MAX} deep")
+        raise Unfit(f"the JSON is nested more than {JSON_DEPTH_MAX} levels deep")
 
 
 def _without_strings(text: str) -> bytes:
@@ -127,7 +127,7 @@ def _check_text(value: Object) -> None:
     try:
         _ENCODER.encode(value).encode("utf-8")
     except UnicodeEncodeError:
-        raise Unfit("a text has half a surrogate pair") from None
+        raise Unfit("a string has half a surrogate pair") from None
 
 
 # -- fields ----------------------------------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ def _check_text(value: Object) -> None:
 def text_in(value: Object, name: str, bytes_max: int, *, empty: bool = False) -> str:
     found = _there(value, name)
     if not isinstance(found, str):
-        raise Unfit(f"{name!r} is not a text")
+        raise Unfit(f"{name!r} must be a string")
     size = len(found.encode("utf-8"))
     if size > bytes_max:
-        raise Unfit(f"{name!r} has {size} bytes, at most {bytes_max}")
+        raise Unfit(f"{name!r} has {size} bytes; the maximum is {bytes_max}")
     if not found and not empty:
         raise Unfit(f"{name!r} is empty")
     return found
@@ -148,25 +148,25 @@ def text_in(value: Object, name: str, bytes_max: int, *, empty: bool = False) ->
 def number_in(value: Object, name: str, least: int, most: int) -> int:
     found = _there(value, name)
     if type(found) is not int:  # True is an int to Python, and to nobody else
-        raise Unfit(f"{name!r} is not a whole number")
+        raise Unfit(f"{name!r} must be a whole number")
     if not least <= found <= most:
-        raise Unfit(f"{name!r} is {found}, not {least} to {most}")
+        raise Unfit(f"{name!r} must be {least} to {most}, not {found}")
     return found
 
 
 def flag_in(value: Object, name: str) -> bool:
     found = _there(value, name)
     if not isinstance(found, bool):
-        raise Unfit(f"{name!r} is neither true nor false")
+        raise Unfit(f"{name!r} must be true or false")
     return found
 
 
 def texts_in(value: Object, name: str, count_max: int, bytes_max: int) -> tuple[str, ...]:
     found = _there(value, name)
     if not isinstance(found, list):
-        raise Unfit(f"{name!r} is not a list")
+        raise Unfit(f"{name!r} must be a list")
     if len(found) > count_max:
-        raise Unfit(f"{name!r} has {len(found)} entries, at most {count_max}")
+        raise Unfit(f"{name!r} has {len(found)} entries; the maximum is {count_max}")
     return tuple(text_in({name: entry}, name, bytes_max) for entry in found)
 
 

@@ -38,14 +38,14 @@ def check_claims(packed: bytes, codec: Codec, raw_bytes: int) -> None:
     except zstandard.ZstdError as error:
         raise BatchInvalid("a section is not one zstd frame") from error
     if frame.content_size != raw_bytes or frame.dict_id or frame.window_size > _ZSTD_WINDOW_BYTES_MAX:
-        raise BatchInvalid("a zstd frame does not say what its header says")
+        raise BatchInvalid("a zstd frame does not match its header")
 
 
 def unpack(packed: bytes, codec: Codec, raw_bytes: int) -> bytes:
     """The section as it was. `raw_bytes` is the header's, already held against the limits."""
     raw = _unpack_lz4(packed, raw_bytes) if codec == Codec.LZ4 else _unpack_zstd(packed, raw_bytes)
     if len(raw) != raw_bytes:
-        raise BatchInvalid("a section does not unpack to the size its header says")
+        raise BatchInvalid("a section does not unpack to the size in its header")
     return raw
 
 
@@ -70,7 +70,7 @@ def unpack_front(packed: bytes, codec: Codec, raw_bytes: int, size: int) -> byte
     except zstandard.ZstdError as error:
         raise BatchInvalid("a section is not one zstd frame") from error
     if len(front) != size:
-        raise BatchInvalid("a section does not unpack to the size its header says")
+        raise BatchInvalid("a section does not unpack to the size in its header")
     return front
 
 

@@ -62,7 +62,7 @@ class TopicKindDiffers(DanubeError):
 
     code = "topic_kind_differs"
     blame = "caller"
-    help = "Open the topic as the kind that it is."
+    help = "Open the topic with the kind it was created with."
 
 
 class PartitionMissing(DanubeError):

@@ -258,7 +258,7 @@ class SubscriptionKindDiffers(DanubeError):
 
     code = "subscription_kind_differs"
     blame = "caller"
-    help = "Use the type that it has, or another subscription."
+    help = "Use the subscription's own type, or another subscription."
 
 
 class SinkConflict(DanubeError):

@@ -100,7 +100,7 @@ class HeadDecoder:
         except OversizedHeaderListError as error:
             raise Http2ConnectionError("far too many headers", ErrorCode.ENHANCE_YOUR_CALM) from error
         except HPACKError as error:
-            raise Http2ConnectionError("a header block that cannot be read", ErrorCode.COMPRESSION_ERROR) from error
+            raise Http2ConnectionError("a header block cannot be read", ErrorCode.COMPRESSION_ERROR) from error
         if self._table.changed:
             self._memo.clear()  # an index may mean something else from here on
         return fields, not self._table.changed
@@ -115,7 +115,7 @@ def head_of(fields: list[Field]) -> Head:
     for name, value in fields:
         if name.startswith(b":"):
             if plain or name in pseudo or name not in _PSEUDO or not _VALUE.fullmatch(value):
-                raise _malformed(f"the pseudo header {name!r} may not be here")
+                raise _malformed(f"the pseudo-header {name!r} is not allowed here")
             pseudo[name] = value
             continue
         _check_field(name, value)
@@ -126,26 +126,26 @@ def head_of(fields: list[Field]) -> Head:
     authority = _authority(pseudo, plain)
     if method == b"CONNECT":
         if not authority or len(pseudo) != 2:
-            raise _malformed("CONNECT wants an authority and nothing else")
+            raise _malformed("CONNECT must have an authority and no other pseudo-header")
     elif (
         not method or not pseudo.get(b":scheme") or not _PATH.fullmatch(path) or (path == b"*" and method != b"OPTIONS")
     ):
-        raise _malformed("no method, scheme or path")
+        raise _malformed("the method, scheme or path is missing or not valid")
     return Head(method, path, authority, MappingProxyType(plain), _length(plain))
 
 
 def _check_field(name: bytes, value: bytes) -> None:
     if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-        raise _malformed(f"{name!r} is no header, or its value is none")
+        raise _malformed(f"{name!r} is not a valid header, or its value is not valid")
     if name in _OF_CONNECTIONS or (name == b"te" and value.lower() != b"trailers"):
-        raise _malformed(f"{name!r} is not for HTTP/2")
+        raise _malformed(f"{name!r} is not allowed in HTTP/2")
 
 
 def _authority(pseudo: dict[bytes, bytes], plain: dict[bytes, bytes]) -> bytes:
     host = plain.get(b"host", b"")
     authority = pseudo.get(b":authority", host)
     if b"@" in authority or (host and host.lower() != authority.lower()):
-        raise _malformed("an authority that names a user, or is not the host")
+        raise _malformed("the authority names a user, or differs from the host")
     return authority
 
 
@@ -154,7 +154,7 @@ def _length(plain: dict[bytes, bytes]) -> int:
     if text is None:
         return -1
     if not _LENGTH.fullmatch(text):
-        raise _malformed("a content-length that is no number")
+        raise _malformed("content-length is not a number")
     return int(text)
 
 

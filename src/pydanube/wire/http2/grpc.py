@@ -75,7 +75,7 @@ def timeout_of(head: Head) -> int | None:
         return None
     match = _TIMEOUT.fullmatch(text)
     if match is None:
-        raise GrpcCallInvalid(f"grpc-timeout is {text[:20]!r}; it wants up to eight digits and one of HMSmun")
+        raise GrpcCallInvalid(f"grpc-timeout is {text[:20]!r}; it must have up to eight digits and one of HMSmun")
     return int(match[1]) * _NANOSECONDS[match[2]] // 1_000
 
 
@@ -136,9 +136,9 @@ def _size(body: bytes | bytearray, most: int, at: int = 0) -> int | None:
         return None
     compressed, size = _PREFIX.unpack_from(body, at)
     if compressed:
-        raise GrpcEncodingUnknown("compressed messages are not read here")
+        raise GrpcEncodingUnknown("compressed messages are not supported")
     if size > most:
-        raise GrpcMessageTooLarge(f"a message of {size} bytes; {most} are allowed")
+        raise GrpcMessageTooLarge(f"the message has {size} bytes; the maximum is {most}")
     return int(size)
 
 

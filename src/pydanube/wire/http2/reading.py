@@ -103,7 +103,7 @@ class FrameReader:
             word, flags, number = HEADER.unpack_from(data, at)
             stop = at + HEADER_BYTES + (word >> 8)
             if word >> 8 > FRAME_BYTES:
-                raise Http2ConnectionError(f"a frame of {word >> 8} bytes", ErrorCode.FRAME_SIZE_ERROR)
+                raise Http2ConnectionError(f"a frame has {word >> 8} bytes", ErrorCode.FRAME_SIZE_ERROR)
             if stop > size:
                 break
             kind = word & 0xFF
@@ -143,16 +143,16 @@ class FrameReader:
             self._on_block(flags, number, payload)
             return
         if not number:
-            raise _fault("headers of no stream")
+            raise _fault("headers on stream 0")
         self._block, self._block_stream, self._block_flags, self._continuations = payload, number, flags, 0
 
     def _on_continuation(self, flags: int, number: int, payload: bytes) -> None:
         if not self._block_stream:
-            raise _fault("CONTINUATION of nothing")
+            raise _fault("CONTINUATION without a header block")
         self._continuations += 1
         size = len(self._block) + len(payload)
         if self._continuations > HTTP2_CONTINUATIONS_MAX or size > HTTP2_HEADER_BLOCK_BYTES_MAX:
-            raise Http2ConnectionError("a header block goes on and on", ErrorCode.ENHANCE_YOUR_CALM)
+            raise Http2ConnectionError("a header block has too many frames", ErrorCode.ENHANCE_YOUR_CALM)
         self._block += payload
         if flags & END_HEADERS:
             block, self._block, self._block_stream = self._block, b"", 0
@@ -186,8 +186,8 @@ class FrameReader:
         stream = self._table.open.get(number)
         if stream is None and number not in self._table.forgotten:
             if number & 1 and not self._skipped:
-                raise Http2ConnectionError("headers of a stream that is closed", ErrorCode.STREAM_CLOSED)
-            raise _fault("headers of a stream that cannot be opened")
+                raise Http2ConnectionError("headers on a closed stream", ErrorCode.STREAM_CLOSED)
+            raise _fault("headers on a stream that cannot be opened")
         malformed = not flags & END_STREAM
         try:
             self._decoder.trailers(block)
@@ -264,9 +264,9 @@ class FrameReader:
 
     def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
-            raise _fault("SETTINGS of a stream")
+            raise _fault("SETTINGS on a stream")
         if len(payload) % 6 or (flags & ACK and payload):
-            raise Http2ConnectionError("SETTINGS of a wrong size", ErrorCode.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError("SETTINGS has the wrong size", ErrorCode.FRAME_SIZE_ERROR)
         self._count_idle()
         if flags & ACK:
             return
@@ -301,7 +301,7 @@ class FrameReader:
         sending = self._table.sending
         if not number:
             if not size:
-                raise _fault("a window grows by nothing")
+                raise _fault("a window grows by zero bytes")
             sending.window += size
             _check_window(sending.window)
             self._table.flush()
@@ -320,7 +320,7 @@ class FrameReader:
     def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
         _check_size(payload, 8)
         if number:
-            raise _fault("PING of a stream")
+            raise _fault("PING on a stream")
         sending = self._table.sending
         if sending.frames == self._frames:  # clients measure with PING what we send them: each gets one free
             self._count_idle()
@@ -334,15 +334,15 @@ class FrameReader:
     def _on_goaway(self, flags: int, number: int, payload: bytes) -> None:
         """The client will open no more streams, and we never do: nothing changes."""
         if number:
-            raise _fault("GOAWAY of a stream")
+            raise _fault("GOAWAY on a stream")
         if len(payload) < 8:
-            raise Http2ConnectionError("GOAWAY of a wrong size", ErrorCode.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError("GOAWAY has the wrong size", ErrorCode.FRAME_SIZE_ERROR)
         self._count_idle()
 
     def _on_priority(self, flags: int, number: int, payload: bytes) -> None:
         _check_size(payload, 5)
         if not number:
-            raise _fault("PRIORITY of no stream")
+            raise _fault("PRIORITY on stream 0")
         self._count_idle()
 
     def _on_push_promise(self, flags: int, number: int, payload: bytes) -> None:
@@ -352,7 +352,7 @@ class FrameReader:
 
     def _check_not_idle(self, number: int, what: str) -> None:
         if number > self.last or not number & 1:
-            raise _fault(f"{what} of a stream that was never opened")
+            raise _fault(f"{what} on a stream that was never opened")
 
     def _reset(self, number: int, code: int) -> None:
         """A stream error. The client brought the reset about, so it counts as one of its own."""
@@ -366,7 +366,7 @@ class FrameReader:
 
     def _count_idle(self) -> None:
         if not self._idle.take(self._now):
-            raise Http2ConnectionError("too many frames that carry nothing", ErrorCode.ENHANCE_YOUR_CALM)
+            raise Http2ConnectionError("too many empty frames", ErrorCode.ENHANCE_YOUR_CALM)
 
 
 def _fault(reason: str) -> Http2ConnectionError:
@@ -375,7 +375,7 @@ def _fault(reason: str) -> Http2ConnectionError:
 
 def _check_size(payload: bytes, size: int) -> None:
     if len(payload) != size:
-        raise Http2ConnectionError(f"a payload of {len(payload)} bytes in place of {size}", ErrorCode.FRAME_SIZE_ERROR)
+        raise Http2ConnectionError(f"the payload has {len(payload)} bytes, not {size}", ErrorCode.FRAME_SIZE_ERROR)
 
 
 def _check_window(size: int) -> None:
@@ -384,7 +384,7 @@ def _check_window(size: int) -> None:
 
 
 def _window_too_large() -> Http2ConnectionError:
-    return Http2ConnectionError("a window of 2 GiB and more", ErrorCode.FLOW_CONTROL_ERROR)
+    return Http2ConnectionError("a window reaches 2 GiB", ErrorCode.FLOW_CONTROL_ERROR)
 
 
 # By kind; functions of the class and not of an object, so that no connection refers to itself.
