@@ -107,7 +107,7 @@ def test_options_of_the_configuration_are_those_behind_the_question_mark() -> No
         ("bucket/prefix", "must look like"),
         ("file://folder/name", "three slashes"),
         ("file:///", "three slashes"),
-        ("s3:///prefix", "names no bucket"),
+        ("s3:///prefix", "has no bucket"),
         ("s3://bucket?endpont=x", "did you mean endpoint"),
         ("s3://bucket?bucket=other", "no option 'bucket'"),
         ("redis://host?endpoint=redis://other", "by the host"),

@@ -97,7 +97,7 @@ def test_taking_silence_for_absence_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_busy_node_that_ends_a_ledger_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_up(self: writer.LedgerWriter) -> None:
-        self._fail(NodeBusy("too many bytes wait for the journal"))
+        self._fail(NodeBusy("too many bytes are waiting for the journal"))
 
     monkeypatch.setattr(writer.LedgerWriter, "_wait_out", give_up)
     first_violation("busy", "I8")

@@ -303,7 +303,7 @@ async def test_when_others_never_stop_committing_it_is_tried_again_later(
         with monkeypatch.context() as patch:
             patch.setattr(DeltaTable, "create_write_transaction", busy)
             await uploaded(broker, topic, 0, 10)
-        assert "others changed the table" in tiering_of(broker).troubles.of(topic.ledger.stream.name)[0]
+        assert "was changed by others" in tiering_of(broker).troubles.of(topic.ledger.stream.name)[0]
         assert topic.ledger.stream.record.cold.end == 10, "uploads go on"
         with monkeypatch.context() as patch:
             patch.setattr(DeltaTable, "create_write_transaction", busy)

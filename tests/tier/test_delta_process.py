@@ -67,7 +67,7 @@ def test_a_process_at_a_place_without_tables_says_so(tmp_path: Path) -> None:
         place = parse_objects_url("memory://", {}, {})
         tier = SegmentProcesses(place.scheme, place.options, place.shown)
         try:
-            with pytest.raises(ObjectsRefused, match="tables cannot be made at memory://"):
+            with pytest.raises(ObjectsRefused, match="tables cannot be created at memory://"):
                 await tier.follow_table(long_listing())
         finally:
             await tier.close()

@@ -53,7 +53,7 @@ def parse_objects_url(url: str, options: Mapping[str, str], environment: Mapping
     host = _of_host(parts, known)
     found = {**_of_path(scheme, parts), **host}
     if twice := sorted(found.keys() & given.keys()):
-        raise ConfigInvalid(f"the option {twice[0]} of object storage is already given by the host of its URL")
+        raise ConfigInvalid(f"the option {twice[0]} of object storage is already set by the host of its URL")
     found.update(given)
     for name, text in _of_environment(scheme, known, found, environment):
         found.setdefault(name, text)
@@ -209,7 +209,7 @@ def _of_host(parts: SplitResult, known: frozenset[str]) -> dict[str, str]:
         if option in known:
             if not parts.netloc:
                 raise ConfigInvalid(
-                    f"the URL of object storage names no {option}; it is {parts.scheme}://{option}/prefix"
+                    f"the URL of object storage has no {option}; write it as {parts.scheme}://{option}/prefix"
                 )
             return {option: parts.netloc}
     if not parts.netloc:

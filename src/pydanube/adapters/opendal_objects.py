@@ -114,7 +114,9 @@ class OpendalObjects:
     async def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         _check_key(key)
         if start < 0 or (length is not None and not 0 <= length <= READ_BYTES_MAX):
-            raise ObjectsRefused(f"from {start} on, {length} bytes: one read covers 0 to {READ_BYTES_MAX} bytes")
+            raise ObjectsRefused(
+                f"cannot read {length} bytes from {start} on: one read covers 0 to {READ_BYTES_MAX} bytes"
+            )
         async with self._call("read", key):
             if length:
                 try:
@@ -144,7 +146,7 @@ class OpendalObjects:
         if not prefix.endswith("/") and prefix:
             raise ObjectsRefused(f"the prefix {prefix!r} does not end with a slash")
         if not self.can_list:
-            raise ObjectsRefused(f"object storage of {self._place.scheme} cannot list what it holds")
+            raise ObjectsRefused(f"object storage of {self._place.scheme} cannot list objects")
         async with self._call("list", prefix, LIST_SECONDS):
             found: list[str] = []
             async for entry in await self._operator.list(prefix or "/", recursive=True):
@@ -153,7 +155,7 @@ class OpendalObjects:
                     continue
                 found.append(path)
                 if len(found) > LISTED_MAX:
-                    raise ObjectsRefused(f"there are more than {LISTED_MAX} objects under {prefix}")
+                    raise ObjectsRefused(f"more than {LISTED_MAX} objects exist under {prefix}")
         return sorted(found)
 
     async def delete(self, key: str) -> None:
@@ -258,7 +260,7 @@ def _of_system(error: OSError, operation: str, key: str) -> DanubeError:
     if error.errno in passing:
         return ObjectsFailed(text)
     if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-        text += " (the filesystem must be able to make hard links)"
+        text += " (the filesystem must support hard links)"
     return ObjectsRefused(text)
 
 

@@ -66,7 +66,7 @@ class Backups:
         if file is None:
             raise RequestInvalid(f"the backup has no file {name[:100]!r}")
         if not 0 <= offset < file.length or not 0 < length <= BACKUP_CHUNK_BYTES_MAX:
-            raise RequestInvalid(f"{name} has {file.length} bytes, read up to {BACKUP_CHUNK_BYTES_MAX} at a time")
+            raise RequestInvalid(f"{name} has {file.length} bytes; read up to {BACKUP_CHUNK_BYTES_MAX} at a time")
         self._check_room()
         length = min(length, file.length - offset)
         await self._wait_turn(length)

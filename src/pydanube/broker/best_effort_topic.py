@@ -197,7 +197,7 @@ class BestEffortTopic:
                 host.unused_since = now
             elif now - host.unused_since >= longest:
                 del self.subscriptions[host.name]
-                host.close(SubscriptionNotFound(f"nobody used subscription {host.name!r} of {self.name}, and it ended"))
+                host.close(SubscriptionNotFound(f"subscription {host.name!r} of {self.name} was unused and ended"))
 
     def _rate(self) -> Rate | None:
         return rate_of(self.options.dispatch_messages_per_second, self.options.dispatch_bytes_per_second)

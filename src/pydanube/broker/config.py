@@ -168,7 +168,7 @@ class Journal:
     reserve_bytes: Annotated[
         int | None,
         size(0, 1 << 40),
-        "room on the disk that is not for messages: below it publishing is refused, and acks and deletions go on. "
+        "disk space reserved for acks and deletions: when less is free, publishing is refused. "
         "If not set, three journal files and 16 MiB",
     ] = None
     buffered_sync_seconds: Annotated[

@@ -261,7 +261,7 @@ class Leasing:
         what it cannot take with `release`. Without `lease_seconds` the subscription says it.
         """
         if len(self._leases) + limit > LEASES_MAX:
-            raise TooManyLeases(f"{len(self._leases)} messages are leased, at most {LEASES_MAX}")
+            raise TooManyLeases(f"{len(self._leases)} messages are leased; the maximum is {LEASES_MAX}")
         places = await self._places(principal, topic)
         poll = Poll(limit, lease_seconds, len(places), asyncio.get_running_loop().create_future())
         outlets: list[Outlet] = []
@@ -395,7 +395,7 @@ class Leasing:
             self._place(topic, token)
         found = [(token, self._lease(token)) for token in parsed]
         ended = [str(token) for token, lease in found if lease is None]
-        _check_some(parsed, ended, "their time was over, or the broker was restarted")
+        _check_some(parsed, ended, "their time ran out, or the broker was restarted")
         return [lease for _, lease in found if lease is not None], ended
 
     def _lease(self, token: Token) -> Lease | None:

@@ -60,7 +60,7 @@ async def forget_node(
 async def _missing(metadata: LocalMetadata, for_node: Disk) -> NodeIdentity:
     known, found = registration(metadata), await read_node_file(for_node)
     if known is None or not known.boots:
-        raise NodeDirectoryInvalid("the metadata has no storage node, so none can be lost; start the broker")
+        raise NodeDirectoryInvalid("the metadata names no storage node, so none can be lost; start the broker")
     if found is not None and found.identity == known.identity:
         raise NodeDirectoryInvalid(f"{for_node.name} still has storage node {known.identity}; it is not lost")
     if found is not None:

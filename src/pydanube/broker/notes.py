@@ -26,7 +26,7 @@ class Notes:
     async def put(self, name: str, value: bytes | None) -> None:
         """Durable when it returns; None takes it away."""
         if value is not None and len(value) > NOTE_BYTES_MAX:
-            raise LimitReached(f"a note of {len(value)} bytes; at most {NOTE_BYTES_MAX}")
+            raise LimitReached(f"the note has {len(value)} bytes; the maximum is {NOTE_BYTES_MAX}")
         key = _PREFIX + name
         while (entry := self._store.get(key)) is not None or value is not None:
             try:

@@ -416,7 +416,7 @@ class Sinks:
         failed = topic.failed
         there = await rows_from(topic, part.offset)
         if there > part.rows:
-            raise RequestInvalid(f"{topic.name} has {there} rows from {part.offset} on, not {part.rows}")
+            raise RequestInvalid(f"{topic.name} has {there} rows from offset {part.offset} on, expected {part.rows}")
         under_way: deque[tuple[int, Future[None]]] = deque()
         bytes_under_way = 0
         try:

@@ -88,7 +88,7 @@ class StateLog:
             self._state.recovered()
         except (StateInvalid, AcksScattered) as error:
             raise StateInvalid(
-                f"record {offset} of {self._stream.name} does not fit those before it: {error}"
+                f"record {offset} of {self._stream.name} contradicts the records before it: {error}"
             ) from error
         if self._state.patched:
             log.error("%s: leaving out the damaged part and rewriting the rest", self._stream.title)
@@ -100,9 +100,9 @@ class StateLog:
         if self._broken is not None:
             self._check_whole()
         if self._queued >= STATE_QUEUE_RECORDS_MAX:
-            raise TopicBusy(f"{self._queued} state records wait")
+            raise TopicBusy(f"{self._queued} state records are waiting")
         if self._amid >= STATE_AMID_SNAPSHOT_RECORDS_MAX:
-            raise TopicBusy(f"{self._amid} state records were written while a snapshot is")
+            raise TopicBusy(f"{self._amid} state records were written while a snapshot is being written")
 
     def _check_whole(self) -> None:
         if self._broken is None:

@@ -264,7 +264,7 @@ class Client(Openable):
     async def open(self) -> Self:
         """Raises if no address answers: later it would try again by itself."""
         if self._closed is None:
-            raise AlreadyOpened("the client is open")
+            raise AlreadyOpened("the client is already open")
         before, self._closed = self._closed, None
         self.loop = asyncio.get_running_loop()
         try:

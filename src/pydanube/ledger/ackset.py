@@ -47,13 +47,17 @@ class AckSet:
     def load_chunk(self, number: int, bits: int) -> None:
         """Takes over one of `chunks()` of a set that started here."""
         if number in self._chunks or not self._first_chunk <= number < self.ceiling >> _SHIFT:
-            raise StateInvalid(f"chunk {number} already exists, or is out of range: the set starts at {self._first_chunk}")
+            raise StateInvalid(
+                f"chunk {number} already exists, or is out of range: the set starts at {self._first_chunk}"
+            )
         self._merge(number, bits)
 
     def add(self, first: int, last: int) -> int:
         """Adds a range, all or nothing; returns how many offsets of it are new."""
         if last >= self.ceiling:
-            raise AcksScattered(f"offset {last} was acknowledged, but the cursor holds only offsets below {self.ceiling}")
+            raise AcksScattered(
+                f"offset {last} was acknowledged, but the cursor holds only offsets below {self.ceiling}"
+            )
         number = first >> _SHIFT
         if first == last:
             return self._add_one(number, 1 << (first & _MASK))

@@ -148,5 +148,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 def _refuse(wrong: Range, end: int) -> None:
     first, last = wrong
     if 0 <= first <= last:
-        raise OffsetNotConfirmed(f"offsets {first} to {last} were acknowledged, but the topic is confirmed only below {end}")
+        raise OffsetNotConfirmed(
+            f"offsets {first} to {last} were acknowledged, but the topic is confirmed only below {end}"
+        )
     raise AckInvalid(f"offsets {first} to {last} are not a valid range")

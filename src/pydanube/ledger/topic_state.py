@@ -344,4 +344,6 @@ class _Loading:
 
 def _check_options(options: bytes) -> None:
     if len(options) > SUBSCRIPTION_OPTIONS_BYTES_MAX:
-        raise SubscriptionInvalid(f"the options have {len(options)} bytes; the maximum is {SUBSCRIPTION_OPTIONS_BYTES_MAX}")
+        raise SubscriptionInvalid(
+            f"the options have {len(options)} bytes; the maximum is {SUBSCRIPTION_OPTIONS_BYTES_MAX}"
+        )

@@ -113,7 +113,7 @@ class MetadataCatalog:
         try:
             first = int(entry.value)
         except ValueError:
-            raise MetadataDamaged(f"{LEDGER_IDS!r} holds {entry.value[:100]!r}, which is no number") from None
+            raise MetadataDamaged(f"{LEDGER_IDS!r} holds {entry.value[:100]!r}, which is not a number") from None
         return first, entry.version
 
     async def _take_block(self) -> None:
@@ -201,7 +201,7 @@ def decode_page(key: str, value: bytes) -> LedgerPage:
         fields = _Fields(json.loads(value))
         ledgers = tuple(_ledger(_Fields(ledger)) for ledger in fields.items("ledgers"))
         if not ledgers or any(ledger.phase is not Phase.SEALED for ledger in ledgers):
-            raise ValueError("a page has sealed ledgers only")
+            raise ValueError("a page must contain only sealed ledgers")
         return LedgerPage(fields.number("number"), ledgers)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MetadataDamaged(f"{key!r}, a list of ledgers, cannot be read: {error!r}") from None
@@ -233,17 +233,17 @@ def decode_stream(stream: str, value: bytes, pages: Sequence[LedgerPage] = ()) -
 def _correction(found: list[Any]) -> Correction:
     offset, time = found
     if not (type(offset) is int and type(time) is int):
-        raise TypeError(f"a correction is {found!r}")
+        raise TypeError(f"{found!r} is not a valid correction")
     return Correction(offset, time)
 
 
 def _ledger(fields: _Fields) -> LedgerRecord:
     replicas, write, ack = fields.items("copies")
     if not all(type(count) is int for count in (replicas, write, ack)):
-        raise TypeError(f"copies are {replicas!r}, {write!r}, {ack!r}")
+        raise TypeError(f"{replicas!r}, {write!r}, {ack!r} are not valid numbers of copies")
     nodes = fields.items("nodes")
     if not all(isinstance(node, str) for node in nodes):
-        raise TypeError(f"nodes are {nodes!r}")
+        raise TypeError(f"{nodes!r} are not valid nodes")
     return LedgerRecord(
         LedgerId(fields.number("id")),
         Epoch(fields.number("epoch")),
@@ -262,7 +262,7 @@ def _ledger(fields: _Fields) -> LedgerRecord:
 def _lost(found: list[Any]) -> Lost:
     first, last, known = found
     if not all(type(number) is int for number in found):
-        raise TypeError(f"what was lost is {found!r}")
+        raise TypeError(f"{found!r} is not a valid lost range")
     return Lost(first, last, bool(known))
 
 
@@ -303,7 +303,7 @@ def _plan(found: list[Any]) -> SegmentPlan | None:
         return None
     first, last, epoch = found
     if not all(type(number) is int for number in found):
-        raise TypeError(f"a plan is {found!r}")
+        raise TypeError(f"{found!r} is not a valid plan")
     return SegmentPlan(first, last, Epoch(epoch))
 
 
@@ -312,7 +312,7 @@ class _Fields:
 
     def __init__(self, found: object) -> None:
         if not isinstance(found, dict):
-            raise TypeError(f"an object was expected, not {type(found).__name__}")
+            raise TypeError(f"expected an object, got {type(found).__name__}")
         self.found: dict[str, Any] = found
 
     def number(self, name: str, older: int | None = None) -> int:

@@ -24,7 +24,7 @@ class ColdTier:
     settings: TierSettings
     place: str = "object storage"  # as it may be shown
     tables: str | None = None  # the URI of the place, as readers of tables write it
-    why_no_tables: str = "its broker was not told how"  # if there is none
+    why_no_tables: str = "it is not set up for tables"  # if there is none
     told: tuple[str, Mapping[str, str]] | None = None  # URL and options for who has credentials of their own
 
 
@@ -40,7 +40,7 @@ class ColdReader:
     @property
     def segments(self) -> Segments:
         if self._segments is None:
-            raise ObjectsRefused("a part of this topic lies in object storage, and storage.objects.url is not set")
+            raise ObjectsRefused("a part of this topic is in object storage, but storage.objects.url is not set")
         return self._segments
 
     async def read(self, stream: str, cold: Cold, offset: int, bytes_max: int) -> list[Batch]:
@@ -66,7 +66,7 @@ class ColdReader:
             try:
                 listed = read_index(key, index, await self.segments.load(key))
             except ObjectMissing:
-                raise SegmentMissing(f"{key}, a list of segments, is not there") from None
+                raise SegmentMissing(f"{key}, a list of segments, is missing") from None
         self._listed[key] = listed
         while len(self._listed) > COLD_INDEXES_KEPT:
             self._listed.popitem(last=False)

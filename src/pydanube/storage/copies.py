@@ -81,7 +81,7 @@ class CopyReader:
             if isinstance(answer, BaseException) and not isinstance(answer, GONE):
                 raise answer  # a copy that cannot be asked may have it
         if all(isinstance(answer, LedgerNotFound) for answer in answers):
-            raise LedgerNotFound(f"{self._name}: no copy knows ledger {ledger.id}")  # an ack quorum of them once did
+            raise LedgerNotFound(f"{self._name}: no copy has ledger {ledger.id}")  # an ack quorum of them once did
         found = [answer for answer in answers if isinstance(answer, int)]
         end = self._end(ledger)
         following = min([first for first in found if first > offset], default=end + 1)

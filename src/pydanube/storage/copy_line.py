@@ -84,7 +84,7 @@ class CopyLine:
         answer.add_done_callback(partial(self._answered, entry))
 
     def _answered(self, entry: Entry, answer: Future[None]) -> None:
-        error = NodeClosed("the storage node gave up the call") if answer.cancelled() else answer.exception()
+        error = NodeClosed("the storage node abandoned the call") if answer.cancelled() else answer.exception()
         if isinstance(error, NodeBusy) and self.alive:
             self._ready = False
             self._hold(entry)

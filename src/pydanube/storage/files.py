@@ -139,7 +139,7 @@ async def load_index(file: StoredFile, end: int | None) -> tuple[FileIndex, int]
     try:
         data = await handle.read(0, await handle.size())
     except DiskFailed as error:
-        log.warning("%s is built again: %s", handle.name, error)
+        log.warning("rebuilding %s: %s", handle.name, error)
         return None
     finally:
         await handle.close()
@@ -320,7 +320,7 @@ def _batch(chunk: bytes, start: int, entry: Entry) -> Batch:
     except (BatchDamaged, BatchInvalid, BatchTooLarge) as error:
         raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is damaged: {error}") from error
     if (batch.base_offset, batch.count, batch.crc) != (entry.a, entry.messages, entry.crc):
-        raise LedgerDamaged(f"ledger {entry.ledger}: another batch lies where offset {entry.a} should")
+        raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is another one")
     return batch
 
 

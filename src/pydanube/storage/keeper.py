@@ -278,7 +278,7 @@ class Keeper:
             await asyncio.wait_for(self._stopped.wait(), seconds)
         except TimeoutError:
             return
-        raise NodeClosed("the node stops or starts over")
+        raise NodeClosed("the node is stopping or restarting")
 
     async def _seal_copy(self, disk: Disk, active: ActiveFile) -> None:
         """Whole, durable and under its final name: only now may the source go."""

@@ -116,20 +116,20 @@ async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for
     if known is None:
         if found is not None:
             raise MetadataDamaged(
-                f"{for_metadata.name} is missing or empty, and {for_node.name} has storage node {found.identity}; "
+                f"{for_metadata.name} is missing or empty, but {for_node.name} has storage node {found.identity}; "
                 "mount or restore the metadata"
             )
         return 0
     if found is None:
         if known.boots:
             raise NodeDirectoryInvalid(
-                f"{for_node.name} is missing or empty, and should have storage node {known.identity}; "
+                f"{for_node.name} is missing or empty, but should have storage node {known.identity}; "
                 "mount or restore it, or see `danube storage forget-node` if it is gone for good"
             )
         return 0  # the first start ended before it made the node
     if found.identity != known.identity:
         raise NodeDirectoryInvalid(
-            f"{for_node.name} has storage node {found.identity}, and the metadata in {for_metadata.name} belongs to "
+            f"{for_node.name} has storage node {found.identity}, but the metadata in {for_metadata.name} belongs to "
             f"{known.identity}"
         )
     if found.boots < known.boots:

@@ -83,7 +83,7 @@ class ManagedLedger:
     async def read(self, offset: int, bytes_max: int = READ_AHEAD_BYTES) -> list[Batch]:
         """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
         if self._hides(offset):
-            raise OffsetNotConfirmed(f"offset {offset} of {self.stream.name} is not to be seen yet")
+            raise OffsetNotConfirmed(f"offset {offset} of {self.stream.name} is not visible yet")
         cached = self._tail.find(offset)
         if cached is not None:
             return [cached]
@@ -92,7 +92,7 @@ class ManagedLedger:
             return batches
         shown = [batch for batch in batches if not self._hides(batch.base_offset)]
         if not shown:
-            raise OffsetNotConfirmed(f"offset {offset} of {self.stream.name} is not to be seen yet")
+            raise OffsetNotConfirmed(f"offset {offset} of {self.stream.name} is not visible yet")
         return shown
 
     async def read_around(self, offset: int) -> tuple[list[Batch], int]:

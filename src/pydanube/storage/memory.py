@@ -96,7 +96,7 @@ class MemoryNode:
         if not batch.epoch:
             raise BatchInvalid("the batch has no stamp")
         if not NO_OFFSET <= confirmed <= OFFSET_MAX:
-            raise ArgumentInvalid(f"no offset {confirmed} can be confirmed")
+            raise ArgumentInvalid(f"{confirmed} is not a valid confirmed offset")
         found = self._table.get(ledger)
         if not found.admits(epoch):
             raise LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")

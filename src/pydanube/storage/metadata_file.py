@@ -263,7 +263,7 @@ class LocalMetadata(LocalStore):
 
     async def _log(self, transaction: Transaction) -> None:
         if self._queued_bytes + len(transaction.payload) > METADATA_WAITING_BYTES_MAX:
-            raise MetadataBusy(f"{self._queued_bytes} bytes of transactions wait")
+            raise MetadataBusy(f"{self._queued_bytes} bytes of transactions are waiting")
         self._state.expect(transaction)
         durable = self._loop.create_future()
         self._queue.append(_Waiting(transaction, durable))

@@ -132,16 +132,16 @@ class LocalStore(ABC):
         if self._closed:
             raise MetadataClosed("the metadata store is closed")
         if len(self._watches) >= WATCHES_MAX:
-            raise MetadataFull(f"{WATCHES_MAX} watches")
+            raise MetadataFull(f"{WATCHES_MAX} watches are already open")
         return StoreWatch(Feed(prefix), self._watches)
 
     async def open_session(self, seconds: float) -> int:
         if self._closed:
             raise MetadataClosed("the metadata store is closed")
         if not 0 < seconds <= SESSION_SECONDS_MAX:
-            raise MetadataInvalid(f"a session lasts up to {SESSION_SECONDS_MAX:.0f} seconds, not {seconds}")
+            raise MetadataInvalid(f"a session can last up to {SESSION_SECONDS_MAX:.0f} seconds, not {seconds}")
         if len(self._sessions) >= SESSIONS_MAX:
-            raise MetadataFull(f"{SESSIONS_MAX} sessions")
+            raise MetadataFull(f"{SESSIONS_MAX} sessions are already open")
         self._session_count += 1
         session = (self._term() << TERM_SHIFT) + self._session_count
         self._sessions[session] = _Session(seconds, self._timer(session, seconds))

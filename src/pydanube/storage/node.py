@@ -164,7 +164,7 @@ class DiskNode:
         journal = self._journal
         room = journal.has_room(batch.size)
         if not (room and found.refused == NOTHING_REFUSED) and not found.takes(first, room=room):
-            return self._refused(NodeBusy("too many bytes wait for the journal"))
+            return self._refused(NodeBusy("too many bytes are waiting for the journal"))
         last = found.queued = first + batch.count - 1
         if confirmed > found.confirmed:
             found.confirmed = confirmed
@@ -177,7 +177,7 @@ class DiskNode:
         if self._closed:
             return self._refused(NodeClosed("the storage node is closed"))
         if self._reads >= READS_WAITING_MAX:
-            return self._refused(NodeBusy(f"{self._reads} reads are under way or wait"))
+            return self._refused(NodeBusy(f"{self._reads} reads are in progress or waiting"))
         self._reads += 1
         reading = self._task(self._read(ledger, offset, max(1, min(bytes_max, READ_BYTES_MAX))))
         reading.add_done_callback(self._read_done)
@@ -286,7 +286,7 @@ class DiskNode:
         if self._journal.failure is not None:
             return self._refused(self._journal.failure)
         if self._journal.crowded:
-            return self._refused(NodeBusy("too many groups wait for the journal"))
+            return self._refused(NodeBusy("too many groups are waiting for the journal"))
         try:
             records = decide()
         except DanubeError as error:
@@ -333,7 +333,7 @@ class DiskNode:
         if not batch.epoch:
             return BatchInvalid("the batch has no stamp")
         if not NO_OFFSET <= confirmed <= OFFSET_MAX:
-            return ArgumentInvalid(f"no offset {confirmed} can be confirmed")
+            return ArgumentInvalid(f"{confirmed} is not a valid confirmed offset")
         try:
             found = self._state.table.get(ledger)
         except DanubeError as error:
@@ -360,7 +360,7 @@ class DiskNode:
             if self._state.table.find(ledger.id) is not ledger or not ledger.admits(epoch):
                 raise self._why_not(ledger.id, epoch, batch, confirmed)  # fenced, sealed or deleted since
             if not self._journal.has_room(batch.size):
-                raise NodeBusy("too many bytes wait for the journal")
+                raise NodeBusy("too many bytes are waiting for the journal")
             ledger.confirmed = max(confirmed, ledger.confirmed)
             lazy = ledger.durability == BUFFERED and ledger.state == OPEN  # what recovery brings back is synced
             await self._journal.append(ledger, batch, confirmed, sync=not lazy)
@@ -378,7 +378,7 @@ class DiskNode:
             if found.state == SEALED:
                 batches = [batch for batch in batches if batch.last_offset <= found.sealed]
         if not batches:
-            raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, within the batch at {offset}")
+            raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, in the middle of the batch at {offset}")
         return batches
 
     async def _read_from(self, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
@@ -434,7 +434,7 @@ class DiskNode:
             if sound:
                 return following
             offset = max(following, offset + 1)
-        raise EntryMissing(f"ledger {ledger} has no sound entry at or after offset {offset} here")
+        raise EntryMissing(f"ledger {ledger} has no intact entry at or after offset {offset} here")
 
     async def _sound_from(self, file: StoredFile, block: int, ledger: Ledger, offset: int) -> tuple[bool, int]:
         """The first sound entry at or after `offset` of a group that `_find` found; or the offset behind the group."""

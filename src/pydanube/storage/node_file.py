@@ -232,7 +232,7 @@ class Belongings:
     async def _reserve(self) -> None:
         async with self._changing:
             if len(self._node.files) >= NODE_FILES_MAX:
-                raise DiskFull(f"a storage node has at most {NODE_FILES_MAX} files")
+                raise DiskFull(f"a storage node can have at most {NODE_FILES_MAX} files")
             if self._node.bytes_needed + _SPARE_FILES // 2 * _FILE.size > self._node.copy_bytes:
                 await self._store(replace(self._node, copy_bytes=0))
 
@@ -274,10 +274,12 @@ async def identify(
     if expected not in (None, found.identity):
         raise NodeDirectoryInvalid(f"{journal.name} belongs to storage node {found.identity}, not to {expected}")
     if found.slot != 0:
-        raise NodeDirectoryInvalid(f"the journal is not here: this is data directory {found.slot} of {found.identity}")
+        raise NodeDirectoryInvalid(
+            f"this is not the journal directory but data directory {found.slot} of {found.identity}"
+        )
     data, new = await _sort_out(journal, directories, found, there is None, locked)
     if found.slots + len(new) > DATA_DIRECTORIES_MAX:
-        raise NodeDirectoryInvalid(f"a node numbers at most {DATA_DIRECTORIES_MAX} data directories in its life")
+        raise NodeDirectoryInvalid(f"a node can use at most {DATA_DIRECTORIES_MAX} data directories in its lifetime")
     await _refuse_if_older(found, journal, data)
     await settle_directory(journal, OWNER, locked=journal in locked)
     if journal not in locked:
@@ -315,7 +317,7 @@ async def _sort_out(
             if await lock_if_there(disk, OWNER):
                 locked.append(disk)
             elif not fresh:
-                raise FileMissing(f"{disk.name} is not there")
+                raise FileMissing(f"{disk.name} does not exist")
             theirs = await read_node_file(disk)
         except (DiskFailed, DiskFull, FileMissing) as error:
             log.error("ignoring a data directory; ledgers with entries in it cannot be read completely: %s", error)
@@ -347,7 +349,7 @@ async def _uncounted(disk: Disk, theirs: NodeFile, found: NodeFile) -> bool:
         return False
     if theirs.boots > found.boots or generations(await disk.list()):
         raise NodeDirectoryInvalid(
-            f"the `node` file has numbered {found.slots} data directories and this is one with {theirs.slot}; "
+            f"the `node` file has numbered {found.slots} data directories, but this one has number {theirs.slot}; "
             "restore the newest `node` file"
         )
     return True
@@ -367,7 +369,7 @@ async def _refuse_if_older(node: NodeFile, journal: Disk, data: Mapping[int, Dis
                     await file.handle.close()
             if header is not None and header.boots > node.boots:
                 raise NodeDirectoryInvalid(
-                    f"{name} was written in start {header.boots}, and the `node` file knows of {node.boots}; "
+                    f"{name} was written in start {header.boots}, but the `node` file knows of {node.boots}; "
                     "restore the newest `node` file"
                 )
 
@@ -380,4 +382,4 @@ async def refuse_if_incomplete(node: NodeFile, journal: Disk, data: Mapping[int,
     listed = [(file_name(generation, kept=slot != JOURNAL), slot) for generation, slot in node.files.items()]
     missing = [name for name, slot in listed if slot in there and name not in there[slot]]
     if missing:
-        raise NodeDirectoryInvalid(f"files are missing, restore them from a backup: {', '.join(missing[:10])}")
+        raise NodeDirectoryInvalid(f"files are missing; restore them from a backup: {', '.join(missing[:10])}")

@@ -51,7 +51,7 @@ class Patience:
     def _answered(
         self, asked: Future[Answer], call: Callable[[], Future[Answer]], pause: float, answer: Future[Answer]
     ) -> None:
-        error = NodeClosed("the storage node gave up the call") if answer.cancelled() else answer.exception()
+        error = NodeClosed("the storage node abandoned the call") if answer.cancelled() else answer.exception()
         if asked.done():
             return
         if isinstance(error, NodeBusy):

@@ -80,7 +80,7 @@ class Reading:
             raise OffsetNotConfirmed(f"offset {offset} of {self.name} is not confirmed")
         offset = self.past_lost(offset)
         if offset > self.confirmed:
-            raise OffsetNotConfirmed(f"nothing of {self.title} is confirmed behind what was given up as damaged")
+            raise OffsetNotConfirmed(f"nothing of {self.title} is confirmed after the part given up as damaged")
         cold = self._record.cold
         if offset < cold.local_from:
             return await self._read_cold(offset, bytes_max)

@@ -141,7 +141,7 @@ class _Recovery:
             more = self._fences.results.keys() != fenced  # fenced meanwhile: what it said before did not count
             if not more and not await self._fences.one_more():
                 raise LedgerUnrecoverable(
-                    f"ledger {self._record.id}, offset {offset}: too few true absences: {reads.causes}"
+                    f"ledger {self._record.id}, offset {offset}: too few nodes are known not to have it: {reads.causes}"
                 )
 
     async def _look(self, offset: int, fenced: Collection[int]) -> tuple[list[Batch] | None, Answers[list[Batch]]]:
@@ -212,7 +212,7 @@ class _Recovery:
         )
         if not acknowledged(acks(), record.copies):
             raise LedgerUnrecoverable(
-                f"ledger {record.id}, offset {batch.base_offset}: {acks()} nodes took it again: {answers.causes}"
+                f"ledger {record.id}, offset {batch.base_offset}: {acks()} nodes accepted it again: {answers.causes}"
             )
         self._confirmed = batch.last_offset
         self._finishing_bytes -= batch.size

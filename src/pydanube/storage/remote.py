@@ -59,7 +59,7 @@ class RemoteCaller:
     def call(self, address: str, identity: NodeIdentity, operation: str, *arguments: object) -> Future[Any]:
         answer: Future[Any] = self._loop.create_future()
         if len(self._waiting) >= CALLS_WAITING_MAX:
-            answer.set_exception(NodeBusy(f"{len(self._waiting)} calls wait for answers"))
+            answer.set_exception(NodeBusy(f"{len(self._waiting)} calls are waiting for answers"))
             return answer
         self._number += 1
         timer = self._loop.call_later(self._seconds, self._too_late, self._number, address)

@@ -52,8 +52,8 @@ class Roller:
                         if not warned:
                             size = self._state.disks.settings.file_bytes
                             log.warning(
-                                "no room for the next journal file, appends will be refused: %s. It needs %d bytes, "
-                                "journal.file_bytes: on a small disk choose fewer",
+                                "no room for the next journal file, appends will be refused: %s. It needs %d bytes "
+                                "(journal.file_bytes); on a small disk choose a smaller size",
                                 error,
                                 size,
                             )
@@ -104,7 +104,7 @@ class Roller:
             )  # fmt: skip
             await disks.belongings.change(add={new.file.generation: JOURNAL})
         except DiskFull as error:
-            raise DiskFailed(f"the room that was set aside is not there: {error}") from error
+            raise DiskFailed(f"the space that was set aside is not available: {error}") from error
         old.length = active.position
         for summary in active.index.summaries():
             ledger = state.table.find(summary.ledger)

@@ -33,9 +33,9 @@ class NodeSettings:
         if self.file_bytes < JOURNAL_FILE_BYTES_MIN:
             raise ValueError(f"file_bytes must be at least {JOURNAL_FILE_BYTES_MIN}")
         if not 0 <= self.copy_below <= 1:
-            raise ValueError("copy_below is a part of one")
+            raise ValueError("copy_below must be between 0 and 1")
         if self.index_cache_bytes < 0:
-            raise ValueError("index_cache_bytes must not be below zero")
+            raise ValueError("index_cache_bytes must not be negative")
         for name in ("pending_bytes_max", "copy_bytes_per_second", "retry_seconds"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above zero")

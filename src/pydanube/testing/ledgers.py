@@ -28,7 +28,7 @@ async def refused(kind: type[DanubeError], answer: Awaitable[object]) -> None:
         value = await answer
     except kind:
         return
-    raise AssertionError(f"{kind.__name__} was due, but it was answered with {value!r}")
+    raise AssertionError(f"{kind.__name__} was expected, but the answer was {value!r}")
 
 
 async def create(node: StorageNode, *ledgers: LedgerId, durability: Durability = Durability.FSYNC) -> None:

@@ -68,7 +68,7 @@ class DeltaTables:
             _check_ours(table, uri.rpartition("/")[2])
             version, epoch = (table.transaction_version(name) for name in followers)
             if epoch is not None and epoch > listing.epoch:
-                raise OwnershipLost(f"epoch {epoch} has brought the table of {listing.stream} up to date already")
+                raise OwnershipLost(f"epoch {epoch} has already brought the table of {listing.stream} up to date")
             followed = NO_OFFSET if version is None else version
             changes = table_changes(listing, _listed(table, partition_of(listing.stream)), followed)
             if changes.unfold or not changes:
@@ -89,7 +89,7 @@ class DeltaTables:
                 return ()
             except CommitFailedError:
                 continue
-        raise ObjectsFailed(f"others changed the table of {listing.stream} {COMMITS_MAX} times meanwhile")
+        raise ObjectsFailed(f"the table of {listing.stream} was changed by others {COMMITS_MAX} times in the meantime")
 
     def _open(self, uri: str, *, create: bool) -> DeltaTable | None:
         try:
@@ -121,9 +121,9 @@ def _check_ours(table: DeltaTable, name: str) -> None:
     unknown = sorted(set(protocol.writer_features or ()) - _FEATURES)
     if unknown or (protocol.min_writer_version > _WRITER_VERSION and not protocol.writer_features):
         wants = ", ".join(unknown) or f"writer version {protocol.min_writer_version}"
-        raise ObjectsRefused(f"the table {name} was changed to need {wants}, which segments do not have")
+        raise ObjectsRefused(f"the table {name} now needs {wants}, which segments do not provide")
     if metadata.partition_columns != [PARTITION]:
-        raise ObjectsRefused(f"the table {name} was changed to other partition columns: {metadata.partition_columns}")
+        raise ObjectsRefused(f"the table {name} now has other partition columns: {metadata.partition_columns}")
     if metadata.configuration.get("delta.appendOnly", "").lower() == "true":
         raise ObjectsRefused(f"the table {name} was set to delta.appendOnly, so nothing can be merged or removed")
     columns = {field.name for field in table.schema().fields}

@@ -68,7 +68,7 @@ class DirectSegments:
             unpacked += batch.plain_bytes + batch.raw_bytes
             total += batch.size
             if total > SEGMENT_BATCHES_BYTES_MAX:
-                raise BatchTooLarge(f"a segment is made of at most {SEGMENT_BATCHES_BYTES_MAX} bytes of batches")
+                raise BatchTooLarge(f"a segment can hold at most {SEGMENT_BATCHES_BYTES_MAX} bytes of batches")
             if rows >= GATHERED_ROWS or unpacked >= GATHERED_BYTES:
                 await self._run(_add, writer, gathered)
                 gathered = []
@@ -88,7 +88,7 @@ class DirectSegments:
         self._step("encode")
         data: bytes = await self._run(writer.finish)
         if len(data) > OBJECT_BYTES_MAX:
-            raise BatchTooLarge(f"a segment of {len(data)} bytes, at most {OBJECT_BYTES_MAX}")
+            raise BatchTooLarge(f"the segment has {len(data)} bytes; the maximum is {OBJECT_BYTES_MAX}")
         segment: Segment = await self._run(made, data, batch_bytes)
         self._step("create")
         try:
@@ -101,7 +101,7 @@ class DirectSegments:
         try:
             await self._check(key, segment)
         except SegmentMissing:
-            raise ObjectsFailed(f"{key} was made, and is not there") from None
+            raise ObjectsFailed(f"{key} was written but does not exist") from None
         self._step("done")
         return segment
 
@@ -110,16 +110,16 @@ class DirectSegments:
         try:
             size = await self._objects.size(key)
         except ObjectMissing:
-            raise ObjectsFailed(f"{key} was there, and is gone") from None
+            raise ObjectsFailed(f"{key} existed but is gone") from None
         self._step("check")
         try:
             if size > OBJECT_BYTES_MAX:
                 raise Unsound(f"it has {size} bytes")
             footer, checksum = await self._scan(key, size)
             if (footer.stream, footer.plan, footer.rows, footer.digest) != (stream, ours.plan, ours.rows, ours.digest):
-                raise Unsound("it has other rows")
+                raise Unsound("it has different rows")
         except Unsound as error:
-            raise SegmentConflict(f"{key}: another object is there: {error}") from None
+            raise SegmentConflict(f"{key}: another object exists there: {error}") from None
         segment = footer.segment(ours.bytes, size, checksum)
         self._step("done")
         return segment
@@ -137,7 +137,7 @@ class DirectSegments:
         try:
             footer, checksum = await self._scan(key, segment.size, take)
             if checksum != segment.checksum:
-                raise Unsound("the checksum is not that of what was written")
+                raise Unsound("the checksum differs from what was written")
             footer.check(segment)
         except Unsound as error:
             raise SegmentDamaged(f"{key}: {error}") from None
@@ -168,7 +168,7 @@ class DirectSegments:
 
     async def follow_table(self, listing: TableListing) -> tuple[Folded, ...]:
         if self._follow_table is None:
-            raise ObjectsRefused("tables cannot be made at this place of object storage")
+            raise ObjectsRefused("tables cannot be created in this object storage")
         return await self._follow_table(listing)
 
     # -- small objects -----------------------------------------------------------------------------------------------
@@ -180,14 +180,14 @@ class DirectSegments:
             try:
                 found = await self._objects.read(key, 0, len(data) + 1)
             except ObjectMissing:
-                raise ObjectsFailed(f"{key} was there, and is gone") from None
+                raise ObjectsFailed(f"{key} existed but is gone") from None
             if found != data:
-                raise SegmentConflict(f"{key}: another object is there") from None
+                raise SegmentConflict(f"{key}: another object exists there") from None
 
     async def load(self, key: str) -> bytes:
         data = await self._objects.read(key, 0, SMALL_OBJECT_BYTES_MAX + 1)
         if len(data) > SMALL_OBJECT_BYTES_MAX:
-            raise SegmentDamaged(f"{key}: more than {SMALL_OBJECT_BYTES_MAX} bytes")
+            raise SegmentDamaged(f"{key} has more than {SMALL_OBJECT_BYTES_MAX} bytes")
         return data
 
     async def list(self, prefix: str) -> list[str]:

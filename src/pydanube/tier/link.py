@@ -131,7 +131,7 @@ class Worker:
         except BaseException as error:
             await worker.end()
             if isinstance(error, LinkBroken | TimeoutError):
-                raise ObjectsFailed(f"a process of the cold tier does not come up: {error}") from None
+                raise ObjectsFailed(f"a process of the cold tier did not start: {error}") from None
             raise
         return worker
 
@@ -155,7 +155,7 @@ class Worker:
             lost()
             self._over.set()
             for call in list(self._calls.values()):
-                call.fail(ObjectsFailed(f"the cold tier broke off: {why}"))
+                call.fail(ObjectsFailed(f"the cold tier stopped responding: {why}"))
             await self.end()
 
     def open(self, operation: str, arguments: Mapping[str, Any], *, batches: bool = False) -> Call:
@@ -187,7 +187,7 @@ class Worker:
             try:
                 call.came(frame.body)
             except DanubeError as error:
-                raise LinkBroken(f"it sends no batches: {error}") from None
+                raise LinkBroken(f"it sent something that is not a batch: {error}") from None
         elif frame.kind is Kind.CREDIT:
             call.credited(int.from_bytes(frame.body, "little"))
         elif frame.kind is Kind.RESULT:

@@ -159,12 +159,12 @@ class SegmentProcess:
         try:
             call = worker.open(operation, arguments, batches=batches)
         except LinkBroken as error:
-            raise ObjectsRefused(f"too much is asked of the cold tier: {error}") from None
+            raise ObjectsRefused(f"the cold tier received too many requests: {error}") from None
         try:
             yield worker, call
         except LinkBroken as error:
             await worker.lost()  # so that the next call goes to the next process
-            raise ObjectsFailed(f"the cold tier broke off: {error}") from None
+            raise ObjectsFailed(f"the cold tier stopped responding: {error}") from None
         finally:
             worker.close(call)
             self._replace_if_grown(worker)

@@ -25,7 +25,7 @@ def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]
     """What has to be read of the object for these columns of a row group, in order."""
     group, found = footer.groups[index], footer.parquet.row_group(index)
     if found.total_byte_size > DECODED_BYTES_MAX:
-        raise Unsound(f"row group {index} says that it has {found.total_byte_size} bytes")
+        raise Unsound(f"row group {index} claims to have {found.total_byte_size} bytes")
     places: list[Stretch] = []
     for number in range(found.num_columns):
         chunk = found.column(number)
@@ -34,7 +34,7 @@ def stretches(footer: Footer, index: int, names: Sequence[str]) -> list[Stretch]
         start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
         length = chunk.total_compressed_size
         if length < 1 or start < group.start or start + length > group.start + group.length:
-            raise Unsound(f"a column of row group {index} lies elsewhere")
+            raise Unsound(f"a column of row group {index} is outside of it")
         places.append((start, length))
     joined: list[Stretch] = []
     for start, length in sorted(places):
@@ -64,7 +64,7 @@ def read_columns(
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Unsound(f"row group {index} cannot be read: {error}") from None
     if rows is None or len(rows) != group.rows or rows.column("offset")[0].as_py() != group.first:
-        raise Unsound(f"row group {index} has other rows than it says")
+        raise Unsound(f"row group {index} does not have the rows that it claims")
     return rows
 
 

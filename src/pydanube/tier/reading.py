@@ -143,5 +143,5 @@ def _take(cut: CutRows, offset: int, bytes_max: int) -> list[Batch]:
                 break
             found.append(batch)
     except DanubeError as error:
-        raise Unsound(f"its rows are no batches: {error}") from None
+        raise Unsound(f"its rows are not batches: {error}") from None
     return found

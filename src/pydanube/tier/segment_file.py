@@ -88,7 +88,7 @@ class Footer:
     def check(self, segment: Segment) -> None:
         """Raises unless this is the footer of that segment."""
         if self.segment(segment.bytes, segment.size, segment.checksum) != segment:
-            raise Unsound("it is another segment than the one that was recorded")
+            raise Unsound("it is not the segment that was recorded")
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -253,13 +253,13 @@ def read_footer(tail: bytes, size: int) -> Footer:
         parquet = pq.read_metadata(pa.BufferReader(tail[_CHECK.size :]))
         return _footer(parquet, length, size)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise Unsound(f"the footer says nothing that can be used: {error}") from None
+        raise Unsound(f"the footer cannot be used: {error}") from None
 
 
 def _footer(parquet: pq.FileMetaData, length: int, size: int) -> Footer:
     facts = {name.decode(): value.decode() for name, value in (parquet.metadata or {}).items()}
     if facts["danube.format"] != str(FORMAT):
-        raise Unsound(f"format {facts['danube.format']}, this reader knows {FORMAT}")
+        raise Unsound(f"format {facts['danube.format']} is not supported; this reader knows {FORMAT}")
     groups = tuple(Group(*map(int, group)) for group in json.loads(facts["danube.groups"]))
     at = len(_MAGIC)
     for group in groups:
@@ -295,7 +295,7 @@ def read_group(footer: Footer, index: int, data: bytes) -> pa.RecordBatch:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Unsound(f"row group {index} cannot be read: {error}") from None
     if len(rows) != group.rows or int(integers(rows.column("offset"))[0]) != group.first:
-        raise Unsound(f"row group {index} has other rows than it says")
+        raise Unsound(f"row group {index} does not have the rows that it claims")
     return rows
 
 
@@ -361,7 +361,7 @@ class SegmentScan:
     def finish(self) -> str:
         """The checksum of the object."""
         if self._digest.rows != self.footer.rows or self._digest.hexdigest() != self.footer.digest:
-            raise Unsound("the digest of its rows is another one")
+            raise Unsound("the digest of its rows differs")
         self._checksum.update(self._tail)
         return self._checksum.hexdigest()
 

@@ -19,7 +19,7 @@ class Turns:
     async def turn(self) -> AsyncIterator[None]:
         """Waits for a turn. `TierBusy` if too many wait already."""
         if self._free.locked() and self.waiting >= self._waiting_max:
-            raise TierBusy(f"{self.waiting} calls wait for the cold tier")
+            raise TierBusy(f"{self.waiting} calls are waiting for the cold tier")
         self.waiting += 1
         try:
             await self._free.acquire()

@@ -106,7 +106,7 @@ class Incoming:
             self._taken(len(piece))
             found += piece
             if len(found) > SMALL_OBJECT_BYTES_MAX:
-                raise SegmentDamaged(f"more than {SMALL_OBJECT_BYTES_MAX} bytes are no small object")
+                raise SegmentDamaged(f"a small object has more than {SMALL_OBJECT_BYTES_MAX} bytes")
         return bytes(found)
 
     def _taken(self, size: int) -> None:
@@ -143,7 +143,7 @@ class Server:
         """Until the socket ends."""
         hello = await self._link.receive()
         if hello.kind is not Kind.HELLO:
-            raise LinkBroken("no hello")
+            raise LinkBroken("the first frame is not HELLO")
         try:
             self._segments = _open(json.loads(hello.body))
         except DanubeError as error:
@@ -283,7 +283,7 @@ class _Tables:
 
         found = delta_options(self._place)
         if found is None:
-            raise ObjectsRefused(f"tables cannot be made at {self._place.shown}")
+            raise ObjectsRefused(f"tables cannot be created at {self._place.shown}")
         try:
             from pydanube.tier.delta import DeltaTables
         except ImportError as error:

@@ -135,7 +135,9 @@ class Batch:
         """The same content, the very object, with a place in a ledger."""
         in_range = 0 < epoch <= NUMBER_MAX and 0 <= append_time <= NUMBER_MAX
         if not in_range or not 0 <= base_offset <= OFFSET_MAX - self.count + 1:
-            raise BatchInvalid(f"epoch {epoch}, append time {append_time} and offset {base_offset} are not a valid stamp")
+            raise BatchInvalid(
+                f"epoch {epoch}, append time {append_time} and offset {base_offset} are not a valid stamp"
+            )
         batch: Batch = _NEW(Batch)
         crc = batch.crc = self.crc
         batch.stamp = make_stamp(base_offset, append_time, epoch, crc)

@@ -107,7 +107,9 @@ class Header:
         if self.raw_bytes > BATCH_RAW_BYTES_MAX:
             raise BatchTooLarge(f"the batch unpacks to {self.raw_bytes} bytes; the maximum is {BATCH_RAW_BYTES_MAX}")
         if STAMP_BYTES + self.content_bytes > BATCH_BYTES_MAX:
-            raise BatchTooLarge(f"the batch has {STAMP_BYTES + self.content_bytes} bytes; the maximum is {BATCH_BYTES_MAX}")
+            raise BatchTooLarge(
+                f"the batch has {STAMP_BYTES + self.content_bytes} bytes; the maximum is {BATCH_BYTES_MAX}"
+            )
         if self.plain_bytes & 7 or self.raw_bytes & 7:
             raise BatchInvalid("the size of a section is not a multiple of 8")
         if self.codec == Codec.NONE:
