@@ -369,7 +369,7 @@ def test_a_topic_that_came_after_a_reset_is_read_from_its_first(
     assert begins(url, file) == {topic: (10,), f"{topic}-more": (0,)}
     client.admin.delete_topic(topic)
     ended = danube("pipeline", "run", str(file))
-    assert f"the place it was reset to names {topic}, which is not read here" in ended.err
+    assert f"the place it was reset to names {topic}, which this query does not read" in ended.err
 
 
 def test_a_reset_says_what_is_gone(danube: Danube, client: pydanube.sync.Client, file: Path, topic: str) -> None:

@@ -176,7 +176,7 @@ def test_what_is_said_of_late_rows_is_checked(make: Make) -> None:
 
 def test_the_watermark_of_a_batch_is_what_the_batch_before_noted(tmp_path: Path) -> None:
     folder = tmp_path / "offsets"
-    with pytest.raises(OptionInvalid, match="there is no checkpoint"):
+    with pytest.raises(OptionInvalid, match="has no readable checkpoint"):
         late_watermark(str(tmp_path), {})
     folder.mkdir()
     ends = [{"/default/t": {"id": 1, "0": number}} for number in range(3)]

@@ -92,12 +92,12 @@ def test_offsets_that_do_not_fit_the_topic_are_refused(
 
 def test_offsets_of_other_topics_are_refused(client: Client, readers: Readers, topic: str) -> None:
     fill(client, topic, numbers(0, 9))
-    with pytest.raises(OptionInvalid, match="which is not read here"):
+    with pytest.raises(OptionInvalid, match="which this query does not read"):
         readers.batch(startingOffsets=json.dumps({topic: {"0": 1}, "/default/x": {"0": 1}})).partitions()
     with pytest.raises(OptionInvalid, match="says nothing about"):
         readers.batch(startingOffsets="{}").partitions()
     backwards = {"startingOffsets": json.dumps({topic: {"0": 5}}), "endingOffsets": json.dumps({topic: {"0": 4}})}
-    with pytest.raises(OptionInvalid, match="the end lies before the start"):
+    with pytest.raises(OptionInvalid, match="the end is before the start"):
         readers.batch(**backwards).partitions()
     with pytest.raises(TopicReplaced):
         readers.batch(startingOffsets=json.dumps({topic: {"id": 123456, "0": 5}})).partitions()
@@ -133,7 +133,7 @@ def next_millisecond() -> int:
 def test_a_schema_promises_nothing_about_nulls(schema: StructType) -> None:
     source = DanubeSource({"topic": "t"})
     for call in (source.reader, source.streamReader):
-        with pytest.raises(ColumnInvalid, match="may be null as far as Spark goes: leave NOT NULL out"):
+        with pytest.raises(ColumnInvalid, match="must be nullable for Spark: leave NOT NULL out"):
             call(schema)
         call(schema.toNullable())
 
@@ -197,7 +197,7 @@ def test_a_topic_deleted_meanwhile_is_lost(client: Client, readers: Readers, top
     strict, lenient = readers.batch(), readers.batch(failOnDataLoss="false")
     planned = strict.partitions(), lenient.partitions()
     client.admin.delete_topic(topic)
-    with pytest.raises(DataLost, match="was deleted while it was read"):
+    with pytest.raises(DataLost, match="was deleted while it was being read"):
         rows(strict, planned[0])
     assert rows(lenient, planned[1]) == []
 

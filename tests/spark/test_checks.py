@@ -81,8 +81,8 @@ def test_versions_are_compared_as_numbers() -> None:
     here = sys.version_info[:3]
     assert interpreter("python", here).result == OK
     other = interpreter("python", (3, here[1] + 1, 0))
-    assert (other.result, f"Python 3.{here[1]}," in other.advice) == (FAIL, True)
-    assert discovery(True, ["other"], {}).found == "pyspark_danube is not there"
+    assert (other.result, f"Python 3.{here[1]}:" in other.advice) == (FAIL, True)
+    assert discovery(True, ["other"], {}).found == "pyspark_danube is missing"
 
 
 def test_a_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_executors_of_a_cluster_read_and_write_by_themselves(swift_server: Objec
     assert python.startswith(str(EXECUTORS))
     told = [line for line in said(tmp_path).splitlines() if "through the broker" in line]
     assert told != []
-    assert all("there is no such folder" in line for line in told)  # only where the driver said so
+    assert all("the folder does not exist" in line for line in told)  # only where the driver said so
 
 
 def drive(master: str, url: str, authority: Path) -> dict[str, list[object]]:

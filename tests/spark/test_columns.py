@@ -100,10 +100,10 @@ def test_one_maker_serves_batch_after_batch() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ([("ofset", "bigint")], "no column 'ofset'; is offset meant?"),
+        ([("ofset", "bigint")], "no column 'ofset'; did you mean offset?"),
         ([("payload", "binary")], "no column 'payload'"),
-        ([("offset", "int")], "the column offset is BIGINT, not INT"),
-        ([("offset", "bigint"), ("offset", "bigint")], "named twice"),
+        ([("offset", "int")], "the column offset must be BIGINT, not INT"),
+        ([("offset", "bigint"), ("offset", "bigint")], "given twice"),
         ([], "at least one column"),
     ],
 )

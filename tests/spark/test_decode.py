@@ -57,16 +57,16 @@ def everything(reader: BatchReader) -> pa.Table:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"value.format": "xml"}, "value.format is raw, json, avro or protobuf, not 'xml'"),
+        ({"value.format": "xml"}, "value.format must be raw, json, avro or protobuf, not 'xml'"),
         ({"value.schema": "a INT"}, "value.schema needs value.format"),
         ({"value.format": "raw", "value.mode": "FAILFAST"}, "value.mode needs value.format"),
         ({"value.format": "json"}, "value.format json needs value.schema: DDL"),
         ({"value.format": "avro", "value.schema": " "}, "needs value.schema: the Avro schema"),
-        ({"value.format": "protobuf", "value.schema": "AAAA"}, "value.message names the message"),
-        (JSON | {"value.message": "a"}, "value.message names the message"),
-        (JSON | {"value.mode": "DROPMALFORMED"}, "value.mode is PERMISSIVE or FAILFAST, not 'dropmalformed'"),
-        (JSON | {"value.schema": "id NUMBER"}, "wanted a type"),
-        ({"valueformat": "json"}, "is value.format meant?"),
+        ({"value.format": "protobuf", "value.schema": "AAAA"}, "value.message names the Protobuf message"),
+        (JSON | {"value.message": "a"}, "value.message names the Protobuf message"),
+        (JSON | {"value.mode": "DROPMALFORMED"}, "value.mode must be PERMISSIVE or FAILFAST, not 'dropmalformed'"),
+        (JSON | {"value.schema": "id NUMBER"}, "expected one of the types"),
+        ({"valueformat": "json"}, "did you mean value.format?"),
     ],
 )
 def test_what_is_wrong_is_named_when_the_schema_is_asked_for(given: dict[str, str], said: str) -> None:
@@ -89,11 +89,11 @@ def test_the_columns_of_each_mode() -> None:
 @pytest.mark.parametrize(
     ("schema", "given", "said"),
     [
-        (StructType().add("value", StringType()), JSON, "value is struct<id:bigint,at:timestamp>, not STRING"),
-        (StructType().add("value", ONE), JSON, "value is struct<id:bigint,at:timestamp>, not struct<id:bigint>"),
+        (StructType().add("value", StringType()), JSON, "value must be struct<id:bigint,at:timestamp>, not STRING"),
+        (StructType().add("value", ONE), JSON, "value must be struct<id:bigint,at:timestamp>, not struct<id:bigint>"),
         (StructType().add("value_error", StringType()), FAILFAST, "no column 'value_error'"),
         (StructType().add("value_error", StringType()), {}, "no column 'value_error'"),
-        (StructType().add("offset", IntegerType()), JSON, "offset is BIGINT, not INT"),
+        (StructType().add("offset", IntegerType()), JSON, "offset must be BIGINT, not INT"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(schema: StructType, given: dict[str, str], said: str) -> None:
@@ -123,7 +123,7 @@ def test_rows_that_fit_and_one_that_does_not(client: Client, url: str, topic: st
             "value_raw": ORDERS[1],
             "offset": 1,
             "value": None,
-            "value_error": "field id: a whole number is wanted, not the string 'x'",
+            "value_error": "field id: expected a whole number, got the string 'x'",
         },
         {"value_raw": None, "offset": 2, "value": {"id": 3, "at": None}, "value_error": None},
         {"value_raw": None, "offset": 3, "value": None, "value_error": None},
@@ -139,9 +139,7 @@ def test_the_first_that_does_not_fit_ends_it(client: Client, url: str, topic: st
     fill(client, topic, ORDERS)
     with pytest.raises(RowInvalid) as raised:
         everything(reader(url, topic, ("value",), **FAILFAST))
-    assert (
-        str(raised.value) == f"{topic}, partition 0, offset 1: field id: a whole number is wanted, not the string 'x'"
-    )
+    assert str(raised.value) == f"{topic}, partition 0, offset 1: field id: expected a whole number, got the string 'x'"
     begin = json.dumps({topic: {"0": 2}})
     assert everything(reader(url, topic, ("value",), startingOffsets=begin, **FAILFAST)).to_pylist() == [
         {"value": {"id": 3, "at": None}}
@@ -261,7 +259,7 @@ def test_a_batch_and_a_stream_in_spark(
 def test_fail_fast_says_in_spark_which_row(spark: SparkSession, client: Client, url: str, topic: str) -> None:
     fill(client, topic, ORDERS)
     frame = spark.read.format("danube").options(url=url, topic=topic, **FAILFAST).load()
-    with pytest.raises(PySparkException, match="offset 1: field id: a whole number"):
+    with pytest.raises(PySparkException, match="offset 1: field id: expected a whole number"):
         frame.collect()
 
 

@@ -179,7 +179,7 @@ def late() -> bytes:
     [
         (full().SerializeToString()[:-1], "it ends too early"),
         (b"\x42\xff\xff\xff\xff\x0f", "it ends too early"),
-        (b"\x42\x01\xff", "or has something else in it"),
+        (b"\x42\x01\xff", "or contains something else"),
         (b"\xff" * 20, "not a message"),
         (b"\x00", "not a message"),
         (b"\xfb\x7f" * 10_000, "not a message"),
@@ -214,10 +214,10 @@ def test_proto2() -> None:
     ("name", "said"),
     [
         ("shop.Tree", "shop.Tree contains itself"),
-        ("shop.Nothing", "has 1 to 10000 fields"),
-        ("shop.Odd", "keys of shop.Odd.by_number are no strings"),
-        ("Order", "there is no 'Order'; value.schema has google.protobuf.Timestamp, shop.Item"),
-        ("", "there is no ''"),
+        ("shop.Nothing", "must have 1 to 10000 fields"),
+        ("shop.Odd", "keys of shop.Odd.by_number are not strings"),
+        ("Order", "'Order' does not exist; value.schema has google.protobuf.Timestamp, shop.Item"),
+        ("", "'' does not exist"),
     ],
 )
 def test_a_message_that_cannot_be_used_is_refused(name: str, said: str) -> None:

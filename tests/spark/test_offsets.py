@@ -103,7 +103,7 @@ def test_a_star_is_for_all_that_is_not_named() -> None:
     wishes = parse_wishes('{"a": {"0": 15}, "*": -2}', "startingOffsets", str)
     assert (wishes["a"].next, wishes[OTHERS].others) == ({0: 15}, EARLIEST_MARK)
     for wrong in ("0", "-3", "true", '"latest"', "{}"):
-        with pytest.raises(OptionInvalid, match=r"\* is -1 \(latest\) or -2"):
+        with pytest.raises(OptionInvalid, match=r"\* must be -1 \(latest\) or -2"):
             parse_wishes(f'{{"*": {wrong}}}', "startingOffsets", str)
     with pytest.raises(OptionInvalid):
         from_json({"*": -2})

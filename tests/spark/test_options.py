@@ -69,16 +69,16 @@ def test_times_are_milliseconds_or_iso() -> None:
 
 
 def test_the_time_zone_that_is_missing_is_shown_as_it_is_written() -> None:
-    with pytest.raises(OptionInvalid, match="2026-01-01T00:00:00Z, for one"):
+    with pytest.raises(OptionInvalid, match="for example 2026-01-01T00:00:00Z"):
         batch(startingTimestamp="2026-01-01")
     assert batch(startingTimestamp="2026-01-01T00:00:00Z").starting == At(1_767_225_600_000_000)
 
 
 def test_an_authority_is_a_file_and_of_a_broker_with_tls(authority: str) -> None:
     assert batch(url="danubes://h", **{"tls.ca": authority}).ca_file == authority
-    with pytest.raises(OptionInvalid, match="there is no file '/nowhere"):
+    with pytest.raises(OptionInvalid, match="the file '/nowhere"):
         batch(url="danubes://h", **{"tls.ca": "/nowhere/ca.pem"})
-    with pytest.raises(OptionInvalid, match="url does not ask for it: write danubes://"):
+    with pytest.raises(OptionInvalid, match="url does not use it: write danubes://"):
         batch(url="danube://h", **{"tls.ca": authority})
 
 
@@ -93,34 +93,37 @@ def test_offsets_are_json_by_topic_and_partition() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"topics": "a"}, "there is no option 'topics'; is topic meant?"),
-        ({"maxOffsetsPerTrigger": "1"}, "is maxRecordsPerTrigger meant?"),
-        ({"failondatalos": "true"}, "is failOnDataLoss meant?"),
+        ({"topics": "a"}, "unknown option 'topics'; did you mean topic?"),
+        ({"maxOffsetsPerTrigger": "1"}, "did you mean maxRecordsPerTrigger?"),
+        ({"failondatalos": "true"}, "did you mean failOnDataLoss?"),
         ({"path": "a"}, "takes no path"),
         ({"topicPattern": "a*"}, "either topic"),
-        ({"topic": "a,,b"}, "names with commas"),
+        ({"topic": "a,,b"}, "names separated by commas"),
         ({"topic": "a b"}, "topic: 'a b' is not a valid topic name"),
         ({"topic": "orders-part-1"}, "is a single partition"),
-        ({"startingOffsets": "first"}, "startingOffsets is earliest, latest or JSON"),
-        ({"startingOffsets": "[1]"}, 'is like {"/default/orders"'),
-        ({"startingOffsets": '{"orders": 1}'}, "has offsets by partition"),
-        ({"startingOffsets": '{"orders": {"0": -3}}'}, "is an offset, -1"),
-        ({"startingOffsets": '{"orders": {"0": true}}'}, "is an offset, -1"),
+        ({"startingOffsets": "first"}, "startingOffsets must be earliest, latest or JSON"),
+        ({"startingOffsets": "[1]"}, 'must look like {"/default/orders"'),
+        ({"startingOffsets": '{"orders": 1}'}, "must have offsets by partition"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "must be an offset, -1"),
+        ({"startingOffsets": '{"orders": {"0": true}}'}, "must be an offset, -1"),
         ({"startingOffsets": '{"orders": {"x": 1}}'}, "has no partition 'x'"),
         ({"startingOffsets": '{"orders": {"0": 1, "0": 2}}'}, "startingOffsets has '0' twice"),
         ({"startingOffsets": '{"orders": {"0": 1, "00": 2}}'}, "orders has partition 0 twice"),
         ({"startingOffsets": '{"orders": {"0": 1}, "/default/orders": {"0": 2}}'}, "'/default/orders' twice"),
         ({"startingOffsets": '{"orders": {"0": 1}, "orders": {"0": 2}}'}, "startingOffsets has 'orders' twice"),
-        ({"startingOffsets": '{"orders": {"0": ' + "9" * 5000 + "}}"}, "startingOffsets is earliest, latest or JSON"),
+        (
+            {"startingOffsets": '{"orders": {"0": ' + "9" * 5000 + "}}"},
+            "startingOffsets must be earliest, latest or JSON",
+        ),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "not both"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"startingTimestamp": "-5"}, "milliseconds since 1970"),
         ({"startingTimestamp": "9" * 5000}, "milliseconds since 1970"),
-        ({"startingTimestamp": "2026-01-31T12:00:00"}, "needs a time zone: 2026-01-31T12:00:00Z, for one"),
-        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
-        ({"minPartitions": "0"}, "minPartitions is a whole number from 1"),
-        ({"minPartitions": "9" * 5000}, "minPartitions is a whole number from 1"),
-        ({"minPartitions": "1.5"}, "minPartitions is a whole number from 1"),
+        ({"startingTimestamp": "2026-01-31T12:00:00"}, "needs a time zone: for example 2026-01-31T12:00:00Z"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
+        ({"minPartitions": "0"}, "minPartitions must be a whole number from 1"),
+        ({"minPartitions": "9" * 5000}, "minPartitions must be a whole number from 1"),
+        ({"minPartitions": "1.5"}, "minPartitions must be a whole number from 1"),
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True])
@@ -133,14 +136,14 @@ def test_what_is_wrong_is_named(given: dict[str, str], said: str, streaming: boo
 @pytest.mark.parametrize(
     ("given", "streaming", "said"),
     [
-        ({"endingOffsets": "latest"}, True, "endingOffsets is an option of batch reads only"),
-        ({"endingTimestamp": "1"}, True, "endingTimestamp is an option of batch reads only"),
-        ({"maxRecordsPerTrigger": "1"}, False, "maxRecordsPerTrigger is an option of streams only"),
-        ({"maxBytesPerTrigger": "1"}, False, "maxBytesPerTrigger is an option of streams only"),
-        ({"subscription": "s"}, False, "subscription is an option of streams only"),
+        ({"endingOffsets": "latest"}, True, "endingOffsets works only with batch reads"),
+        ({"endingTimestamp": "1"}, True, "endingTimestamp works only with batch reads"),
+        ({"maxRecordsPerTrigger": "1"}, False, "maxRecordsPerTrigger works only with streams"),
+        ({"maxBytesPerTrigger": "1"}, False, "maxBytesPerTrigger works only with streams"),
+        ({"subscription": "s"}, False, "subscription works only with streams"),
         ({"startingOffsets": "latest"}, False, "cannot start at latest"),
         ({"endingOffsets": "earliest"}, False, "nothing comes before earliest"),
-        ({"subscription": ""}, True, "subscription is a name"),
+        ({"subscription": ""}, True, "subscription must be a name"),
     ],
 )
 def test_an_option_of_the_other_kind_of_query_is_refused(given: dict[str, str], streaming: bool, said: str) -> None:
@@ -151,13 +154,13 @@ def test_an_option_of_the_other_kind_of_query_is_refused(given: dict[str, str], 
 
 @pytest.mark.parametrize("pattern", ["a/b", "/d*/orders", "/default/", "/a/b/c"])
 def test_a_pattern_spells_out_its_namespace(pattern: str) -> None:
-    with pytest.raises(OptionInvalid, match="topicPattern is like"):
+    with pytest.raises(OptionInvalid, match="topicPattern must look like"):
         Options.of({"topicPattern": pattern}, streaming=False)
 
 
 @pytest.mark.parametrize("pattern", [r"orders-\d+", "^orders$", "(a|b)", "a+", ".*", "-a*", "a{2}", "a b", "a*."])
 def test_a_pattern_that_no_name_can_match_is_refused(pattern: str) -> None:
-    with pytest.raises(OptionInvalid, match="it is no regular expression"):
+    with pytest.raises(OptionInvalid, match="a pattern is not a regular expression"):
         Options.of({"topicPattern": pattern}, streaming=False)
 
 

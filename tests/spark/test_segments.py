@@ -230,7 +230,7 @@ def test_little_is_asked_of_the_broker_at_once(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("file:///nowhere/at/all", "ObjectsRefused: there is no such folder on this machine"),
+        ("file:///nowhere/at/all", "ObjectsRefused: the folder does not exist on this machine"),
         ("nothing://bucket", "ConfigInvalid: unknown object storage 'nothing'"),
     ],
 )

@@ -237,7 +237,7 @@ def test_rows_that_are_too_large_are_refused_with_their_size(
 
 def test_the_limit_of_a_namespace_holds_for_new_topics(url: str, client: pydanube.sync.Client, topic: str) -> None:
     client.admin.create_namespace("small", policies={"message_bytes_max": 10})
-    with pytest.raises(MessageTooLarge, match=r"11 bytes.*/small/new takes at most 10"):
+    with pytest.raises(MessageTooLarge, match=r"11 bytes.*maximum for /small/new is 10"):
         Run(url, "/small/new").stage(0, values(bytes(11)))
 
 

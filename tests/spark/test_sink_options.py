@@ -28,16 +28,16 @@ def test_what_spark_hands_on_by_itself_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"topics": "a"}, "is topic meant"),
-        ({"kafka.bootstrap.servers": "h:9092"}, "is url meant"),
+        ({"topics": "a"}, "did you mean topic"),
+        ({"kafka.bootstrap.servers": "h:9092"}, "did you mean url"),
         ({"subscription": "s"}, "no option 'subscription'"),
         ({"path": "/x"}, "takes? no path"),
         ({"topic": "a b"}, "topic: "),
         ({"topic": "/default/a-part-0"}, "topic: "),
         ({"topic": "a", "compression": "gzip"}, "compression: .*zstd"),
-        ({"topic": "a", "tls.ca": "/nowhere", "url": "danubes://h"}, "there is no file"),
+        ({"topic": "a", "tls.ca": "/nowhere", "url": "danubes://h"}, "does not exist"),
         ({"topic": "a", "tls.ca": "/nowhere", "url": "danube://h"}, "write danubes://"),
-        ({"topic": "a", "txnAppId": "app", "txnVersion": "9" * 5000}, "txnVersion is a whole number"),
+        ({"topic": "a", "txnAppId": "app", "txnVersion": "9" * 5000}, "txnVersion must be a whole number"),
         ({"topic": "a", "txnAppId": "app"}, "together"),
         ({"topic": "a", "txnVersion": "1"}, "together"),
         ({"topic": "a", "txnAppId": "app", "txnVersion": "-1"}, "whole number"),
@@ -65,13 +65,13 @@ def test_columns_of_a_write() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ([("value", "binary"), ("vale", "binary")], "no column 'vale'; is value meant"),
+        ([("value", "binary"), ("vale", "binary")], "no column 'vale'; did you mean value"),
         ([("value", "binary"), ("offset", "bigint")], "no column 'offset'"),
         ([("value", "bigint")], "BINARY or STRING, not BIGINT"),
         ([("value", "binary"), ("event_time", "timestamp_ntz")], "TIMESTAMP, not TIMESTAMP_NTZ"),
         ([("value", "binary"), ("attributes", "map<string,int>")], "MAP<STRING,STRING>"),
         ([("value", "binary"), ("value", "binary")], "twice"),
-        ([("key", "binary")], "no column value"),
+        ([("key", "binary")], "the column value is missing"),
     ],
 )
 def test_a_wrong_column_is_named(fields: list[tuple[str, str]], said: str) -> None:

@@ -109,10 +109,10 @@ def test_order_within_a_task(client: Client, sink: Sink) -> None:
 def test_what_cannot_be_written_says_so(sink: Sink) -> None:
     frame = sink.spark.range(1).selectExpr("string(id) value")
     refused: list[tuple[Any, str]] = [
-        (sink.batch(frame).mode("overwrite"), "a topic is only appended to"),
+        (sink.batch(frame).mode("overwrite"), "a topic can only be appended to"),
         (sink.batch(frame.withColumn("vaule", col("value"))), "no column 'vaule'; is value meant"),
         (sink.batch(frame, topics="x"), "no option 'topics'; is topic meant"),
-        (frame.write.format("danube").mode("append").option("url", sink.url), "say where to"),
+        (frame.write.format("danube").mode("append").option("url", sink.url), "name the topic with"),
         (sink.batch(frame.selectExpr("repeat('x', 17000000) value")), "17000000 bytes"),
     ]
     for writer, said in refused:
@@ -222,7 +222,7 @@ def test_a_stream_whose_checkpoint_is_known_to_the_session_alone_is_refused(clie
 def test_complete_mode_is_refused(client: Client, sink: Sink) -> None:
     fill(client, sink.source, numbers(1, 3))
     counted = sink.input().groupBy("key").count().selectExpr("string(count) value")
-    with pytest.raises(PySparkException, match="a topic is only appended to"):
+    with pytest.raises(PySparkException, match="a topic can only be appended to"):
         run(sink.stream(counted).outputMode("complete"))
 
 

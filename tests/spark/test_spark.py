@@ -137,11 +137,11 @@ def test_it_can_be_registered_by_hand(spark: SparkSession, load: Load, client: C
         (
             None,
             {"startingOffset": "x"},
-            "OptionInvalid: there is no option 'startingoffset'; is startingOffsets meant?",
+            "OptionInvalid: unknown option 'startingoffset'; did you mean startingOffsets?",
         ),
-        ("ofset BIGINT", {}, "ColumnInvalid: a topic has no column 'ofset'; is offset meant?"),
+        ("ofset BIGINT", {}, "ColumnInvalid: a topic has no column 'ofset'; did you mean offset?"),
         (None, {"topic": "/default/nowhere"}, "TopicNotFound: "),
-        (None, {"subscription": "q"}, "OptionInvalid: subscription is an option of streams only"),
+        (None, {"subscription": "q"}, "OptionInvalid: subscription works only with streams"),
     ],
 )
 def test_an_error_says_what_is_wrong_and_what_to_do(

@@ -93,7 +93,9 @@ def interpreter(python: str, version: tuple[int, ...]) -> Check:
     if version[:2] == sys.version_info[:2]:
         return Check("spark workers", OK, shown)
     mine = ".".join(map(str, sys.version_info[:2]))
-    return Check("spark workers", FAIL, shown, f"Set PYSPARK_PYTHON to a Python {mine}, the driver's: Spark insists.")
+    return Check(
+        "spark workers", FAIL, shown, f"Set PYSPARK_PYTHON to a Python {mine}: Spark requires the driver's version."
+    )
 
 
 def pyspark(found: str | None) -> Check:
@@ -104,7 +106,7 @@ def pyspark(found: str | None) -> Check:
             "pyspark", FAIL, found, f"Run {INSTALL}: {'.'.join(map(str, PYSPARK_MIN))} is the oldest that works."
         )
     if _numbers(found)[:2] > PYSPARK_TESTED:
-        return Check("pyspark", WARN, found, f"Run {INSTALL}: nothing newer than 4.3 was tested.")
+        return Check("pyspark", WARN, found, f"Run {INSTALL}: versions newer than 4.3 are not tested.")
     return Check("pyspark", OK, found)
 
 
@@ -123,13 +125,15 @@ def package(name: str, found: str | None, least: tuple[int, ...], below: tuple[i
 def discovery(pyspark: bool, sources: list[str], broken: Mapping[str, str]) -> Check:
     """One package that cannot be imported hides all of them."""
     if not pyspark:
-        return Check("spark source", FAIL, "not looked for without pyspark", f"Run {INSTALL}.")
+        return Check("spark source", FAIL, "not checked, because pyspark is missing", f"Run {INSTALL}.")
     if broken:
         name, why = next(iter(broken.items()))
-        advice = f"Mend or remove {name}, or call pydanube.spark.register(spark): it hides every other source."
+        advice = (
+            f"Fix or remove {name}, or call pydanube.spark.register(spark): the broken module hides every other source."
+        )
         return Check("spark source", FAIL, f"{name} cannot be imported: {why}"[:200], advice)
     if "danube" not in sources:
-        return Check("spark source", FAIL, "pyspark_danube is not there", f"Run {INSTALL} in the workers' environment.")
+        return Check("spark source", FAIL, "pyspark_danube is missing", f"Run {INSTALL} in the workers' environment.")
     return Check("spark source", OK, 'format("danube") is found')
 
 

@@ -71,14 +71,14 @@ def check_schema(fields: Iterable[tuple[str, str]], decoded: dict[str, str] | No
     for name, kind in fields:
         if name not in there:
             nearest = get_close_matches(name, there, 1, 0.0)
-            raise ColumnInvalid(f"a topic has no column {name[:100]!r}; is {nearest[0]} meant?")
+            raise ColumnInvalid(f"a topic has no column {name[:100]!r}; did you mean {nearest[0]}?")
         if kind != there[name]:
-            raise ColumnInvalid(f"the column {name} is {_type(there[name])}, not {_type(kind)}")
+            raise ColumnInvalid(f"the column {name} must be {_type(there[name])}, not {_type(kind)}")
         if name in names:
-            raise ColumnInvalid(f"the column {name} is named twice")
+            raise ColumnInvalid(f"the column {name} is given twice")
         names.append(name)
     if not names:
-        raise ColumnInvalid("a schema has at least one column")
+        raise ColumnInvalid("a schema must have at least one column")
     return tuple(names)
 
 

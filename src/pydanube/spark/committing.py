@@ -103,9 +103,9 @@ def _warn_once(write: Write, last: Mapping[str, Any] | None) -> None:
     """With the first batch of a run: Spark commits each in a process of its own, so the broker's memory serves."""
     if last is None or last["run"] != write.run:
         log.warning(
-            "query %s, to %s: the end of its input cannot be read here, so a checkpoint that is copied or wiped is not "
-            "noticed, and rows may be lost or written twice then; give the write the option checkpointLocation, with a "
-            "local path of the driver",
+            "query %s, to %s: the end of its input cannot be read here, so a copied or wiped checkpoint goes "
+            "unnoticed, and rows may then be lost or written twice; give the write the option checkpointLocation, "
+            "with a local path of the driver",
             write.writer.query,
             write.writer.target,
         )

@@ -33,7 +33,7 @@ class AvroDecoder:
         from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
 
         if len(schema) > SCHEMA_CHARS_MAX:
-            raise OptionInvalid(f"value.schema has at most {SCHEMA_CHARS_MAX} characters")
+            raise OptionInvalid(f"value.schema must have at most {SCHEMA_CHARS_MAX} characters")
         try:
             given = json.loads(schema)
             self._schema = fastavro.parse_schema(_without_times(given))
@@ -49,7 +49,9 @@ class AvroDecoder:
             AttributeError,
             RecursionError,
         ) as error:
-            raise OptionInvalid(f"value.schema is no Avro schema: {str(error)[:200] or type(error).__name__}") from None
+            raise OptionInvalid(
+                f"value.schema is not a valid Avro schema: {str(error)[:200] or type(error).__name__}"
+            ) from None
         self._head = MARK + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
         self._bytes_max = types.bytes_max
         self._read = fastavro.schemaless_reader
@@ -59,7 +61,7 @@ class AvroDecoder:
 
     def _row(self, payload: bytes) -> Any:
         if len(payload) > self._bytes_max:
-            raise Unfit(f"more than {self._bytes_max} bytes, so there may be more than {ITEMS_MAX} items in it")
+            raise Unfit(f"it has more than {self._bytes_max} bytes, so it may have more than {ITEMS_MAX} items")
         data = BytesIO(payload)
         if payload[:HEAD_BYTES] == self._head:
             data.seek(HEAD_BYTES)
@@ -68,7 +70,7 @@ class AvroDecoder:
         except Exception as error:  # of the library, of every kind
             raise Unfit(_reason(payload, error)) from None
         if rest := len(payload) - data.tell():
-            raise Unfit(_reason(payload, f"{rest} bytes are left over"))
+            raise Unfit(_reason(payload, f"{rest} extra bytes at the end"))
         return found
 
     def _build(self, found: list[Any]) -> pa.Array:
@@ -80,7 +82,7 @@ class AvroDecoder:
 
 def _reason(payload: bytes, error: object) -> str:
     if payload[:2] == MARK and len(payload) >= HEAD_BYTES:
-        return "not a datum of the schema; if it is in the single-object encoding, it is one of another schema"
+        return "not a datum of the schema; if it uses the single-object encoding, it has another schema"
     if isinstance(error, EOFError) or not str(error):
         return "not a datum of the schema: it ends too early"
     return f"not a datum of the schema: {error}"
@@ -110,14 +112,14 @@ class _Types:
 
     def root(self, schema: Any) -> tuple[pa.DataType, pa.DataType]:
         if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
-            raise OptionInvalid("value.schema is an Avro record")
+            raise OptionInvalid("value.schema must be an Avro record")
         return self._type(schema, "", "value", 1)
 
     def _type(self, schema: Any, space: str, at: str, depth: int) -> tuple[pa.DataType, pa.DataType]:
         import pyarrow as pa
 
         if depth > DEPTH_MAX:
-            raise OptionInvalid(f"value.schema has types in types to a depth of {DEPTH_MAX}")
+            raise OptionInvalid(f"value.schema must not nest types more than {DEPTH_MAX} levels deep")
         if isinstance(schema, list):
             return self._type(_chosen(schema, at), space, at, depth + 1)
         if isinstance(schema, str):
@@ -153,7 +155,7 @@ class _Types:
 
         name = _whole(_name(schema), space)
         if name in self._open:
-            raise OptionInvalid(f"value.schema: {name[:100]} contains itself, which Spark has no type for")
+            raise OptionInvalid(f"value.schema: {name[:100]} contains itself, which no Spark type supports")
         self._named[name] = schema
         self._open.append(name)
         inner = name.rpartition(".")[0]
@@ -196,7 +198,7 @@ def _chosen(union: list[Any], at: str) -> Any:
         return others[0]
     if all(isinstance(each, str) for each in others) and (wider := WIDER.get(frozenset(others))):
         return wider
-    raise OptionInvalid(f"value.schema: {at} is a union of several types; Spark has columns of one")
+    raise OptionInvalid(f"value.schema: {at} is a union of several types, but a Spark column has one type")
 
 
 def _plain(schema: dict[str, Any], kind: str, at: str) -> tuple[pa.DataType, pa.DataType]:
@@ -206,7 +208,7 @@ def _plain(schema: dict[str, Any], kind: str, at: str) -> tuple[pa.DataType, pa.
     if logical == "decimal" and kind in ("bytes", "fixed"):
         digits, scale = schema["precision"], schema.get("scale", 0)
         if not 0 < digits <= DIGITS_MAX or not 0 <= scale <= digits:
-            raise OptionInvalid(f"value.schema: {at} has 1 to {DIGITS_MAX} digits, scale among them")
+            raise OptionInvalid(f"value.schema: {at} must have 1 to {DIGITS_MAX} digits, including the scale")
         return pa.decimal128(digits, scale), pa.decimal128(digits, scale)
     utc = {"timestamp-millis": "ms", "timestamp-micros": "us"}
     local = {f"local-{name}": unit for name, unit in utc.items()}
@@ -228,5 +230,5 @@ def _plain(schema: dict[str, Any], kind: str, at: str) -> tuple[pa.DataType, pa.
         "enum": pa.string(),
     }
     if kind not in simple:
-        raise OptionInvalid(f"value.schema: {at} is of the type {kind[:100]}, which Spark has no column for")
+        raise OptionInvalid(f"value.schema: {at} has the type {kind[:100]}, which no Spark column supports")
     return simple[kind], simple[kind]

@@ -70,7 +70,7 @@ class JsonRows:
         """Raises `Unfit`."""
         found = _parsed(payload)
         if type(found) not in (dict, Twice):
-            raise Unfit(f"an object is wanted, not {_called(found)}")
+            raise Unfit(f"expected an object, got {_called(found)}")
         return self._read(found, "")
 
 
@@ -90,7 +90,7 @@ def _parsed(payload: bytes) -> Any:
     if not payload.strip():
         raise Unfit("the payload is empty")
     if is_too_deep(payload):
-        raise Unfit(f"brackets in brackets to a depth of more than {DEPTH_MAX}")
+        raise Unfit(f"nested more than {DEPTH_MAX} levels deep")
     try:
         text = payload.decode()
     except UnicodeDecodeError as error:
@@ -98,7 +98,7 @@ def _parsed(payload: bytes) -> Any:
     try:
         return _parse(text)
     except RecursionError:
-        raise Unfit("brackets in brackets, too deep") from None
+        raise Unfit("nested too deep") from None
     except ValueError as error:
         if "Inf" not in text:
             raise Unfit(f"not JSON: {error}") from None
@@ -152,7 +152,7 @@ def _struct(kind: pa.DataType, before: str) -> Read:
             _check_object(value, at)
             for name, _, place in readers:
                 if name in value.names:
-                    raise _unfit(place, "is there twice")
+                    raise _unfit(place, "is given twice")
         found = {}
         for name, reader, place in readers:
             given = value.get(name)
@@ -168,7 +168,7 @@ def _map(kind: pa.DataType, place: str) -> Read:
     def read(value: Any, at: str) -> list[tuple[str, Any]]:
         if type(value) is not dict:
             _check_object(value, at)
-            raise _unfit(at, f"the key {_shown(min(value.names))} is there twice")
+            raise _unfit(at, f"the key {_shown(min(value.names))} is given twice")
         for name in value:
             _text(name, at)
         return [(name, None if each is None else reader(each, at)) for name, each in value.items()]
@@ -285,7 +285,7 @@ def _check_object(value: Any, at: str) -> None:
 
 
 def _wanted(what: str, value: Any, at: str) -> Unfit:
-    return _unfit(at, f"{what} is wanted, not {_called(value)}")
+    return _unfit(at, f"expected {what}, got {_called(value)}")
 
 
 def _unfit(at: str, reason: str) -> Unfit:

@@ -28,7 +28,7 @@ def value_options(values: Mapping[str, str]) -> ValueOptions | None:
     """None for payloads as they are."""
     format = values.get("value.format", RAW).strip().lower()
     if format not in FORMATS:
-        raise OptionInvalid(f"value.format is {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not {format[:100]!r}")
+        raise OptionInvalid(f"value.format must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, not {format[:100]!r}")
     if format == RAW:
         for name in VALUE_NAMES[1:]:
             if name in values:
@@ -38,16 +38,16 @@ def value_options(values: Mapping[str, str]) -> ValueOptions | None:
         raise OptionInvalid(f"value.format {format} needs value.schema: {_MEANT[format]}")
     if ("value.message" in values) != (format == PROTOBUF):
         raise OptionInvalid(
-            "value.message names the message of Protobuf: given with value.format protobuf, and only then"
+            "value.message names the Protobuf message: value.format protobuf needs it, and no other format takes it"
         )
     mode = values.get("value.mode", PERMISSIVE).strip().lower()
     if mode not in MODES:
-        raise OptionInvalid(f"value.mode is PERMISSIVE or FAILFAST, not {mode[:100]!r}")
+        raise OptionInvalid(f"value.mode must be PERMISSIVE or FAILFAST, not {mode[:100]!r}")
     raw = values.get("value.raw", ERRORS).strip().lower()
     if raw not in RAWS:
-        raise OptionInvalid(f"value.raw is errors or all, not {raw[:100]!r}")
+        raise OptionInvalid(f"value.raw must be errors or all, not {raw[:100]!r}")
     if raw == EVERY and mode == FAILFAST:
-        raise OptionInvalid("value.raw is for value.mode PERMISSIVE: FAILFAST has no column value_raw")
+        raise OptionInvalid("value.raw needs value.mode PERMISSIVE: FAILFAST has no column value_raw")
     return ValueOptions(format, values["value.schema"], values.get("value.message"), mode == FAILFAST, raw == EVERY)
 
 

@@ -41,7 +41,7 @@ class ProtobufDecoder:
         try:
             found = self._parse(payload)
         except self._broken:
-            raise Unfit("not a message of its type: it ends too early, or has something else in it") from None
+            raise Unfit("not a message of its type: it ends too early, or contains something else") from None
         if self._required and not found.IsInitialized():
             raise Unfit("a required field is missing")
         return found
@@ -53,13 +53,13 @@ def _found(schema: str, message: str) -> Descriptor:
     from google.protobuf.message import DecodeError
 
     if len(schema) > SCHEMA_CHARS_MAX:
-        raise OptionInvalid(f"value.schema has at most {SCHEMA_CHARS_MAX} characters")
+        raise OptionInvalid(f"value.schema must have at most {SCHEMA_CHARS_MAX} characters")
     try:
         files = FileDescriptorSet.FromString(b64decode("".join(schema.split()), validate=True)).file
         assert files
     except (ValueError, DecodeError, AssertionError):
         raise OptionInvalid(
-            "value.schema is a FileDescriptorSet in base64: protoc --include_imports --descriptor_set_out=FILE"
+            "value.schema must be a FileDescriptorSet in base64: protoc --include_imports --descriptor_set_out=FILE"
         ) from None
     pool = DescriptorPool()
     try:
@@ -75,7 +75,9 @@ def _found(schema: str, message: str) -> Descriptor:
     except KeyError:
         there = sorted(f"{file.package}.{each.name}".lstrip(".") for file in files for each in file.message_type)
         listed = ", ".join(there[:10])
-        raise OptionInvalid(f"value.message: there is no {message[:100]!r}; value.schema has {listed[:500]}") from None
+        raise OptionInvalid(
+            f"value.message: {message[:100]!r} does not exist; value.schema has {listed[:500]}"
+        ) from None
 
 
 def _has_required(message: Descriptor, seen: set[str]) -> bool:
@@ -95,9 +97,9 @@ def _struct(message: Descriptor, open: tuple[str, ...]) -> tuple[pa.DataType, Ga
     import pyarrow as pa
 
     if message.full_name in open:
-        raise OptionInvalid(f"value.message: {message.full_name[:100]} contains itself, which Spark has no type for")
+        raise OptionInvalid(f"value.message: {message.full_name[:100]} contains itself, which no Spark type supports")
     if len(open) >= DEPTH_MAX:
-        raise OptionInvalid(f"value.message has messages in messages to a depth of {DEPTH_MAX}")
+        raise OptionInvalid(f"value.message must not nest messages more than {DEPTH_MAX} levels deep")
     inner = (*open, message.full_name)
     columns = [(each.name, _field(each, inner)) for each in message.fields]
     kind = struct_of([(name, found) for name, (found, _) in columns], f"the message {message.full_name[:100]}")
@@ -163,7 +165,7 @@ def _times(found: Sequence[Any]) -> pa.Array:
     seconds = np.array([0 if each is None else each.seconds for each in found], np.int64)
     nanos = np.array([0 if each is None else each.nanos for each in found], np.int64)
     if ((seconds < SECONDS_MIN) | (seconds > SECONDS_MAX) | (nanos < 0) | (nanos >= 1_000_000_000)).any():
-        raise ValueError("a Timestamp that is not in the years 1 to 9999")
+        raise ValueError("a Timestamp is not in the years 1 to 9999")
     return pa.array(seconds * 1_000_000 + nanos // 1_000, mask=absent).view(pa.timestamp("us", tz="UTC"))
 
 
@@ -192,7 +194,7 @@ def _map(field: FieldDescriptor, open: tuple[str, ...]) -> tuple[pa.DataType, Ga
     assert field.message_type is not None
     entry = field.message_type.fields_by_name
     if entry["key"].type != Field.TYPE_STRING:
-        raise OptionInvalid(f"value.message: keys of {field.full_name[:100]} are no strings, which is not supported")
+        raise OptionInvalid(f"value.message: keys of {field.full_name[:100]} are not strings, which is not supported")
     item, gather = _single(entry["value"], open)
     get = attrgetter(field.name)
 

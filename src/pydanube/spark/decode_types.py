@@ -66,10 +66,10 @@ def struct_of(fields: list[tuple[str, pa.DataType]], what: str) -> pa.DataType:
     seen: set[str] = set()
     for name, _ in fields:
         if name.lower() in seen:
-            raise OptionInvalid(f"{what} has the field {name[:100]!r} twice; Spark does not care about case")
+            raise OptionInvalid(f"{what} has the field {name[:100]!r} twice; Spark ignores case")
         seen.add(name.lower())
     if not 0 < len(fields) <= FIELDS_MAX:
-        raise OptionInvalid(f"{what} has 1 to {FIELDS_MAX} fields, not {len(fields)}")
+        raise OptionInvalid(f"{what} must have 1 to {FIELDS_MAX} fields, not {len(fields)}")
     return pa.struct(fields)
 
 
@@ -103,7 +103,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         if len(text) > SCHEMA_CHARS_MAX:
-            raise OptionInvalid(f"value.schema has at most {SCHEMA_CHARS_MAX} characters")
+            raise OptionInvalid(f"value.schema must have at most {SCHEMA_CHARS_MAX} characters")
         self._text = text
         self._at = 0
         self._simple = simple_types()
@@ -117,7 +117,7 @@ class _Parser:
     def _wrong(self, wanted: str) -> OptionInvalid:
         rest = self._text[self._at :].strip()
         where = f"not {rest[:30]!r}" if rest else "not its end"
-        return OptionInvalid(f"value.schema is DDL, as in `id BIGINT, name STRING`; wanted {wanted}, {where}")
+        return OptionInvalid(f"value.schema must be DDL, as in `id BIGINT, name STRING`; expected {wanted}, {where}")
 
     def _next(self) -> tuple[str, int]:
         """The next token, and where it ends; an empty one at the end or where there is none."""
@@ -142,7 +142,7 @@ class _Parser:
             self._take(":")
             fields.append((name, self._type(depth)))
             if self._next()[0].lower() in ("not", "comment", "default"):
-                raise self._wrong("a comma: fields have a name and a type only, and all may be null")
+                raise self._wrong("a comma: a field has only a name and a type, and may be null")
             if not self._take(","):
                 break
         if end:
@@ -164,7 +164,7 @@ class _Parser:
         import pyarrow as pa
 
         if depth > DEPTH_MAX:
-            raise OptionInvalid(f"value.schema has types in types to a depth of {DEPTH_MAX}")
+            raise OptionInvalid(f"value.schema must not nest types more than {DEPTH_MAX} levels deep")
         start = self._at
         found, end = self._next()
         name = ALIASES.get(found.lower(), found.lower())
@@ -190,7 +190,7 @@ class _Parser:
             self._need(">")
             return pa.map_(pa.string(), item)
         self._at = start
-        raise self._wrong(f"a type out of {KNOWN}")
+        raise self._wrong(f"one of the types {KNOWN}")
 
     def _decimal(self) -> pa.DataType:
         import pyarrow as pa
@@ -202,7 +202,7 @@ class _Parser:
             self._need(")")
         if not 0 < digits <= DIGITS_MAX or scale > digits:
             raise OptionInvalid(
-                f"value.schema: DECIMAL({digits},{scale}) has 1 to {DIGITS_MAX} digits, scale among them"
+                f"value.schema: DECIMAL({digits},{scale}) must have 1 to {DIGITS_MAX} digits, including the scale"
             )
         return pa.decimal128(digits, scale)
 

@@ -73,7 +73,7 @@ class Store:
         plan = footer.plan
         facts = (plan.first, plan.last, plan.epoch, footer.rows, footer.digest)
         if facts != (segment.first, segment.last, segment.epoch, segment.rows, segment.digest):
-            raise SegmentDamaged(f"{segment.key}: it is another segment than the one that was planned")
+            raise SegmentDamaged(f"{segment.key}: it is not the segment that was planned")
         return Opened(objects, footer)
 
     def _open_place(self) -> OpendalObjects:
@@ -85,7 +85,7 @@ class Store:
 
             found = parse_objects_url(self._place.url, dict(self._place.options), os.environ)
             if found.scheme == "fs" and not Path(found.options["root"]).is_dir():
-                raise ObjectsRefused("there is no such folder on this machine")  # opendal would make it
+                raise ObjectsRefused("the folder does not exist on this machine")  # opendal would make it
             self._objects = OpendalObjects(found, CALL_SECONDS)
         return self._objects
 
@@ -127,7 +127,7 @@ class Store:
 async def _read(objects: OpendalObjects, segment: Stored, start: int, length: int) -> bytes:
     data = await objects.read(segment.key, start, length)
     if len(data) != length:
-        raise SegmentDamaged(f"{segment.key}: it is shorter than what was written")
+        raise SegmentDamaged(f"{segment.key}: it is shorter than when it was written")
     return data
 
 

@@ -87,8 +87,8 @@ class Reading:
                         self._by_broker = False
                 except TopicNotFound:
                     if self._fails:
-                        raise DataLost(f"{each.topic} was deleted while it was read") from None
-                    self._lost(f"{each.topic} was deleted while it was read")
+                        raise DataLost(f"{each.topic} was deleted while it was being read") from None
+                    self._lost(f"{each.topic} was deleted while it was being read")
         finally:
             for future in self._pending:
                 future.cancel()
@@ -151,7 +151,7 @@ class Reading:
         else:
             base = after = wanted.end
             if answer.end < wanted.end:
-                self._lost(f"{wanted.place} ends at {answer.end} now, and had offsets to {wanted.end - 1}")
+                self._lost(f"{wanted.place} now ends at {answer.end}, but had offsets up to {wanted.end - 1}")
         if base > offset and wanted.expected:
             first, _ = self._link.wait(patiently(lambda: self._link.client.bounds(wanted.place)))
             if first > offset:

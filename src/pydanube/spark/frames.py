@@ -53,7 +53,7 @@ def history(
     if wanted.value is not None:
         if native:
             raise OptionInvalid(
-                "value.format is of the data source: Spark's own reader, native=True, knows no payloads"
+                "value.format needs the data source: Spark's own reader (native=True) does not decode payloads"
             )
         native = False
     decoded = None if wanted.value is None else decoded_columns(wanted.value, quoted=True)
@@ -114,7 +114,7 @@ def _base(spark: SparkSession, place: Whereabouts, sealed: Sequence[Sealed], nat
         path = jvm.org.apache.hadoop.fs.Path(f"{base}/{sealed[0].segments[0].key}")
         there = path.getFileSystem(session.sessionState().newHadoopConf()).exists(path)
     except Exception as error:  # of Java, of every kind: no such file system, no credentials, no answer
-        log.info("what is sealed is read through Python, for the JVM has no way to %s: %s", parts.scheme, error)
+        log.info("sealed messages are read through Python, because the JVM cannot reach %s: %s", parts.scheme, error)
         return None
     return base if there else None
 

@@ -48,7 +48,7 @@ class Link:
         except DanubeError as error:
             if not error.retriable or not patience:
                 raise
-            log.warning("%s; it is waited for, for %g seconds", error, patience)
+            log.warning("%s; waiting for it for %g seconds", error, patience)
             await patiently(self.client.open, patience)
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -55,7 +55,7 @@ def from_json(found: Any) -> Offsets:
     for name, wish in _wishes(found, "the offset in the checkpoint", str).items():
         numbers = sorted(wish.next)
         if wish.id is None or numbers != list(range(len(numbers))) or min(wish.next.values(), default=0) < 0:
-            raise OptionInvalid(f"the offset in the checkpoint is not of this source: {str(found)[:200]}")
+            raise OptionInvalid(f"the offset in the checkpoint does not belong to this source: {str(found)[:200]}")
         if wish.began is not None and len(wish.began) != len(numbers):
             raise OptionInvalid(f"the offset in the checkpoint is damaged: {str(found)[:200]}")
         offsets[name] = TopicOffsets(wish.id, tuple(wish.next[number] for number in numbers), wish.began)
@@ -96,18 +96,20 @@ def as_it_began(start: Offsets, end: Offsets) -> Offsets:
 def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> Wishes:
     """Offsets as somebody wrote them."""
     if len(text) > TEXT_CHARACTERS_MAX:
-        raise OptionInvalid(f"{option} has {len(text)} characters, at most {TEXT_CHARACTERS_MAX}")
+        raise OptionInvalid(f"{option} has {len(text)} characters; the maximum is {TEXT_CHARACTERS_MAX}")
     try:
         found = json.loads(text, object_pairs_hook=_each_once)
     except _Twice as error:
         raise OptionInvalid(f"{option} has {error.args[0][:100]!r} twice") from None
     except (ValueError, RecursionError):
-        raise OptionInvalid(f"{option} is earliest, latest or JSON, not {text[:100]!r}") from None
+        raise OptionInvalid(f"{option} must be earliest, latest or JSON, not {text[:100]!r}") from None
     others = found.pop(OTHERS, None) if isinstance(found, dict) else None
     wishes = _wishes(found, option, whole_name)
     if others is not None:
         if type(others) is not int or others not in (EARLIEST_MARK, LATEST_MARK):
-            raise OptionInvalid(f"{option}: {OTHERS} is -1 (latest) or -2 (earliest), for all that is not named")
+            raise OptionInvalid(
+                f"{option}: {OTHERS} must be -1 (latest) or -2 (earliest), for all topics that are not named"
+            )
         wishes[OTHERS] = Wish(None, {}, others=others)
     return wishes
 
@@ -128,27 +130,27 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _wishes(found: Any, what: str, whole_name: Callable[[str], str]) -> Wishes:
     if not isinstance(found, dict):
-        raise OptionInvalid(f'{what} is like {{"/default/orders": {{"0": 120}}}}, not {str(found)[:100]!r}')
+        raise OptionInvalid(f'{what} must look like {{"/default/orders": {{"0": 120}}}}, not {str(found)[:100]!r}')
     wishes: Wishes = {}
     for name, wish in sorted(found.items()):
         if (whole := whole_name(name)) in wishes:
-            raise OptionInvalid(f"{what} has {whole[:100]!r} twice, once in short")
+            raise OptionInvalid(f"{what} has {whole[:100]!r} twice, once in its short form")
         wishes[whole] = _wish(name, wish, what)
     return wishes
 
 
 def _wish(topic: str, found: Any, what: str) -> Wish:
     if not isinstance(found, dict):
-        raise OptionInvalid(f'{what}: {topic[:100]} has offsets by partition, as in {{"0": 120}}')
+        raise OptionInvalid(f'{what}: {topic[:100]} must have offsets by partition, as in {{"0": 120}}')
     offsets: dict[int, int] = {}
     began = found.get("began")
     if began is not None and not _are_offsets(began):
-        raise OptionInvalid(f"{what}: began of {topic[:100]} has offsets by partition, as in [120, 96]")
+        raise OptionInvalid(f"{what}: began of {topic[:100]} must have offsets by partition, as in [120, 96]")
     for key, value in found.items():
         if key == "began":
             continue
         if type(value) is not int or not EARLIEST_MARK <= value <= OFFSET_MAX:
-            raise OptionInvalid(f"{what}: {key[:20]} of {topic[:100]} is an offset, -1 (latest) or -2 (earliest)")
+            raise OptionInvalid(f"{what}: {key[:20]} of {topic[:100]} must be an offset, -1 (latest) or -2 (earliest)")
         if key == "id":
             continue
         if not (key.isascii() and key.isdecimal()) or len(key) > 9 or int(key) >= PARTITIONS_MAX:

@@ -117,7 +117,7 @@ class Options:
         values = known(given)
         for name in OF_BATCHES if streaming else OF_STREAMS:
             if name in values:
-                raise OptionInvalid(f"{name} is an option of {'batch reads' if streaming else 'streams'} only")
+                raise OptionInvalid(f"{name} works only with {'batch reads' if streaming else 'streams'}")
         topics, pattern = _topics(values)
         options = cls(
             url=url_of(values),
@@ -144,7 +144,7 @@ class Options:
         if not streaming and options.starting == LATEST:
             raise OptionInvalid("a batch read cannot start at latest: there would be nothing to read")
         if options.ending == EARLIEST:
-            raise OptionInvalid("endingOffsets is latest or JSON: nothing comes before earliest")
+            raise OptionInvalid("endingOffsets must be latest or JSON: nothing comes before earliest")
         return options
 
 
@@ -174,7 +174,7 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
         if name.lower() not in proper:
             nearest = proper[get_close_matches(name.lower(), proper, 1, 0.0)[0]]
             meant = KAFKA_NAMES.get(name.lower(), nearest)
-            raise OptionInvalid(f"there is no option {name[:100]!r}; is {meant} meant?")
+            raise OptionInvalid(f"unknown option {name[:100]!r}; did you mean {meant}?")
         values[proper[name.lower()]] = str(value)
     return values
 
@@ -197,9 +197,9 @@ def ca_file_of(values: Mapping[str, str]) -> str | None:
     if name is None:
         return None
     if not parse_addresses(url_of(values))[0].tls:
-        raise OptionInvalid("tls.ca is for a broker with TLS, and url does not ask for it: write danubes://host:port")
+        raise OptionInvalid("tls.ca needs a broker with TLS, but url does not use it: write danubes://host:port")
     if not os.path.isfile(name):
-        raise OptionInvalid(f"tls.ca: there is no file {name[:200]!r}")
+        raise OptionInvalid(f"tls.ca: the file {name[:200]!r} does not exist")
     return name
 
 
@@ -212,20 +212,22 @@ def _objects_url(values: Mapping[str, str]) -> str | None:
         parts = urlsplit(url)
         secrets = [name for name, _ in parse_qsl(parts.query) if is_secret(name)]
     except ValueError:
-        raise OptionInvalid("objects.url is like s3://bucket/prefix, or off") from None
+        raise OptionInvalid("objects.url must look like s3://bucket/prefix, or be off") from None
     if not parts.scheme or "@" in parts.netloc or secrets:
-        raise OptionInvalid("objects.url is like s3://bucket/prefix, without credentials: executors have their own")
+        raise OptionInvalid(
+            "objects.url must look like s3://bucket/prefix, without credentials: executors have their own"
+        )
     return url
 
 
 def _topics(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     if ("topic" in values) == ("topicPattern" in values):
-        raise OptionInvalid("give either topic (several with commas between them) or topicPattern")
+        raise OptionInvalid("give either topic (several are separated by commas) or topicPattern")
     if "topicPattern" in values:
         return (), _pattern(values["topicPattern"])
     names = [name.strip() for name in values["topic"].split(",")]
     if not all(names):
-        raise OptionInvalid(f"topic is a name, or names with commas between them, not {values['topic'][:100]!r}")
+        raise OptionInvalid(f"topic must be a name, or names separated by commas, not {values['topic'][:100]!r}")
     topics = []
     for name in names:
         try:
@@ -244,11 +246,11 @@ def _pattern(text: str) -> str:
             raise NameInvalid(pattern)
         check_namespace(parts[1])
     except NameInvalid:
-        raise OptionInvalid(f"topicPattern is like /default/orders-*, not {text[:100]!r}") from None
+        raise OptionInvalid(f"topicPattern must look like /default/orders-*, not {text[:100]!r}") from None
     if GLOB.fullmatch(parts[2]) is None:
         raise OptionInvalid(
-            f"topicPattern: no topic has a name like {parts[2][:100]!r}; it is no regular expression: "
-            "* is any characters, ? is one, [ab] is one of these"
+            f"topicPattern: no topic can have a name like {parts[2][:100]!r}; a pattern is not a regular expression: "
+            "* matches any characters, ? matches one, [ab] matches a or b"
         )
     return pattern
 
@@ -267,7 +269,9 @@ def _position(values: Mapping[str, str], which: str, default: str) -> Position:
 
 def _microseconds(name: str, text: str) -> int:
     """Milliseconds since 1970, as Spark's Kafka source takes them, or a time in ISO 8601 with its zone."""
-    wrong = OptionInvalid(f"{name} is milliseconds since 1970 or 2026-01-31T12:00:00Z, not {text[:100]!r}")
+    wrong = OptionInvalid(
+        f"{name} must be milliseconds since 1970 or a time such as 2026-01-31T12:00:00Z, not {text[:100]!r}"
+    )
     if text.strip().isdecimal() and len(text.strip()) <= DIGITS_MAX:
         found = int(text) * MILLISECOND
     else:
@@ -276,7 +280,7 @@ def _microseconds(name: str, text: str) -> int:
         except ValueError:
             raise wrong from None
         if time.tzinfo is None:
-            raise OptionInvalid(f"{name} needs a time zone: {time.isoformat()}Z, for one")
+            raise OptionInvalid(f"{name} needs a time zone: for example {time.isoformat()}Z")
         found = round(time.timestamp() * 1_000_000)
     if not 0 <= found <= OFFSET_MAX:
         raise wrong
@@ -288,7 +292,7 @@ def _number(values: Mapping[str, str], name: str, top: int) -> int | None:
         return None
     text = values[name].strip()
     if not text.isdecimal() or len(text) > DIGITS_MAX or not 0 < int(text) <= top:
-        raise OptionInvalid(f"{name} is a whole number from 1 to {top}, not {text[:100]!r}")
+        raise OptionInvalid(f"{name} must be a whole number from 1 to {top}, not {text[:100]!r}")
     return int(text)
 
 
@@ -323,12 +327,12 @@ def _idle_seconds(values: Mapping[str, str]) -> int | None:
 def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
     text = values.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise OptionInvalid(f"{name} is true or false, not {text[:100]!r}")
+        raise OptionInvalid(f"{name} must be true or false, not {text[:100]!r}")
     return text == "true"
 
 
 def _subscription(values: Mapping[str, str]) -> str | None:
     name = values.get("subscription")
     if name is not None and not 0 < len(name.encode()) <= NAME_BYTES_MAX:
-        raise OptionInvalid(f"subscription is a name of 1 to {NAME_BYTES_MAX} bytes")
+        raise OptionInvalid(f"subscription must be a name of 1 to {NAME_BYTES_MAX} bytes")
     return name

@@ -147,7 +147,7 @@ class Parcels:
             return np.full(len(rows), self._number(self._topic), np.int64)
         named = rows.column("topic").dictionary_encode()
         if named.null_count and self._topic is None:
-            raise ColumnInvalid("a row has no topic, and there is no option topic for such rows")
+            raise ColumnInvalid("a row has no topic, and the option topic is not set")
         known = [self._number(_text(name)) for name in named.dictionary.to_pylist()]
         if self._topic is not None and named.null_count:
             known.append(self._number(self._topic))
@@ -162,7 +162,7 @@ class Parcels:
                 raise ColumnInvalid(f"topic: {error}") from None
             self._places += max(1, target.partitions)
             if self._places > SINK_PARTS_MAX:
-                raise ColumnInvalid(f"one write goes to at most {SINK_PARTS_MAX} topics and partitions")
+                raise ColumnInvalid(f"one write can go to at most {SINK_PARTS_MAX} topics and partitions")
             self._numbers[called] = len(self._targets)
             self._targets.append(target)
         return self._numbers[called]
@@ -170,16 +170,18 @@ class Parcels:
     def _check(self, codes: Integers, sizes: Integers, rows: pa.RecordBatch) -> None:
         """Raises if a row is too large for any topic, or for its own, before any of these is sent."""
         if (largest := int(sizes.max())) > MESSAGE_BYTES_MAX:
-            raise BatchTooLarge(f"a row of {largest} bytes with its key; a message has at most {MESSAGE_BYTES_MAX}")
+            raise BatchTooLarge(
+                f"a row has {largest} bytes with its key; the maximum for a message is {MESSAGE_BYTES_MAX}"
+            )
         if "key" in rows.schema.names and (longest := int(np.diff(spans(rows.column("key"))).max())) > KEY_BYTES_MAX:
-            raise KeyTooLong(f"a key of {longest} bytes; it has at most {KEY_BYTES_MAX}")
+            raise KeyTooLong(f"a key has {longest} bytes; the maximum is {KEY_BYTES_MAX}")
         for number in np.unique(codes // _CODES).tolist():
             target = self._targets[number]
             if target.message_bytes_max is not None and largest > target.message_bytes_max:
                 size = int(np.diff(spans(rows.column("payload")))[codes // _CODES == number].max())
                 if size > target.message_bytes_max:
                     raise MessageTooLarge(
-                        f"a value of {size} bytes; {target.name} takes at most {target.message_bytes_max}"
+                        f"a value has {size} bytes; the maximum for {target.name} is {target.message_bytes_max}"
                     )
 
 
@@ -201,9 +203,9 @@ def _attributes(array: pa.Array) -> pa.Array:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise ColumnInvalid(f"attributes are text: {error}") from None
+        raise ColumnInvalid(f"attributes must be UTF-8 text: {error}") from None
     if array.keys.null_count or array.items.null_count:
-        raise ColumnInvalid("an attribute is null: leave it out, with map_filter for one")
+        raise ColumnInvalid("an attribute is null: leave it out, for example with map_filter")
     return array
 
 
@@ -211,7 +213,7 @@ def _text(name: bytes | None) -> str:
     try:
         return (name or b"").decode()
     except UnicodeDecodeError:
-        raise ColumnInvalid(f"a topic's name is no text: {name!r:.100}") from None
+        raise ColumnInvalid(f"a topic's name is not UTF-8 text: {name!r:.100}") from None
 
 
 def _sizes(rows: pa.RecordBatch) -> Integers:

@@ -68,7 +68,7 @@ class _Sink:
         staged = [each for each in messages if isinstance(each, Staged)]
         writes = {each.write for each in staged}
         if len(staged) < len(messages) or len(writes) > 1:
-            raise SinkExpired("a task has handed over nothing, or what belongs to another write")
+            raise SinkExpired("a task delivered nothing, or something that belongs to another write")
         parts = merged(each.parts for each in staged)
         for write in writes:
             if write.once == PLAIN and not parts:
@@ -112,11 +112,11 @@ def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
     options, columns = _checked(given, schema, overwrite)
     if options.application is not None:
-        raise OptionInvalid("txnAppId and txnVersion are for batch writes: a stream numbers its batches itself")
+        raise OptionInvalid("txnAppId and txnVersion work only with batch writes: a stream numbers its batches itself")
     if not options.checkpoint:
         raise OptionInvalid(
-            "say where the checkpoint is with option('checkpointLocation', ...): a sink is not shown what the session "
-            "has set, and without the place it cannot tell a checkpoint that was copied or wiped"
+            "set option('checkpointLocation', ...) to the location of the checkpoint: a sink does not see the "
+            "session's settings, and without the location it cannot detect a checkpoint that was copied or wiped"
         )
     return StreamWriter(options, columns)
 

@@ -64,7 +64,7 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
         if name.lower() not in proper:
             nearest = proper[get_close_matches(name.lower(), [each.lower() for each in NAMES], 1, 0.0)[0]]
             meant = KAFKA_NAMES.get(name.lower(), nearest)
-            raise OptionInvalid(f"a write has no option {name[:100]!r}; is {meant} meant?")
+            raise OptionInvalid(f"a write has no option {name[:100]!r}; did you mean {meant}?")
         values[proper[name.lower()]] = str(value)
     return values
 
@@ -77,28 +77,28 @@ def _topic(values: Mapping[str, str]) -> str | None:
     except DanubeError as error:
         raise OptionInvalid(f"topic: {error}") from None
     if topic.startswith(BROKERS_OWN):
-        raise OptionInvalid(f"topic: {topic} belongs to the broker, and nothing is written to it")
+        raise OptionInvalid(f"topic: {topic} belongs to the broker and cannot be written to")
     return topic
 
 
 def _version(values: Mapping[str, str]) -> tuple[str | None, int]:
     if ("txnAppId" in values) != ("txnVersion" in values):
-        raise OptionInvalid("txnAppId and txnVersion are given together: who writes, and which of its writes it is")
+        raise OptionInvalid("txnAppId and txnVersion must be given together: who writes, and which of its writes it is")
     if "txnAppId" not in values:
         return None, 0
     text = values["txnVersion"].strip()
     if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) > OFFSET_MAX:
-        raise OptionInvalid(f"txnVersion is a whole number from 0 to {OFFSET_MAX}, not {text[:100]!r}")
+        raise OptionInvalid(f"txnVersion must be a whole number from 0 to {OFFSET_MAX}, not {text[:100]!r}")
     name = _text(values, "txnAppId", "")
     if not name:
-        raise OptionInvalid("txnAppId is empty")
+        raise OptionInvalid("txnAppId must not be empty")
     return name, int(text)
 
 
 def _text(values: Mapping[str, str], name: str, default: str) -> str:
     text = values.get(name, default)
     if len(text.encode()) > SINK_TEXT_BYTES_MAX // 2:
-        raise OptionInvalid(f"{name} has at most {SINK_TEXT_BYTES_MAX // 2} bytes")
+        raise OptionInvalid(f"{name} must have at most {SINK_TEXT_BYTES_MAX // 2} bytes")
     return text
 
 
@@ -112,7 +112,7 @@ def _codec(values: Mapping[str, str]) -> Codec:
 def check_append(*, overwrite: bool) -> None:
     if overwrite:
         raise OptionInvalid(
-            "a topic is only appended to: write with mode('append'), and streams with outputMode('append'); "
+            "a topic can only be appended to: write with mode('append'), and streams with outputMode('append'); "
             "overwrite and complete would have to take back what others have read"
         )
 
@@ -124,16 +124,17 @@ def check_columns(fields: Iterable[tuple[str, str]], topic: str | None) -> tuple
         if name not in COLUMNS:
             nearest = get_close_matches(name, COLUMNS, 1, 0.0)[0]
             raise ColumnInvalid(
-                f"a topic takes no column {name[:100]!r}; is {nearest} meant? Leave out what is not for it"
+                f"a topic has no column {name[:100]!r}; did you mean {nearest}? "
+                "Leave out columns that a topic does not have"
             )
         if kind.split(" collate ")[0] not in COLUMNS[name]:
             wanted = " or ".join(kind.upper() for kind in COLUMNS[name])
-            raise ColumnInvalid(f"the column {name} is {wanted}, not {kind[:100].upper()}: cast it")
+            raise ColumnInvalid(f"the column {name} must be {wanted}, not {kind[:100].upper()}: cast it")
         if name in names:
-            raise ColumnInvalid(f"the column {name} is there twice")
+            raise ColumnInvalid(f"the column {name} is given twice")
         names.append(name)
     if "value" not in names:
-        raise ColumnInvalid("there is no column value: it is what is written")
+        raise ColumnInvalid("the column value is missing: it holds the payload")
     if "topic" not in names and topic is None:
-        raise OptionInvalid("say where to: with option('topic', ...), or with a column topic in each row")
+        raise OptionInvalid("name the topic with option('topic', ...), or with a column topic in each row")
     return tuple(names)

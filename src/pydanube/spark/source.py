@@ -84,7 +84,7 @@ class DanubeSource(DataSource):
 def _names(schema: StructType, options: Options) -> tuple[str, ...]:
     for field, plain in zip(schema.fields, schema.toNullable().fields, strict=True):
         if field != plain:  # Spark would find out in each task, and without a name
-            raise ColumnInvalid(f"the column {field.name[:100]} may be null as far as Spark goes: leave NOT NULL out")
+            raise ColumnInvalid(f"the column {field.name[:100]} must be nullable for Spark: leave NOT NULL out")
     decoded = None if options.value is None else decoded_columns(options.value, quoted=False)
     more = (decoded or {}) | (WATERMARK if options.watermark_of is not None else {})
     return check_schema(((field.name, field.dataType.simpleString()) for field in schema.fields), more)

@@ -163,7 +163,7 @@ def add_ref(refs: Refs, first: int, last: int) -> None:
 async def find_target(client: Client, topic: str) -> Target:
     """How a topic is divided, and what it takes. One that is not there is made when the write is committed."""
     if topic.startswith(BROKERS_OWN):
-        raise RequestInvalid(f"{topic} belongs to the broker, and nothing is written to it")
+        raise RequestInvalid(f"{topic} belongs to the broker and cannot be written to")
     try:
         found = await patiently(lambda: client.ask("topic", {"topic": topic}))
     except TopicNotFound:

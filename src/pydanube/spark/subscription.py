@@ -112,7 +112,7 @@ class Mark(ReopeningChannel):
         self._lost: DanubeError | None = None
 
     def in_use(self) -> SubscriptionInUse:
-        return SubscriptionInUse(f"{self._subscription!r} on {self._place} is that of a query that runs now")
+        return SubscriptionInUse(f"{self._subscription!r} on {self._place} is in use by a running query")
 
     def opening(self) -> tuple[str, dict[str, Any]]:
         fields = {

@@ -45,7 +45,7 @@ async def _describe(client: Client, name: str, absent_ok: bool) -> TopicState | 
             return None
         raise
     if not found["reliable"]:
-        raise NotReliable(f"{name} is not reliable: it stores nothing that could be read")
+        raise NotReliable(f"{name} is not reliable, so it stores nothing to read")
     return TopicState(
         name,
         int(found["id"]),
@@ -98,7 +98,7 @@ async def snapshot(client: Client, options: Options) -> tuple[Offsets, Offsets, 
         for number, (begin, stop) in enumerate(zip(start[name].next, ends.next, strict=True)):
             if begin > stop:
                 place = states[name].place(number)
-                raise OptionInvalid(f"{place} would be read from {begin} to {stop}: the end lies before the start")
+                raise OptionInvalid(f"{place} cannot be read from {begin} to {stop}: the end is before the start")
     return start, end, states
 
 
@@ -117,7 +117,7 @@ async def _at_time(client: Client, state: TopicState, time: int) -> TopicOffsets
 def _check_topics(states: States, wishes: Wishes, option: str) -> None:
     for name in wishes:
         if name not in states:
-            raise OptionInvalid(f"{option} names {name}, which is not read here")
+            raise OptionInvalid(f"{option} names {name}, which this query does not read")
     for name in states:
         if name not in wishes:
             raise OptionInvalid(f"{option} says nothing about {name}")
@@ -125,7 +125,7 @@ def _check_topics(states: States, wishes: Wishes, option: str) -> None:
 
 def _wished(state: TopicState, wish: Wish, others: int | None, option: str) -> TopicOffsets:
     if wish.id not in (None, state.id):
-        raise TopicReplaced(f"{option} is about {state.name} with id {wish.id}; it has id {state.id} now")
+        raise TopicReplaced(f"{option} was made for {state.name} with id {wish.id}; its id is now {state.id}")
     known = range(len(state.ends))
     wanted = wish.next if others is None else dict.fromkeys(known, others) | wish.next
     if sorted(wanted) != list(known):
@@ -157,7 +157,7 @@ def check_known(known: Offsets, states: States, lost: Callable[[str], None]) -> 
     for name, before in known.items():
         state = states.get(name)
         if state is None:
-            lost(f"{name} is no longer there, or not among the topics of the query")
+            lost(f"{name} no longer exists, or is not among the topics of the query")
             continue
         check_id(name, before.id, state.id)
         for number, offset in enumerate(before.next):
@@ -165,7 +165,7 @@ def check_known(known: Offsets, states: States, lost: Callable[[str], None]) -> 
             if offset < first:
                 lost(f"offsets {offset} to {first - 1} of {state.place(number)} were deleted before they were read")
             elif offset > end:
-                lost(f"{state.place(number)} ends at {end}, and the query has read to {offset}")
+                lost(f"{state.place(number)} ends at {end}, but the query has read up to {offset}")
 
 
 def check_id(name: str, before: int, now: int) -> None:

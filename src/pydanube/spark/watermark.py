@@ -25,7 +25,7 @@ def late_watermark(checkpoint: str, end: Mapping[str, Any]) -> int:
     try:
         numbers = sorted((int(each.name) for each in folder.iterdir() if each.name.isdecimal()), reverse=True)  # type: ignore[union-attr]
     except (AttributeError, OSError):
-        raise OptionInvalid(f"watermarkOf: there is no checkpoint that can be read in {checkpoint[:200]!r}") from None
+        raise OptionInvalid(f"watermarkOf: {checkpoint[:200]!r} has no readable checkpoint") from None
     assert folder is not None
     for number in numbers[:BATCHES_SEARCHED_MAX]:
         if any(_is(line, end) for line in _lines(folder / str(number))[2:]):
