@@ -308,7 +308,7 @@ def test_a_generator_and_a_table_that_is_replaced(spark: SparkSession, make: Mak
         running.stop()
     [(rows,)] = table(tmp_path / "out")
     assert rows % 100 == 0
-    with pytest.raises(FlowInvalid, match=r"source\.rate: makes rows as time goes by"):
+    with pytest.raises(FlowInvalid, match=r"source\.rate: generates rows as time passes"):
         batch(spark, flow, url)
 
 
@@ -344,7 +344,7 @@ def test_what_spark_says_of_a_step_is_one_line_with_its_key(spark: SparkSession,
             {},
             "sink: the column n has the type interval day",
         ),
-        ([{"sql": "SELECT id, ID FROM input"}], {}, "sink: the column ID would be there twice"),
+        ([{"sql": "SELECT id, ID FROM input"}], {}, "sink: the column ID is given twice"),
         (
             [],
             {"sink": {"delta": "o", "partition_by": ["custmer"]}},

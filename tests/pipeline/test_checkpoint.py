@@ -161,14 +161,14 @@ def test_a_peek_makes_nothing_and_says_what_a_run_would_find(tmp_path: Path) -> 
     record, begun, gone = peek(str(place), "orders")
     assert (record.digest, begun, gone) == ("d", True, "run-1")
     assert peek("s3a://bucket/x", "orders")[1:] == (False, None)
-    with pytest.raises(FlowInvalid, match="of the pipeline orders"):
+    with pytest.raises(FlowInvalid, match="belongs to the pipeline orders"):
         peek(str(place), "payments")
 
 
 def test_a_folder_is_of_one_pipeline(tmp_path: Path) -> None:
     with open_checkpoint(str(tmp_path), "orders") as checkpoint:
         checkpoint.begin("d", {})
-    with pytest.raises(FlowInvalid, match="is that of the pipeline orders; give payments a folder of its own"):
+    with pytest.raises(FlowInvalid, match="belongs to the pipeline orders; give payments a folder of its own"):
         open_checkpoint(str(tmp_path), "payments")
     with open_checkpoint(str(tmp_path), "orders"):  # the refusal let the lock go
         pass
@@ -205,7 +205,7 @@ def test_what_only_spark_can_write_is_handed_to_it_and_not_reset() -> None:
         assert checkpoint.location == "s3a://bucket/orders"
         assert checkpoint.begin("d", {}) == []
         checkpoint.tidy()
-        with pytest.raises(FlowInvalid, match="written by Spark only, and there is no broker to ask"):
+        with pytest.raises(FlowInvalid, match=r"only Spark can read .*, and no broker has a record of it"):
             checkpoint.reset("earliest")
     assert look("s3a://bucket/orders", "orders") is None
 

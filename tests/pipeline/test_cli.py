@@ -91,7 +91,7 @@ def test_places_of_one_machine_are_refused_on_a_cluster(danube: Danube, file: Pa
     for arguments in (["run", "--master", "spark://cluster:7077"], ["validate", "--master", "spark://cluster:7077"]):
         ended = danube("pipeline", arguments[0], str(file), *arguments[1:])
         assert ended.code == 2
-        assert "is a folder of each machine for itself" in ended.err
+        assert "is a separate folder on each machine" in ended.err
 
 
 def test_master_and_remote_are_one_too_many(danube: Danube, file: Path) -> None:
@@ -188,7 +188,7 @@ def test_validate_takes_a_connect_server_and_no_nonsense(
     for verb in ("validate", "run"):
         ended = danube("pipeline", verb, str(file), "--master", "nonsense")
         assert (ended.code, ended.err.count("\n")) == (2, 1)
-        assert "'nonsense' is no master: local[4], spark://host:7077, yarn" in ended.err
+        assert "'nonsense' is not a master; use local[4], spark://host:7077, yarn" in ended.err
 
 
 @pytest.mark.parametrize("kept", ["no", "topic", "namespace", "subscription"])
@@ -202,8 +202,8 @@ def test_it_is_told_that_what_is_read_may_go_if_that_is_asked_for(
     more = "" if kept == "subscription" else ", release: true"
     file.write_text(file.read_text().replace(f"topic: {topic}", f"topic: {whole}{more}"))
     said = (
-        f"release: what this pipeline has read may be deleted from {whole}, which has neither retention_seconds nor "
-        "retention_bytes"
+        f"release: messages that this pipeline has read may be deleted from {whole}, which has neither "
+        "retention_seconds nor retention_bytes"
     )
     found = danube("pipeline", "validate", str(file), "-o", "json").json
     assert (said in found["warnings"]) == (kept == "no")
@@ -293,7 +293,7 @@ def test_a_reset_says_what_is_written_again_and_moves_the_subscription(
     name = topic.split("/")[-1]
     published(client, topic)
     ran(file, name, client, topic, upto=8)
-    said = f"8 rows that are written will be written again to delta:{file.parent}/table"
+    said = f"8 rows that were already written will be written again to delta:{file.parent}/table"
     dry = danube("pipeline", "reset", str(file), "--to", "earliest", "--dry-run")
     assert dry.text == f"would restart {name} at earliest: {said}\n"
     assert client.admin.describe_subscription(topic, name)["backlog"] == 2
@@ -334,7 +334,7 @@ def test_a_reset_forward_says_what_is_skipped(
     published(client, topic)
     ran(file, topic.split("/")[-1], client, topic, upto=8)
     text = danube("pipeline", "reset", str(file), "--to", "latest", "--dry-run").text
-    assert text.endswith("2 rows that were not read yet are skipped\n")
+    assert text.endswith("2 unread rows will be skipped\n")
     offsets = json.dumps({topic: {"0": 3}})
     found = danube("pipeline", "reset", str(file), "--to", offsets, "--yes", "-o", "json").json
     assert (found["again"], found["skipped"]) == (5, 0)
@@ -351,7 +351,7 @@ def test_a_reset_is_to_where_that_was_when_it_was_said(
     ran(file, name, client, topic, upto=4, subscribed=False)
     publish(client, f"{topic}-part-1", 3)
     done = danube("pipeline", "reset", str(file), "--to", place, "--yes")
-    assert done.text.endswith("3 rows that were not read yet are skipped\n"), "of a partition that is new to it"
+    assert done.text.endswith("3 unread rows will be skipped\n"), "of a partition that is new to it"
     assert "will restart at the current end on" in done.text or place != "latest"
     client.admin.alter_topic(topic, partitions=3)
     for partition in range(3):
@@ -369,7 +369,7 @@ def test_a_topic_that_came_after_a_reset_is_read_from_its_first(
     assert begins(url, file) == {topic: (10,), f"{topic}-more": (0,)}
     client.admin.delete_topic(topic)
     ended = danube("pipeline", "run", str(file))
-    assert f"the place it was reset to names {topic}, which this query does not read" in ended.err
+    assert f"the reset position names {topic}, which this query does not read" in ended.err
 
 
 def test_a_reset_says_what_is_gone(danube: Danube, client: pydanube.sync.Client, file: Path, topic: str) -> None:
@@ -380,7 +380,7 @@ def test_a_reset_says_what_is_gone(danube: Danube, client: pydanube.sync.Client,
     while client.admin.describe_topic(topic)["firsts"] != [10]:
         assert time.monotonic() < until
         time.sleep(0.1)
-    said = "nothing is written again, and nothing skipped; 10 messages before that are gone from the topic\n"
+    said = "nothing will be written again or skipped; 10 earlier messages are no longer in the topic\n"
     assert danube("pipeline", "reset", str(file), "--to", "earliest", "--dry-run").text.endswith(said)
     publish(client, topic, 3)
     found = danube("pipeline", "reset", str(file), "--to", "earliest", "--yes", "-o", "json").json
@@ -408,7 +408,7 @@ def test_files_are_only_reset_to_their_beginning(danube: Danube, file: Path, tmp
     file.write_text(source + re.sub("source: .*", "", file.read_text()))
     ended = danube("pipeline", "reset", str(file), "--to", "latest", "--yes")
     assert ended.code == 2
-    assert "can only be read again from its beginning: say earliest" in ended.err
+    assert "can only be read again from its beginning: use earliest" in ended.err
     assert danube("pipeline", "reset", str(file), "--to", "earliest", "--yes").code == 0
 
 

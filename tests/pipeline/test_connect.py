@@ -138,9 +138,9 @@ def test_update_mode_replaces_rows_on_a_connect_server(
     ("remote", "status", "said"),
     [
         ("sc://127.0.0.1:1", 1, "sc://127.0.0.1:1 does not answer as a Connect server: "),
-        ("sc://127.0.0.1:99999", 2, "--remote is like sc://host:15002, not 'sc://127.0.0.1:99999'"),
-        ("sc://[", 2, "--remote is like sc://host:15002, not 'sc://['"),
-        ("localhost:15002", 2, "--remote is like sc://host:15002, not 'localhost:15002'"),
+        ("sc://127.0.0.1:99999", 2, "--remote must look like sc://host:15002, not 'sc://127.0.0.1:99999'"),
+        ("sc://[", 2, "--remote must look like sc://host:15002, not 'sc://['"),
+        ("localhost:15002", 2, "--remote must look like sc://host:15002, not 'localhost:15002'"),
     ],
 )
 def test_a_server_that_is_not_there_is_told_at_once_in_one_line(

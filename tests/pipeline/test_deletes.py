@@ -278,7 +278,7 @@ def test_messages_without_a_payload_delete_by_their_key(
     assert {each["id"]: each["name"] for each in found} == {2: "BOBBY"}
     [dead] = DeltaTable(str(tmp_path / "dead")).to_pyarrow_table().to_pylist()
     assert dead["key"] == b"not a number"
-    assert dead["error"] == "expected a key that names id, for there is no payload"
+    assert dead["error"] == "expected a key that names id, because the message has no payload"
     assert dead["rule"] == "sink.upsert.keys"
 
 

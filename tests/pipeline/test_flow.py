@@ -302,7 +302,7 @@ def test_folders_of_one_machine_are_refused_on_a_cluster() -> None:
         check_master(Flow.of(minimal()), master)
     check_master(Flow.of(minimal(**far)), "spark://head:7077")
     for other, begin in (
-        ({"sink": {"delta": "/lake"}}, "sink: /lake is a folder"),
+        ({"sink": {"delta": "/lake"}}, "sink: /lake is a separate folder"),
         ({"sink": [{"parquet": "s3://a/b"}, {"delta": "file:///lake"}]}, "sink[1]: file:///lake"),
         ({"sink": {"iceberg": {"table": "a.b", "warehouse": "file:///lake"}}}, "sink: file:///lake"),
         ({"checkpoint": "points"}, "checkpoint: "),
@@ -325,7 +325,8 @@ def test_what_cannot_be_known_is_said() -> None:
     assert "s3a:// with hadoop-aws" in said[0]
     assert "shared path" in said[0]
     assert (
-        "nothing keeps messages" in warnings(Flow.of(minimal(source={"topic": "a", "subscription": False})), "local")[0]
+        "messages may be deleted"
+        in warnings(Flow.of(minimal(source={"topic": "a", "subscription": False})), "local")[0]
     )
     steps = [{"aggregate": {"by": ["a"], "values": {"n": "count(*)"}}}]
     assert "upsert" in warnings(Flow.of(minimal(transforms=steps, output_mode="update")), "local")[0]
@@ -338,18 +339,18 @@ def test_what_cannot_be_known_is_said() -> None:
     ("data", "said"),
     [
         (b"name: [p,\n  x: {", "line 2, column 7: expected the node content"),
-        (b"name: p\nsource: {topic: a}\nname: q\n", "line 3, column 1: name comes twice"),
-        (b"a: &x 1\nb: *x\n", "line 2, column 4: aliases are not taken"),
+        (b"name: p\nsource: {topic: a}\nname: q\n", "line 3, column 1: name is given twice"),
+        (b"a: &x 1\nb: *x\n", "line 2, column 4: aliases are not allowed"),
         (b"name: !!python/object:os.system x\n", "line 1, column 7: could not determine a constructor"),
         (b"name: p\n\tsource: x\n", "line 2, column 1: found character '\\t' that cannot start any token"),
         (b"name: \xff\n", "the file is not UTF-8: byte 6"),
-        (b"name: \x01\n", "the file has a character that YAML does not take"),
-        (b"", "the whole: must be a mapping"),
+        (b"name: \x01\n", "the file has a character that YAML does not allow"),
+        (b"", "the declaration: must be a mapping"),
         (b"a: 1\n---\nb: 2\n", "line 2, column 1: but found another document"),
         (b"[" * 5000, "the file is nested too deeply"),
         (b"#" * (FILE_BYTES_MAX + 1), f"the file has more than {FILE_BYTES_MAX} bytes"),
         (b"? {a: 1}\n: 2\n", "line 1, column 3: found unhashable key"),
-        (b"sink:\n  delta: 1\n  <<: {a: b}\n", "line 3, column 3: `<<` is not taken"),
+        (b"sink:\n  delta: 1\n  <<: {a: b}\n", "line 3, column 3: `<<` is not allowed"),
     ],
 )
 def test_a_file_that_is_no_yaml_gets_one_line_with_its_place(tmp_path: Path, data: bytes, said: str) -> None:

@@ -76,13 +76,13 @@ def test_a_function_is_a_step() -> None:
     [
         (
             lambda: topic("a", frmat="json").to_console().flow("p"),
-            r"source\.frmat: there is no such key; is format meant",
+            r"source\.frmat: unknown key; did you mean format",
         ),
         (lambda: topic("a").flow("p"), "sink: is missing"),
         (lambda: topic().to_console().flow("p"), "source: must have one of topic"),
         (
             lambda: topic("a").to_console().flow("p", chekpoint="x"),
-            "chekpoint: there is no such key; is checkpoint meant",
+            "chekpoint: unknown key; did you mean checkpoint",
         ),
         (
             lambda: topic("a").deduplicate("id").to_console().flow("p"),

@@ -57,7 +57,7 @@ def test_who_is_killed_while_it_writes_a_long_record_leaves_the_one_before(
 
 def test_a_record_beyond_all_pages_is_refused_and_changes_nothing(keeper: Keeper) -> None:
     keeper.save({"name": "orders"})
-    with pytest.raises(LimitReached, match="a record of 2"):
+    with pytest.raises(LimitReached, match="the record has 2"):
         keeper.save({"name": "orders", "start": "1" * 130 * NOTE_BYTES_MAX})
     assert keeper.load() == {"name": "orders"}
 

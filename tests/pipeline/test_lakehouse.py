@@ -54,7 +54,7 @@ def test_a_job_is_a_pipeline_with_a_name_of_its_own(tmp_path: Path) -> None:
         ({"to": "delta:x", "schema": DDL}, "--schema: needs decoded payloads"),
         ({"to": "delta:x", "format": "json"}, "--schema: is missing"),
         ({"to": "delta:x", "format": "protobuf", "schema": "x.binpb"}, "--message: is missing"),
-        ({"to": "delta:x", "dead_letters": "delta:y"}, "dead_letters: no row could ever go there"),
+        ({"to": "delta:x", "dead_letters": "delta:y"}, "dead_letters: no row could ever be written there"),
         ({"to": "delta:x", "start": "yesterday"}, "source.start: "),
     ],
 )

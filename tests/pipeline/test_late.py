@@ -161,17 +161,17 @@ def test_the_rule_is_that_of_the_first_step_that_remembers(
 
 
 def test_what_is_said_of_late_rows_is_checked(make: Make) -> None:
-    with pytest.raises(FlowInvalid, match="late: is for a watermark, and there is none"):
+    with pytest.raises(FlowInvalid, match="late: needs a watermark in transforms"):
         make(late="drop")
-    with pytest.raises(FlowInvalid, match="late: there are no dead_letters"):
+    with pytest.raises(FlowInvalid, match="late: late rows need dead_letters"):
         make(WATERMARK, {"deduplicate": ["id"]}, late="dead_letters")
     steps = (WATERMARK, {"sql": "SELECT * FROM input"}, {"deduplicate": ["id"]})
     with pytest.raises(FlowInvalid, match="late: dead_letters is not possible here"):
         make(*steps, dead_letters={"delta": "dead"}, late="dead_letters")
-    with pytest.raises(FlowInvalid, match="late: there is no 'dop'; is drop meant"):
+    with pytest.raises(FlowInvalid, match="late: unknown value 'dop'; did you mean drop"):
         make(WATERMARK, late="dop")
     remote = make(WATERMARK, HOURLY, dead_letters={"delta": "dead"}, checkpoint="hdfs://host/points")
-    assert any("hdfs://host/points cannot be read by the source" in line for line in warnings(remote, "local[1]"))
+    assert any("the source cannot read hdfs://host/points" in line for line in warnings(remote, "local[1]"))
 
 
 def test_the_watermark_of_a_batch_is_what_the_batch_before_noted(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def stand(url: str, made: Flow) -> Remembered:
 
 def test_they_begin_where_the_last_batch_ended_that_all_of_them_have(url: str, tmp_path: Path) -> None:
     made = flow(tmp_path)
-    with pytest.raises(FlowInvalid, match="no target remembers a batch of orders; say earliest"):
+    with pytest.raises(FlowInvalid, match="no target remembers a batch of orders; use earliest"):
         stand(url, made)
     targets = [target_of(each.spec(url)) for each in made.targets]
     for target in targets:
@@ -65,9 +65,9 @@ def test_they_begin_where_the_last_batch_ended_that_all_of_them_have(url: str, t
     write(letters, replace(dead_letters(at(5)), query="query-0"), rows([1]))
     found = stand(url, made)
     assert found.queries == ("query-1", "query-0")
-    assert found.notes == ("dead letters of batches in which nothing else was written come again",)
+    assert found.notes == ("dead letters of batches in which nothing else was written are repeated",)
     write(targets[0], at(5), rows([5]))
-    with pytest.raises(FlowInvalid, match=r"do not stand at the same batch: delta:.* has batch 5; parquet:.* batch 4"):
+    with pytest.raises(FlowInvalid, match=r"are not at the same batch: delta:.* has batch 5; parquet:.* batch 4"):
         stand(url, made)
 
 
@@ -77,12 +77,12 @@ def test_what_a_reset_to_tables_cannot_bring_back_is_said(url: str, tmp_path: Pa
     target = target_of(made.targets[0].spec(url))
     target.prepare(SCHEMA)
     write(target, at(1), rows([1]))
-    assert stand(url, made).notes == ("what it remembered for windows and duplicates is gone",)
+    assert stand(url, made).notes == ("the state of windows and duplicates is lost",)
     write(target, replace(at(2), source="sha256:abc"), rows([2]))
     with pytest.raises(FlowInvalid, match="batch 2 of orders does not say where its input ended"):
         stand(url, made)
     files = flow(tmp_path, source={"files": "/data/in", "format": "json", "schema": "id BIGINT"})
-    with pytest.raises(FlowInvalid, match="has no offsets that targets could remember"):
+    with pytest.raises(FlowInvalid, match="has no offsets for targets to remember"):
         stand(url, files)
 
 

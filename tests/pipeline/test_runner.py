@@ -133,7 +133,7 @@ def test_a_pipeline_reports_while_it_runs_and_stops_when_ordered(
     said = [each["text"] for each in client.admin.pipeline_logs(made.name)["lines"]]
     assert said[0].startswith("started on ")
     assert said[0].split("; ")[1] == "begins at earliest"
-    assert said[-2:] == ["ordered to stop", "stopped: 150 rows in 2 batches"] or "ordered to stop" in said
+    assert said[-2:] == ["asked to stop", "stopped: 150 rows in 2 batches"] or "asked to stop" in said
     assert ids(tmp_path) == list(range(150))
     # and on from there, once
     send(150, 160)
@@ -168,10 +168,10 @@ def test_a_restart_reads_the_file_again_and_a_wrong_one_changes_nothing(
     running.until(lambda: running.runner.progress.rows == 10)
     client.admin.order_pipeline(made.name, "restart")
     running.until(
-        lambda: any("not restarted, for the file cannot be used: sink: is missing" in x for x in running.lines)
+        lambda: any("not restarted, because the file cannot be used: sink: is missing" in x for x in running.lines)
     )
     client.admin.order_pipeline(made.name, "restart")
-    running.until(lambda: "transforms is not as it was when the checkpoint was made" in running.lines)
+    running.until(lambda: "transforms has changed since the checkpoint was created" in running.lines)
     send(10, 20)
     running.until(lambda: running.runner.progress.rows == 20)
     assert running.runner.progress.restarts == 1

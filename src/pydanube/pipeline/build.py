@@ -150,7 +150,7 @@ def source(
         reader: Any = spark.readStream if streaming else spark.read
         if isinstance(found, RateSource):
             if not streaming:
-                raise FlowInvalid("source.rate: makes rows as time goes by; there is no batch of it")
+                raise FlowInvalid("source.rate: generates rows as time passes, so it cannot be read as a batch")
             frame = reader.format("rate").option("rowsPerSecond", found.rows_per_second).load()
         else:
             frame = _files(reader, found, streaming)
@@ -243,7 +243,7 @@ def _check_sequence(flow: Flow, names: set[str]) -> None:
         if each.sequence_by is not None and each.sequence_by.lower() in names:
             raise FlowInvalid(
                 f"sink.upsert.sequence_by: {each.sequence_by} is a field of the payload, which a message that deletes "
-                "does not have: name event_time"
+                "does not have: use event_time"
             )
 
 
@@ -294,7 +294,7 @@ def _message_columns(found: TopicSource, names: set[str]) -> list[Column]:
     columns |= {f"_{name}": f.col(name) for name in ("key", *(["attributes"] if found.attributes else []))}
     taken = next((name for name in columns if name in names), None)
     if taken is not None:
-        raise FlowInvalid(f"source.schema: a field is called {taken}, as a column of `message: columns` is")
+        raise FlowInvalid(f"source.schema: a field has the name {taken}, which `message: columns` already uses")
     return [column.alias(name) for name, column in columns.items()]
 
 
@@ -369,7 +369,7 @@ def _failed(frame: DataFrame, flow: Flow) -> Column | None:
     if flow.deleting:  # nothing is expected of a message that only deletes, but a key
         deletes = f.col(CHANGE)["deleted"]
         judged = ~deletes
-        said = f"expected a key that names {', '.join(flow.deleting)}, for there is no payload"
+        said = f"expected a key that names {', '.join(flow.deleting)}, because the message has no payload"
         for name in flow.deleting:
             if name in frame.columns:
                 found.append(_refusal(deletes & _column(name).isNull(), "sink.upsert.keys", f.lit(said)))
@@ -425,15 +425,15 @@ def check_columns(frame: DataFrame, flow: Flow) -> None:
     """What sinks need of the columns, as far as it is known before there is a row."""
     if flow.deleting and CHANGE not in frame.columns:
         raise FlowInvalid(
-            f"sink.upsert.delete_when: the steps lose the column {CHANGE}, which says what deletes: add it to the "
-            "SELECT; no table gets it"
+            f"sink.upsert.delete_when: the steps lose the column {CHANGE}, which marks deletions: add it to the "
+            "SELECT; it is not written to any table"
         )
     fields = [each for each in frame.schema.fields if each.name not in (CHANGE, DEAD)]
     names = [each.name for each in fields]
     folded = [name.lower() for name in names]
     twice = next((name for at, name in enumerate(names) if name.lower() in folded[:at]), None)
     if twice is not None:
-        raise FlowInvalid(f"sink: the column {twice} would be there twice")
+        raise FlowInvalid(f"sink: the column {twice} is given twice")
     if not names:
         raise FlowInvalid("sink: the rows have no columns")
     if flow.console is not None:
@@ -441,14 +441,14 @@ def check_columns(frame: DataFrame, flow: Flow) -> None:
     for each in fields:
         if (kind := _unholdable(each.dataType)) is not None:
             raise FlowInvalid(
-                f"sink: the column {each.name} has the type {kind}, which no table has; CAST it to another"
+                f"sink: the column {each.name} has the type {kind}, which tables do not support; CAST it to another"
             )
     for at, sink in enumerate(flow.sinks):
         path = "sink" if len(flow.sinks) == 1 else f"sink[{at}]"
         for key, name in _needed(sink):
             if name not in names:
                 close = get_close_matches(name, names, 1, 0.5)
-                end = f"is {close[0]} meant?" if close else f"there are {', '.join(names)}"
+                end = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(names)}"
                 raise FlowInvalid(f"{path}.{key}: there is no column {name!r:.80}; {end[:400]}")
 
 

@@ -47,7 +47,7 @@ _RAISED_IN_SQL = re.compile(
 )
 _OUT_OF_MEMORY = re.compile(r"\bjava\.lang\.OutOfMemoryError(?:: (?P<what>[^\n]*))?")
 _MEMORY = "raise spark.driver.memory, on a cluster spark.executor.memory, in `spark`, or lower max_records"
-_CHECKPOINT = "the file was changed in a way that its checkpoint does not take; `danube pipeline reset` starts over"
+_CHECKPOINT = "the file was changed in a way that its checkpoint does not allow; `danube pipeline reset` starts over"
 _MOVED = "IllegalArgumentException: Wrong basePath "  # the files of its last batch are elsewhere
 _NOTES = {
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE": _CHECKPOINT,

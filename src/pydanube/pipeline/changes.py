@@ -13,10 +13,10 @@ from pydanube.pipeline.spec_source import FileSource, TopicSource
 from pydanube.pipeline.spec_steps import Aggregate, Deduplicate, Step
 
 REASONS = {
-    "source": "its place in one source means nothing in another kind",
-    "transforms": "what it remembers is of other windows, groups or values",
-    "output_mode": "windows that are open would never be written, or twice",
-    "dead_letters": "with transforms they are a scan of their own, which has no place in it",
+    "source": "a position in one kind of source means nothing in another",
+    "transforms": "the state it holds belongs to other windows, groups or values",
+    "output_mode": "open windows would never be written, or be written twice",
+    "dead_letters": "with transforms, late rows are read by a separate scan, which the checkpoint does not include",
 }
 
 

@@ -135,7 +135,7 @@ class Checkpoint:
         `lost` are queries of which no checkpoint is there any more.
         """
         if self._path is None and self._keeper is None:
-            raise FlowInvalid(f"checkpoint: {self.place} is written by Spark only, and there is no broker to ask")
+            raise FlowInvalid(f"checkpoint: only Spark can read {self.place}, and no broker has a record of it")
         before = self.record
         known = [*before.replaces, *([self.query] if self.query is not None else []), *lost]
         replaces = tuple(dict.fromkeys(known))[-REPLACES_MAX:]
@@ -282,7 +282,7 @@ def _read(path: Path, name: str) -> Record:
     except (FileNotFoundError, NotADirectoryError):
         if any((path / each).exists() for each in _OF_SPARK):
             raise FlowInvalid(
-                f"checkpoint: {path} is that of a query which no pipeline started; give {name} a folder of its own"
+                f"checkpoint: {path} belongs to a query that no pipeline started; give {name} a folder of its own"
             ) from None
         return Record(name)
     except OSError as error:
@@ -290,7 +290,7 @@ def _read(path: Path, name: str) -> Record:
     except (ValueError, TypeError, KeyError):
         raise FlowInvalid(f"checkpoint: {path / RECORD} cannot be read: is it from another version?") from None
     if record.name != name:
-        raise FlowInvalid(f"checkpoint: {path} is that of the pipeline {record.name}; give {name} a folder of its own")
+        raise FlowInvalid(f"checkpoint: {path} belongs to the pipeline {record.name}; give {name} a folder of its own")
     return record
 
 

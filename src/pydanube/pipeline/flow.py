@@ -240,8 +240,14 @@ class Flow:
         lines += [f"  {each.label}" for each in self.transforms]
         lines += [f"to {each.label} ({self.output_mode}{_upserted(each)})" for each in self.sinks]
         if self.dead_letters is not None:
-            lines.append(f"rows that do not fit to {self.dead_letters.label}")
-        when = "once, until all is done" if self.available_now else f"every {self.trigger}" if self.trigger else ""
+            lines.append(f"rows that do not fit go to {self.dead_letters.label}")
+        when = (
+            "once, until everything is processed"
+            if self.available_now
+            else f"every {self.trigger}"
+            if self.trigger
+            else ""
+        )
         lines.append(f"runs {when or 'as fast as possible'}, checkpoint {self.checkpoint}")
         return lines
 
@@ -254,7 +260,7 @@ def _upserted(sink: Sink) -> str:
 def _name(section: Section) -> str:
     name = section.text("name")
     if len(name) > NAME_CHARACTERS_MAX or _NAME.fullmatch(name) is None:
-        rule = "letters, digits, `_`, `-` and `.`, not beginning with `-` or `.` and not ending with `.`"
+        rule = "letters, digits, `_`, `-` and `.`, not starting with `-` or `.` and not ending with `.`"
         raise section.wrong("name", f"must be 1 to {NAME_CHARACTERS_MAX} of {rule}, not {shown(name)}")
     return name
 
@@ -281,7 +287,7 @@ def _restart(section: Section) -> Restart:
     assert attempts is not None
     backoff = inner.duration("backoff", BACKOFF)
     if backoff.seconds > 60:
-        raise inner.wrong("backoff", "is at most one minute: it doubles up to that")
+        raise inner.wrong("backoff", "must be at most one minute: it doubles up to that")
     return Restart(attempts, backoff)
 
 
@@ -290,7 +296,7 @@ def _spark(section: Section) -> dict[str, str]:
     for name in settings:
         if not name.startswith("spark."):
             raise FlowInvalid(
-                f"spark.{shown(name)[1:-1]}: a setting of Spark begins with spark., as spark.executor.memory"
+                f"spark.{shown(name)[1:-1]}: a Spark setting must begin with spark., as in spark.executor.memory"
             )
     return settings
 
@@ -303,24 +309,24 @@ def _check(flow: Flow) -> None:
     check_sinks(flow.sinks, flow.dead_letters, flow.output_mode)
     _check_late(flow)
     if flow.dead_letters is not None and not can_fail(flow.source) and not flow.keeps_late:
-        failing = "mode is failfast" if flow.source.mode == "failfast" else "no format is decoded and nothing expected"
-        raise FlowInvalid(f"dead_letters: no row could ever go there: {failing}")
+        failing = "mode is failfast" if flow.source.mode == "failfast" else "nothing is decoded or expected"
+        raise FlowInvalid(f"dead_letters: no row could ever be written there: {failing}")
     _check_deletes(flow)
     _check_loops(flow)
     for name, place in _written(flow):
         if within(flow.checkpoint, place) or within(place, flow.checkpoint):
-            raise FlowInvalid(f"checkpoint: {flow.checkpoint} and {name} ({place}) lie in each other")
+            raise FlowInvalid(f"checkpoint: {flow.checkpoint} and {name} ({place}) must not contain each other")
 
 
 def _check_late(flow: Flow) -> None:
     if flow.late is None:
         return
     if not any(isinstance(each, Watermark) for each in flow.transforms):
-        raise FlowInvalid("late: is for a watermark, and there is none in transforms: no row is late without one")
+        raise FlowInvalid("late: needs a watermark in transforms: no row is late without one")
     if flow.late == DEAD_LETTERS and flow.dead_letters is None:
-        raise FlowInvalid("late: there are no dead_letters to which late rows could go")
+        raise FlowInvalid("late: late rows need dead_letters to go to")
     if flow.late == DEAD_LETTERS and not flow.keeps_late:
-        raise FlowInvalid(f"late: dead_letters is not possible here, {_why_only_counted(flow)}; say drop")
+        raise FlowInvalid(f"late: dead_letters is not possible here, because {_why_only_counted(flow)}; use drop")
 
 
 def _why_only_counted(flow: Flow) -> str:
@@ -328,7 +334,7 @@ def _why_only_counted(flow: Flow) -> str:
         return "the source is not a topic"
     if flow.late_rule is not None:
         return "source.mode is failfast"
-    return "only where nothing but the watermark lies between the source and a `deduplicate` or window it is known"
+    return "late rows are known only if nothing but the watermark is between the source and a `deduplicate` or window"
 
 
 def _check_deletes(flow: Flow) -> None:
@@ -338,11 +344,11 @@ def _check_deletes(flow: Flow) -> None:
     if not isinstance(flow.source, TopicSource):
         raise FlowInvalid(f"{path}: only messages of a topic can be without a payload")
     if not all(each.delete_when for each in flow.upserts):
-        raise FlowInvalid(f"{path}: must be said of all sinks with upsert, or of none")
+        raise FlowInvalid(f"{path}: must be set for all sinks with upsert, or for none")
     if flow.source.tombstones == SKIP:
-        raise FlowInvalid(f"{path}: nothing would be deleted, for source.tombstones is skip")
+        raise FlowInvalid(f"{path}: nothing would be deleted, because source.tombstones is skip")
     if any(isinstance(each, Aggregate) for each in flow.transforms):
-        raise FlowInvalid(f"{path}: does not go with aggregate: a group is not deleted with one of its messages")
+        raise FlowInvalid(f"{path}: cannot be combined with aggregate: a group is not deleted with one of its messages")
 
 
 def _check_loops(flow: Flow) -> None:
@@ -375,8 +381,8 @@ def check_master(flow: Flow, master: str) -> None:
     """Raises `FlowInvalid` for what this master cannot do: places that only one machine has, if others work for it."""
     if master and _MASTER.fullmatch(master) is None:
         raise FlowInvalid(
-            f"{master[:100]!r} is no master: local[4], spark://host:7077, yarn and k8s://… are, and sc://host:15002 is "
-            "a Connect server"
+            f"{master[:100]!r} is not a master; use local[4], spark://host:7077, yarn, k8s://… or, for a Connect "
+            "server, sc://host:15002"
         )
     if is_local(master):
         return
@@ -387,8 +393,8 @@ def check_master(flow: Flow, master: str) -> None:
         path = local_path(place)
         if path is not None and not any(within(path, each) for each in flow.shared):
             raise FlowInvalid(
-                f"{name}: {place} is a folder of each machine for itself, and {master} has several; use a URL such as "
-                "s3://bucket/folder, or name the folder that all of them have in `shared`"
+                f"{name}: {place} is a separate folder on each machine, and {master} has several machines; use a URL "
+                "such as s3://bucket/folder, or list the folder that they share in `shared`"
             )
 
 
@@ -402,21 +408,23 @@ def warnings(flow: Flow, master: str) -> list[str]:
             f"{'local' if is_local(master) else 'shared'} path"
         )
     if isinstance(flow.source, TopicSource) and flow.source.subscription is None:
-        found.append("source.subscription: is false, so nothing keeps messages until the pipeline has read them")
+        found.append("source.subscription: is false, so messages may be deleted before the pipeline has read them")
     if flow.late != DROP and not flow.keeps_late and may_drop(flow.transforms, flow.output_mode):
-        why = "there are no dead_letters" if flow.dead_letters is None else _why_only_counted(flow)
-        found.append(f"late: rows behind the watermark are dropped and counted as late_rows, for {why}")
+        why = "dead_letters is not set" if flow.dead_letters is None else _why_only_counted(flow)
+        found.append(f"late: rows behind the watermark are dropped and counted as late_rows, because {why}")
     elif flow.keeps_late and local_path(flow.checkpoint) is None:
         found.append(
-            f"late: rows behind the watermark are dropped and counted as late_rows, for {flow.checkpoint} cannot be "
-            "read by the source"
+            f"late: rows behind the watermark are dropped and counted as late_rows, because the source cannot "
+            f"read {flow.checkpoint}"
         )
     if flow.output_mode == "update":
         for name, sink in _named_sinks(flow):
             if not isinstance(sink, TopicSink | ConsoleSink) and sink.upsert is None and name != "dead_letters":
-                found.append(f"{name}: gets a row again whenever it changes, for there are no keys in upsert")
+                found.append(f"{name}: gets a row again whenever it changes, because upsert has no keys")
     if flow.output_mode != "append" and not _aggregates(flow):
-        found.append(f"output_mode: {flow.output_mode} is for aggregates; if no SQL has one, append is the same")
+        found.append(
+            f"output_mode: {flow.output_mode} matters only for aggregates; without one in the SQL, append is the same"
+        )
     return found
 
 

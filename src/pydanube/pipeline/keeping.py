@@ -60,7 +60,7 @@ class Keeper:
         """Returns what the first page says."""
         texts = [text[at : at + NOTE_BYTES_MAX] for at in range(0, len(text), NOTE_BYTES_MAX)]
         if len(texts) >= _HALF:
-            raise LimitReached(f"a record of {len(text)} bytes; at most {(_HALF - 1) * NOTE_BYTES_MAX}")
+            raise LimitReached(f"the record has {len(text)} bytes; the maximum is {(_HALF - 1) * NOTE_BYTES_MAX}")
         before = (self._page(link, 0) or {}).get(_PAGES, (0, 0))
         first = 1 if before[0] >= _HALF else _HALF
         for at, each in enumerate(texts):

@@ -86,7 +86,7 @@ class Job:
         if self.format != PROTOBUF:
             return self.schema
         if self.message is None:
-            raise FlowInvalid("--message: is missing: which message of the descriptor is it, as shop.Order?")
+            raise FlowInvalid("--message: is missing: name the message in the descriptor, as in shop.Order")
         return {"descriptor": self.schema, "message": self.message}
 
     def _name(self, target: Mapping[str, Any]) -> str:

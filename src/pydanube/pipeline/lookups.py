@@ -28,8 +28,8 @@ def file_lists(frame: DataFrame) -> list[Any]:
         plan: Any = frame
         if listed := _LISTED.search(plan._explain_string(extended=True)):
             raise FlowInvalid(
-                f"transforms: a step reads {listed[1]} files beside the stream, and over Connect they would stay as "
-                "they are at the start; run it with --master"
+                f"transforms: a step reads {listed[1]} files beside the stream, but over Connect it would "
+                "not see later changes to them; run it with --master"
             )
         return []
     found: list[Any] = []

@@ -52,7 +52,7 @@ def check(
     notes: list[str] = []
     if isinstance(flow.source, FileSource):
         _check_files(flow.source)
-        found.append(f"source: {flow.source.path} is there")
+        found.append(f"source: {flow.source.path} exists")
     places: dict[tuple[str, str | None], None] = {}
     if isinstance(flow.source, TopicSource):
         places[flow.url or url, flow.source.ca] = None
@@ -85,7 +85,7 @@ def _topic_sinks(flow: Flow) -> list[TopicSink]:
 def _check_files(source: FileSource) -> None:
     path = local_path(source.path)
     if path is not None and not any(each in path for each in "*?[{") and not os.path.exists(path):
-        raise FlowInvalid(f"source.files: there is no {path}")
+        raise FlowInvalid(f"source.files: {path} does not exist")
 
 
 async def check_stopped(client: Client, name: str, gone: str | None = None) -> None:
@@ -104,7 +104,7 @@ async def _check_source(client: Client, flow: Flow, url: str, begun: bool, start
     options = Options.of(topic_options(flow, url, start), streaming=True)
     states = await look(client, options, absent_ok=begun)
     if not begun:
-        option = "source.start" if start is None else "the place it was reset to"
+        option = "source.start" if start is None else "the reset position"
         await offsets_at(client, states, options.starting, option)
     missing = [name for name in source.topics if name not in states]
     if missing:
@@ -126,7 +126,7 @@ async def _told_what_goes(client: Client, flow: Flow, url: str) -> list[str]:
         return []
     which = going[0] if len(going) == 1 else f"{going[0]} and {len(going) - 1} more topics"
     kept = " nor ".join(KEEPING)
-    return [f"release: what this pipeline has read may be deleted from {which}, which has neither {kept}"]
+    return [f"release: messages that this pipeline has read may be deleted from {which}, which has neither {kept}"]
 
 
 async def _check_free(client: Client, flow: Flow, url: str) -> str:
@@ -156,7 +156,7 @@ async def _check_sink(client: Client, sink: TopicSink) -> str:
         if sink.create_partitions is not None:
             return f"sink: {sink.topic} will be created, with {sink.create_partitions} partitions"
         raise
-    return f"sink: {sink.topic} is there"
+    return f"sink: {sink.topic} exists"
 
 
 def needs_broker(flow: Flow) -> bool:

@@ -31,23 +31,23 @@ class Remembered(NamedTuple):
 async def where_targets_stand(flow: Flow, url: str) -> Remembered:
     """Raises `FlowInvalid` where they do not agree, or do not know."""
     if not isinstance(flow.source, TopicSource):
-        raise FlowInvalid(f"--to {TABLES}: {flow.source.label} has no offsets that targets could remember")
+        raise FlowInvalid(f"--to {TABLES}: {flow.source.label} has no offsets for targets to remember")
     marks = {each.label: await _mark(flow, each, url) for each in flow.targets}
     found = [each for each in marks.values() if each is not None]
     letters = None if flow.dead_letters is None else await _mark(flow, flow.dead_letters, url, dead=True)
     if not found:
-        raise FlowInvalid(f"--to {TABLES}: no target remembers a batch of {flow.name}; say earliest")
+        raise FlowInvalid(f"--to {TABLES}: no target remembers a batch of {flow.name}; use earliest")
     if len({(each.query, each.batch) for each in found}) > 1:
         told = "; ".join(f"{label} has batch {each.batch}" for label, each in marks.items() if each is not None)
         raise FlowInvalid(
-            f"--to {TABLES}: targets do not stand at the same batch: {told}; begin at offsets of your choice, and take "
-            "away from the others what they would get twice"
+            f"--to {TABLES}: targets are not at the same batch: {told}; start at offsets of your choice, and delete "
+            "from the others what they would get twice"
         )
     notes = []
     if letters is not None and letters.batch > found[0].batch:
-        notes.append("dead letters of batches in which nothing else was written come again")
+        notes.append("dead letters of batches in which nothing else was written are repeated")
     if may_drop(flow.transforms, "append"):
-        notes.append("what it remembered for windows and duplicates is gone")
+        notes.append("the state of windows and duplicates is lost")
     queries = tuple(dict.fromkeys(each.query for each in (*found, *([letters] if letters is not None else []))))
     return Remembered(_offsets(flow, found), queries, tuple(notes))
 

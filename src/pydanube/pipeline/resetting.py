@@ -47,7 +47,7 @@ async def plan_reset(client: Client, flow: Flow, checkpoint: Checkpoint, url: st
     await check_stopped(client, flow.name)
     if not isinstance(flow.source, TopicSource):
         if start != EARLIEST:
-            raise FlowInvalid(f"--to: {flow.source.label} can only be read again from its beginning: say earliest")
+            raise FlowInvalid(f"--to: {flow.source.label} can only be read again from its beginning: use earliest")
         return Reset(start, None, None, 0, {}, {})
     options = Options.of(topic_options(flow, url, start), streaming=True)
     states = await look(client, options)
@@ -116,17 +116,17 @@ def _forget(sink: TopicSink, flow: Flow, url: str, queries: tuple[str, ...], wri
 
 def written_again(flow: Flow, wanted: Reset) -> str:
     """In words, for whoever is asked whether it is to be done."""
-    where = ", ".join(each.label for each in flow.targets) or "nothing that is kept"
+    where = ", ".join(each.label for each in flow.targets) or "nothing that is stored"
     if wanted.again is None:
-        return "; ".join([f"what is read again is written again to {where}", *_gone(wanted)])
+        return "; ".join([f"rows that are read again are written again to {where}", *_gone(wanted)])
     parts = []
     if wanted.again:
-        parts.append(f"{wanted.again:,} rows that are written will be written again to {where}")
+        parts.append(f"{wanted.again:,} rows that were already written will be written again to {where}")
     if wanted.skipped:
-        parts.append(f"{wanted.skipped:,} rows that were not read yet are skipped")
-    parts = parts or ["nothing is written again, and nothing skipped"]
+        parts.append(f"{wanted.skipped:,} unread rows will be skipped")
+    parts = parts or ["nothing will be written again or skipped"]
     return "; ".join([*parts, *_gone(wanted)])
 
 
 def _gone(wanted: Reset) -> list[str]:
-    return [f"{wanted.gone:,} messages before that are gone from the topic"] if wanted.gone else []
+    return [f"{wanted.gone:,} earlier messages are no longer in the topic"] if wanted.gone else []

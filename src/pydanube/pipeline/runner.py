@@ -137,7 +137,7 @@ class Runner:
                 state = STOPPED
                 return Outcome(how, self.progress)
             except KeyboardInterrupt:
-                state, cause = STOPPED, "it was interrupted"
+                state, cause = STOPPED, "interrupted"
                 raise
             except DanubeError as error:
                 cause = cause_of(error).line
@@ -160,7 +160,7 @@ class Runner:
                     self._say("stopped")
                     return STOPPED
             elif ended == RESTART:
-                self._say("restarts as ordered")
+                self._say("restarting as requested")
             else:
                 self._say(f"{ended}: {end_line(self.progress)}")
                 return ended
@@ -192,7 +192,7 @@ class Runner:
     def _start(self, checkpoint: Checkpoint) -> StreamingQuery:
         flow, record = self._flow, checkpoint.record
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
-            self._say(f"{key} is not as it was when the checkpoint was made")
+            self._say(f"{key} has changed since the checkpoint was created")
         where = "continues from its checkpoint" if checkpoint.begun else f"begins {self._beginning(record.start)}"
         spark = self._sessions.get(flow.spark)
         for setting in settings_not_in_force(spark, flow.spark):
@@ -215,7 +215,7 @@ class Runner:
         source = self._flow.source
         if not isinstance(source, TopicSource):
             return "at its beginning"
-        return f"at {source.start[:LABEL_CHARACTERS_MAX]}" if start is None else "where it was reset to"
+        return f"at {source.start[:LABEL_CHARACTERS_MAX]}" if start is None else "at the reset position"
 
     def _wait_to_retry(self, cause: Cause, checkpoint: Checkpoint) -> bool:
         """Whether to begin again: not if it was told to stop meanwhile. Raises what does not pass."""
@@ -227,7 +227,7 @@ class Runner:
             self._say(f"failed: {cause.line}")
             raise cause.error
         seconds = min(BACKOFF_SECONDS_MAX, self._flow.restart.backoff.seconds * 2 ** min(self._failures - 1, 20))
-        self._say(f"failed, attempt {self._failures} of {attempts} to go on follows in {seconds:g} s: {cause.line}")
+        self._say(f"failed; attempt {self._failures} of {attempts} to continue in {seconds:g} s: {cause.line}")
         self._state(RETRYING, cause.line)
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._stopping and self._fatal is None:
@@ -289,7 +289,7 @@ class Runner:
                 raise FlowInvalid("name and checkpoint can only change between a stop and a start")
             checkpoint.check(fixed(flow))
         except FlowInvalid as error:
-            self._say(f"not restarted, for the file cannot be used: {error}")
+            self._say(f"not restarted, because the file cannot be used: {error}")
             return False
         self._flow = flow
         if self._reporter is not None:
@@ -361,7 +361,7 @@ class Runner:
         }
 
     def _ordered(self, order: str) -> None:
-        self._say(f"ordered to {order}")
+        self._say(f"asked to {order}")
         if order == STOP:
             self.stop()
         elif order == RESTART:
@@ -374,9 +374,9 @@ class Runner:
 
     def _away(self, error: DanubeError | None) -> None:
         if error is None:
-            self._say("the broker hears of this pipeline again")
+            self._say("reporting to the broker works again")
         else:
-            self._say(f"the broker does not hear of this pipeline now: {error}")
+            self._say(f"reporting to the broker does not work now: {error}")
 
     # -- signals -------------------------------------------------------------------------------------------------------
 

@@ -168,15 +168,15 @@ class Sessions:
             host, port = parts.hostname or "", parts.port or CONNECT_PORT
         except ValueError as error:
             raise FlowInvalid(
-                f"--remote is like sc://host:{CONNECT_PORT}, not {self._remote[:100]!r}: {error}"
+                f"--remote must look like sc://host:{CONNECT_PORT}, not {self._remote[:100]!r}: {error}"
             ) from None
         if parts.scheme != "sc" or not host:
-            raise FlowInvalid(f"--remote is like sc://host:{CONNECT_PORT}, not {self._remote[:100]!r}")
+            raise FlowInvalid(f"--remote must look like sc://host:{CONNECT_PORT}, not {self._remote[:100]!r}")
         try:
             socket.create_connection((host, port), CONNECT_SECONDS).close()
         except OSError as error:
             if self._connected:
-                raise ConnectionLost(f"sc://{host}:{port} does not answer any more: {error}") from None
+                raise ConnectionLost(f"sc://{host}:{port} no longer answers: {error}") from None
             raise PipelineFailed(f"sc://{host}:{port} does not answer as a Connect server: {error}") from None
 
     def _connect(self, config: Mapping[str, str]) -> SparkSession:
@@ -204,7 +204,7 @@ class Sessions:
                 spark.conf.set(name, value)
             except Exception as error:
                 raise FlowInvalid(
-                    f"{name}: cannot be set on a Connect server, only where that is started: {cause_of(error).line}"
+                    f"{name}: cannot be set on a running Connect server, only at its start: {cause_of(error).line}"
                 ) from None
         return spark
 

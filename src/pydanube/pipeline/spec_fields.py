@@ -44,8 +44,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
     begun = [each for each in lower if asked and each.startswith(asked)]
     close = begun or get_close_matches(asked, lower, 1, 0.5)
     if close:
-        return f"is {lower[close[0]]} meant?"
-    return "it has " + ", ".join(known)
+        return f"did you mean {lower[close[0]]}?"
+    return "the keys are " + ", ".join(known)
 
 
 # -- durations, sizes, places ------------------------------------------------------------------------------------------
@@ -120,20 +120,20 @@ def check_no_secrets(path: str, url: str) -> None:
         secrets = [name for name, _ in parse_qsl(parts.query) if is_secret(name)]
         found = bool(parts.password) or bool(secrets) or ("@" in parts.netloc and parts.scheme.startswith("s3"))
     except ValueError:
-        raise FlowInvalid(f"{path}: is no URL: {shown(url.split('@')[-1])}") from None
+        raise FlowInvalid(f"{path}: is not a valid URL: {shown(url.split('@')[-1])}") from None
     if found:
-        raise FlowInvalid(f"{path}: has a credential in it; credentials come from the environment")
+        raise FlowInvalid(f"{path}: must not contain a credential; credentials come from the environment")
 
 
 def checked_text(path: str, value: object) -> str:
     if not isinstance(value, str):
-        raise FlowInvalid(f"{path}: must be a text, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a string, not {shown(value)}")
     if not value.strip():
-        raise FlowInvalid(f"{path}: is empty")
+        raise FlowInvalid(f"{path}: must not be empty")
     if len(value) > TEXT_CHARACTERS_MAX:
-        raise FlowInvalid(f"{path}: has {len(value)} characters, at most {TEXT_CHARACTERS_MAX}")
+        raise FlowInvalid(f"{path}: has {len(value)} characters; the maximum is {TEXT_CHARACTERS_MAX}")
     if any(each == "\0" or "\ud800" <= each <= "\udfff" for each in value):
-        raise FlowInvalid(f"{path}: has characters that are no text")
+        raise FlowInvalid(f"{path}: has characters that are not text")
     return value
 
 
@@ -146,12 +146,14 @@ class Section:
     def __init__(self, path: str, found: object, keys: Sequence[str], folder: str = ".") -> None:
         self.path, self.folder = path, folder
         if not isinstance(found, Mapping):
-            raise FlowInvalid(f"{path or 'the whole'}: must be a mapping of {', '.join(keys)}, not {shown(found)}")
+            raise FlowInvalid(
+                f"{path or 'the declaration'}: must be a mapping of {', '.join(keys)}, not {shown(found)}"
+            )
         self._values: dict[str, Any] = {}
         for key, value in found.items():
             if not isinstance(key, str) or key not in keys:
                 name = key if isinstance(key, str) else str(key)
-                raise FlowInvalid(f"{self.key(_plain(name))}: there is no such key; {nearest(name, keys)}")
+                raise FlowInvalid(f"{self.key(_plain(name))}: unknown key; {nearest(name, keys)}")
             if value is not None:
                 self._values[key] = value
 
@@ -184,8 +186,8 @@ class Section:
         found = self.text(name, default)
         if found not in choices:
             close = get_close_matches(found[:SHOWN_CHARACTERS].lower(), choices, 1, 0.5)
-            end = f"is {close[0]} meant?" if close else f"it is one of {', '.join(choices)}"
-            raise self.wrong(name, f"there is no {shown(found)}; {end}")
+            end = f"did you mean {close[0]}?" if close else f"use one of {', '.join(choices)}"
+            raise self.wrong(name, f"unknown value {shown(found)}; {end}")
         return found
 
     def flag(self, name: str, default: bool) -> bool:
@@ -238,7 +240,9 @@ class Section:
             elif isinstance(value, str):
                 texts[key] = checked_text(f"{path}.{_plain(key)}", value) if value else ""
             else:
-                raise FlowInvalid(f"{path}.{_plain(key)}: must be a text, a number, true or false, not {shown(value)}")
+                raise FlowInvalid(
+                    f"{path}.{_plain(key)}: must be a string, a number, true or false, not {shown(value)}"
+                )
         return texts
 
 
@@ -254,11 +258,11 @@ def text_list(path: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise FlowInvalid(f"{path}: must be a list of names, not {shown(value)}")
     if len(value) > LIST_MAX:
-        raise FlowInvalid(f"{path}: has {len(value)} entries, at most {LIST_MAX}")
+        raise FlowInvalid(f"{path}: has {len(value)} entries; the maximum is {LIST_MAX}")
     texts = tuple(checked_text(f"{path}[{at}]", each) for at, each in enumerate(value))
     twice = next((each for at, each in enumerate(texts) if each in texts[:at]), None)
     if twice is not None:
-        raise FlowInvalid(f"{path}: {shown(twice)} comes twice")
+        raise FlowInvalid(f"{path}: {shown(twice)} is given twice")
     return texts
 
 
@@ -271,18 +275,18 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             peek: Any = self.peek_event
-            raise yaml.MarkedYAMLError(problem="aliases are not taken", problem_mark=peek().start_mark)
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=peek().start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for name, _ in node.value:
             if name.tag == "tag:yaml.org,2002:merge":
-                raise yaml.MarkedYAMLError(problem="`<<` is not taken", problem_mark=name.start_mark)
+                raise yaml.MarkedYAMLError(problem="`<<` is not allowed", problem_mark=name.start_mark)
             if isinstance(name, yaml.ScalarNode):
                 if name.value in seen:
                     raise yaml.MarkedYAMLError(
-                        problem=f"{_plain(name.value)} comes twice", problem_mark=name.start_mark
+                        problem=f"{_plain(name.value)} is given twice", problem_mark=name.start_mark
                     )
                 seen.add(name.value)
         return super().construct_mapping(node, deep)
@@ -314,9 +318,9 @@ def parse_yaml(data: bytes) -> Any:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise FlowInvalid(where + " ".join(str(error.problem or error.context).split())) from None
     except UnicodeDecodeError as error:
-        raise FlowInvalid(f"the file is not UTF-8: byte {error.start} is no text") from None
+        raise FlowInvalid(f"the file is not UTF-8: byte {error.start} is not text") from None
     except yaml.reader.ReaderError as error:
-        raise FlowInvalid(f"the file has a character that YAML does not take, at {error.position}") from None
+        raise FlowInvalid(f"the file has a character that YAML does not allow, at {error.position}") from None
     except RecursionError:
         raise FlowInvalid("the file is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:

@@ -185,7 +185,7 @@ def parse_sinks(found: object, folder: str) -> tuple[Sink, ...]:
         raise FlowInvalid(f"sink: must be one sink or a list of 1 to {SINKS_MAX}")
     sinks = tuple(parse_sink(f"sink[{at}]", each, folder) for at, each in enumerate(found))
     if len(sinks) > 1 and any(isinstance(each, ConsoleSink) for each in sinks):
-        raise FlowInvalid("sink: console stands alone; what other sinks wrote is seen in them")
+        raise FlowInvalid("sink: console cannot be combined with other sinks; look at what they wrote instead")
     return sinks
 
 
@@ -193,12 +193,12 @@ def parse_dead_letters(found: object, folder: str) -> Target | None:
     if found is None:
         return None
     if isinstance(found, list | tuple):
-        raise FlowInvalid("dead_letters: is one sink, not a list")
+        raise FlowInvalid("dead_letters: must be one sink, not a list")
     sink = parse_sink("dead_letters", found, folder)
     if isinstance(sink, ConsoleSink):
-        raise FlowInvalid("dead_letters: are kept, so they cannot go to the console")
+        raise FlowInvalid("dead_letters: must be stored, so they cannot go to the console")
     if not isinstance(sink, TopicSink) and sink.upsert is not None:
-        raise FlowInvalid("dead_letters.upsert: dead letters are only added")
+        raise FlowInvalid("dead_letters.upsert: dead letters can only be appended")
     chosen = isinstance(found, Mapping) and "merge_schema" in found
     if isinstance(sink, TopicSink) or sink.kind == "parquet" or chosen:
         return sink
@@ -207,7 +207,7 @@ def parse_dead_letters(found: object, folder: str) -> Target | None:
 
 def parse_sink(path: str, found: object, folder: str) -> Sink:
     if isinstance(found, str):
-        raise FlowInvalid(f"{path}: must say what it is, as delta: {shown(found)[1:-1]}")
+        raise FlowInvalid(f"{path}: must name its kind, as in delta: {shown(found)[1:-1]}")
     if isinstance(found, Mapping) and "console" in found and found["console"] in (None, True):
         found = {**found, "console": {}}  # as in `console:` with nothing behind it
     section = Section(path, found, (*KINDS, *ALL_KEYS), folder)
@@ -233,7 +233,7 @@ def parse_sink(path: str, found: object, folder: str) -> Sink:
 
 def _not_for(name: str, kind: str) -> str:
     kinds = [each for each, names in OF_KIND.items() if name in names]
-    return f"is for {' and '.join(kinds)}, not for {kind}"
+    return f"works only with {' and '.join(kinds)}, not with {kind}"
 
 
 def _upsert(section: Section) -> Upsert | None:
@@ -279,11 +279,14 @@ def _iceberg(
     inner = Section(section.key("iceberg"), section.raw("iceberg"), keys, section.folder)
     table = inner.text("table")
     if not _TABLE.fullmatch(table):
-        raise inner.wrong("table", f"must be a namespace and a name, as shop.orders, not {shown(table)}")
+        raise inner.wrong("table", f"must be a namespace and a name, as in shop.orders, not {shown(table)}")
     properties = inner.scalars("properties")
     for name, value in properties.items():
         if is_secret(name.lower().replace("-", "_").replace(".", "_")):
-            raise inner.wrong(f"properties.{name}", "is a credential; credentials come from the environment")
+            raise inner.wrong(
+                f"properties.{name}",
+                "must not be set here: it is a credential, and credentials come from the environment",
+            )
         if scheme_of(value):
             check_no_secrets(inner.key(f"properties.{name}"), value)
     return IcebergSink(
@@ -331,12 +334,14 @@ def check_sinks(sinks: Sequence[Sink], dead_letters: Target | None, output_mode:
     for at, sink in enumerate(sinks):
         path = "sink" if len(sinks) == 1 else f"sink[{at}]"
         if isinstance(sink, ConsoleSink) and dead_letters is not None:
-            raise FlowInvalid("dead_letters: do not go with a console, which keeps nothing")
+            raise FlowInvalid("dead_letters: cannot be combined with a console, which stores nothing")
         if output_mode == "complete" and sink.kind in ("topic", "parquet"):
-            raise FlowInvalid(f"{path}: a {sink.kind} cannot be replaced as a whole, as output_mode complete does")
+            raise FlowInvalid(
+                f"{path}: a {sink.kind} cannot be replaced as a whole, which output_mode complete requires"
+            )
         if output_mode == "complete" and isinstance(sink, TableSink | IcebergSink) and sink.upsert is not None:
             raise FlowInvalid(
-                f"{path}.upsert: does not go with output_mode complete, which replaces all rows; use update"
+                f"{path}.upsert: cannot be combined with output_mode complete, which replaces all rows; use update"
             )
     named = [("sink" if len(sinks) == 1 else f"sink[{at}]", each) for at, each in enumerate(sinks)]
     if dead_letters is not None:

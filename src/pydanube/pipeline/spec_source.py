@@ -116,7 +116,7 @@ class RateSource:
 
     @property
     def label(self) -> str:
-        return f"{self.rows_per_second} rows a second of a generator"
+        return f"{self.rows_per_second} rows per second from a generator"
 
 
 Source = TopicSource | FileSource | RateSource
@@ -132,7 +132,7 @@ def parse_source(found: object, folder: str, pipeline: str, *, dead_letters: boo
     allowed = {"files": OF_FILES, "rate": ()}.get(kind, OF_TOPICS)
     for name in section:
         if name not in (kind, *allowed, *COMMON):
-            raise section.wrong(name, f"is not for a source of {kind}")
+            raise section.wrong(name, f"does not apply to a source of {kind}")
     mode = _mode(section, dead_letters)
     expect = section.names("expect")
     if kind == "files":
@@ -174,9 +174,9 @@ def _topic(section: Section, pipeline: str, mode: str, expect: tuple[str, ...]) 
         objects_url=section.maybe_text("objects_url"),
     )
     if source.release and source.subscription is None:
-        raise section.wrong("release", "is for a subscription, and there is none")
+        raise section.wrong("release", "needs a subscription")
     if "message" in section and source.format == RAW:
-        raise section.wrong("message", "is for payloads that are decoded; a raw topic has these columns anyway")
+        raise section.wrong("message", "needs decoded payloads; a raw topic always has these columns")
     if source.objects_url is not None:
         _check_options(section, "objects_url", {"topic": "x", "objects.url": source.objects_url})
     return source
@@ -188,7 +188,7 @@ def _topics(section: Section) -> tuple[str, ...]:
     if "topic" in section:
         name = section.text("topic")
         if "," in name:
-            raise section.wrong("topic", "is one name; several are a list under topics")
+            raise section.wrong("topic", "must be one name; use a list under topics for several")
         return (parse_topic_name(section.key("topic"), name),)
     names = section.names("topics", required=True)
     found = [parse_topic_name(f"{section.key('topics')}[{at}]", name) for at, name in enumerate(names)]
@@ -236,7 +236,7 @@ def parse_start(path: str, found: Any) -> str:
         try:
             found = json.dumps(found)
         except (TypeError, ValueError, RecursionError):
-            raise FlowInvalid(f'{path}: must be offsets as {{"orders": {{"0": 120}}}}') from None
+            raise FlowInvalid(f'{path}: must be offsets, as in {{"orders": {{"0": 120}}}}') from None
     if not isinstance(found, str):
         raise FlowInvalid(f"{path}: must be earliest, latest, a time or offsets as JSON, not {shown(found)}")
     text = found.strip()
@@ -245,14 +245,18 @@ def parse_start(path: str, found: Any) -> str:
     kind = "startingOffsets" if text.startswith("{") else "startingTimestamp"
     if kind == "startingTimestamp" and not text[:1].isdigit():
         close = get_close_matches(text.lower()[:20], ("earliest", "latest"), 1, 0.5)
-        end = f"is {close[0]} meant?" if close else "earliest, latest, 2026-01-31T12:00:00Z or offsets as JSON are"
-        raise FlowInvalid(f"{path}: {shown(text)} is no position; {end}")
+        end = (
+            f"did you mean {close[0]}?"
+            if close
+            else "use earliest, latest, a time such as 2026-01-31T12:00:00Z, or offsets as JSON"
+        )
+        raise FlowInvalid(f"{path}: {shown(text)} is not a position; {end}")
     try:
         Options.of({"url": DEFAULT_URL, "topic": "x", kind: text}, streaming=True)
     except DanubeError as error:
-        raise FlowInvalid(f"{path}: {str(error).replace(kind, 'it')}") from None
+        raise FlowInvalid(f"{path}: {str(error).removeprefix(kind).lstrip(': ')}") from None
     except (ValueError, OverflowError, RecursionError):
-        raise FlowInvalid(f"{path}: {shown(text)} is no position") from None
+        raise FlowInvalid(f"{path}: {shown(text)} is not a position") from None
     return text
 
 
@@ -276,7 +280,7 @@ def _schema(section: Section) -> Schema | None:
     kind = section.one_of("format", TOPIC_FORMATS, RAW)
     if kind == RAW:
         if "schema" in section:
-            raise section.wrong("schema", "is for payloads that are decoded: say format: json, avro or protobuf")
+            raise section.wrong("schema", "needs decoded payloads: set format to json, avro or protobuf")
         return None
     if "schema" not in section:
         raise section.wrong("schema", f"is missing: format {kind} needs it")
@@ -308,7 +312,7 @@ def _avro(section: Section) -> str:
         try:
             return json.dumps(found)
         except (TypeError, ValueError, RecursionError):
-            raise section.wrong("schema", "must be a schema of Avro in JSON, or the path of one") from None
+            raise section.wrong("schema", "must be an Avro schema in JSON, or the path of one") from None
     text = section.text("schema")
     if not text.lstrip().startswith(("{", "[", '"')):
         data = _content(section, "schema", absolute(text, section.folder))
@@ -336,11 +340,11 @@ def _content(section: Section, name: str, path: str) -> bytes:
         if os.path.isfile(path) and os.path.getsize(path) > SCHEMA_FILE_BYTES_MAX:
             raise section.wrong(name, f"{path} has more than {SCHEMA_FILE_BYTES_MAX} bytes")
         if os.path.exists(path) and not os.path.isfile(path):
-            raise section.wrong(name, f"{path} is no file")
+            raise section.wrong(name, f"{path} is not a file")
         with open(path, "rb") as file:
             return file.read(SCHEMA_FILE_BYTES_MAX)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is no path"
+        reason = getattr(error, "strerror", None) or "is not a path"
         raise section.wrong(name, f"{shown(path)} cannot be read: {reason}") from None
 
 
@@ -349,15 +353,17 @@ def _content(section: Section, name: str, path: str) -> bytes:
 
 def _files(section: Section, mode: str, expect: tuple[str, ...]) -> FileSource:
     if "schema" not in section:
-        raise section.wrong("schema", "is missing: a stream of files needs the columns, as id BIGINT, name STRING")
+        raise section.wrong("schema", "is missing: a stream of files needs its columns, as in id BIGINT, name STRING")
     options = section.scalars("options")
     for name in options:
         if name.lower() in ("path", "mode", "columnnameofcorruptrecord", "maxfilespertrigger"):
-            raise section.wrong(f"options.{name}", "is said by a key of source")
+            raise section.wrong(f"options.{name}", "must be set by a key of source")
         if is_secret(name.lower()):
-            raise section.wrong(f"options.{name}", "is a credential; credentials come from the environment")
+            raise section.wrong(
+                f"options.{name}", "must not be set here: it is a credential, and credentials come from the environment"
+            )
     if "format" not in section:
-        raise section.wrong("format", f"is missing: one of {', '.join(FILE_FORMATS)}")
+        raise section.wrong("format", f"is missing: use one of {', '.join(FILE_FORMATS)}")
     return FileSource(
         path=section.place("files"),
         format=section.one_of("format", FILE_FORMATS),

@@ -87,9 +87,9 @@ def parse_steps(found: object, folder: str) -> tuple[Step, ...]:
     if found is None:
         return ()
     if isinstance(found, Mapping) or not isinstance(found, list | tuple):
-        raise FlowInvalid(f"transforms: must be a list of steps, as `- sql: SELECT …`, not {shown(found)}")
+        raise FlowInvalid(f"transforms: must be a list of steps, as in `- sql: SELECT …`, not {shown(found)}")
     if len(found) > STEPS_MAX:
-        raise FlowInvalid(f"transforms: has {len(found)} steps, at most {STEPS_MAX}")
+        raise FlowInvalid(f"transforms: has {len(found)} steps; the maximum is {STEPS_MAX}")
     return tuple(_step(f"transforms[{at}]", each, folder) for at, each in enumerate(found))
 
 
@@ -97,7 +97,9 @@ def _step(path: str, found: object, folder: str) -> Step:
     section = Section(path, found, KINDS, folder)
     kinds = list(section)
     if len(kinds) != 1:
-        raise FlowInvalid(f"{path}: must be one of {', '.join(KINDS)}; several steps are several entries of the list")
+        raise FlowInvalid(
+            f"{path}: must be one of {', '.join(KINDS)}; write several steps as several entries of the list"
+        )
     kind = kinds[0]
     if kind == "watermark":
         inner = Section(section.key(kind), section.raw(kind), ("column", "delay"))
@@ -118,9 +120,9 @@ def _aggregate(path: str, found: object) -> Aggregate:
     if window is None:
         for name in ("slide", "on"):
             if name in section:
-                raise section.wrong(name, "is for an aggregate with a window")
+                raise section.wrong(name, "needs an aggregate with a window")
     elif slide is not None and slide > window:
-        raise section.wrong("slide", f"is longer than the window of {window}: rows would fall between windows")
+        raise section.wrong("slide", f"must not be longer than the window of {window}: rows would fall between windows")
     values = section.raw("values")
     if not isinstance(values, Mapping) or not values:
         raise section.wrong("values", f"must be a mapping such as orders: count(*), not {shown(values)}")
@@ -133,7 +135,7 @@ def _aggregate(path: str, found: object) -> Aggregate:
     lower = [each.lower() for each in columns]
     twice = next((each for at, each in enumerate(columns) if each.lower() in lower[:at]), None)
     if twice is not None:
-        raise FlowInvalid(f"{path}: the column {shown(twice)} comes twice")
+        raise FlowInvalid(f"{path}: the column {shown(twice)} is given twice")
     return Aggregate(window, slide, section.text("on", EVENT_TIME), by, expressions)
 
 
@@ -144,10 +146,10 @@ def _python(section: Section) -> Python:
     text = section.text("python")
     match = _FUNCTION.fullmatch(text.strip())
     if match is None:
-        raise section.wrong("python", f"must be a file and a function in it, as clean.py:clean, not {shown(text)}")
+        raise section.wrong("python", f"must be a file and a function in it, as in clean.py:clean, not {shown(text)}")
     file = absolute(match[1], section.folder)
     if not os.path.isfile(file):
-        raise section.wrong("python", f"there is no file {file}")
+        raise section.wrong("python", f"the file {file} does not exist")
     return Python(file, match[2])
 
 
@@ -160,13 +162,15 @@ def check_steps(steps: Sequence[Step], output_mode: str) -> None:
         path = f"transforms[{at}]"
         if isinstance(step, Watermark):
             if watermark is not None:
-                raise FlowInvalid(f"{path}.watermark: there is a watermark before it already; a pipeline has one")
+                raise FlowInvalid(f"{path}.watermark: a pipeline can have only one, and another one comes before it")
             if aggregated:
-                raise FlowInvalid(f"{path}.watermark: comes before the aggregate, not after it")
+                raise FlowInvalid(f"{path}.watermark: must come before the aggregate, not after it")
             watermark, opaque = step, False
         elif isinstance(step, Deduplicate):
             if watermark is None:
-                raise FlowInvalid(f"{path}.deduplicate: needs a watermark before it, or it would remember all forever")
+                raise FlowInvalid(
+                    f"{path}.deduplicate: needs a watermark before it, or it would remember everything forever"
+                )
             if aggregated and output_mode != "append":
                 raise FlowInvalid(f"{path}.deduplicate: cannot follow an aggregate in output_mode {output_mode}")
         elif isinstance(step, Aggregate):
@@ -176,21 +180,23 @@ def check_steps(steps: Sequence[Step], output_mode: str) -> None:
             opaque = True
     may_aggregate = aggregated or any(isinstance(each, Sql | Python) for each in steps)
     if output_mode == "complete" and not may_aggregate:
-        raise FlowInvalid("output_mode: complete is for aggregates, and there is none; append writes each row once")
+        raise FlowInvalid("output_mode: complete needs an aggregate; append writes each row once")
 
 
 def _check_aggregate(
     path: str, step: Aggregate, watermark: Watermark | None, opaque: bool, aggregated: bool, output_mode: str
 ) -> None:
     if aggregated and output_mode != "append":
-        raise FlowInvalid(f"{path}.aggregate: there is one before it; two work in output_mode append only")
+        raise FlowInvalid(f"{path}.aggregate: another one comes before it; two work only in output_mode append")
     if output_mode != "append":
         return
     if watermark is None:
-        raise FlowInvalid(f"{path}.aggregate: needs a watermark before it in output_mode append: when is a row final?")
+        raise FlowInvalid(
+            f"{path}.aggregate: needs a watermark before it in output_mode append, or no row would ever be final"
+        )
     if step.window is None and watermark.column not in step.by and not opaque:
         raise FlowInvalid(
-            f"{path}.aggregate: has no window, so no row of it is ever final; use a window, or output_mode update"
+            f"{path}.aggregate: needs a window, or output_mode update: without them no row of it is ever final"
         )
     if step.window is not None and step.on != watermark.column and not opaque and not aggregated:
-        raise FlowInvalid(f"{path}.aggregate.on: is {step.on}, and the watermark is on {watermark.column}")
+        raise FlowInvalid(f"{path}.aggregate.on: is {step.on}, but the watermark is on {watermark.column}")
