@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 RULES: tuple[tuple[str, str], ...] = (
     (r"\bfor ever\b", "forever"),
@@ -37,21 +38,40 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\bwhoever asks\b", "the caller"),
     (r"\bthat there are\b(?=\.|,|$)", "drop it"),
 )
-ANY = re.compile("|".join(pattern for pattern, _ in RULES), re.IGNORECASE)
-COMPILED = tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better in RULES)
+# Only of what a program says: its errors, logs and help texts. Docstrings may be terser.
+SPOKEN: tuple[tuple[str, str], ...] = (
+    (r"(?<!there )\b(?:is|are) no (?!longer\b|more\b|other\b)[a-z]+", "is not a ..."),
+    (r"\bcomes? twice\b|\b(?:is|are|would be) there twice\b", "is given twice"),
+    (r"\bis \S+ meant\?", "did you mean ...?"),
+    (r"\b(?:is|are) wanted\b", "expected ..., got ..."),
+    (r"\bthere is no such\b", "unknown ..., or ... does not exist"),
+    (r"\b(?:is|are) not taken\b", "is not allowed"),
+    (r"\bexclude each other\b|\bdo(?:es)? not go with\b", "cannot be combined with"),
+    (r", for there (?:is|are) no\b", ", because ... has no"),
+    (r"\b(?:must be|is) a text\b", "must be a string"),
+)
 
+Rules = tuple[tuple[str, str], ...]
 Complaint = tuple[int, str, str]  # line, the phrase, what to write instead
 
 
-def complaints(text: str, line: int = 1) -> Iterator[Complaint]:
+def complaints(text: str, line: int = 1, rules: Rules = RULES) -> Iterator[Complaint]:
     """What is wrong with a piece of prose that begins at `line`. A phrase may run over the end of a line."""
     flat = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
     joined = flat.replace("\n", " ")
-    if ANY.search(joined) is None:
+    any_of_them, each = _compiled(rules)
+    if any_of_them.search(joined) is None:
         return
-    for pattern, better in COMPILED:
+    for pattern, better in each:
         for found in pattern.finditer(joined):
             yield line + flat.count("\n", 0, found.start()), found[0], better
+
+
+@cache
+def _compiled(rules: Rules) -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], str], ...]]:
+    """All in one, which is quick to say that nothing is wrong; and one by one."""
+    together = re.compile("|".join(pattern for pattern, _ in rules), re.IGNORECASE)
+    return together, tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better in rules)
 
 
 def of_markdown(text: str) -> Iterator[Complaint]:
@@ -64,9 +84,11 @@ def of_python(source: str) -> Iterator[Complaint]:
     """Of what people see of a program: its docstrings, and the sentences in its strings."""
     tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if id(node) not in inside and (text := _sentence(node)) is not None:
-            yield from complaints(re.sub(r"`[^`\n]+`", "`x`", text), node.lineno)  # type: ignore[attr-defined]
+            rules = RULES if id(node) in docstrings else RULES + SPOKEN
+            yield from complaints(re.sub(r"`[^`\n]+`", "`x`", text), node.lineno, rules)  # type: ignore[attr-defined]
 
 
 def _sentence(node: ast.AST) -> str | None:

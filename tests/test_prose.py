@@ -62,6 +62,26 @@ def test_code_is_not_prose() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("{x} is no position", "is no position"),
+        ("the name comes twice", "comes twice"),
+        ("unknown key; is topic meant?", "is topic meant?"),
+        ("a number is wanted, not {x}", "is wanted"),
+        ("the name must be a text", "must be a text"),
+    ],
+)
+def test_what_a_program_says_is_held_to_more_rules(text: str, phrase: str) -> None:
+    assert [found for _, found, _ in prose.of_python(f"raise ValueError(f{text!r})")] == [phrase]
+    assert list(prose.of_python(f"def f():\n    {text!r}\n")) == []
+
+
+def test_a_program_may_say_that_something_is_missing() -> None:
+    for text in ("there is no room", "it is no longer served", "there are no more messages"):
+        assert list(prose.of_python(f"raise ValueError({text!r})")) == []
+
+
+@pytest.mark.parametrize(
     "text",
     ["There are so many that it fails.", "There is no name.", "Does not say anything.", "It goes on forever."],
 )

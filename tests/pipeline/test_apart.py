@@ -110,7 +110,7 @@ def test_a_catalog_by_its_name_is_the_one_by_its_place(tmp_path: Path, monkeypat
 def test_a_topic_of_another_broker_is_another(tmp_path: Path) -> None:
     """Neither broker is there: that the column does not fit is known before."""
     one, two = ({"kind": "topic", "topic": "t", "url": f"danube://{at}:1", "value": "id"} for at in ("a", "b"))
-    with pytest.raises(SchemaMismatch, match="value is STRING or BINARY"):
+    with pytest.raises(SchemaMismatch, match="value must be STRING or BINARY"):
         prepare(one, two)
     with pytest.raises(OptionInvalid, match="twice"):
         prepare(one, one | {"topic": "/default/t"})

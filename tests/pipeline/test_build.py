@@ -348,14 +348,14 @@ def test_what_spark_says_of_a_step_is_one_line_with_its_key(spark: SparkSession,
         (
             [],
             {"sink": {"delta": "o", "partition_by": ["custmer"]}},
-            "sink.partition_by: there is no column 'custmer'; is ",
+            "sink.partition_by: the column 'custmer' does not exist; did you mean ",
         ),
         (
             [],
             {"sink": {"delta": "o", "upsert": {"keys": ["x"]}}},
-            "sink.upsert.keys: there is no column 'x'; there are",
+            "sink.upsert.keys: the column 'x' does not exist; the columns are",
         ),
-        ([], {"sink": {"topic": "o", "key": "x"}}, "sink.key: there is no column 'x'"),
+        ([], {"sink": {"topic": "o", "key": "x"}}, "sink.key: the column 'x' does not exist"),
     ):
         with pytest.raises(FlowInvalid) as caught:
             explain(spark, make(transforms=steps, **others), url)

@@ -33,7 +33,7 @@ def raised(name: str) -> Exception:
 @pytest.mark.parametrize(
     ("name", "kind", "may_pass", "line"),
     [
-        ("schema", OptionInvalid, False, "unknown option 'x'; did you mean y?"),
+        ("schema", OptionInvalid, False, "there is no option 'x'; is y meant?"),
         ("initial", TopicNotFound, False, "/default/orders"),
         ("latest", ConnectionLost, True, "127.0.0.1:6650: refused"),
         ("read", RowInvalid, False, "offset 5 of /default/orders: not JSON: 'x: y'"),

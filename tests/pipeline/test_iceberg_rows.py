@@ -234,9 +234,9 @@ def test_a_required_column_must_be_in_every_row(lake: Lake) -> None:
     target.prepare(rows.schema)
     with lake.table().update_schema(allow_incompatible_changes=True) as update:
         update.update_column("n", required=True)
-    with pytest.raises(SchemaMismatch, match="wants a n in every row, and a row has none"):
+    with pytest.raises(SchemaMismatch, match="requires n in every row, but a row has none"):
         written(target, mark(0), rows)
-    with pytest.raises(SchemaMismatch, match="wants a n in every row, and the rows have no such column"):
+    with pytest.raises(SchemaMismatch, match="requires n in every row, but the rows have no such column"):
         target.prepare(pa.schema([("id", pa.int64())]))
     assert written(target, mark(0), rows.slice(0, 1)) is Verdict.NEW
 

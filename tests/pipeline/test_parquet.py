@@ -161,7 +161,7 @@ def test_partitions_and_pipelines(tmp_path: Path) -> None:
 def test_a_column_keeps_its_type(target: ParquetTarget) -> None:
     write(target, FIRST, rows([1]))
     other = pa.RecordBatch.from_pydict({"id": ["text"], "new": [1]})
-    with pytest.raises(SchemaMismatch, match="the column id is string, and was int64 so far"):
+    with pytest.raises(SchemaMismatch, match="the column id is string, but was int64 so far"):
         write(target, batch(1), other)
     assert write(target, batch(1), pa.RecordBatch.from_pydict({"id": [2], "new": [1]})) is Verdict.NEW
 

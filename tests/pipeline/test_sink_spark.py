@@ -160,8 +160,8 @@ def test_what_cannot_be_written_says_so_before_it_begins(client: Client, flow: F
         flow.spark.range(3).write.format("danube_tables").mode("append").option("plan", plan).save()
     with pytest.raises(PySparkException, match="partition_by names nope"):
         flow.run(flow.input("number"), delta | {"partition_by": ["nope"]})
-    with pytest.raises(PySparkException, match="only appended to"):
+    with pytest.raises(PySparkException, match="only be appended to"):
         flow.run(flow.input("number").groupBy("number").count(), topic, mode="complete")
-    with pytest.raises(PySparkException, match="a target is delta, parquet"):
+    with pytest.raises(PySparkException, match="a target must be delta, parquet"):
         flow.run(flow.input("number"), {"kind": "csv"})
     assert DeltaTable(flow.uri("t")).to_pyarrow_table().num_rows == 0

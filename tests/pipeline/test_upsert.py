@@ -130,7 +130,7 @@ def test_what_cannot_be_upserted(tmp_path: Path) -> None:
         made(tmp_path, keys=("nope",))
     with pytest.raises(SchemaMismatch, match="cannot be compared"):
         DeltaTarget(str(tmp_path / "t"), keys=("a",)).prepare(pa.schema([("a", pa.float64()), ("b", pa.int64())]))
-    with pytest.raises(TargetRefused, match="exclude each other"):
+    with pytest.raises(TargetRefused, match="cannot be combined"):
         write(made(tmp_path), FIRST, rows(("a", 1, 0)), replace=True)
-    with pytest.raises(OptionInvalid, match="keys are one or more"):
+    with pytest.raises(OptionInvalid, match="keys must be one or more"):
         target_of({"kind": "delta", "uri": "x", "upsert": {"keys": []}})

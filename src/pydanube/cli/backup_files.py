@@ -108,7 +108,7 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], list[BackupFile]]:
             BackupFile(str(each["name"]), each["bytes"], each["size"], str(each["sha256"])) for each in body["files"]
         ]
     except FileNotFoundError:
-        why = "it was not finished" if directory.is_dir() else "there is no such directory"
+        why = "it was not finished" if directory.is_dir() else "the directory does not exist"
         raise BackupInvalid(f"{directory} is not a backup: {MANIFEST} is missing, {why}") from None
     except OSError as error:
         raise BackupInvalid(f"{path}: {error.strerror}") from None

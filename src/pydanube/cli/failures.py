@@ -42,7 +42,7 @@ class Exit(IntEnum):
 MEANING = {
     Exit.FINE: "success; also if the output pipe was closed, or a command that runs until stopped was stopped",
     Exit.FAILED: "the broker refused the request, or it failed; `danube doctor` or `storage verify` found a problem",
-    Exit.USAGE: "the command line is not valid, or the command needs a confirmation and there is no terminal",
+    Exit.USAGE: "the command line is not valid, or the command needs a confirmation but is not run in a terminal",
     Exit.NOT_FOUND: "the topic, partition, subscription, namespace, pipeline or context does not exist",
     Exit.UNREACHABLE: "no broker could be reached, or its certificate is not trusted",
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM, or the confirmation was declined",

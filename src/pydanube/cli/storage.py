@@ -221,7 +221,7 @@ def forget_node(output: Output, agreement: Agreement, data_dir: Path) -> int:
     """Give up a storage directory that is gone for good.
 
     A broker does not start without its storage directory (`node` in the data directory), because the directory may only
-    be missing temporarily. If the disk is lost and there is no backup, this command removes it from the metadata.
+    be missing temporarily. If the disk is lost and you have no backup, this command removes it from the metadata.
     Topics, policies and everything in object storage stay; all other messages, subscriptions and producers are lost.
     The next start creates a new directory. With --dry-run, the command lists what would be lost and exits with 1.
     """

@@ -449,7 +449,7 @@ def check_columns(frame: DataFrame, flow: Flow) -> None:
             if name not in names:
                 close = get_close_matches(name, names, 1, 0.5)
                 end = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(names)}"
-                raise FlowInvalid(f"{path}.{key}: there is no column {name!r:.80}; {end[:400]}")
+                raise FlowInvalid(f"{path}.{key}: the column {name!r:.80} does not exist; {end[:400]}")
 
 
 def _needed(sink: Sink) -> list[tuple[str, str]]:

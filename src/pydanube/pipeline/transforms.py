@@ -117,7 +117,7 @@ def _by_python(frame: DataFrame, step: Python) -> DataFrame:
     if not isinstance(found, type(frame)):
         raise StepFailed(f"{step.name} must return a DataFrame, not {type(found).__name__}")
     if found.isStreaming != frame.isStreaming:
-        raise StepFailed(f"{step.name} must return a DataFrame made of the one it got")
+        raise StepFailed(f"{step.name} must return a DataFrame made from the one it received")
     return found
 
 

@@ -78,7 +78,7 @@ class SinkHistory:
             payloads = [payload for _, payload in rows]
             if len(set(payloads)) != len(payloads):
                 twice = next(payload for payload in payloads if payloads.count(payload) > 1)
-                self._history.check(False, "I12", f"{place}: {twice[:32]!r} is there twice")
+                self._history.check(False, "I12", f"{place}: {twice[:32]!r} was written twice")
         for writer in self.writers.values():
             self._check_writer(writer, found)
 

@@ -34,8 +34,8 @@ def remember(
     deletes = rows.filter(deleted).select(columns)
     if deletes.column(sequence_by).null_count:
         raise RowInvalid(
-            f"{label}: a message without a payload deletes a row and has no {sequence_by}, so nothing says whether it "
-            "is the newest: name event_time in sequence_by, or give the column a value in a SQL step"
+            f"{label}: a message without a payload deletes a row and has no {sequence_by}, so it is unknown whether "
+            "it is the newest: use event_time in sequence_by, or give the column a value in a SQL step"
         )
     if known is None:
         return rows, _last(deletes, keys, sequence_by) if len(deletes) else None
@@ -105,4 +105,4 @@ def unpacked(data: bytes | None, label: str) -> pa.Table:
     try:
         return pa.ipc.open_stream(data or b"").read_all()
     except pa.ArrowException:
-        raise TargetFailed(f"{label}: what it remembers of deleted rows is gone, or cannot be read") from None
+        raise TargetFailed(f"{label}: its record of deleted rows is missing or cannot be read") from None

@@ -104,7 +104,7 @@ class DeltaTarget:
                 with suppress(DeltaError):  # somebody else was faster; if not, opening it says what is wrong
                     DeltaTable.create(uri, wanted, partition_by=list(self.partition_by), storage_options=dict(options))
                 if (table := self._open()) is None:
-                    raise TargetFailed(f"{self.label}: the table could not be made")
+                    raise TargetFailed(f"{self.label}: the table could not be created")
                 self._settle(table, table.version())
             self._fitting(schema, changes_rows=bool(self.keys))
 
@@ -124,7 +124,7 @@ class DeltaTarget:
     ) -> Verdict:
         files = [file for part in parts for file in part]
         if len(files) > FILES_MAX:
-            raise TargetRefused(f"{self.label}: a batch of more than {FILES_MAX} files")
+            raise TargetRefused(f"{self.label}: a batch has more than {FILES_MAX} files")
         with self._typed():
             for tries in range(COMMITS_MAX):
                 pause(tries)
@@ -146,7 +146,7 @@ class DeltaTarget:
                 if self.maintenance and is_due(None if last is None else last.batch, mark.batch):
                     attempt(self.label, self._maintain)
                 return Verdict.NEW
-        raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
+        raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
 
     def remembered(self, now: Mark) -> Mark | None:
         with self._typed():
@@ -185,7 +185,7 @@ class DeltaTarget:
             with suppress(CommitFailedError):
                 table.alter.add_columns(missing, commit_properties=CommitProperties(max_commit_retries=0))
                 self._settle(table, table.version())
-        raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
+        raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
 
     def _missing(self, table: DeltaTable, schema: pa.Schema, *, changes_rows: bool) -> list[Field]:
         """Columns that the table may get. Raises if rows do not fit."""
@@ -212,7 +212,7 @@ class DeltaTarget:
             return table.version(), unneeded
         actions: list[Any] = [_add(file) for file in files]
         if self.keys:  # staged with all columns, in no partition
-            raise TargetRefused(f"{self.label}: upserts and complete mode exclude each other")
+            raise TargetRefused(f"{self.label}: upserts cannot be combined with complete mode")
         self._check_nulls(never_null(table), files)
         self._write(table, actions, _properties(mark), mode="overwrite" if replace else "append")
         return table.version() + 1, []
@@ -270,19 +270,19 @@ class DeltaTarget:
                 if file.stats["nullCount"].get(name, 0) or value is None:
                     raise RowInvalid(f"{self.label}: a row is null in {name}, which is NOT NULL in the table")
                 if name not in file.stats["nullCount"] and name not in dict(file.values):
-                    raise TableUnsupported(f"{self.label}: {name} is NOT NULL, which cannot be checked for its type")
+                    raise TableUnsupported(f"{self.label}: {name} is NOT NULL, which cannot be checked for this type")
 
     def _staged(self, schema: pa.Schema, files: Sequence[WrittenFile]) -> pa.Table:
         if sum(file.size for file in files) > UPSERT_BYTES_MAX:
             raise TargetRefused(
-                f"{self.label}: a batch of more than {UPSERT_BYTES_MAX} bytes to upsert: set max_records lower"
+                f"{self.label}: a batch to upsert has more than {UPSERT_BYTES_MAX} bytes: lower max_records"
             )
         folder = folder_at(self.uri)
         tables: list[pa.Table] = []
         for file in files:
             content = folder.read(file.path)
             if content is None:
-                raise TargetFailed(f"{self.label}: what was staged is gone: {file.path}")
+                raise TargetFailed(f"{self.label}: a staged file is gone: {file.path}")
             rows = pq.read_table(io.BytesIO(content))
             tables.append(rows.cast(with_change(schema) if CHANGE in rows.column_names else schema))
         return pa.concat_tables(tables)

@@ -97,7 +97,7 @@ def _merge(uri: str, table: DeltaTable, group: Sequence[ListedFile]) -> bool:
         rows = sum(_copied(uri, each, rest, files) for each in group)
         written = files.finish() or []
         if sum(file.rows for file in written) != rows:
-            raise TargetFailed(f"{rows} rows were to be merged, and another number of them was written")
+            raise TargetFailed(f"{rows} rows were to be merged, but a different number was written")
     except BaseException:
         files.drop()
         raise

@@ -39,7 +39,7 @@ def check_features(table: DeltaTable, *, changes_rows: bool) -> None:
     protocol, metadata = table.protocol(), table.metadata()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     if changes_rows and "deletionVectors" in features:
-        raise TableUnsupported("the table has deletion vectors, which hide rows: it can only be added to")
+        raise TableUnsupported("the table has deletion vectors, which hide rows: it can only be appended to")
     if unknown := sorted(features - _HARMLESS):
         raise TableUnsupported(f"the table has the feature {unknown[0]}")
     if protocol.min_writer_version > _LEGACY_VERSION_MAX and not protocol.writer_features:
@@ -52,11 +52,11 @@ def check_features(table: DeltaTable, *, changes_rows: bool) -> None:
         raise TableUnsupported("the table has column mapping")
     if changes_rows and settings.get("delta.enablechangedatafeed") == "true":
         raise TableUnsupported(
-            "the table has a change data feed, which wants each change of a row: it can only be added to"
+            "the table has a change data feed, which needs each change of a row: it can only be appended to"
         )
     if "delta.settransactionretentionduration" in settings:
         raise TableUnsupported(
-            "the table has delta.setTransactionRetentionDuration: it would forget which batches it has"
+            "the table has delta.setTransactionRetentionDuration: it would forget which batches it contains"
         )
     if changes_rows and settings.get("delta.appendonly") == "true":
         raise TableUnsupported("the table is append-only (delta.appendOnly): no upserts, no complete mode")
@@ -95,7 +95,9 @@ def delta_schema(schema: pa.Schema) -> Schema:
         try:
             fields += Schema.from_arrow(pa.schema([each])).fields
         except Exception as error:
-            raise SchemaMismatch(f"a Delta table has no type for {each.name[:100]}, which is {each.type}") from error
+            raise SchemaMismatch(
+                f"a Delta table has no type for the column {each.name[:100]}, which is {each.type}"
+            ) from error
     return Schema(fields)
 
 
@@ -109,15 +111,16 @@ def missing_columns(table: DeltaTable, schema: pa.Schema) -> list[Field]:
             _check_type(field.name, _json(field)["type"], _json(wanted[field.name])["type"])
         elif field.name.lower() in folded:
             raise SchemaMismatch(
-                f"the rows have the column {field.name}, and the table {folded[field.name.lower()]}: spell it so"
+                f"the rows have the column {field.name}, but the table "
+                f"{folded[field.name.lower()]}: use the table's spelling"
             )
         else:
             missing.append(field)
     for name, each in wanted.items():
         if not each.nullable and name not in schema.names:
-            raise SchemaMismatch(f"the table's column {name} is NOT NULL, and the rows do not have it")
+            raise SchemaMismatch(f"the table's column {name} is NOT NULL, but the rows do not have it")
         if not each.nullable and isinstance(_json(each)["type"], dict):
-            raise TableUnsupported(f"the column {name} is NOT NULL, which is not checked for its type")
+            raise TableUnsupported(f"the column {name} is NOT NULL, which cannot be checked for this type")
     return missing
 
 
@@ -157,7 +160,7 @@ def _check_type(name: str, given: Any, wanted: Any) -> None:
 
 def _check_inner(name: str, given: Any, wanted: Any, nullable: bool) -> None:
     if not nullable:
-        raise SchemaMismatch(f"{name} is NOT NULL in the table; within columns that cannot be promised")
+        raise SchemaMismatch(f"{name} is NOT NULL in the table; inside a column this cannot be guaranteed")
     _check_type(name, given, wanted)
 
 

@@ -124,7 +124,7 @@ def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> N
     """Raises `SchemaMismatch`."""
     for name in partition_by:
         if name not in schema.names:
-            raise SchemaMismatch(f"partition_by names {name[:100]}, and the rows have no such column")
+            raise SchemaMismatch(f"partition_by names {name[:100]}, which is not a column of the rows")
         kind = schema.field(name).type
         simple = (
             pa.types.is_string(kind)
@@ -134,9 +134,9 @@ def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> N
             or pa.types.is_timestamp(kind)
         )
         if not simple:
-            raise SchemaMismatch(f"no table is partitioned by a column of type {kind}, as {name[:100]} is: cast it")
+            raise SchemaMismatch(f"a table cannot be partitioned by {name[:100]}, which is {kind}: cast it")
     if partition_by and len(partition_by) >= len(schema):
-        raise SchemaMismatch("partition_by names all columns; the files need one at least")
+        raise SchemaMismatch("partition_by names all columns; the files need at least one")
 
 
 def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> list[tuple[Values, pa.RecordBatch]]:

@@ -121,7 +121,7 @@ def delta_place(uri: str) -> tuple[str, Mapping[str, str]]:
     place = place_of(uri)
     found = delta_options(place)
     if found is None:
-        raise OptionInvalid(f"Delta tables are in folders, S3, Google or Azure storage, not in {place.scheme}")
+        raise OptionInvalid(f"Delta tables can be in folders, S3, Google or Azure storage, not in {place.scheme}")
     return found
 
 
@@ -223,7 +223,7 @@ class LocalFolder:
         return sorted(found)
 
     def make(self) -> None:
-        with self._typed("it cannot be made"):
+        with self._typed("it cannot be created"):
             for folder in make_folders(self.root):
                 sync_path(folder)
 
@@ -385,7 +385,9 @@ class ObjectFolder:
     def check_decides(self) -> None:
         can = self._operator.capability()
         if not (can.write_with_if_not_exists and can.copy and can.list):
-            raise TargetRefused(f"{self._place.shown} cannot copy, or cannot make an object only if there is none")
+            raise TargetRefused(
+                f"{self._place.shown} cannot copy objects, or cannot create an object only if it does not exist"
+            )
 
 
 class _Upload:

@@ -83,18 +83,20 @@ class IcebergTarget:
             )
         texts = {name: spec.get(name) for name in ("catalog", "type", "uri", "warehouse")}
         for name, text in (("table", spec.get("table") or ""), *texts.items()):
-            _check(text is None or isinstance(text, str), f"a target iceberg: {name} is a text")
+            _check(text is None or isinstance(text, str), f"a target iceberg: {name} must be a string")
         properties = spec.get("properties") or {}
         sound = isinstance(properties, dict) and all(
             isinstance(each, str) for pair in properties.items() for each in pair
         )
-        _check(sound, "a target iceberg: properties are names and texts")
+        _check(sound, "a target iceberg: properties must map names to strings")
         table = tuple(str(spec.get("table") or "").split("."))
         place = TablePlace(table, **texts, properties=tuple(sorted(properties.items())))
         place.check()
         columns, merge_schema = spec.get("partition_by") or [], spec.get("merge_schema", False)
-        _check(_names(columns) and len(set(columns)) == len(columns), "partition_by is a list of columns, each once")
-        _check(isinstance(merge_schema, bool), "merge_schema is true or false")
+        _check(
+            _names(columns) and len(set(columns)) == len(columns), "partition_by must be a list of columns, each once"
+        )
+        _check(isinstance(merge_schema, bool), "merge_schema must be true or false")
         maintenance = Maintenance.of(spec.get("maintain"))
         return cls(place, tuple(columns), merge_schema, *_upsert(spec.get("upsert")), maintenance)
 
@@ -153,9 +155,9 @@ class IcebergTarget:
     ) -> Verdict:
         files = [file for part in parts if part for file in part]
         if len(files) > FILES_MAX:
-            raise TargetRefused(f"{self.label}: a batch of more than {FILES_MAX} files")
+            raise TargetRefused(f"{self.label}: a batch has more than {FILES_MAX} files")
         if replace and self.keys:
-            raise TargetRefused(f"{self.label}: upserts and complete mode exclude each other")
+            raise TargetRefused(f"{self.label}: upserts cannot be combined with complete mode")
         with self.place.told():
             return self._commit(mark, files, replaces, replace=replace)
 
@@ -199,7 +201,7 @@ class IcebergTarget:
             if self.maintenance and is_due(None if last is None else last.batch, mark.batch):
                 attempt(self.label, lambda: maintain(self.place, self.maintenance))
             return Verdict.NEW
-        raise TargetFailed(f"{self.label}: others changed the table {COMMITS_MAX} times meanwhile")
+        raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
 
     def _change(self, table: Table, mark: Mark, files: list[StagedFile], *, replace: bool) -> Change:
         if self.keys and files:
@@ -284,7 +286,7 @@ def remembered(table: Table, now: Mark) -> Mark | None:
         return None
     if not batch.isdecimal():
         raise TargetRefused(
-            f"the property danube.{now.key}.batch of {'.'.join(table.name())} is no number: {batch[:60]}"
+            f"the property danube.{now.key}.batch of {'.'.join(table.name())} is not a number: {batch[:60]}"
         )
     return Mark(now.pipeline, query or "", run or "", int(batch), source or "", now.dead)
 
@@ -302,10 +304,12 @@ def replace_source(mark: Mark) -> Mark:
 def _upsert(given: Any) -> tuple[tuple[str, ...], str | None]:
     if given is None:
         return (), None
-    _check(isinstance(given, dict) and not set(given) - {"keys", "sequence_by"}, "upsert has keys and sequence_by")
+    _check(
+        isinstance(given, dict) and not set(given) - {"keys", "sequence_by"}, "upsert takes only keys and sequence_by"
+    )
     keys, sequence_by = given.get("keys"), given.get("sequence_by")
-    _check(_names(keys) and len(keys) > 0, "upsert: keys are one or more columns")
-    _check(sequence_by is None or isinstance(sequence_by, str), "upsert: sequence_by is a column")
+    _check(_names(keys) and len(keys) > 0, "upsert: keys must be one or more columns")
+    _check(sequence_by is None or isinstance(sequence_by, str), "upsert: sequence_by must be a column")
     return tuple(keys), sequence_by
 
 

@@ -95,7 +95,7 @@ class Layout:
         for each in self.arrow:
             column = rows.column(each.name)
             if not each.nullable and column.null_count:
-                raise SchemaMismatch(f"{self.label} wants a {each.name} in every row, and a row has none")
+                raise SchemaMismatch(f"{self.label} requires {each.name} in every row, but a row has none")
             try:
                 columns.append(column if column.type == each.type else column.cast(each.type))
             except pa.ArrowException as error:

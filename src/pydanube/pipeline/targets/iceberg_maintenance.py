@@ -70,7 +70,7 @@ def _rewritten(table: Table, group: Sequence[DataFile], label: str) -> list[Stag
         assert files is not None
         found = files.finish() or []
         if sum(each.rows for each in found) != sum(each.record_count for each in group):
-            raise TargetFailed(f"{label}: another number of rows was merged than the table lists")
+            raise TargetFailed(f"{label}: the number of merged rows differs from what the table lists")
     except BaseException:
         if files is not None:
             files.drop()

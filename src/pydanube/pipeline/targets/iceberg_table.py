@@ -98,7 +98,7 @@ class TablePlace:
     def check(self) -> None:
         """Raises `OptionInvalid`, which never shows a credential."""
         if len(self.table) < 2 or not all(self.table):
-            raise OptionInvalid("the table of an iceberg sink is NAMESPACE.NAME")
+            raise OptionInvalid("the table of an iceberg sink must be NAMESPACE.NAME")
         if self.type is None and self.uri is not None and self.catalog is None:
             raise OptionInvalid("an iceberg sink with uri needs type (sql, rest, hive …), or the name of a catalog")
         for name, text in self.properties:
@@ -108,7 +108,7 @@ class TablePlace:
         _check_uri("uri", self.uri or "")
         _check_uri("warehouse", self.warehouse or "")
         if self.warehouse and _URI.match(self.warehouse) and re.search("[?#]", self.warehouse):
-            raise OptionInvalid("the warehouse of an iceberg sink has a ? or #, which its paths cannot have")
+            raise OptionInvalid("the warehouse of an iceberg sink must not contain ? or #")
 
     def load(self) -> Table:
         try:
@@ -275,7 +275,7 @@ def prepare_table(place: TablePlace, wanted: Wanted) -> Table:
         except CommitFailedException:
             pass  # somebody else was faster: perhaps with these columns
         table = catalog.load_table(place.table)
-    raise TargetFailed(f"{place.label}: others changed its schema {SCHEMA_COMMITS_MAX} times meanwhile")
+    raise TargetFailed(f"{place.label}: its schema was changed by others {SCHEMA_COMMITS_MAX} times in the meantime")
 
 
 def check_columns(table: Table, rows: pa.Schema, label: str) -> None:
@@ -300,13 +300,15 @@ def check_features(table: Table, label: str, keys: Sequence[str]) -> None:
     """What our files do not have is refused by name."""
     version = int(table.metadata.format_version)
     if version > FORMAT_VERSION_MAX:
-        raise TableUnsupported(f"{label} is of format version {version}: row lineage is not kept, use version 2")
+        raise TableUnsupported(f"{label} is of format version {version}: row lineage is not supported; use version 2")
     for each in table.spec().fields:
         if not isinstance(each.transform, IdentityTransform):
             source = table.schema().find_column_name(each.source_id)
-            raise TableUnsupported(f"{label} is partitioned by {each.transform}({source}); only columns as they are")
+            raise TableUnsupported(
+                f"{label} is partitioned by {each.transform}({source}); only plain columns are supported"
+            )
         if each.source_id not in {field.field_id for field in table.schema().fields}:
-            raise TableUnsupported(f"{label} is partitioned by {each.name}, which is within another column")
+            raise TableUnsupported(f"{label} is partitioned by {each.name}, which is inside another column")
         check_partition(table.schema().find_field(each.source_id))
     for name, what in _FOREIGN.items():
         if table.properties.get(name):
@@ -316,9 +318,9 @@ def check_features(table: Table, label: str, keys: Sequence[str]) -> None:
 
 
 _FOREIGN = {
-    "encryption.key-id": "files are not encrypted here",
-    "write.py-location-provider.impl": "its files are placed by a class that is not ours to run",
-    "write.wap.enabled": "what is written is to be published by somebody, and batches are there at once",
+    "encryption.key-id": "encryption is not supported",
+    "write.py-location-provider.impl": "its files are placed by a class that cannot be run here",
+    "write.wap.enabled": "writes would wait to be published, but batches are visible at once",
 }
 
 
@@ -326,7 +328,8 @@ def _check_rows_change(table: Table, label: str, keys: Sequence[str]) -> None:
     identifiers = table.schema().identifier_field_names()
     if identifiers and identifiers != set(keys):
         raise TableUnsupported(
-            f"{label} has the identifier fields {', '.join(sorted(identifiers))}, and upsert goes by {', '.join(keys)}"
+            f"{label} has the identifier fields {', '.join(sorted(identifiers))}, but the keys of upsert "
+            f"are {', '.join(keys)}"
         )
     snapshot = table.current_snapshot()
     summary: Any = snapshot.summary if snapshot else None
@@ -338,7 +341,7 @@ def _check_partitions(table: Table, label: str, partition_by: Sequence[str]) -> 
     own = tuple(_name(table.schema(), each.source_id) for each in table.spec().fields)
     if partition_by and own != tuple(partition_by):
         raise SchemaMismatch(
-            f"{label} is partitioned by {', '.join(own) or 'nothing'}, and the pipeline says {', '.join(partition_by)}"
+            f"{label} is partitioned by {', '.join(own) or 'nothing'}, but the pipeline says {', '.join(partition_by)}"
         )
 
 

@@ -66,7 +66,7 @@ def table_type(kind: pa.DataType, column: str) -> IcebergType:
         return MapType(key_id=_NO_ID, key_type=key, value_id=_NO_ID, value_type=value, value_required=False)
     if pa.types.is_struct(kind) and kind.num_fields:
         return StructType(*(_field(each.name, table_type(each.type, f"{column}.{each.name}")) for each in kind))
-    raise SchemaMismatch(f"the column {column} is {kind}, which Iceberg has not")
+    raise SchemaMismatch(f"the column {column} is {kind}, which Iceberg does not have")
 
 
 def _field(name: str, kind: IcebergType) -> NestedField:
@@ -80,7 +80,7 @@ def new_table(rows: pa.Schema, partition_by: Sequence[str]) -> tuple[Schema, Par
     partitions = []
     for number, name in enumerate(partition_by):
         if name not in rows.names:
-            raise SchemaMismatch(f"partition_by names {name}, and the rows have no such column")
+            raise SchemaMismatch(f"partition_by names {name}, which is not a column of the rows")
         check_partition(schema.find_field(name))
         source = schema.find_field(name).field_id
         partitions.append(PartitionField(source, _PARTITION_ID_MIN + number, IdentityTransform(), name))
@@ -90,7 +90,7 @@ def new_table(rows: pa.Schema, partition_by: Sequence[str]) -> tuple[Schema, Par
 def check_partition(field: NestedField) -> None:
     if not field.field_type.is_primitive or isinstance(field.field_type, FloatType | DoubleType):
         raise SchemaMismatch(
-            f"the column {field.name} is {shown(field.field_type)}, and no table is partitioned by that"
+            f"the column {field.name} is {shown(field.field_type)}, which a table cannot be partitioned by"
         )
 
 
@@ -106,13 +106,13 @@ def missing_columns(rows: pa.Schema, table: Schema, label: str) -> list[NestedFi
         elif each.name.casefold() in folded:
             other = folded[each.name.casefold()]
             raise SchemaMismatch(
-                f"{label} has a column {other}, and the rows have {each.name}: they differ in case only"
+                f"{label} has a column {other}, and the rows have {each.name}: they differ only in case"
             )
         else:
             new.append(_field(each.name, kind))
     for field in table.fields:
         if field.required and field.name not in rows.names:
-            raise SchemaMismatch(f"{label} wants a {field.name} in every row, and the rows have no such column")
+            raise SchemaMismatch(f"{label} requires {field.name} in every row, but the rows have no such column")
     return new
 
 

@@ -69,7 +69,7 @@ def upserted(
     """Raises `RowInvalid`, `TargetRefused`."""
     if sum(file.size for file in files) > BATCH_BYTES_MAX:
         raise TargetRefused(
-            f"{label}: a batch of more than {BATCH_BYTES_MAX // MIB} MiB to upsert; set max_records of the source lower"
+            f"{label}: a batch to upsert has more than {BATCH_BYTES_MAX // MIB} MiB; lower max_records of the source"
         )
     staged = pa.concat_tables([_read(table, file) for file in files])
     layout = Layout.of(table, staged.schema, label)

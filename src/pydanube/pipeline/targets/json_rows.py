@@ -23,7 +23,9 @@ def check_types(schema: pa.Schema) -> None:
     """Raises `SchemaMismatch` for a column that has no JSON."""
     for field in schema:
         if not _has_json(field.type):
-            raise SchemaMismatch(f"the column {field.name[:100]} is {field.type}, which has no JSON: cast it")
+            raise SchemaMismatch(
+                f"the column {field.name[:100]} is {field.type}, which cannot be written as JSON: cast it"
+            )
 
 
 def _has_json(kind: pa.DataType) -> bool:

@@ -44,12 +44,12 @@ class Maintenance:
         if spec is None:
             return cls()
         if not isinstance(spec, Mapping) or set(spec) - {"compact", "expire_seconds"}:
-            raise OptionInvalid("maintain has compact and expire_seconds")
+            raise OptionInvalid("maintain takes only compact and expire_seconds")
         compact, expire = spec.get("compact", False), spec.get("expire_seconds")
         if type(compact) is not bool:
-            raise OptionInvalid("maintain: compact is true or false")
+            raise OptionInvalid("maintain: compact must be true or false")
         if expire is not None and (type(expire) is not int or not EXPIRE_SECONDS_MIN <= expire <= EXPIRE_SECONDS_MAX):
-            raise OptionInvalid(f"maintain: expire_seconds is {EXPIRE_SECONDS_MIN} to {EXPIRE_SECONDS_MAX}")
+            raise OptionInvalid(f"maintain: expire_seconds must be {EXPIRE_SECONDS_MIN} to {EXPIRE_SECONDS_MAX}")
         return cls(compact, expire)
 
 

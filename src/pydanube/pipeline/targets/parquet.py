@@ -95,7 +95,7 @@ class ParquetTarget:
                 decisions.carry_out(decision)
                 decisions.prune(decision)
                 return Verdict.NEW
-        raise TargetFailed(f"{self.label}: others decided {COMMITS_MAX} batches meanwhile")
+        raise TargetFailed(f"{self.label}: others committed {COMMITS_MAX} batches in the meantime")
 
     def remembered(self, now: Mark) -> Mark | None:
         last = _Decisions(folder_at(self.uri), _own(now), self.label).last()
@@ -119,7 +119,7 @@ class ParquetTarget:
         for field in schema:
             if last.columns.get(field.name, str(field.type)) != str(field.type):
                 raise SchemaMismatch(
-                    f"{self.label}: the column {field.name} is {field.type}, and was {last.columns[field.name]} so far"
+                    f"{self.label}: the column {field.name} is {field.type}, but was {last.columns[field.name]} so far"
                 )
 
 
@@ -171,7 +171,7 @@ class _Decisions:
             return None
         data = self._folder.read(self._path(max(numbers), "json"))
         if data is None:
-            raise TargetFailed(f"{self._label}: a decision vanished while it was read")
+            raise TargetFailed(f"{self._label}: a decision disappeared while it was being read")
         try:
             return Decision.from_bytes(data)
         except (ValueError, KeyError, TypeError):

@@ -45,15 +45,18 @@ class Plan:
             found = json.loads(text)
         except (ValueError, RecursionError):
             raise OptionInvalid(f"plan is not valid JSON: {text[:_SHOWN_CHARACTERS]!r}") from None
-        _check(isinstance(found, dict), "plan is a JSON object")
+        _check(isinstance(found, dict), "plan must be a JSON object")
         _check_keys("plan", found, _KEYS)
         pipeline, replaces = found.get("pipeline"), found.get("replaces", [])
         targets, dead_letters = found.get("targets"), found.get("dead_letters")
-        _check(isinstance(pipeline, str) and pipeline != "", "plan: pipeline is the name of it")
-        _check(_texts(replaces), "plan: replaces is a list of ids of queries")
-        _check(isinstance(targets, list) and 0 < len(targets) <= TARGETS_MAX, f"plan: 1 to {TARGETS_MAX} targets")
+        _check(isinstance(pipeline, str) and pipeline != "", "plan: pipeline must be its name")
+        _check(_texts(replaces), "plan: replaces must be a list of query ids")
+        _check(
+            isinstance(targets, list) and 0 < len(targets) <= TARGETS_MAX,
+            f"plan: there must be 1 to {TARGETS_MAX} targets",
+        )
         for spec in (*targets, *([] if dead_letters is None else [dead_letters])):
-            _check(isinstance(spec, dict), "plan: a target is a JSON object")
+            _check(isinstance(spec, dict), "plan: a target must be a JSON object")
         return cls(pipeline, tuple(targets), tuple(replaces), dead_letters)
 
 
@@ -67,7 +70,7 @@ def target_of(spec: Spec) -> Target:
             _check_keys("a target delta", spec, ("kind", "uri", "partition_by", "merge_schema", "upsert", "maintain"))
             keys, sequence_by = _upsert(spec.get("upsert"))
             merge_schema = spec.get("merge_schema", False)
-            _check(isinstance(merge_schema, bool), "merge_schema is true or false")
+            _check(isinstance(merge_schema, bool), "merge_schema must be true or false")
             maintenance = Maintenance.of(spec.get("maintain"))
             return DeltaTarget(_uri(spec), _partition_by(spec), merge_schema, keys, sequence_by, maintenance)
         case "parquet":
@@ -85,7 +88,7 @@ def target_of(spec: Spec) -> Target:
             _check_keys("a target topic", spec, ("kind", "topic", "url", "ca", "key", "value", "partitions"))
             partitions = spec.get("partitions")
             if partitions is not None and (type(partitions) is not int or partitions < 1):
-                raise OptionInvalid("partitions of a target topic is a whole number from 1 on")
+                raise OptionInvalid("partitions of a target topic must be a whole number, 1 or more")
             return TopicTarget(
                 _text(spec, "topic"),
                 _text(spec, "url"),
@@ -95,16 +98,18 @@ def target_of(spec: Spec) -> Target:
                 partitions,
             )
         case other:
-            raise OptionInvalid(f"a target is delta, parquet, iceberg or topic, not {str(other)[:_SHOWN_CHARACTERS]!r}")
+            raise OptionInvalid(
+                f"a target must be delta, parquet, iceberg or topic, not {str(other)[:_SHOWN_CHARACTERS]!r}"
+            )
 
 
 def _upsert(given: Any) -> tuple[tuple[str, ...], str | None]:
     if given is None:
         return (), None
-    _check(isinstance(given, dict), "upsert has keys and sequence_by")
+    _check(isinstance(given, dict), "upsert takes only keys and sequence_by")
     _check_keys("upsert", given, ("keys", "sequence_by"))
     keys = given.get("keys")
-    _check(_texts(keys) and len(keys) > 0, "upsert: keys are one or more columns")
+    _check(_texts(keys) and len(keys) > 0, "upsert: keys must be one or more columns")
     return tuple(keys), _text_or_none(given, "sequence_by")
 
 
@@ -114,14 +119,14 @@ def _uri(spec: Spec) -> str:
 
 def _partition_by(spec: Spec) -> tuple[str, ...]:
     columns = spec.get("partition_by") or []
-    _check(_texts(columns) and len(set(columns)) == len(columns), "partition_by is a list of columns, each once")
+    _check(_texts(columns) and len(set(columns)) == len(columns), "partition_by must be a list of columns, each once")
     return tuple(columns)
 
 
 def _text(spec: Spec, key: str) -> str:
     value = spec.get(key)
     if not isinstance(value, str) or not value:
-        raise OptionInvalid(f"a target {spec.get('kind')} needs {key}, as a text")
+        raise OptionInvalid(f"a target {spec.get('kind')} needs {key}, as a string")
     return value
 
 

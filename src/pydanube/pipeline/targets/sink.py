@@ -96,9 +96,13 @@ class _Sink:
             return
         for spec, target in zip(self._plan.targets, self._targets, strict=True):
             if self._replace and spec["kind"] == "topic":
-                raise OptionInvalid(f"{target.label} is only appended to: complete mode would take back what is read")
+                raise OptionInvalid(
+                    f"{target.label} can only be appended to: complete mode would take back what was read"
+                )
             if self._replace and spec.get("upsert"):
-                raise OptionInvalid(f"{target.label}: complete mode writes everything again, upsert only some rows")
+                raise OptionInvalid(
+                    f"{target.label}: upsert cannot be combined with complete mode, which writes everything again"
+                )
         self._check_apart()
         wanting = [(target, schema) for target, schema, replace in self._all() if target.check(schema, replace=replace)]
         for target, schema in wanting:
@@ -115,7 +119,9 @@ class _Sink:
         known: set[str] = set()
         for target, _, _ in self._all():
             if target.identity in known:
-                raise OptionInvalid(f"{target.label} is written to twice by one pipeline; only the first would be")
+                raise OptionInvalid(
+                    f"{target.label} is written to twice by one pipeline; only the first write would count"
+                )
             known.add(target.identity)
 
     @helpful
@@ -202,7 +208,7 @@ class _Sink:
         staged = [each for each in messages if isinstance(each, Staged)]
         marks = {each.mark for each in staged}
         if len(staged) < len(messages) or len(marks) > 1:
-            raise SinkExpired("a task has handed over nothing, or what belongs to another write")
+            raise SinkExpired("a task delivered nothing, or something that belongs to another write")
         staged = self._all_staged(staged)
         for found in marks:
             mark = dataclasses.replace(found, source=source_end(self._checkpoint, found.batch))
@@ -246,7 +252,7 @@ class TablesSink(DataSource):
 
     @helpful
     def schema(self) -> str:
-        raise OptionInvalid("danube_tables is written to, by pipelines; read a table where it is")
+        raise OptionInvalid("danube_tables can only be written to, by pipelines; read a table at its own location")
 
     @helpful
     def writer(self, schema: StructType, overwrite: bool) -> TablesBatchWriter:
@@ -269,7 +275,9 @@ def mark_of(
         return Mark(pipeline, *identity)
     query, batch = property_of(QUERY), property_of(BATCH)
     if query is None or batch is None:
-        raise OptionInvalid("danube_tables is for streams, and for foreachBatch: no batch of a query is being written")
+        raise OptionInvalid(
+            "danube_tables works only in streams and in foreachBatch: no batch of a query is being written"
+        )
     return Mark(pipeline, query, run_of(property_of), int(batch))
 
 
@@ -330,10 +338,10 @@ def _given(options: Mapping[str, str], schema: StructType) -> tuple[Plan, pa.Sch
     plan = Plan.from_json(options["plan"])
     if DEAD in schema.names:
         if schema.names[-1] != DEAD or plan.dead_letters is None:
-            raise OptionInvalid(f"the column {DEAD} is the last one, and there are dead_letters in the plan")
+            raise OptionInvalid(f"the column {DEAD} must be the last one, and needs dead_letters in the plan")
         kind = schema.fields[-1].dataType
         if not isinstance(kind, StructType) or kind.names != letter_schema().names[:-1]:
-            raise OptionInvalid(f"the column {DEAD} is a STRUCT of {DEAD_DDL}")
+            raise OptionInvalid(f"the column {DEAD} must be a STRUCT of {DEAD_DDL}")
     return plan, arrow_schema(StructType([field for field in schema.fields if field.name not in (CHANGE, DEAD)]))
 
 
@@ -353,7 +361,7 @@ def _identity(options: Mapping[str, str]) -> tuple[str, str, int] | None:
         return None
     query, run, batch = given
     if not query or not run or not batch or not batch.isdecimal() or len(batch) > BATCH_DIGITS_MAX:
-        raise OptionInvalid("query, run and batch are given together: whose batch this is, and its number")
+        raise OptionInvalid("query, run and batch must be given together: whose batch this is, and its number")
     return query, run, int(batch)
 
 
@@ -367,14 +375,16 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     folded = [name.casefold() for name in schema.names]
     for name in schema.names:
         if folded.count(name.casefold()) > 1:
-            raise SchemaMismatch(f"the column {name[:100]} is there twice")
+            raise SchemaMismatch(f"the column {name[:100]} is given twice")
     for field in schema.fields:
         if odd := _UNTAKEN.search(field.dataType.simpleString()):
-            raise SchemaMismatch(f"the column {field.name[:100]} is or holds {odd[0].upper()}, which no target takes")
+            raise SchemaMismatch(
+                f"the column {field.name[:100]} is or contains {odd[0].upper()}, which no target supports"
+            )
     try:
         found = to_arrow_schema(schema, timezone="UTC")
     except (PySparkException, TypeError) as error:
-        raise SchemaMismatch(f"a column has a type that no target takes: {str(error)[:200]}") from None
+        raise SchemaMismatch(f"a column has a type that no target supports: {str(error)[:200]}") from None
     return pa.schema([pa.field(field.name, _nullable(field.type)) for field in found])
 
 

@@ -63,11 +63,13 @@ class TopicTarget:
             if name is None:
                 continue
             if name not in schema.names:
-                raise SchemaMismatch(f"{self.label}: {role} names {name[:100]}, and the rows have no such column")
+                raise SchemaMismatch(f"{self.label}: {role} names {name[:100]}, which is not a column of the rows")
             kind = schema.field(name).type
             texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
             if not texts and (role == "value" or pa.types.is_nested(kind)):
-                raise SchemaMismatch(f"{self.label}: {role} is STRING or BINARY, and {name[:100]} is {kind}: cast it")
+                raise SchemaMismatch(
+                    f"{self.label}: {role} must be STRING or BINARY, but {name[:100]} is {kind}: cast it"
+                )
         if self.value is None:
             from pydanube.pipeline.targets.json_rows import check_types
 
@@ -90,7 +92,7 @@ class TopicTarget:
     ) -> Verdict:
         if replace:
             raise TargetRefused(
-                f"{self.label} is only appended to: complete mode would take back what others have read"
+                f"{self.label} can only be appended to: complete mode would take back what others have read"
             )
         found = merged(parts)
         if not found:

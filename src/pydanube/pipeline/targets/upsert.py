@@ -20,7 +20,7 @@ def check_upsert(schema: pa.Schema, keys: Sequence[str], sequence_by: str | None
     """Raises `SchemaMismatch`."""
     for name in (*keys, *([sequence_by] if sequence_by else [])):
         if name not in schema.names:
-            raise SchemaMismatch(f"upsert names {name[:100]}, and the rows have no such column")
+            raise SchemaMismatch(f"upsert names {name[:100]}, which is not a column of the rows")
         kind = schema.field(name).type
         if pa.types.is_nested(kind) or (name in keys and pa.types.is_floating(kind)):
             raise SchemaMismatch(f"upsert: {name[:100]} is {kind}, which cannot be compared reliably: cast it")
@@ -50,8 +50,8 @@ def newest_rows(rows: pa.Table, keys: Sequence[str], sequence_by: str | None, la
         [first] = twice.slice(0, 1).to_pylist()
         shown = ", ".join(f"{name}={value!r}" for name, value in first.items())[:_KEY_CHARACTERS_SHOWN]
         raise RowInvalid(
-            f"{label}: two rows of a batch have the key {shown}: aggregate or deduplicate them, or say with "
-            "sequence_by which column tells the newer one"
+            f"{label}: two rows of a batch have the key {shown}: aggregate or deduplicate them, or set "
+            "sequence_by to the column that tells which is newer"
         )
     return rows.take(last.column("_number_max")) if len(last) < len(rows) else rows
 
