@@ -56,10 +56,10 @@ def connect(
     clock: Clock | None = None,
     randomness: Randomness | None = None,
 ) -> Client:
-    """A client of the broker at `danube://host:port`, or `danubes://host:port` for TLS.
+    """Returns a client for the broker at `danube://host:port`, or `danubes://host:port` for TLS.
 
-    Open it with `async with` or `await`. Without an address it is that of DANUBE_URL, else this machine. With `ca_file`
-    a TLS broker must have a certificate of that authority.
+    Open it with `async with` or `await`. Without an address, it uses DANUBE_URL, or else this machine. With `ca_file`,
+    a TLS broker must have a certificate from that authority.
     """
     from pydanube.adapters.process import tell
     from pydanube.adapters.system import SystemClock, SystemRandomness

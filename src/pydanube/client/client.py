@@ -90,7 +90,7 @@ class Closing(Protocol):
 
 
 class Client(Openable):
-    """Made by `pydanube.connect`; used with `async with`, or `open` and `close`. Belongs to the loop it opens on."""
+    """A client, created by `pydanube.connect`. Use it with `async with`, or `open` and `close`, on one event loop."""
 
     def __init__(
         self,
@@ -122,15 +122,15 @@ class Client(Openable):
     # -- what is opened over it ----------------------------------------------------------------------------------------
 
     def producer(self, topic: str, **options: Any) -> Producer:
-        """Options are those of `Producer`."""
+        """Returns a producer for a topic. Takes the options of `Producer`."""
         return Producer(self, topic, **options)
 
     def consumer(self, topics: Any = None, *, subscription: str, **options: Any) -> Consumer:
-        """One topic, a list of them, or `pattern=`. Options are those of `Consumer`."""
+        """Returns a consumer of a topic, a list of topics, or a `pattern=`. Takes the options of `Consumer`."""
         return Consumer(self, topics, subscription=subscription, **options)
 
     def reader(self, topic: str, **options: Any) -> Reader:
-        """Reads without a subscription. Options are those of `Reader`."""
+        """Returns a reader, which needs no subscription. Takes the options of `Reader`."""
         return Reader(self, topic, **options)
 
     async def read_arrow(
@@ -262,7 +262,7 @@ class Client(Openable):
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Raises if no address answers: later it would try again by itself."""
+        """Connects. Raises if no address answers; once connected, the client reconnects automatically."""
         if self._closed is None:
             raise AlreadyOpened("the client is already open")
         before, self._closed = self._closed, None
@@ -318,7 +318,7 @@ class Client(Openable):
         self._members.pop(member, None)
 
     async def close(self) -> None:
-        """Closes what is still open over it, all at once, then the connection."""
+        """Closes all producers, consumers and readers that are still open, then the connection."""
         if self._closed is not None:
             return
         try:

@@ -73,7 +73,7 @@ def wire_start(start: Start) -> str | int | dict[str, int]:
 
 
 class Consumer(Openable):
-    """Made by `Client.consumer`; used with `async with`, or `open` and `close`."""
+    """A consumer, created by `Client.consumer`. Use it with `async with`, or `open` and `close`."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Consumer(Openable):
         return await self.receive()
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        """Messages as they were delivered, many at a time. The cheapest way to consume."""
+        """Yields messages in the batches they were delivered in. The cheapest way to consume."""
         while True:
             batch = self.inbox.take_batch()
             if batch is None:
@@ -169,7 +169,7 @@ class Consumer(Openable):
             raise NothingReceived(self._nothing(timeout)) from None
 
     async def fetch(self, count: int, timeout: Duration | None = None) -> list[Message]:  # noqa: ASYNC109
-        """`count` messages, or those that came in `timeout` seconds, which may be none."""
+        """Returns `count` messages, or as many as arrive within `timeout` seconds, possibly none."""
         found = self.inbox.begin()
         try:
             async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
@@ -239,10 +239,10 @@ class Consumer(Openable):
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self, what: Message | MessageBatch) -> AckGroup:
-        """It is done. Sent within milliseconds, with others; `await` the answer to know that it is durable.
+        """Acknowledges the message. The ack is sent within milliseconds; `await` the result to know that it is durable.
 
-        Without a connection it is sent with the next one. A failure that nobody awaits goes to `on_error` and to the
-        client's events; the message comes again.
+        Without a connection it is sent on the next one. A failure that nobody awaits is reported to `on_error` and to
+        the client's events, and the message is delivered again.
         """
         if type(what) is Message:
             batch, offset = what[0], what[1]
@@ -252,15 +252,16 @@ class Consumer(Openable):
         return cast(Feed, batch.source).ack(batch.first, batch.last, batch.generation)
 
     def ack_all(self, what: Message | MessageBatch) -> AckGroup:
-        """It and everything before it in its partition is done."""
+        """Acknowledges the message and everything before it in its partition."""
         batch, _, last = _range_of(what)
         return cast(Feed, batch.source).ack_all(last, batch.generation)
 
     def nack(self, what: Message | MessageBatch, delay: Duration = 0.0, reason: str = "") -> None:
-        """It could not be done: the broker delivers it again after `delay` seconds or more.
+        """Rejects the message: the broker delivers it again after at least `delay` seconds.
 
-        The subscription's `max_delay` limits it. Without a connection nothing need be sent, since all that is not
-        acknowledged comes again with the next one, and this consumer holds back what comes before its delay is over.
+        The subscription's `max_delay` limits the delay. Without a connection nothing is sent: everything
+        unacknowledged is delivered again on the next connection, and this consumer holds such messages back until
+        their delay is over.
         """
         batch, first, last = _range_of(what)
         cast(Feed, batch.source).nack(first, last, batch.generation, seconds_of(delay), reason)
@@ -268,16 +269,16 @@ class Consumer(Openable):
     # -- steering ------------------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """The broker delivers nothing more to the subscription until `resume`."""
+        """Stops deliveries to the whole subscription until `resume`."""
         await self._ask_all("pause")
 
     async def resume(self) -> None:
         await self._ask_all("resume")
 
     async def seek(self, to: Start, *, partition: int | None = None) -> None:
-        """The subscription continues from there: earliest, latest, an offset or a time. Durable when it returns.
+        """Moves the subscription to earliest, latest, an offset or a time. The move is durable when this returns.
 
-        What was received before can no longer be acknowledged. An offset needs the partition if there are several.
+        Messages received before can no longer be acknowledged. An offset needs the partition if the topic has several.
         """
         feeds = [feed for feed in self._feeds.values() if partition is None or feed.partition == partition]
         place = wire_start(to)
@@ -351,7 +352,7 @@ class Consumer(Openable):
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Once. If it fails nothing is left of it, and it may be tried again."""
+        """Opens it, once. If opening fails, nothing is left behind, and you can try again."""
         if self._opened:
             raise AlreadyOpened(f"the consumer of {self.subscription!r} was already opened")
         self._opened = True
@@ -435,7 +436,7 @@ class Consumer(Openable):
         await follow(self.client, namespaces, self._join_changed, self._news)
 
     async def close(self) -> None:
-        """Sends the acks that wait, then leaves: what was not acknowledged goes to other consumers."""
+        """Sends pending acks, then leaves. Unacknowledged messages go to other consumers."""
         self._closed = ClientClosed(f"the consumer of {self.subscription!r} was closed")
         self.client.remove(self)
         try:

@@ -48,7 +48,7 @@ class Message(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """The payload as the deserializer reads it; None for a tombstone."""
+        """The deserialized payload; None for a tombstone."""
         return self.batch.read(self.payload)
 
     @property
@@ -61,17 +61,17 @@ class Message(NamedTuple):
 
     @property
     def redelivery_count(self) -> int:
-        """How often it was delivered before without success."""
+        """How many earlier deliveries of this message failed."""
         return self.batch.redelivery_count
 
     @property
     def append_time(self) -> int:
-        """When the broker took it."""
+        """When the broker accepted the message."""
         return self.batch.content.append_time
 
     @property
     def delivery_time(self) -> int | None:
-        """Before which it was not to be delivered; None if there is no such time."""
+        """The earliest time at which it may be delivered; None if it is not delayed."""
         return self.batch.delivery_times[self.offset - self.batch.first]
 
     @property

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Receipt(NamedTuple):
-    """What the broker promises of one message."""
+    """What the broker promises for one message: where it is and how durable it is."""
 
     topic: str  # as the producer was opened: without its partition
     partition: int | None

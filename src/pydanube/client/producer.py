@@ -71,7 +71,7 @@ class _Message(NamedTuple):
 
 
 class Producer(Openable):
-    """Made by `Client.producer`; used with `async with`, or `open` and `close`."""
+    """A producer, created by `Client.producer`. Use it with `async with`, or `open` and `close`."""
 
     def __init__(
         self,
@@ -136,14 +136,15 @@ class Producer(Openable):
         delay: Duration | None = None,
         sequence: int | None = None,
     ) -> Handed[Receipt]:
-        """Hands a message over and returns at once. `await` the answer for its receipt, or drop it.
+        """Queues a message and returns at once. `await` the result for its receipt, or ignore it.
 
-        It goes at once if nothing is under way, else with others when that is answered; `linger` waits for company.
-        While the buffer is full the message waits in line, and `await` with it; `ProducerBusy` is raised only if very
-        much waits there that nobody awaits. Text is sent as UTF-8. Times are microseconds since 1970 or datetimes with
-        a zone; `delay` is seconds or a timedelta from now until delivery. `sequence` is the application's own number
-        for the message: one that was published before, also by an earlier process under the producer's name, is not
-        published again; a number left out is a `SequenceGap`. See `last_sequence`.
+        The message is sent at once if nothing is in flight, and otherwise together with others when that is answered;
+        `linger` waits for more messages. While the buffer is full, the message waits in line, and so does `await`;
+        `ProducerBusy` is raised only if too much that nobody awaits is waiting. Text is sent as UTF-8. Times are
+        microseconds since 1970 or datetimes with a time zone; `delay` is seconds or a timedelta from now until
+        delivery. `sequence` is the application's own number for the message: a number that was already published,
+        even by an earlier process under the producer's name, is not published again; skipping a number raises
+        `SequenceGap`. See `last_sequence`.
         """
         if delay is not None:
             delivery_time = self._due(delay, delivery_time)
@@ -178,7 +179,7 @@ class Producer(Openable):
         return self.client.clock.wall() + round(seconds * 1_000_000)
 
     def send_nowait(self, payload: Any, **options: Any) -> Handed[Receipt]:
-        """As `send`, but `ProducerBusy` is raised while the buffer is full. Options are those of `send`."""
+        """Like `send`, but raises `ProducerBusy` while the buffer is full. Takes the options of `send`."""
         if self.full or self._line:
             raise ProducerBusy(f"{self._buffered} bytes sent to {self.topic} are not acknowledged yet")
         return self.send(payload, **options)
@@ -262,10 +263,10 @@ class Producer(Openable):
         keys: Sequence[str | bytes | None] | None = None,
         sequence: int | None = None,
     ) -> Handed[Receipts]:
-        """As `send`, for many messages at once and at a fraction of the cost. `await` it for their receipts.
+        """Like `send`, for many messages at a fraction of the cost. `await` the result for their receipts.
 
-        A list is taken as a whole or not at all: while the buffer is full it waits in line, and if one of its messages
-        cannot be sent, none is. `sequence` is the first message's, for a topic without partitions.
+        A list is accepted as a whole or not at all: while the buffer is full it waits in line, and if one of its
+        messages cannot be sent, none is. `sequence` is that of the first message, for a topic without partitions.
         """
         if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
             raise TypeError(f"send_many takes a list of payloads, got {type(payloads).__name__}; `send` takes one")
@@ -350,14 +351,14 @@ class Producer(Openable):
         return bool(self._line) or (self._buffered > self.buffer_bytes * 3 // 4 and self._closed is None)
 
     async def ready(self) -> None:
-        """Until `send` has room again, for a quarter of the buffer at least. Returns at once when it has."""
+        """Waits until at least a quarter of the buffer is free; returns at once if it already is."""
         while self.busy:
             await self._room.wait(self.client.loop)
         if self._closed is not None:
             raise fresh(self._closed)
 
     async def flush(self) -> None:
-        """Until everything sent before is answered. Raises the first failure of a send that nobody awaited."""
+        """Waits until everything sent so far is answered. Raises the first failure of a send that nobody awaited."""
         await self._settled()
         self._failures.raise_first()
 
@@ -458,7 +459,7 @@ class Producer(Openable):
         return [lane.next_sequence for lane in self._lanes]
 
     async def open(self) -> Self:
-        """Once. If it fails nothing is left of it, and it may be tried again."""
+        """Opens it, once. If opening fails, nothing is left behind, and you can try again."""
         if self._opened:
             raise AlreadyOpened(f"the producer of {self.topic} was already opened")
         self._opened = True
@@ -523,10 +524,10 @@ class Producer(Openable):
         self._lanes += opening
 
     async def close(self) -> None:
-        """Sends and awaits what was handed over, then lets go. Raises as `flush` does.
+        """Sends what is queued, waits for the answers, then closes. Raises as `flush` does.
 
-        From its beginning nothing more is taken. If it is given up, by a time-out or by cancelling it, what is not
-        answered then fails.
+        Once closing has started, no new messages are accepted. If it is abandoned, by a timeout or by cancelling it,
+        messages that are still unanswered fail.
         """
         if self._closed is None:
             self._closed = ClientClosed(f"the producer of {self.topic} was closed")

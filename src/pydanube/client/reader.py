@@ -111,12 +111,12 @@ async def offset_of(client: Client, name: str, start: Start) -> int:
 
 
 class Reader(Openable):
-    """Made by `Client.reader`; used with `async with`. Goes through the partitions in turn, and skips nothing.
+    """A reader, created by `Client.reader`. Use it with `async with`. It reads all partitions and skips nothing.
 
     `start` and `end` are earliest, latest, an offset, a datetime, or the `offsets` of an earlier reader. Without an
-    `end` it waits for what is published next. Reads that a broken connection took along are made again, and new
-    partitions join from their beginning. Several tasks may share it: each message goes to one of them. If the topic is
-    deleted it raises `TopicNotFound`, also where another one has its name by then.
+    `end` it waits for new messages. Reads that fail with a broken connection are repeated, and new partitions are read
+    from their beginning. Several tasks can share a reader: each message goes to one of them. If
+    the topic is deleted, reading raises `TopicNotFound`, also if a new topic has its name by then.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Reader(Openable):
 
     @property
     def offsets(self) -> dict[int | None, int]:
-        """By partition the offset behind the last message that was handed out: where another reader goes on."""
+        """For each partition, the offset after the last message returned: where another reader can continue."""
         return {place.partition: place.handed for place in self._places}
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Reader(Openable):
         return message
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        """As they were published. Of a batch that was begun message by message, the rest."""
+        """Yields batches as they were published; of a batch partly read message by message, the rest."""
         while True:
             batch = self._take_batch()
             if batch is not None:

@@ -22,7 +22,7 @@ Names = str | Sequence[str]
 
 
 def topic(*names: str, **source: Any) -> Pipeline:
-    """From one topic or several, or with `pattern` from all that match. `schema` alone means JSON.
+    """Reads from one or more topics, or from all that match `pattern`. `schema` without `format` means JSON.
 
     Other keys are those of `source` in a file: format, schema, start, expect, max_records, url and so on.
     """
@@ -33,18 +33,18 @@ def topic(*names: str, **source: Any) -> Pipeline:
 
 
 def files(path: str, format: str, schema: str, **source: Any) -> Pipeline:
-    """From the files of a folder, or those that match: csv, json or parquet."""
+    """Reads the csv, json or parquet files in a folder, or those that match a pattern."""
     return Pipeline({"files": path, "format": format, "schema": schema, **source})
 
 
 def rate(rows_per_second: int, **source: Any) -> Pipeline:
-    """Rows of a generator: `timestamp`, and `value`, which counts."""
+    """Generates rows with a `timestamp` and a `value` that counts up."""
     return Pipeline({"rate": {"rows_per_second": rows_per_second}, **source})
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Made by `topic`, `files` and `rate`."""
+    """A pipeline, created by `topic`, `files` or `rate`."""
 
     source: Mapping[str, Any]
     steps: tuple[Mapping[str, Any], ...] = ()
@@ -59,11 +59,11 @@ class Pipeline:
         return self._step("sql", query)
 
     def watermark(self, delay: str, column: str = "event_time") -> Pipeline:
-        """How late rows may come: what is later is left out of windows, and forgotten by `deduplicate`."""
+        """How late rows may arrive: later rows are left out of windows, and `deduplicate` forgets them."""
         return self._step("watermark", {"column": column, "delay": delay})
 
     def deduplicate(self, *columns: str) -> Pipeline:
-        """Each combination of these once, as long as the watermark reaches back."""
+        """Keeps each combination of these columns once, as far back as the watermark reaches."""
         return self._step("deduplicate", list(columns))
 
     def aggregate(
@@ -149,7 +149,7 @@ class Pipeline:
         return self._sink("console", {"rows": rows}, {})
 
     def dead_letters(self, **sink: Any) -> Pipeline:
-        """Where rows go that do not fit, as `delta="lake/dead"`: keys are those of a sink in a file."""
+        """Where rows go that do not fit, as in `delta="lake/dead"`. Takes the keys of a sink in a file."""
         return self._with(letters=sink)
 
     def _sink(self, kind: str, place: Any, keys: Mapping[str, Any]) -> Pipeline:
@@ -171,7 +171,7 @@ class Pipeline:
         return {**found, **self.keys, **_given(keys)}
 
     def flow(self, name: str, **keys: Any) -> Flow:
-        """Checked. Raises `FlowInvalid`."""
+        """The checked declaration. Raises `FlowInvalid`."""
         return Flow.of(self.mapping(name, **keys))
 
     def run(
@@ -186,8 +186,9 @@ class Pipeline:
         tell: Callable[[str], None] | None = None,
         **keys: Any,
     ) -> Outcome:
-        """Until it is stopped, or with `available_now` until all is done, in a Spark of its own, with restarts and
-        reports to the broker, as `danube pipeline run` does it. `tell` gets lines for people.
+        """Runs until it is stopped, or with `available_now` until everything is processed, in its own Spark session.
+
+        It restarts and reports to the broker as `danube pipeline run` does. `tell` receives lines for people to read.
         """
         from pydanube.pipeline.runner import run
 
@@ -198,7 +199,7 @@ class Pipeline:
     def start(
         self, spark: SparkSession, name: str, *, url: str | None = None, available_now: bool | None = None, **keys: Any
     ) -> StreamingQuery:
-        """As a query of a session that is there, which is yours to watch and to stop."""
+        """Starts it as a query in an existing session; watching and stopping it is up to you."""
         from pydanube.pipeline.runner import start
 
         return start(spark, self.flow(name, **keys), url=_url(url), available_now=available_now)

@@ -73,9 +73,9 @@ def _beside(error: BaseException | None) -> Iterator[None]:
 
 
 class Producer(_Opened):
-    """As `pydanube.client.Producer`, but that a full buffer makes `send` wait.
+    """Like `pydanube.client.Producer`, except that `send` waits while the buffer is full.
 
-    Beside the buffer as many bytes again may wait that were handed over meanwhile.
+    Up to `buffer_bytes` more may wait to be handed over to the buffer.
     """
 
     _inner: asynchronous.Producer
@@ -91,7 +91,7 @@ class Producer(_Opened):
         self._failed: list[Pending[Any]] = []  # the first that could not be handed over
 
     def send(self, payload: Any, **options: Any) -> Pending[asynchronous.Receipt]:
-        """Options are those of the asynchronous `send`."""
+        """Queues a message. Takes the options of the asynchronous `send`."""
         return self._hand_over(lambda: self._inner.send(payload, **options), _size_of(payload))
 
     def send_many(self, payloads: Iterable[Any], **options: Any) -> Pending[asynchronous.Receipts]:
@@ -107,7 +107,7 @@ class Producer(_Opened):
         return self._inner.last_sequences
 
     def flush(self) -> None:
-        """Until everything sent before is answered; raises what nobody waited for."""
+        """Waits until everything sent so far is answered. Raises the first failure that nobody waited for."""
         self._drain()
         self._loop.wait(self._inner.flush())
         self._raise_failed()
@@ -249,7 +249,7 @@ async def _next(iterator: Any) -> Any:
 
 
 class Consumer(_Receiving):
-    """As `pydanube.client.Consumer`. Messages that have arrived are brought over from the loop together."""
+    """Like `pydanube.client.Consumer`. Messages that have arrived are fetched from the event loop together."""
 
     _inner: asynchronous.Consumer
 
@@ -331,7 +331,7 @@ class Consumer(_Receiving):
 
 
 class Reader(_Receiving):
-    """As `pydanube.client.Reader`."""
+    """Like `pydanube.client.Reader`."""
 
     _inner: asynchronous.Reader
 
@@ -344,7 +344,7 @@ class Reader(_Receiving):
 
 
 class Admin:
-    """As `pydanube.client.Admin`: every method of it, waiting for the answer."""
+    """Like `pydanube.client.Admin`, with methods that wait for the answer."""
 
     def __init__(self, loop: LoopThread, inner: asynchronous.Admin) -> None:
         self._loop = loop
@@ -356,7 +356,7 @@ class Admin:
 
 
 class Client:
-    """Made by `connect`; used with `with`, or `open` and `close`."""
+    """A client, created by `connect`. Use it with `with`, or `open` and `close`."""
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
         self._inner = pydanube.connect(address, **options)
@@ -448,7 +448,7 @@ def _close_all() -> None:
 
 
 def connect(address: str | None = None, **options: Any) -> Client:
-    """Options are those of `pydanube.connect`."""
+    """Returns a client for use without asyncio. Takes the options of `pydanube.connect`."""
     return Client(address, **options)
 
 
