@@ -41,14 +41,22 @@ async def started(directory: Path) -> AsyncIterator[Service]:
         await broker.close()
 
 
-async def expiring(service: Service, name: str) -> Topic:
-    """A topic with a message that expires in a second."""
+async def made(service: Service, name: str) -> Topic:
+    """A topic whose messages expire in a second."""
     await service.create_topic(ANONYMOUS, name, policies={"ttl_seconds": 1})
     await service.admin.subscribe(ANONYMOUS, name, "s", SubscriptionKind.SHARED)
-    opened = await service.open(ANONYMOUS, name)
-    topic = service.reliable(opened)
-    await topic.publish(build([b"x"], publish_time=1)).confirmed
+    return service.reliable(await service.open(ANONYMOUS, name))
+
+
+async def expiring(service: Service, name: str) -> Topic:
+    """A topic with such a message."""
+    topic = await made(service, name)
+    await publish(topic)
     return topic
+
+
+async def publish(topic: Topic) -> None:
+    await topic.publish(build([b"x"], publish_time=1)).confirmed
 
 
 def expired(topic: Topic) -> int:
@@ -78,12 +86,14 @@ class Hanging:
 def test_topics_whose_storage_hangs_keep_no_other_waiting_and_go_on_when_it_answers(tmp_path: Path) -> None:
     async def main() -> None:
         async with started(tmp_path) as service:
-            slow = [await expiring(service, f"/default/a{number:02}") for number in range(2 * HOUSE_TURNS)]
+            slow = [await made(service, f"/default/a{number:02}") for number in range(2 * HOUSE_TURNS)]
             hanging = [Hanging(topic) for topic in slow]
+            for topic in slow:
+                await publish(topic)
             sound = await expiring(service, "/default/b")
             await until(lambda: all(each.asked for each in hanging))
             await until(lambda: expired(sound) == 1)
-            await sound.publish(build([b"y"], publish_time=1)).confirmed
+            await publish(sound)
             await until(lambda: expired(sound) == 2)
             assert [each.asked for each in hanging] == [1] * len(hanging)
             assert service.housekeeping.slow == len(hanging)
@@ -103,11 +113,13 @@ def test_beyond_the_bound_of_slow_topics_the_next_known_to_be_slow_waits(
 
     async def main() -> None:
         async with started(tmp_path) as service:
-            first = await expiring(service, "/default/a")
+            first = await made(service, "/default/a")
             hanging = Hanging(first)
+            await publish(first)
             await until(lambda: service.housekeeping.slow == 1)
-            second = await expiring(service, "/default/b")
+            second = await made(service, "/default/b")
             also = Hanging(second)
+            await publish(second)
             await until(lambda: also.asked == 1)
             sound = await expiring(service, "/default/c")
             await until(lambda: expired(sound) == 1)
@@ -122,7 +134,9 @@ def test_beyond_the_bound_of_slow_topics_the_next_known_to_be_slow_waits(
 def test_a_broker_stops_while_a_topic_is_waited_for(tmp_path: Path) -> None:
     async def main() -> None:
         async with started(tmp_path) as service:
-            hanging = Hanging(await expiring(service, "/default/a"))
+            topic = await made(service, "/default/a")
+            hanging = Hanging(topic)
+            await publish(topic)
             await until(lambda: service.housekeeping.slow == 1)
         assert hanging.at_once == 0
 
