@@ -111,7 +111,7 @@ def test_what_cannot_be_written_says_so(sink: Sink) -> None:
     refused: list[tuple[Any, str]] = [
         (sink.batch(frame).mode("overwrite"), "a topic can only be appended to"),
         (sink.batch(frame.withColumn("vaule", col("value"))), "no column 'vaule'; did you mean value"),
-        (sink.batch(frame, topics="x"), "no option 'topics'; is topic meant"),
+        (sink.batch(frame, topics="x"), "no option 'topics'; did you mean topic"),
         (frame.write.format("danube").mode("append").option("url", sink.url), "name the topic with"),
         (sink.batch(frame.selectExpr("repeat('x', 17000000) value")), "17000000 bytes"),
     ]
