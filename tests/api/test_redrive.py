@@ -31,7 +31,8 @@ async def prepared(http: Http, *letters: dict[str, Any]) -> None:
 async def redrive(http: Http, **fields: Any) -> dict[str, Any]:
     reply = await http.ask("POST", f"{DEAD}/redrive", fields)
     assert reply.status == 200, reply
-    return dict(reply.json)
+    assert (reply.json["refused"], reply.json["refusals"]) == (0, [])
+    return {name: reply.json[name] for name in ("redriven", "targets", "left")}
 
 
 async def values(http: Http, topic: str) -> list[str]:
@@ -64,7 +65,6 @@ def test_a_message_that_is_no_letter_is_left_and_in_nobodys_way(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({}, "topic_not_found"),  # where the letter comes from was deleted
         ({"to": "/default/none"}, "topic_not_found"),
         ({"to": "none"}, "name_invalid"),
         ({"to": "/default/ticks"}, "topic_kind_differs"),
@@ -81,6 +81,26 @@ def test_a_redrive_that_is_refused_leaves_nothing_behind(tmp_path: Path, fields:
             refused = await http.ask("POST", f"{DEAD}/redrive", {**fields, "dry_run": dry_run})
             assert refused.json["code"] == code
         assert await subscriptions(http) == []
+
+    with_http(tmp_path, story)
+
+
+def test_a_letter_whose_topic_is_gone_or_keeps_nothing_stays_and_is_named(tmp_path: Path) -> None:
+    async def story(server: Server, http: Http) -> None:
+        await prepared(http, letter("gone", "a"), letter("ticks", "b"), letter("orders", "c"))
+        await http.ask("PUT", f"{DEFAULT}/ticks", {"reliable": False})
+        for dry_run in (True, False):
+            found = (await http.ask("POST", f"{DEAD}/redrive", {"dry_run": dry_run})).json
+            assert (found["redriven"], found["refused"]) == (1, 2)
+            assert [(each["offset"], each["topic"]) for each in found["refusals"]] == [
+                (0, "/default/gone"),
+                (1, "/default/ticks"),
+            ]
+            assert [each["error"].partition(":")[0] for each in found["refusals"]] == [
+                "topic_not_found",
+                "topic_kind_differs",
+            ]
+        assert await values(http, "orders") == ["c"]
 
     with_http(tmp_path, story)
 

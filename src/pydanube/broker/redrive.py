@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import NameInvalid, PartitionMissing, TopicExists, TopicNotFound
+from pydanube.base.errors import NameInvalid, PartitionMissing, TopicExists, TopicKindDiffers, TopicNotFound
 from pydanube.base.limits import LISTED_MAX, OFFSET_MAX, READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
 from pydanube.base.names import parse_topic
 from pydanube.broker.dead_letter import ORIGIN, REASON, SUBSCRIBER
@@ -63,7 +63,6 @@ class Redriven:
     count: int = 0
     targets: dict[str, int] = field(default_factory=dict)  # of so many that fit an answer
     left: int = 0  # messages that do not say where they come from, and had to stay
-
     refused: Refusals = field(default_factory=Refusals)  # letters that their targets do not take, and had to stay too
     next: int | None = None  # where the next letters are to be looked for
 
@@ -171,7 +170,7 @@ def _holds(letter: Message, name: str, text: str) -> bool:
 async def _by_target(
     service: Service, principal: Principal, letters: list[Message], target: str | None, refused: Refusals
 ) -> dict[str, list[Message]]:
-    """By the topic or partition that each goes to. One whose own topic no longer exists stays."""
+    """By the topic or partition that each goes to. One whose own topic no longer exists, or keeps nothing, stays."""
     groups: dict[str, list[Message]] = {}
     records: dict[str, TopicRecord] = {}
     for letter in letters:
@@ -180,11 +179,11 @@ async def _by_target(
         try:
             name, record = parse_topic(place), records.get(place)
             if record is None:
-                record = records[place] = await service.topic(principal, place)
+                record = records[place] = await service.topic(principal, place, reliable=True)
             if name.partition is None and record.partitions:
                 name = record.partition_of(letter.key or b"")
             record.check_place(name)
-        except (TopicNotFound, NameInvalid, PartitionMissing) as error:
+        except (TopicNotFound, TopicKindDiffers, NameInvalid, PartitionMissing) as error:
             if target is not None:
                 raise
             refused.add(letter, place, error)

@@ -20,7 +20,6 @@ from pydanube.broker.dead_letter import ADDED
 from pydanube.broker.holds import ANONYMOUS, Opened, Principal
 from pydanube.broker.sessions import Session
 from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Topic
 from pydanube.wire.batch import Batch, Message, build
 
 if TYPE_CHECKING:
@@ -65,10 +64,10 @@ class Noted:
 
 
 class _Way(NamedTuple):
-    """To a target. Without a session it is not reliable, and nothing keeps what goes there from going twice."""
+    """To a target."""
 
     opened: Opened
-    session: Session | None
+    session: Session
 
 
 class Republisher:
@@ -109,10 +108,9 @@ class Republisher:
             batch = await self._service.offload.run(_batch_of, letters, now, session)
             opened.check_messages(batch)
             batch.check_published()
-            if session is not None:
-                noted = Noted(target, opened.record.id, session.next_sequence, generation, offsets)
-                await self._notes.put(_FOLDER + self._source, noted.encode())
-            receipt = opened.publish(batch, 0 if session is None else session.epoch)
+            noted = Noted(target, opened.record.id, session.next_sequence, generation, offsets)
+            await self._notes.put(_FOLDER + self._source, noted.encode())
+            receipt = opened.publish(batch, session.epoch)
         except REFUSED as error:
             if half := len(letters) // 2:  # the others of them go all the same
                 parts = letters[:half], letters[half:]
@@ -120,18 +118,17 @@ class Republisher:
             self._refusals.add(letters[0], target, error)
             return 0
         await receipt.confirmed
-        if session is not None:
-            following = session._replace(next_sequence=session.next_sequence + len(letters))
-            self._ways[target] = _Way(opened, following)
+        following = session._replace(next_sequence=session.next_sequence + len(letters))
+        self._ways[target] = _Way(opened, following)
         await host.ack(generation, ranges_of(offsets))
         return len(letters)
 
     async def _way(self, target: str) -> _Way:
         known = self._ways.get(target)
         if known is None or known.opened.ended is not None:
-            opened, session = await self._service.open(self._principal, target), None
-            if isinstance(opened.topic, Topic):  # whoever has the name notes what goes under it: nothing is repeated
-                session = await opened.topic.attach(self._name(target), fresh=True)
+            opened = await self._service.open(self._principal, target)
+            # whoever has the name notes what goes under it: nothing is repeated
+            session = await self._service.reliable(opened).attach(self._name(target), fresh=True)
             known = self._ways[target] = _Way(opened, session)
         return known
 
@@ -140,11 +137,10 @@ class Republisher:
 
     async def end(self) -> None:
         """All that was published is acknowledged, so nobody asks about it again."""
-        if any(session is not None for _, session in self._ways.values()):
+        if self._ways:
             await self._notes.put(_FOLDER + self._source, None)
         for opened, session in self._ways.values():
-            if session is not None and isinstance(opened.topic, Topic):
-                opened.topic.sessions.release(session)
+            self._service.reliable(opened).sessions.release(session)
 
 
 def ranges_of(offsets: list[int]) -> list[tuple[int, int]]:
@@ -154,7 +150,7 @@ def ranges_of(offsets: list[int]) -> list[tuple[int, int]]:
     return list(found)
 
 
-def _batch_of(letters: list[Message], now: int, session: Session | None) -> Batch:
+def _batch_of(letters: list[Message], now: int, session: Session) -> Batch:
     own = [
         {name: text for name, text in (letter.attributes or {}).items() if name not in ADDED} or None
         for letter in letters
@@ -167,6 +163,6 @@ def _batch_of(letters: list[Message], now: int, session: Session | None) -> Batc
         attributes=own,
         schema_ids=[letter.schema_id for letter in letters],
         schema_versions=[letter.schema_version for letter in letters],
-        producer_id=0 if session is None else session.producer,
-        first_sequence=0 if session is None else session.next_sequence,
+        producer_id=session.producer,
+        first_sequence=session.next_sequence,
     )
