@@ -164,7 +164,7 @@ def test_only_the_last_deletes_are_remembered(
 def test_a_delete_that_does_not_say_when_it_was_is_refused(sequenced: tuple[Target, Any]) -> None:
     target, content = sequenced
     put(target, 0, at(1, 1, "ann"))
-    with pytest.raises(RowInvalid, match=r"deletes a row and has no at, .* name event_time in sequence_by"):
+    with pytest.raises(RowInvalid, match=r"deletes a row and has no at, .* use event_time in sequence_by"):
         put(target, 1, at(None, 1, None))
     assert content() == {1: "ann"}
 
