@@ -150,7 +150,9 @@ def test_a_state_that_does_not_replay_is_a_typed_error_that_says_where(world: To
         assert stamped.base_offset == 1
 
     async def second_life() -> None:
-        with pytest.raises(StateInvalid, match="record 1 of /default/t#state contradicts the records before it") as refused:
+        with pytest.raises(
+            StateInvalid, match="record 1 of /default/t#state contradicts the records before it"
+        ) as refused:
             await world.open()
         assert not refused.value.retriable
 

@@ -56,6 +56,7 @@ class Reader:
         self._random = random
         self._careful = careful
         self._tasks: list[asyncio.Future[None]] = []
+        self._closed = False
 
     def deliver(self, delivery: Delivery) -> None:
         known = self._known
@@ -75,7 +76,7 @@ class Reader:
         """A read failed for a while; in the end everything must have come all the same."""
 
     def closed(self, error: DanubeError) -> None:
-        """Its topic was closed."""
+        self._closed = True
 
     async def _work(self, delivery: Delivery) -> None:
         random, host = self._random, self._host
@@ -90,7 +91,8 @@ class Reader:
             if await succeeds(host.ack, delivery.generation, ranges):
                 first, last = ranges[0]
                 self._known.confirmed.update((delivery.generation, offset) for offset in range(first, last + 1))
-        host.grant(self.id, delivery.last - delivery.first + 1)
+        if not self._closed:
+            host.grant(self.id, delivery.last - delivery.first + 1)
 
 
 async def succeeds(call: object, *arguments: object) -> bool:

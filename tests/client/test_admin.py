@@ -224,7 +224,14 @@ def test_an_end_that_comes_with_the_answer_that_it_is_open_is_not_missed() -> No
                     frames.welcome()
                     writer.writelines(Welcome("fake", 1 << 20, 30).encode())
                 elif isinstance(command, Request):
-                    fields = {"topic": TOPIC, "partitions": 0, "reliable": True, "key_hash": "fnv1a64", "generation": 0}
+                    fields = {
+                        "topic": TOPIC,
+                        "id": 1,
+                        "partitions": 0,
+                        "reliable": True,
+                        "key_hash": "fnv1a64",
+                        "generation": 0,
+                    }
                     writer.writelines(Reply(command.request, fields).encode())
                     if command.verb == "open_consumer":
                         writer.writelines(Closed.of(SubscriptionNotFound("gone"), command.fields["channel"]).encode())

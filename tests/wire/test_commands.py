@@ -261,6 +261,8 @@ def test_what_the_other_side_would_refuse_is_not_encoded() -> None:
     for command in (
         Grant(1, 0),
         Grant(1, PERMITS_MAX + 1),
+        Grant(1, 1, -1),
+        Grant(1, 1, 1 << 32),
         Ack(1, 1, 0, []),
         Ack(1, 1, 0, many),
         Ack(1, 1, 0, [(0, 1), (3, 4)], cumulative=True),

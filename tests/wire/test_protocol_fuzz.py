@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydanube.base.errors import ProtocolError
-from pydanube.base.limits import BATCH_BYTES_MAX, OFFSET_MAX, PERMITS_MAX, POLICY_MICROSECONDS_MAX
+from pydanube.base.limits import BATCH_BYTES_MAX, GRANTED_BYTES_MAX, OFFSET_MAX, PERMITS_MAX, POLICY_MICROSECONDS_MAX
 from pydanube.wire.commands import Ack, Command, Grant, Limit, Nack, Published, Reply, Request, Reset, decode
 from pydanube.wire.frames import PREFACE, Frame, FrameReader, Kind, Side
 from wire.protocol import COMMANDS, GREETING, TRAFFIC, frame_of, framed, joined, open_reader
@@ -38,7 +38,7 @@ objects = st.dictionaries(texts.filter(lambda name: name != "verb"), values, max
 
 commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(Request, numbers, st.text("abc.", min_size=1, max_size=64), objects),
-    st.builds(Grant, channels, st.integers(1, PERMITS_MAX)),
+    st.builds(Grant, channels, st.integers(1, PERMITS_MAX), st.integers(0, GRANTED_BYTES_MAX)),
     st.builds(Ack, channels, numbers, generations, ranges, st.just(False)),
     st.builds(Ack, channels, numbers, generations, ranges.map(lambda some: some[:1]), st.booleans()),
     st.builds(Nack, channels, numbers, generations, ranges, st.integers(0, POLICY_MICROSECONDS_MAX), texts),

@@ -16,6 +16,7 @@ from pydanube.base.errors import ProtocolError
 from pydanube.base.limits import (
     ACK_RANGES_MAX,
     BATCH_BYTES_MAX,
+    GRANTED_BYTES_MAX,
     OFFSET_MAX,
     PERMITS_MAX,
     POLICY_MICROSECONDS_MAX,
@@ -163,6 +164,8 @@ class Grant(NamedTuple):
     def encode(self) -> list[Buffer]:
         if not 0 <= self.permits <= PERMITS_MAX or not self.permits | self.bytes:
             raise ProtocolError(f"GRANT: permits must be 1 to {PERMITS_MAX}, not {self.permits}")
+        if not 0 <= self.bytes <= GRANTED_BYTES_MAX:
+            raise ProtocolError(f"GRANT: bytes must be 0 to {GRANTED_BYTES_MAX}, not {self.bytes}")
         return [_GRANT_FRAME.pack(_GRANT.size, Kind.GRANT, self.channel, 0, self.permits, self.bytes)]
 
     @classmethod
