@@ -82,10 +82,6 @@ def is_long(path: Path) -> bool:
     return any(fnmatch(name, pattern) for pattern in LONG_FILES)
 
 
-class TooMuch(BaseException):
-    """A test of a quick run wanted a process or a port. Not an `Exception`: nobody may take it for its own failure."""
-
-
 class Quick:
     """The plugin of a quick run."""
 
@@ -103,8 +99,9 @@ class Quick:
             self._refuse("listens on a port")
 
     def _refuse(self, wanted: str) -> None:
+        """Skipped at once: not an `Exception`, so nobody takes it for a failure of their own."""
         self.wanted = wanted
-        raise TooMuch(wanted)
+        raise pytest.skip.Exception(wanted)
 
     @pytest.hookimpl
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
@@ -144,10 +141,7 @@ class Quick:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        wanted = self.wanted
-        if wanted is None and call.excinfo is not None and isinstance(call.excinfo.value, TooMuch):
-            wanted = str(call.excinfo.value)  # of a fixture that an earlier test of the file asked for
-        if wanted is not None and report.failed:  # whatever the test made of it
+        if self.wanted is not None and report.failed:  # whatever the test made of it
             report.outcome = "skipped"
-            report.longrepr = (str(item.path), item.location[1] or 0, wanted)
+            report.longrepr = (str(item.path), item.location[1] or 0, self.wanted)
         return report
