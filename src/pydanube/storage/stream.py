@@ -82,7 +82,7 @@ class Stream(Reading):
         self._version = 0
         self._writer: LedgerWriter | None = None
         self._finishing: LedgerWriter | None = None  # the ledger before, while the stream rolls
-        self._idle = False  # recovered, and there is no ledger yet: it is lazy, or the nodes have too many
+        self._idle = False  # recovered, and without a ledger so far: it is lazy, or the nodes have too many
         self._begun = 0.0  # when the open ledger was made, on the monotonic clock
         self._confirmed = NO_OFFSET
         self._why_not: DanubeError = NodeClosed("the stream is not open yet")

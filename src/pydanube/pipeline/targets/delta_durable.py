@@ -29,7 +29,6 @@ TABLES_MAX = 1_000  # that a process remembers
 TORN = "_danube/torn"  # where entries are moved to; no reader looks there
 HINT = "_last_checkpoint"
 _ENTRY = re.compile(r"(?P<version>\d{20})\.json")
-_LOGGED = re.compile(r"(?P<version>\d{20})\..+")
 _PARQUET = b"PAR1"
 
 _settled: dict[tuple[Path, str], int] = {}
@@ -73,12 +72,14 @@ def settle(root: Path, table: str, version: int) -> None:
 
 
 def _logged(logs: Path, first: int, last: int) -> list[Path]:
-    """Entries and checkpoints of these versions, and which checkpoint is the last."""
-    found = []
-    for file in sorted(logs.iterdir()):
-        match = _LOGGED.fullmatch(file.name)
-        if file.name == HINT or (match and first <= int(match["version"]) <= last):
-            found.append(file)
+    """Entries of these versions, a checkpoint of one of them, and the hint that names it.
+
+    The folder is not listed, but when there is a checkpoint: it may have a file for every commit of a month.
+    """
+    found = [_entry_path(logs, version) for version in range(first, last + 1)]
+    checkpoint = _hinted(logs / HINT)
+    if checkpoint is not None and first <= checkpoint <= last:
+        found += [*sorted(logs.glob(f"{checkpoint:020d}.checkpoint*")), logs / HINT]
     return found
 
 
@@ -127,11 +128,16 @@ def _is_whole_parquet(file: Path) -> bool:
 
 
 def _names_a_checkpoint(logs: Path, hint: Path) -> bool:
+    version = _hinted(hint)
+    return version is not None and any(logs.glob(f"{version:020d}.checkpoint*"))
+
+
+def _hinted(hint: Path) -> int | None:
+    """The version of the last checkpoint. None if there is none, or it cannot be read."""
     try:
-        version = int(json.loads(hint.read_bytes())["version"])
-    except (ValueError, TypeError, KeyError):
-        return False
-    return any(logs.glob(f"{version:020d}.checkpoint*"))
+        return int(json.loads(hint.read_bytes())["version"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _first_torn(root: Path, logs: Path, versions: list[int]) -> int | None:
