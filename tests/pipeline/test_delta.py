@@ -455,3 +455,13 @@ def test_a_batch_that_is_new_does_not_look_back_through_the_log(
     last = target.remembered(batch(7))
     assert last is not None
     assert (last.batch, last.source) == (1, "[2]"), "who asks for it is told the source of that batch, not its own"
+
+
+def test_a_batch_does_not_list_the_log(target: DeltaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a file for each commit of a month: with a hundred thousand of them a list takes a second."""
+    write(target, batch(0), rows([1]))
+    with monkeypatch.context() as patched:
+        patched.delattr(Path, "iterdir")
+        patched.delattr(Path, "glob")
+        assert write(target, batch(1), rows([2])) is Verdict.NEW
+        assert write(target, batch(1), rows([2])) is Verdict.DONE

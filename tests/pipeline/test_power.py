@@ -201,22 +201,6 @@ def test_a_file_of_a_commit_that_is_gone_is_an_error(disk: Disk) -> None:
         settle(root, "its id", 1)
 
 
-def test_a_commit_does_not_list_the_log(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a file for each commit of a month: with a hundred thousand of them a list takes a second."""
-    table, listed = delta(disk), list[Path]()
-    table.target.prepare(SCHEMA)
-    assert table.commit(0, {1: "ann"}, SCHEMA) is Verdict.NEW
-    for name in ("iterdir", "glob"):
-
-        def watched(path: Path, *pattern: str, real: Any = getattr(Path, name)) -> Any:
-            listed.append(path)
-            return real(path, *pattern)
-
-        monkeypatch.setattr(Path, name, watched)
-    assert table.commit(1, {2: "bob"}, SCHEMA) is Verdict.NEW
-    assert disk.root / "t" / "_delta_log" not in listed
-
-
 def test_checkpoints_that_deltalake_makes_are_synced_and_torn_ones_removed(disk: Disk) -> None:
     table = delta(disk)
     table.target.prepare(SCHEMA)
