@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,14 +48,15 @@ def kind(request: pytest.FixtureRequest) -> str:
 def flow(topic: str, tmp_path: Path, kind: str) -> Flow:
     source = {"topic": topic, "format": "json", "schema": "id BIGINT"}
     letters = {kind: f"{topic}-dead" if kind == "topic" else "dead"}
-    return Flow.of({"name": "p", "source": source, "sink": {"delta": "out"}, "dead_letters": letters}, tmp_path)
+    name = f"p{crc32(topic.encode())}"  # the record of a pipeline has bounds that its topics share
+    return Flow.of({"name": name, "source": source, "sink": {"delta": "out"}, "dead_letters": letters}, tmp_path)
 
 
 @pytest.fixture
-def put(client: Client, topic: str, tmp_path: Path, kind: str) -> Put:
+def put(client: Client, topic: str, flow: Flow, tmp_path: Path, kind: str) -> Put:
     """Letters of these offsets, as a batch of the pipeline leaves them."""
 
-    def write(*offsets: int, error: str = "expected id > 0", pipeline: str = "p", **others: Any) -> None:
+    def write(*offsets: int, error: str = "expected id > 0", pipeline: str = flow.name, **others: Any) -> None:
         at = datetime(2026, 1, 31, tzinfo=UTC)
         plain = {"topic": topic, "partition": 0, "timestamp": at, "error": error, "rule": "r", "pipeline": pipeline}
         rows = [
@@ -331,9 +333,9 @@ def test_letters_in_folders_by_column_have_what_their_names_say(
     url: str, client: Client, topic: str, flow: Flow, tmp_path: Path
 ) -> None:
     published(client, topic, 3)
-    rows = [{"topic": topic, "partition": 0, "offset": 1, "value": b"m1", "pipeline": "p"}]
+    rows = [{"topic": topic, "partition": 0, "offset": 1, "value": b"m1", "pipeline": flow.name}]
     table = pa.Table.from_pylist(rows, schema=letter_schema()).drop_columns(["topic", "pipeline"])
-    folder = tmp_path / "dead" / f"topic={quote(topic, safe='')}" / "pipeline=p"
+    folder = tmp_path / "dead" / f"topic={quote(topic, safe='')}" / f"pipeline={flow.name}"
     folder.mkdir(parents=True)
     pq.write_table(table, folder / "1.parquet")
     assert run(url, flow) == Redriven(1, 0, 0)
@@ -345,7 +347,7 @@ def test_a_table_of_letters_from_before_some_columns_is_read(
     url: str, client: Client, topic: str, flow: Flow, tmp_path: Path, kind: str
 ) -> None:
     published(client, topic, 3)
-    rows = [{"topic": topic, "partition": 0, "offset": 1, "value": b"m1", "pipeline": "p"}]
+    rows = [{"topic": topic, "partition": 0, "offset": 1, "value": b"m1", "pipeline": flow.name}]
     table = pa.Table.from_pylist(rows, schema=letter_schema()).drop_columns(["attributes", "event_time", "rule"])
     if kind == "delta":
         write_deltalake(str(tmp_path / "dead"), table)
