@@ -6,6 +6,8 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .PHONY: help run demo sim-demo quick test soak test-clients servers lint format sim sim-ci bench-core bench-broker bench-grpc bench-tier bench-spark bench-pipeline java proto venv wheel test-wheel lock clean
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: what one has compiled the others use
+
 PYTHON ?=
 SEEDS ?= 100
 SEED ?= 0

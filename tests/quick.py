@@ -1,37 +1,81 @@
 """`pytest --quick`: what a change is tested with while it is being written. It leaves out, by itself:
 
 - files that import Spark, themselves or through a helper of the tests;
-- tests that use a server of `servers/fixtures.py`;
-- tests that start a process or listen on a port (a broker with its faces, a server): they are skipped when they try to;
+- tests that start a process or listen on a port, themselves, in a fixture or in a helper: their code is looked through
+  for the names of what does (`STARTERS`), so that they cost nothing;
 - what takes long by its nature: the simulator's seeds, fuzzing, brokers that are attacked (`LONG_FILES`);
-- tests marked `slow`, because they take more than `TEST_SECONDS_MAX` of processor time. A test that does and lacks
-  the mark fails, so the list keeps itself.
+- tests marked `slow`, because they take more than `TEST_SECONDS_MAX` of processor time.
 
-Property tests try few examples.
+Property tests try few examples. A test that takes longer, listens or starts a process all the same, fails and says
+what to do, so the list keeps itself.
 """
 
 from __future__ import annotations
 
-import ast
+import inspect
 import os
+import re
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
+from types import CodeType
 
 import pytest
 from hypothesis import settings
 
 HERE = Path(__file__).parent
 SPARK = frozenset({"pyspark"})
-TEST_SECONDS_MAX = 2.0  # of processor time
+TEST_SECONDS_MAX = 4.0  # of processor time
 EXAMPLES = 10  # of a property test
-LONG_FILES = ("sim/*", "*fuzz*", "*/test_turns*", "test_docs.py", "test_demo.py", "test_examples.py")  # below tests/
+LONG_FILES = (  # below tests/
+    "sim/*",
+    "*fuzz*",
+    "*/test_turns*",
+    "base/test_patterns.py",
+    "test_docs.py",
+    "test_demo.py",
+    "test_examples.py",
+    "test_prose.py",
+)
+RUNNERS = frozenset(
+    {
+        "pydanube.api.server",
+        "pydanube.testing.broker",
+        "pydanube.testing.fixtures",
+        "pydanube.tier.process",
+        "servers.fixtures",
+        "servers.process",
+    }
+)
+STARTERS = frozenset(
+    {
+        "HTTPServer",
+        "Popen",
+        "ProcessPoolExecutor",
+        "Server",
+        "ThreadingHTTPServer",
+        "bind",
+        "broker_thread",
+        "create_server",
+        "create_subprocess_exec",
+        "fork",
+        "get_context",
+        "getfixturevalue",
+        "pytester",
+        "start_server",
+        "start_unix_server",
+        "subprocess",
+    }
+)
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 LISTENS = "socket.bind"
-HARMLESS = frozenset({"git"})  # answers at once, and lists the files that the tidy tests look at
+_IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ ]([\w.]+)(?:[ ]import[ ](\([^)]*\)|.*))?", re.MULTILINE)
+HARMLESS = frozenset(
+    {"git", "java", "bash"}
+)  # they answer at once: which files there are, which version, which commands
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,12 +92,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def imported(source: str) -> Iterator[str]:
     """The modules a source names, those inside of functions too."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for module, names in _IMPORTED.findall(source):
+        yield module
+        yield from (f"{module}.{name}" for name in re.findall(r"\w+", names))
 
 
 @cache
@@ -82,6 +123,42 @@ def is_long(path: Path) -> bool:
     return any(fnmatch(name, pattern) for pattern in LONG_FILES)
 
 
+def names_in(code: CodeType) -> set[str]:
+    """All that it mentions, functions inside of it too."""
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return {*code.co_names, *code.co_freevars}.union(*map(names_in, inner))
+
+
+@cache
+def starts(thing: Callable[..., object]) -> bool:
+    """Whether a function of the tests mentions what starts a process or listens, itself or through their helpers."""
+    property_test = getattr(thing, "hypothesis", None)
+    seen: list[object] = [inspect.unwrap(thing if property_test is None else property_test.inner_test)]
+    for each in seen:  # which grows meanwhile
+        if getattr(each, "__module__", None) in RUNNERS:
+            return True
+        if isinstance(each, type):
+            found = list(vars(each).values())
+        else:
+            assert inspect.isfunction(each)
+            names = names_in(each.__code__)
+            if STARTERS & names:
+                return True
+            found = [each.__globals__[name] for name in names if name in each.__globals__]
+        helpers = [inspect.unwrap(other) if callable(other) else other for other in found]
+        seen += [other for other in helpers if of_the_tests(other) and other not in seen]
+    return False
+
+
+def of_the_tests(thing: object) -> bool:
+    """A function or class that stands in a file of the tests, or runs a broker."""
+    if not isinstance(thing, type) and not inspect.isfunction(thing):
+        return False
+    module = sys.modules.get(thing.__module__)
+    file = getattr(module, "__file__", None) or ""
+    return thing.__module__ in RUNNERS or Path(file).is_relative_to(HERE)
+
+
 class Quick:
     """The plugin of a quick run."""
 
@@ -100,7 +177,9 @@ class Quick:
 
     def _refuse(self, wanted: str) -> None:
         """Skipped at once: not an `Exception`, so nobody takes it for a failure of their own."""
-        self.wanted = wanted
+        self.wanted = (
+            f"it {wanted}, and no name in its code says so: add one to STARTERS, or mark it with @pytest.mark.slow"
+        )
         raise pytest.skip.Exception(wanted)
 
     @pytest.hookimpl
@@ -112,8 +191,8 @@ class Quick:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         def left_out(item: pytest.Item) -> bool:
             fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - pytest has no other way
-            servers = any(each.func.__module__ == "servers.fixtures" for defs in fixtures for each in defs)
-            return servers or item.get_closest_marker("slow") is not None
+            used = [getattr(item, "function", starts), *(each.func for defs in fixtures for each in defs)]
+            return item.get_closest_marker("slow") is not None or any(map(starts, filter(of_the_tests, used)))
 
         out = [item for item in items if left_out(item)]
         if out:
@@ -141,7 +220,6 @@ class Quick:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if self.wanted is not None and report.failed:  # whatever the test made of it
-            report.outcome = "skipped"
-            report.longrepr = (str(item.path), item.location[1] or 0, self.wanted)
+        if self.wanted is not None:  # whatever the test made of it
+            report.outcome, report.longrepr = "failed", self.wanted
         return report

@@ -68,14 +68,21 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 @cache
+def nodes() -> list[tuple[str, ast.Attribute | ast.Call]]:
+    trees = [(name, ast.parse(path.read_bytes())) for name, path in modules()]
+    return [
+        (name, node) for name, tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Call)
+    ]
+
+
+@cache
 def used() -> dict[tuple[str, str], set[str]]:
     """What is asked of a pattern, by its module and name; those that others may use too are of the module ""."""
     found: dict[tuple[str, str], set[str]] = {}
-    for module, path in modules():
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name):
-                name = node.value.id
-                found.setdefault((module if name.startswith("_") else "", name), set()).add(node.attr)
+    for module, node in nodes():
+        if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name):
+            name = node.value.id
+            found.setdefault((module if name.startswith("_") else "", name), set()).add(node.attr)
     return found
 
 
@@ -90,13 +97,12 @@ def compiled() -> Iterator[tuple[str, re.Pattern[Any], str]]:
 
 def written_in_place() -> Iterator[tuple[str, re.Pattern[Any], str]]:
     """`re.search("...", text)` and the like."""
-    for name, path in modules():
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            match node:
-                case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[ast.Constant(value=text), _, *_]
-                ) if method in METHODS:
-                    yield f"{name}:{node.lineno}.{method}", re.compile(text), method
+    for name, node in nodes():
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[ast.Constant(value=text), _, *_]
+            ) if method in METHODS:
+                yield f"{name}:{node.lineno}.{method}", re.compile(text), method
 
 
 # -- texts that fit up to one of its repeats ---------------------------------------------------------------------------

@@ -196,6 +196,7 @@ class Abandon(Change):
 CHANGES = [Delete, Alter, AlterNamespace, TruncatePartition, AlterPartition, Redrive, Abandon]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_whose_client_hangs_up_is_made_wholly_or_not_at_all(change: type[Change]) -> None:
     made, seconds = attempt(change(), 60)

@@ -49,6 +49,7 @@ async def counted(service: Service, topic: str) -> Counter[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_wherever_the_power_goes_none_is_published_twice_or_left_out() -> None:
     async def all_of_them(service: Service) -> None:
         while (await redriven(service, 3)).count:

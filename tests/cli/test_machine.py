@@ -140,6 +140,7 @@ def test_doctor_finds_a_sound_machine_sound(danube: Danube, tmp_path: Path) -> N
     assert list(tmp_path.glob("not-made-yet")) == []
 
 
+@pytest.mark.slow
 def test_doctor_says_what_is_wrong_and_what_to_do(run: Danube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     assert findings(run, "--data-dir", str(tmp_path / "file"))[1]["disk"] == "fail"

@@ -138,6 +138,7 @@ def test_debug_shows_where_an_error_arose() -> None:
         main(["--debug", "topic", "list", "--url", "nonsense"])
 
 
+@pytest.mark.slow
 def test_a_password_in_an_address_is_not_shown(run: Danube) -> None:
     for words in (["context", "show"], ["topic", "list"], ["doctor"], ["config", "show"]):
         ended = run(*words, "--url", "danube://me:secret@127.0.0.1:1")

@@ -17,6 +17,7 @@ from pydanube.cli.contexts import contexts_file
 from pydanube.cli.standalone import _Formatter
 
 SECRET = "TOPSECRET"
+DOCTOR = pytest.param(["doctor"], marks=pytest.mark.slow)  # asks Java and Python for their versions
 OPTIONS = "--storage-objects-options"
 
 
@@ -44,7 +45,7 @@ OPTIONS = "--storage-objects-options"
         ["--url", f"danube://127.0.0.1:1?token={SECRET}"],
     ],
 )
-@pytest.mark.parametrize("command", [["config", "show"], ["config", "show", "-o", "json"], ["doctor"], ["standalone"]])
+@pytest.mark.parametrize("command", [["config", "show"], ["config", "show", "-o", "json"], DOCTOR, ["standalone"]])
 def test_a_command_never_shows_a_secret_that_it_was_given(
     run: Danube, tmp_path: Path, command: list[str], flags: list[str]
 ) -> None:
@@ -154,7 +155,7 @@ def test_options_are_judged_by_their_names() -> None:
         ["context", "show"],
         ["context", "delete", "saved", "--dry-run"],
         ["context", "add", "saved", "--url", "URL"],
-        ["doctor"],
+        DOCTOR,
         ["config", "show"],
         ["topic", "list"],
     ],

@@ -48,6 +48,7 @@ def facts(table: LedgerTable) -> Facts:
             ledger.reserved,
             ledger.homes,
             ledger.lost_through,
+            ledger.unsure,
             ledger.quarantined,
         )
         for ledger in table
@@ -126,6 +127,19 @@ def test_any_checkpoint_and_the_records_since_give_the_same_table(decisions: lis
     assert checkpoint_ok(checkpoints[at])
     assert facts(replayed(log[at:], checkpoints[at])) == facts(table)
     assert facts(replayed(log[since:], checkpoints[at])) == facts(table)
+
+
+@pytest.mark.parametrize("sealed_first", [False, True])
+def test_that_nobody_can_tell_what_was_lost_is_known_after_any_number_of_restarts(sealed_first: bool) -> None:
+    fence, seal, damaged = (
+        Control(Kind.FENCE, LEDGER, 2),
+        Control(Kind.SEAL, LEDGER, 5, 2),
+        Control(Kind.DAMAGED, LEDGER),
+    )
+    table = replayed([fence, seal, damaged] if sealed_first else [fence, damaged, seal])
+    for _ in range(3):
+        assert table.get(LEDGER).lost_through == 5
+        table = replayed([], table.checkpoint())
 
 
 @given(st.lists(steps(), max_size=40))

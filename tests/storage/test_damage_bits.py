@@ -28,7 +28,7 @@ from storage.damage import (
     written_again,
 )
 
-pytestmark = pytest.mark.timeout(1200)  # exhaustive: minutes on a busy machine
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]  # exhaustive: minutes on a busy machine
 
 NEWEST = "journal-0000000000000001.log"
 

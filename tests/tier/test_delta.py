@@ -39,6 +39,8 @@ from tier.rows_world import EVERYTHING
 from tier.table_world import READERS, Place, Row, by_deltalake, by_duckdb, by_polars, made, opened, rows_of
 from wire.batches import NOW
 
+pytestmark = pytest.mark.slow  # tables that are read by deltalake
+
 NO_LEASE = replace(LOCAL_NOTHING, lease_seconds=0.000001)
 
 
@@ -73,7 +75,6 @@ def data_changes(place: Place, topic: Topic, version: int) -> dict[str, list[boo
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @in_loop
 async def test_three_readers_find_every_row_of_every_partition(tmp_path: Path, place: Place) -> None:
     async with opened(tmp_path, place) as broker:
@@ -124,7 +125,6 @@ async def test_a_round_in_which_nothing_changed_costs_nothing(tmp_path: Path, pl
         assert place.table(topic).version() == version
 
 
-@pytest.mark.slow
 @in_loop
 async def test_a_long_log_has_checkpoints_and_is_still_read_by_all(tmp_path: Path, place: Place) -> None:
     async with opened(tmp_path, place) as broker:

@@ -6,6 +6,7 @@ from hashlib import sha256
 from itertools import groupby, pairwise
 from struct import pack
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def test_it_does_not_depend_on_batches_and_pieces(batches: list[Batch], data: st
     assert parts.hexdigest() == digest.hexdigest()
 
 
+@pytest.mark.slow
 @given(streams(), streams())
 @settings(max_examples=50)
 def test_other_messages_have_another_digest(one: list[Batch], other: list[Batch]) -> None:

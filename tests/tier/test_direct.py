@@ -67,6 +67,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 # -- what it is for --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(streams(), st.integers(1, 2000))
 @settings(max_examples=30)
 def test_what_was_written_is_read(batches: list[Batch], bytes_max: int) -> None:

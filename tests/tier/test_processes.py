@@ -32,6 +32,8 @@ from tier.rows_world import STREAM, full, messages, plan_of, simple
 from waiting import until
 from wire.batches import NOW
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).resolve().parent.parent
 SECRET = "s3cr3t-of-the-test"
 SECONDS_MAX = 30.0

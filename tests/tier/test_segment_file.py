@@ -62,6 +62,7 @@ def test_a_segment_holds_the_same_messages(batches: list[Batch]) -> None:
     assert check_whole(data).rows == len(messages(batches))
 
 
+@pytest.mark.slow
 @given(batches=streams(), data=st.data())
 @settings(max_examples=40)
 def test_the_same_rows_are_the_same_bytes(batches: list[Batch], data: st.DataObject) -> None:

@@ -36,6 +36,8 @@ from tier.broker_world import (
 )
 from tier.objects_world import Fault, WorldObjects
 
+pytestmark = pytest.mark.slow  # brokers that upload for a while
+
 
 @in_loop
 async def test_what_is_sealed_is_uploaded_and_stays_readable_when_the_local_copy_is_gone(tmp_path: Path) -> None:

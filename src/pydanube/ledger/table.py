@@ -59,6 +59,9 @@ class Ledger:
     refused: int = NOTHING_REFUSED  # lowest offset that came when the node was busy: no higher one may be taken first
     homes: int = 0  # bit n: data directory n holds copied-out entries
     lost_through: int = NO_OFFSET  # what is not found up to here may have been damaged; OFFSET_MAX: nobody can tell
+    unsure: bool = (
+        False  # nobody can tell what was lost: stored, for the end may be decided when the damage is long gone
+    )
     away: bool = False  # some of it may be on a disk that is not there; not stored, for the disk may come back
     quarantined: bool = False
     deleted: bool = False
@@ -76,7 +79,9 @@ class Ledger:
 
     def lose(self, through: int) -> None:
         """Something up to `through` is damaged. If the end is decided, nothing was behind it."""
-        through = min(through, self.sealed) if self.state == SEALED else through
+        if self.state == SEALED:
+            through = min(through, self.sealed)
+        self.unsure = self.unsure or through == OFFSET_MAX
         self.lost_through, self._packed = max(self.lost_through, through), b""
 
     def admits(self, epoch: int) -> bool:
@@ -123,7 +128,7 @@ class Ledger:
 
     def packed(self) -> bytes:
         if not self._packed:
-            flags = (self.lost_through == OFFSET_MAX) * _DAMAGED | self.quarantined * _QUARANTINED
+            flags = self.unsure * _DAMAGED | self.quarantined * _QUARANTINED
             self._packed = _RECORD.pack(
                 self.id,
                 self.epoch,
@@ -230,6 +235,7 @@ class LedgerTable:
                     found.state, found.fence = FENCED, Epoch(max(record.a, found.fence))
             case Kind.SEAL:
                 found.state, found.sealed = SEALED, record.a
+                found.lost_through = min(found.lost_through, record.a)
             case Kind.RESERVE:
                 found.reserved = max(record.a, found.reserved)
             case Kind.KEPT:
@@ -237,6 +243,7 @@ class LedgerTable:
             case Kind.QUARANTINE:
                 found.quarantined = bool(record.a)
             case Kind.DAMAGED:
+                found.unsure = True
                 found.lose(OFFSET_MAX)
 
     def close_all(self) -> None:
@@ -260,6 +267,7 @@ class LedgerTable:
             loaded.reserved, loaded.homes = reserved, homes
             loaded.quarantined = bool(flags & _QUARANTINED)
             if flags & _DAMAGED:
+                loaded.unsure = True
                 loaded.lose(OFFSET_MAX)
             known = before.get(loaded.id)
             if known is not None:

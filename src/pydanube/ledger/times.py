@@ -48,7 +48,10 @@ def corrected(known: Corrections, found: Correction, kept_from: int) -> Correcti
 
 
 def latest_time(known: Corrections, offset: int, stamp: int) -> int:
-    """When the message at `offset` was appended at the latest. In the order of offsets these times never fall."""
+    """When the message at `offset` was appended at the latest.
+
+    In the order of offsets these times never fall; below the oldest correction they may, if older ones were dropped.
+    """
     return min([stamp, *(each.time for each in known if each.offset > offset)])
 
 

@@ -151,6 +151,7 @@ values = st.sampled_from(["", "1", "2", "application/grpc", "v" * 700, "w" * 1_5
 requests = st.lists(st.tuples(names, values, st.booleans()), max_size=5)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(requests, st.sampled_from([None, None, None, None, 0, 60, 4_096])), max_size=30))
 @settings(max_examples=150, deadline=None)
 def test_a_decoder_with_a_memo_reads_what_one_without_reads(
