@@ -73,6 +73,7 @@ STARTERS = frozenset(
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 LISTENS = "socket.bind"
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ ]([\w.]+)(?:[ ]import[ ](\([^)]*\)|.*))?", re.MULTILINE)
+_SETTINGS = "_hypothesis_internal_use_settings"  # of a property test, by its decorator
 HARMLESS = frozenset(
     {"git", "java", "bash"}
 )  # they answer at once: which files there are, which version, which commands
@@ -191,13 +192,17 @@ class Quick:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         def left_out(item: pytest.Item) -> bool:
             fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - pytest has no other way
-            used = [getattr(item, "function", starts), *(each.func for defs in fixtures for each in defs)]
+            used = [getattr(item, "function", None), *(each.func for defs in fixtures for each in defs)]
             return item.get_closest_marker("slow") is not None or any(map(starts, filter(of_the_tests, used)))
 
-        out = [item for item in items if left_out(item)]
+        out = {item for item in items if left_out(item)}
         if out:
-            config.hook.pytest_deselected(items=out)
-            items[:] = [item for item in items if item not in set(out)]
+            config.hook.pytest_deselected(items=[*out])
+            items[:] = [item for item in items if item not in out]
+        for item in items:
+            own: settings | None = getattr(getattr(item, "function", None), _SETTINGS, None)
+            if own is not None and own.max_examples > EXAMPLES:
+                setattr(getattr(item, "function"), _SETTINGS, settings(own, max_examples=EXAMPLES))  # noqa: B009
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
