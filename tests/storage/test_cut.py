@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
@@ -57,6 +58,20 @@ class World:
     async def stream(self, storage: LocalStorage, name: str) -> Stream:
         settings = StreamSettings(ledger_bytes=20 * KIB)
         return await Stream.take(name, storage.catalog, storage.nodes, SimClock(self.loop), self.randomness, settings)
+
+    @asynccontextmanager
+    async def with_files(self) -> AsyncIterator[tuple[SimDisk, LocalStorage, Stream]]:
+        """A stream that has filled some journal files, on its disk; all is closed in the end."""
+        disk = self.disk("node")
+        storage = await self.open(self.disk("metadata"), disk)
+        stream = await self.stream(storage, "first")
+        for _ in range(100):
+            await stream.ready()
+            await stream.append(build([bytes(2000)], publish_time=1))[1]
+        yield disk, storage, stream
+        await stream.close()
+        await storage.node.close()
+        await storage.metadata.close()
 
     async def write(self, storage: LocalStorage, name: str) -> None:
         stream = await self.stream(storage, name)
@@ -134,25 +149,17 @@ def test_files_that_are_held_go_when_they_are_let_go_of() -> None:
     world = World(0)
 
     async def life() -> None:
-        disk = world.disk("node")
-        storage = await world.open(world.disk("metadata"), disk)
-        stream = await world.stream(storage, "first")
-        for _ in range(100):
-            await stream.ready()
-            await stream.append(build([bytes(2000)], publish_time=1))[1]
-        cut = await take_cut(storage.metadata, storage.node)
-        journals = [file.name.partition("/")[2] for file in cut.files if "journal" in file.name]
-        assert len(journals) > 3
-        await stream.seal()
-        await stream.trim(100)
-        await asyncio.sleep(10)
-        assert set(journals) <= set(await disk.list())
-        cut.close()
-        await asyncio.sleep(10)
-        assert not set(journals[:-1]) & set(await disk.list())
-        await stream.close()
-        await storage.node.close()
-        await storage.metadata.close()
+        async with world.with_files() as (disk, storage, stream):
+            cut = await take_cut(storage.metadata, storage.node)
+            journals = [file.name.partition("/")[2] for file in cut.files if "journal" in file.name]
+            assert len(journals) > 3
+            await stream.seal()
+            await stream.trim(100)
+            await asyncio.sleep(10)
+            assert set(journals) <= set(await disk.list())
+            cut.close()
+            await asyncio.sleep(10)
+            assert not set(journals[:-1]) & set(await disk.list())
 
     world.loop.run_until_complete(life())
     world.loop.shutdown()
@@ -164,33 +171,25 @@ def test_a_file_that_could_not_be_removed_goes_later_and_keeps_no_cut_from_being
     world = World(0)
 
     async def life() -> None:
-        disk = world.disk("node")
-        storage = await world.open(world.disk("metadata"), disk)
-        stream = await world.stream(storage, "first")
-        for _ in range(100):
-            await stream.ready()
-            await stream.append(build([bytes(2000)], publish_time=1))[1]
-        journals = [name for name in await disk.list() if "journal" in name]
-        belongings = storage.node._disks.belongings
-        change, failing = belongings.change, True
+        async with world.with_files() as (disk, storage, stream):
+            journals = [name for name in await disk.list() if "journal" in name]
+            belongings = storage.node._disks.belongings
+            change, failing = belongings.change, True
 
-        async def fails(*, add: Mapping[int, int] | None = None, drop: Iterable[int] = ()) -> None:
-            if failing and list(drop):
-                raise DiskFailed("a sector cannot be written")
-            await change(add=add, drop=drop)
+            async def fails(*, add: Mapping[int, int] | None = None, drop: Iterable[int] = ()) -> None:
+                if failing and list(drop):
+                    raise DiskFailed("a sector cannot be written")
+                await change(add=add, drop=drop)
 
-        monkeypatch.setattr(belongings, "change", fails)
-        await stream.seal()
-        await stream.trim(100)
-        await asyncio.sleep(10)
-        (await take_cut(storage.metadata, storage.node)).close()
-        failing = False
-        await asyncio.sleep(120)
-        assert not set(journals[:-1]) & set(await disk.list())
-        (await take_cut(storage.metadata, storage.node)).close()
-        await stream.close()
-        await storage.node.close()
-        await storage.metadata.close()
+            monkeypatch.setattr(belongings, "change", fails)
+            await stream.seal()
+            await stream.trim(100)
+            await asyncio.sleep(10)
+            (await take_cut(storage.metadata, storage.node)).close()
+            failing = False
+            await asyncio.sleep(120)
+            assert not set(journals[:-1]) & set(await disk.list())
+            (await take_cut(storage.metadata, storage.node)).close()
 
     world.loop.run_until_complete(life())
     world.loop.shutdown()
@@ -201,27 +200,19 @@ def test_the_last_piece_of_a_file_can_be_read_again_until_the_next_file_is() -> 
     world = World(0)
 
     async def life() -> None:
-        disk = world.disk("node")
-        storage = await world.open(world.disk("metadata"), disk)
-        stream = await world.stream(storage, "first")
-        for _ in range(100):
-            await stream.ready()
-            await stream.append(build([bytes(2000)], publish_time=1))[1]
-        backups = Backups(storage.metadata, storage.node, Room(), 1 << 30)
-        number, cut = await backups.begin()
-        first, second = [file for file in cut.files if "journal" in file.name][:2]
-        await stream.seal()
-        await stream.trim(100)
-        data = await backups.read(number, first.name, 0, first.length)
-        await asyncio.sleep(10)
-        assert await backups.read(number, first.name, 0, first.length) == data
-        await backups.read(number, second.name, 0, 10)
-        await asyncio.sleep(10)
-        assert first.name.partition("/")[2] not in await disk.list()
-        backups.end(number)
-        await stream.close()
-        await storage.node.close()
-        await storage.metadata.close()
+        async with world.with_files() as (disk, storage, stream):
+            backups = Backups(storage.metadata, storage.node, Room(), 1 << 30)
+            number, cut = await backups.begin()
+            first, second = [file for file in cut.files if "journal" in file.name][:2]
+            await stream.seal()
+            await stream.trim(100)
+            data = await backups.read(number, first.name, 0, first.length)
+            await asyncio.sleep(10)
+            assert await backups.read(number, first.name, 0, first.length) == data
+            await backups.read(number, second.name, 0, 10)
+            await asyncio.sleep(10)
+            assert first.name.partition("/")[2] not in await disk.list()
+            backups.end(number)
 
     world.loop.run_until_complete(life())
     world.loop.shutdown()

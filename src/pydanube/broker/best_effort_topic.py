@@ -60,7 +60,7 @@ class BestEffortSubscription:
 
     def join(self, consumer: Consumer, filters: Sequence[bytes] = ()) -> None:
         if self._closed:
-            raise SubscriptionNotFound(f"subscription {self.name!r} is no longer served")
+            raise SubscriptionNotFound(f"this broker no longer serves subscription {self.name!r}")
         self.engine.join(consumer.id, filters=filters)
         self.consumers[consumer.id] = consumer
 
@@ -294,7 +294,7 @@ class BestEffortTopic:
 
     async def close(self, why: DanubeError | None = None) -> None:
         """Whoever uses it is told `why`, also later."""
-        self._closed = self._closed or why or TopicClosed(f"{self.name} is no longer served by this broker")
+        self._closed = self._closed or why or TopicClosed(f"this broker no longer serves {self.name}")
         for host in self.subscriptions.values():
             host.close(self._closed)
 

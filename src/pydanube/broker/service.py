@@ -294,7 +294,7 @@ class Service:
         """Another broker owns it now, or it was deleted; those who use it here look for it again."""
         if self._opened.get(lost.name) is lost:
             del self._opened[lost.name]
-            await lost.end(TopicClosed(f"{lost.name} is no longer served by this broker"))
+            await lost.end(TopicClosed(f"this broker no longer serves {lost.name}"))
 
     async def create_topic(
         self,

@@ -71,7 +71,7 @@ async def certain(topic: Topic) -> None:
     pause = CERTAIN_SECONDS
     while not topic.certain:
         if topic.closed or topic.lost:
-            raise TopicClosed(f"{topic.name} is no longer served by this broker")
+            raise TopicClosed(f"this broker no longer serves {topic.name}")
         await asyncio.sleep(pause)
         pause = min(2 * pause, CERTAIN_SECONDS_MAX)
 

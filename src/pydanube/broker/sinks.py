@@ -222,7 +222,7 @@ class Sinks:
                 targets.append(opened)
                 parts.append(Part(str(opened.name), opened.record.id, offset, sum(ref.rows for ref in refs[place])))
             if any(topic.closed or topic.lost for topic in reserved.values()):
-                raise TopicClosed("a partition is no longer served by this broker")
+                raise TopicClosed("this broker no longer serves one of the partitions")
             target = await self._topic_of(key)
         except BaseException:
             for topic in reserved.values():

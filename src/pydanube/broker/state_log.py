@@ -108,7 +108,7 @@ class StateLog:
         if self._broken is None:
             return
         if self._stream.lost or isinstance(self._broken, TopicClosed):
-            raise TopicClosed(f"{self._stream.name} is no longer served by this broker")
+            raise TopicClosed(f"this broker no longer serves {self._stream.name}")
         raise TopicRecovering(f"the topic's state could not be written: {self._broken}")
 
     def apply(self, *records: Record) -> Future[None]:

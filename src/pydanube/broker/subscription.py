@@ -100,7 +100,7 @@ class SubscriptionHost:
 
     def _check_there(self) -> None:
         if self._closed:
-            raise SubscriptionNotFound(f"subscription {self.known.name!r} is no longer served")
+            raise SubscriptionNotFound(f"this broker no longer serves subscription {self.known.name!r}")
 
     def alter(self, options: SubscriptionOptions) -> None:
         """Other rules for failures and dispatch, from now on."""

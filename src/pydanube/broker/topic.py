@@ -548,7 +548,7 @@ class Topic:
         if self._closed is not None:
             raise type(self._closed)(*self._closed.args)
         if self.lost:
-            raise TopicClosed(f"{self.name} is no longer served by this broker")
+            raise TopicClosed(f"this broker no longer serves {self.name}")
 
     def _check_certain(self) -> None:
         self._check_open()
@@ -565,7 +565,7 @@ class Topic:
         """
         if self._closed is not None:
             return
-        self._closed = why or TopicClosed(f"{self.name} is no longer served by this broker")
+        self._closed = why or TopicClosed(f"this broker no longer serves {self.name}")
         self._tell_waiting()
         for host in list(self.subscriptions.values()):  # one may be deleted meanwhile
             await host.close(self._closed)

@@ -129,4 +129,4 @@ def written_again(flow: Flow, wanted: Reset) -> str:
 
 
 def _gone(wanted: Reset) -> list[str]:
-    return [f"{wanted.gone:,} earlier messages are no longer in the topic"] if wanted.gone else []
+    return [f"the topic no longer holds {wanted.gone:,} earlier messages"] if wanted.gone else []
