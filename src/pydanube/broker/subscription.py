@@ -14,15 +14,16 @@ from typing import Any
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import DELIVERIES_AT_ONCE, LOOKED_INTO_AT_ONCE, NACKS_AT_ONCE, UNACKED_MAX
+from pydanube.base.limits import DELIVERIES_AT_ONCE, LOOKED_INTO_AT_ONCE
 from pydanube.broker.delivery import Consumer, Delivery, looked_into, runs_of
 from pydanube.broker.hindrance import Hindrance, in_words
 from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.outbox import Nack, Nacks, Outbox, Recalled, by_consumer
+from pydanube.broker.outbox import Outbox, Recalled, by_consumer
 from pydanube.broker.rates import Throttle, rate_of
 from pydanube.broker.read_ahead import RETRY_SECONDS, ReadAhead, Shelf
 from pydanube.broker.seldom import Seldom
 from pydanube.broker.state_log import StateLog
+from pydanube.broker.verdicts import Verdicts
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Skipped
 from pydanube.dispatch.explain import Cause as Why
@@ -73,7 +74,7 @@ class SubscriptionHost:
         self._ahead = ReadAhead(shelf, known, ledger, self._task, self.wake, hindrance)
         self._outbox = Outbox()  # waits for a read of its batch, or for the next turn of the loop
         self._handed = 0  # deliveries, in this turn
-        self.nacks = Nacks(self._apply_nack, at_once=NACKS_AT_ONCE, waiting_max=UNACKED_MAX)
+        self.verdicts = Verdicts(engine, ordered=known.kind in ORDERED)
         self._scheduled = False
         self._timer: TimerHandle | None = None
         self._due: int | None = None  # when it rings
@@ -114,7 +115,7 @@ class SubscriptionHost:
     def leave(self, consumer: ConsumerId, *, crashed: bool) -> None:
         if self.consumers.pop(consumer, None) is not None:
             self.left = self.now
-            self.nacks.finish()
+            self.verdicts.finish()
             self._outbox.leave(consumer)
             if self._pausing.pop(consumer, False) and not self._pausing:
                 self.engine.resume()
@@ -170,7 +171,7 @@ class SubscriptionHost:
             return self._log.barrier()
         answer = self._log.apply(record)
         for first, last in record.ranges:
-            self.engine.acked(first, last)
+            self.verdicts.done(first, last, self._next)
         self.wake()
         return answer
 
@@ -188,14 +189,11 @@ class SubscriptionHost:
         self, consumer: ConsumerId, generation: int, ranges: Sequence[Range], delay: int = 0, reason: str = ""
     ) -> None:
         """These failed; `delay` is in microseconds."""
-        self.nacks.add(Nack(consumer, generation, ranges, delay, reason), self.now)
-        self.wake()
-
-    def _apply_nack(self, nack: Nack) -> None:
-        """What it takes back is out of the outbox before anything more is handed out."""
-        if nack.generation == self.known.cursor.generation:
-            for first, last in nack.ranges:
-                self.engine.nack(nack.consumer, first, last, self.nacks.time, nack.delay, nack.reason)
+        if generation == self.known.cursor.generation:
+            floor, end = self.known.cursor.floor, self._next - 1
+            known = [(max(first, floor), min(last, end)) for first, last in ranges if first <= end and floor <= last]
+            self.verdicts.failed(consumer, known, delay, reason, self.now)
+            self.wake()
 
     def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
         """The consumer's program works on these from now on, so that their ack timeout begins."""
@@ -242,7 +240,7 @@ class SubscriptionHost:
         self.engine.take_recalled()  # whoever had these hears of the seek
         self._next = self.known.cursor.floor
         self._ahead.clear()
-        self.nacks.clear()
+        self.verdicts.clear()
         for deliver in self._outbox.take_all():  # nobody got these, so nobody would ask for others in their place
             self.engine.grant(deliver.consumer, deliver.last - deliver.first + 1, self.now)
 
@@ -292,7 +290,10 @@ class SubscriptionHost:
             return
         now = self.now
         self._handed = 0
-        self.nacks.turn(now)
+        self.verdicts.turn(now)
+        if self.verdicts.holds_back:
+            self.wake()
+            return
         if not self._rests(now):
             self._decide(now)
         room = LOOKED_INTO_AT_ONCE
@@ -304,7 +305,7 @@ class SubscriptionHost:
             self._decide(now)
         else:
             self.wake()  # the others of the loop first
-        if self.nacks.count or not room or (self.engine.unfinished and not self._outbox and not self._rests(now)):
+        if self.verdicts.waiting or not room or (self.engine.unfinished and not self._outbox and not self._rests(now)):
             self.wake()
         self._set_timer()
 
@@ -533,7 +534,7 @@ class SubscriptionHost:
         """Nothing more is handed out or taken, from this call on."""
         self._closed = True
         self._ahead.let_go()
-        self.nacks.clear()
+        self.verdicts.clear()
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._tasks):
