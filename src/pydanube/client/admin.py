@@ -46,12 +46,15 @@ class Admin:
     # -- namespaces ----------------------------------------------------------------------------------------------------
 
     async def create_namespace(self, namespace: str, *, policies: Mapping[str, Any] | None = None) -> None:
+        """Creates a namespace, with these policies instead of the defaults."""
         await self._ask("namespace.create", namespace=namespace, policies=policies)
 
     async def namespaces(self) -> list[str]:
+        """The names of all namespaces."""
         return await self._pages("namespace.list", "namespaces", str)
 
     async def delete_namespace(self, namespace: str) -> None:
+        """Deletes an empty namespace; one that has topics is refused."""
         await self._ask("namespace.delete", namespace=namespace)
 
     async def policies(self, namespace: str, *, change: Mapping[str, Any] | None = None) -> Reply:
@@ -74,6 +77,7 @@ class Admin:
         return await self._ask("topic.create", topic=topic, **fields)
 
     async def topics(self, namespace: str = "default") -> list[str]:
+        """The full names of all topics of a namespace."""
         return [each["topic"] for each in await self.topic_records(namespace)]
 
     async def topic_records(self, namespace: str = "default") -> list[Reply]:

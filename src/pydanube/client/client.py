@@ -148,6 +148,7 @@ class Client(Openable):
         return await report_pipeline(self, name, run, **facts)
 
     async def topic(self, name: str, *, create: bool = False, reliable: bool | None = None) -> TopicInfo:
+        """What the broker knows of a topic; with `create` it is made if it does not exist."""
         name = full_name(name)
         fields: dict[str, Any] = {"topic": name, "create": create}
         if reliable is not None:

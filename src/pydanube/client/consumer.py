@@ -273,6 +273,7 @@ class Consumer(Openable):
         await self._ask_all("pause")
 
     async def resume(self) -> None:
+        """Deliveries go on, whoever paused the subscription."""
         await self._ask_all("resume")
 
     async def seek(self, to: Start, *, partition: int | None = None) -> None:

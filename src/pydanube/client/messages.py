@@ -53,10 +53,12 @@ class Message(NamedTuple):
 
     @property
     def topic(self) -> str:
+        """The full name, such as `/default/orders`."""
         return self.batch.topic
 
     @property
     def partition(self) -> int | None:
+        """None if the topic has no partitions."""
         return self.batch.partition
 
     @property
@@ -159,24 +161,29 @@ class MessageBatch:
 
     @property
     def topic(self) -> str:
+        """The full name, such as `/default/orders`."""
         return self.source.topic
 
     @property
     def partition(self) -> int | None:
+        """None if the topic has no partitions."""
         return self.source.partition
 
     @property
     def offsets(self) -> range:
+        """One for each message, ascending."""
         return range(self.first, self.last + 1)
 
     @property
     def payloads(self) -> list[bytes | None]:
+        """As they were sent; None for a tombstone."""
         if self._payloads is None:
             self._payloads = self._rows(self.content.payloads())
         return self._payloads
 
     @property
     def delivery_times(self) -> list[int | None]:
+        """The earliest time at which each may be delivered; None if it is not delayed."""
         if self._delivery_times is None:
             self._delivery_times = self._rows(self.content.delivery_times())
         return self._delivery_times
@@ -188,6 +195,7 @@ class MessageBatch:
 
     @property
     def keys(self) -> list[bytes | None]:
+        """As they were sent; None for a message without a key."""
         return self._rows(self.content.keys())
 
     def messages(self, offsets: Iterable[int] | None = None) -> Iterator[Message]:

@@ -260,6 +260,7 @@ class Reader(Openable):
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def seek(self, to: Start | Offsets) -> None:
+        """Goes on at earliest, latest, an offset, a time, or the `offsets` of another reader."""
         places = await places_of(self.client, self.topic, to, self._partition, self._deserializer, self._end)
         self._places, self._turn = places, 0
         self._queue.clear()

@@ -95,15 +95,18 @@ class Producer(_Opened):
         return self._hand_over(lambda: self._inner.send(payload, **options), _size_of(payload))
 
     def send_many(self, payloads: Iterable[Any], **options: Any) -> Pending[asynchronous.Receipts]:
+        """Publishes all of them or none, as one call; ask for the `result()` to know that they are stored."""
         values = list(payloads)
         return self._hand_over(lambda: self._inner.send_many(values, **options), sum(map(_size_of, values)))
 
     @property
     def last_sequence(self) -> int | None:
+        """The last sequence that the broker is known to have under the producer's name; None if it has none."""
         return self._inner.last_sequence
 
     @property
     def last_sequences(self) -> list[int | None]:
+        """The same for each partition."""
         return self._inner.last_sequences
 
     def flush(self) -> None:
@@ -274,6 +277,7 @@ class Consumer(_Receiving):
         return first
 
     def fetch(self, count: int, timeout: Duration | None = None) -> list[Message]:
+        """Returns `count` messages, or as many as arrive within `timeout` seconds, possibly none."""
         found: list[Message] = []
         with suppress(IndexError):
             while len(found) < count:
@@ -299,9 +303,11 @@ class Consumer(_Receiving):
         yield from super().batches()
 
     def ack(self, what: Message | MessageBatch) -> Pending[None]:
+        """These are done. Ask for the `result()` to know that this is durable."""
         return self._acknowledge(self._inner.ack, what)
 
     def ack_all(self, what: Message | MessageBatch) -> Pending[None]:
+        """This one and everything before it is done; only for Exclusive and Failover subscriptions."""
         return self._acknowledge(self._inner.ack_all, what)
 
     def _acknowledge(self, ack: Callable[[Any], Awaitable[None]], what: Message | MessageBatch) -> Pending[None]:
@@ -310,6 +316,7 @@ class Consumer(_Receiving):
         return pending
 
     def nack(self, what: Message | MessageBatch, delay: Duration = 0.0, reason: str = "") -> None:
+        """These failed, and are delivered again after the delay."""
         self._loop.wait(self._nack(what, delay, reason))
 
     async def _nack(self, what: Message | MessageBatch, delay: Duration, reason: str) -> None:
@@ -317,15 +324,19 @@ class Consumer(_Receiving):
 
     @property
     def partitions(self) -> list[tuple[str, int | None]]:
+        """The topics and partitions that it receives from."""
         return self._inner.partitions
 
     def pause(self) -> None:
+        """Stops deliveries to the whole subscription until `resume`."""
         self._loop.wait(self._inner.pause())
 
     def resume(self) -> None:
+        """Deliveries go on, whoever paused the subscription."""
         self._loop.wait(self._inner.resume())
 
     def seek(self, to: Any, *, partition: int | None = None) -> None:
+        """Moves the subscription to earliest, latest, an offset or a time; durable when this returns."""
         self._loop.wait(self._inner.seek(to, partition=partition))
         self._brought.clear()
 
@@ -337,9 +348,11 @@ class Reader(_Receiving):
 
     @property
     def offsets(self) -> dict[int | None, int]:
+        """For each partition, the offset after the last message returned: where another reader can continue."""
         return self._inner.offsets
 
     def seek(self, to: Any) -> None:
+        """Goes on at earliest, latest, an offset, a time, or the `offsets` of another reader."""
         self._loop.wait(self._inner.seek(to))
 
 
@@ -371,26 +384,32 @@ class Client:
         return self._running
 
     def producer(self, topic: str, **options: Any) -> Producer:
+        """Publishes to a topic; the options are those of `pydanube.Client.producer`."""
         producer = Producer(self._loop, self._inner.producer(topic, **options))
         self._producers.add(producer)
         return producer
 
     def consumer(self, topics: str | Sequence[str] | None = None, *, subscription: str, **options: Any) -> Consumer:
+        """Receives what a subscription delivers; the options are those of `pydanube.Client.consumer`."""
         return Consumer(self._loop, self._inner.consumer(topics, subscription=subscription, **options))
 
     def reader(self, topic: str, **options: Any) -> Reader:
+        """Reads a topic without a subscription; the options are those of `pydanube.Client.reader`."""
         return Reader(self._loop, self._inner.reader(topic, **options))
 
     def read_arrow(
         self, topic: str, start: Any = "earliest", end: Any = "latest", *, partition: int | None = None
     ) -> pa.Table:
+        """Messages from `start` up to, not including, `end`, partition after partition."""
         return self._loop.wait(self._inner.read_arrow(topic, start, end, partition=partition))
 
     def report_pipeline(self, name: str, run: str, **facts: Any) -> Reported:
+        """For runners of pipelines; see `pydanube.Client.report_pipeline`."""
         return self._loop.wait(self._inner.report_pipeline(name, run, **facts))
 
     @property
     def admin(self) -> Admin:
+        """Topics, subscriptions, namespaces and policies."""
         return Admin(self._loop, self._inner.admin)
 
     def open(self) -> Self:
