@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pydanube
-from client.broker import TOPIC, Door, running, settings, with_door
+from client.broker import TOPIC, Door, running, settings, until, with_door
 from pydanube.api.server import Server
 from pydanube.base.errors import (
     AddressInvalid,
@@ -52,6 +52,30 @@ async def reached(door: Door, end: int) -> None:
     async with pydanube.connect(door.server.url) as direct, direct.reader(TOPIC) as reader:
         for _ in range(end):
             await reader.receive(5)
+
+
+def test_connections_that_do_not_stay_are_made_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def noted(_: Client, attempt: int) -> float:
+        asked.append(attempt)
+        return 0.0
+
+    monkeypatch.setattr("pydanube.client.client.backoff", noted)
+
+    async def run(client: Client, door: Door) -> None:
+        for stayed in (False, False, False, True, False):
+            await client.admin.topics()
+            if stayed:
+                client._since -= 3
+            before = client._connection
+            door.cut()
+            await until(lambda before=before: client._connection is not before and client.connected)  # type: ignore[misc]
+
+    with_door(tmp_path, run)
+    assert asked == [1, 2, 3, 1, 2]
 
 
 def test_cuts_at_any_moment_neither_lose_nor_repeat(tmp_path: Path) -> None:

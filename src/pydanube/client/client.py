@@ -24,7 +24,7 @@ from pydanube.base.errors import (
 from pydanube.base.keys import KeyHash
 from pydanube.base.names import full_name
 from pydanube.client.admin import Admin
-from pydanube.client.channel import backoff
+from pydanube.client.channel import BACKOFF_SECONDS_MAX, backoff
 from pydanube.client.connection import Connection
 from pydanube.client.consumer import Consumer, Start
 from pydanube.client.ending import Openable, close_after
@@ -116,6 +116,8 @@ class Client(Openable):
         self._reason: DanubeError = ConnectionLost("not connected yet")
         self._closed: DanubeError | None = NotOpened("the client is not open yet")
         self._reconnecting: Task[None] | None = None
+        self._attempts = 0  # to connect again, since a connection last stayed
+        self._since = 0.0  # when the connection was made
         self._members: dict[Closing, None] = {}  # open producers, consumers and readers
         self._guard: AsyncGenerator[None, None] | None = None
 
@@ -222,7 +224,7 @@ class Client(Openable):
             except DanubeError as error:
                 self._reason = error
             else:
-                self._connection = connection
+                self._connection, self._since = connection, self.loop.time()
                 self._waiters.wake()
                 self.say("connected")
                 return
@@ -232,20 +234,21 @@ class Client(Openable):
         if connection is not self._connection:
             return
         self._connection = None
+        if self.loop.time() - self._since > BACKOFF_SECONDS_MAX:  # else each one is dropped, and they become fewer
+            self._attempts = 0
         if self._closed is None:
             self._reason = error
             self.say("disconnected", error)
             self._reconnecting = self.loop.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
-        attempt = 1
         while True:
-            await asyncio.sleep(backoff(self, attempt))
+            self._attempts += 1
+            await asyncio.sleep(backoff(self, self._attempts))
             try:
                 return await self._connect()
             except DanubeError as error:
                 self.say("connect_failed", error)
-                attempt += 1
 
     def say(self, what: str, error: DanubeError | None = None) -> None:
         log.log(_LEVELS.get(what, logging.WARNING), "%s%s", what.replace("_", " "), f": {error}" if error else "")
