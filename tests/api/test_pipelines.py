@@ -258,6 +258,9 @@ def test_what_a_pipeline_remembers_of_itself_outlives_the_broker_and_goes_only_w
         assert (await client.ask("pipeline.record", {"pipeline": "orders"}))["record"] == '{"generation": 1}'
         with pytest.raises(RequestInvalid, match="page is 256, not below 256"):
             await client.ask("pipeline.record", kept | {"page": 256})
+        swap = {"pipeline": "orders", "page": 7}
+        for before, record, there in (("", "a", "a"), ("", "b", "a"), ("z", "b", "a"), ("a", "b", "b")):
+            assert (await client.ask("pipeline.record", swap | {"before": before, "record": record}))["record"] == there
         await client.admin.forget_pipeline("orders", records=True)
         for page in (0, 255):
             assert (await client.ask("pipeline.record", {"pipeline": "orders", "page": page}))["record"] is None

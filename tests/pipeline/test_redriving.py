@@ -17,7 +17,7 @@ import pytest
 from deltalake import write_deltalake
 
 import pydanube
-from pydanube.base.errors import ConnectionLost
+from pydanube.base.errors import ConnectionLost, RedriveOvertaken
 from pydanube.pipeline import keeping, redriving
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.keeping import Marks, Pending, _page_of
@@ -156,6 +156,83 @@ def test_who_is_killed_before_anything_is_published_leaves_nothing_out(
     monkeypatch.undo()
     assert run(url, flow) == Redriven(2, 0, 0)
     assert [each["payload"] for each in since(client, topic, 5)] == [b"m1", b"m2", b"m3"]
+
+
+@pytest.mark.parametrize("kind", ["parquet"])
+@pytest.mark.parametrize("end", ["ended", "killed"])
+@pytest.mark.parametrize(("step", "at"), [("note", "before"), ("note", "after"), ("add", "before"), ("add", "after")])
+def test_a_run_that_starts_while_another_is_under_way_takes_over_and_no_letter_goes_twice(
+    url: str,
+    client: Client,
+    topic: str,
+    flow: Flow,
+    put: Put,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    at: str,
+    end: str,
+) -> None:
+    published(client, topic, 5)
+    put(0, 1, 2, 3, 4)
+    monkeypatch.setattr(redriving, "CHUNK", 2)
+    plain: Any = getattr(Marks, step)
+    publish: Any = redriving._Redrive._publish
+
+    async def work() -> Redriven | None:
+        here, further = asyncio.Event(), asyncio.Event()
+
+        async def paused(*arguments: Any) -> None:
+            monkeypatch.setattr(Marks, step, plain)  # only the first time
+            if at == "after":
+                await plain(*arguments)
+            here.set()
+            await further.wait()
+            if at == "before":
+                await plain(*arguments)
+
+        async def killed(*arguments: Any) -> None:
+            await publish(*arguments)
+            raise ConnectionLost("killed")
+
+        async with pydanube.connect(url) as one, pydanube.connect(url) as other:
+            monkeypatch.setattr(Marks, step, paused)
+            first = asyncio.create_task(redrive(one, flow, url))
+            await here.wait()
+            found = None
+            with monkeypatch.context() as patch:
+                if end == "killed":
+                    patch.setattr(redriving._Redrive, "_publish", killed)
+                    with pytest.raises(ConnectionLost):
+                        await redrive(other, flow, url)
+                else:
+                    found = await redrive(other, flow, url)
+            further.set()
+            with pytest.raises(RedriveOvertaken, match=f"another redrive of {flow.name} is running"):
+                await first
+            return found
+
+    found = asyncio.run(asyncio.wait_for(work(), 60))
+    before = 2 if step == "add" else 0
+    assert found is None or found == Redriven(5 - before, 0, 0)
+    assert run(url, flow).letters == (3 - before if found is None else 0)
+    assert [each["payload"] for each in since(client, topic, 5)] == [b"m0", b"m1", b"m2", b"m3", b"m4"]
+    assert run(url, flow) == Redriven(0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["parquet"])
+def test_marks_that_two_runs_add_to_one_page_are_all_kept(url: str, flow: Flow) -> None:
+    async def work() -> None:
+        async with pydanube.connect(url) as client:
+            one, other, later = (Marks(client, flow.name) for _ in range(3))
+            for marks in (one, other):
+                await marks.load(["1.0"])
+            await one.add("1.0", [1])
+            await other.add("1.0", [5])
+            await one.add("1.0", [9])
+            await later.load(["1.0"])
+            assert [each for each in range(12) if later.redriven("1.0").find(each)] == [1, 5, 9]
+
+    asyncio.run(work())
 
 
 def test_all_letters_of_a_partition_go_under_one_name(

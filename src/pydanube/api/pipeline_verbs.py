@@ -233,8 +233,11 @@ async def _drop(notes: Notes, keys: list[str]) -> None:
 
 
 async def record(caller: Caller, fields: Object) -> Object:
-    """What a pipeline remembers of itself, where only Spark can write its checkpoint: texts of its own, in pages."""
-    name, notes = _name(fields), caller.service.notes
+    """What a pipeline remembers of itself, where only Spark can write its checkpoint: texts of its own, in pages.
+
+    With `before`, a text is written only if that one is still there; the answer says what is there then.
+    """
+    name, notes, before = _name(fields), caller.service.notes, text(fields, "before", None)
     found, part, number_of_page = text(fields, "record", None), text(fields, "part", _PARTS[0]), _count(fields, "page")
     if part not in _PARTS:
         raise RequestInvalid(f"part is one of {', '.join(_PARTS)}, not {part[:50]!r}")
@@ -248,7 +251,10 @@ async def record(caller: Caller, fields: Object) -> Object:
                 f"{len(known)} pipelines already have a record on this broker; "
                 "give one up with `danube pipeline forget --records`"
             )
-        await notes.put(key, found.encode())
+        if before is None:
+            await notes.put(key, found.encode())
+        else:
+            await notes.swap(key, before.encode() or None, found.encode())
     kept = notes.get(key)
     return {"pipeline": name, "record": None if kept is None else kept.decode()}
 

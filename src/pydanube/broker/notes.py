@@ -25,15 +25,29 @@ class Notes:
 
     async def put(self, name: str, value: bytes | None) -> None:
         """Durable when it returns; None takes it away."""
-        if value is not None and len(value) > NOTE_BYTES_MAX:
-            raise LimitReached(f"the note has {len(value)} bytes; the maximum is {NOTE_BYTES_MAX}")
         key = _PREFIX + name
         while (entry := self._store.get(key)) is not None or value is not None:
-            try:
-                await self._store.transact([(key, 0 if entry is None else entry.version)], [(key, value)])
+            if await self._written(key, 0 if entry is None else entry.version, value):
                 return
-            except MetadataConflict:
-                await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+
+    async def swap(self, name: str, before: bytes | None, value: bytes) -> bool:
+        """Puts it only if the note still is `before`, None if there was none. Returns whether it was."""
+        key = _PREFIX + name
+        while self.get(name) == before:
+            entry = self._store.get(key)
+            if await self._written(key, 0 if entry is None else entry.version, value):
+                return True
+        return False
+
+    async def _written(self, key: str, version: int, value: bytes | None) -> bool:
+        if value is not None and len(value) > NOTE_BYTES_MAX:
+            raise LimitReached(f"the note has {len(value)} bytes; the maximum is {NOTE_BYTES_MAX}")
+        try:
+            await self._store.transact([(key, version)], [(key, value)])
+        except MetadataConflict:
+            await self._store.transact((), ())  # behind whoever was quicker, reads show what it did
+            return False
+        return True
 
     async def dropped_with(self, prefix: str) -> list[tuple[str, None]]:
         """Changes that take away those whose name begins so, for half a transaction; the others go now."""

@@ -2,7 +2,8 @@
 
 Letters of a partition go under one name of a producer. Which of them follow, and under which sequences, is noted with
 the broker before they are published: whoever is killed and comes again finds out from the topic how many of those
-noted are there, whatever letters came since. The broker also keeps the offsets of those that were redriven.
+noted are there, whatever letters came since. The broker also keeps the offsets of those that were redriven. A run that
+starts while another is under way takes over from it: the other one can note nothing more, and so publishes nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ from hashlib import sha256
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from pydanube.base.errors import BatchTooLarge, DanubeError, MessageTooLarge, PartitionMissing, TopicNotFound
+from pydanube.base.errors import (
+    BatchTooLarge,
+    DanubeError,
+    MessageTooLarge,
+    PartitionMissing,
+    ProducerFenced,
+    RedriveOvertaken,
+    TopicNotFound,
+)
 from pydanube.base.limits import MIB, REFUSALS_NAMED_MAX
 from pydanube.client import Client, Producer
 from pydanube.client.outgoing import Handed, Receipt
 from pydanube.pipeline.flow import Flow
-from pydanube.pipeline.keeping import Marks, Pending
+from pydanube.pipeline.keeping import OVERTAKEN, Marks, Pending
 from pydanube.pipeline.letters import Letter, letters_of
 from pydanube.pipeline.spans import exact
 from pydanube.spark.plan import TopicState
@@ -91,9 +100,9 @@ class _Redrive:
         self.count = 0
 
     async def settle(self) -> None:
-        """What was published before, by somebody who was killed before noting it, is noted."""
-        pending = await self.marks.pending()
-        if pending is None:
+        """What was published before, by somebody who was killed or is now stopped before noting it, is noted."""
+        pending = await self.marks.take_over()
+        if not pending.offsets:
             return
         await self.marks.load([pending.key])
         known = self.marks.redriven(pending.key)
@@ -116,6 +125,8 @@ class _Redrive:
             except (TopicNotFound, PartitionMissing):
                 self.gone.add(place)
                 return
+            except ProducerFenced as fenced:  # those that are there, whoever took over has counted
+                raise RedriveOvertaken(OVERTAKEN.format(self._pipeline)) from fenced
             if sent:
                 spans = self.marks.redriven(place.key)
                 self.tried.update((place, each.offset) for each in part[:sent] if spans.find(each.offset))
@@ -131,6 +142,7 @@ class _Redrive:
     async def _publish(self, place: Place, letters: list[Letter]) -> tuple[int, DanubeError | None]:
         """How many from the first on were published, and why the next one was not. None behind it was."""
         address = self.topics.address(place)
+        await self.marks.check()  # whoever opens the producer fences the run that has it
         async with self._producer(place.key, address) as producer:
             first = _next_sequence(producer)
             await self.marks.note(Pending(place.key, address, first, [letter.offset for letter in letters]))

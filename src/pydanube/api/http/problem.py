@@ -41,6 +41,7 @@ _STATUSES = {
     "pipeline_ended": 409,
     "pipeline_running": 409,
     "quota_reached": 409,
+    "redrive_overtaken": 409,
     "subscription_limit_reached": 409,
     "topic_limit_reached": 409,
     "too_many_subscriptions": 409,

@@ -53,6 +53,14 @@ class PipelineFailed(DanubeError):
     help = "See the root cause in the message; --verbose shows the full Spark trace."
 
 
+class RedriveOvertaken(DanubeError):
+    """Another redrive of the same pipeline started later and has taken over."""
+
+    code = "redrive_overtaken"
+    blame = "caller"
+    help = "Wait for the later one to end. If it was ended too, run `danube pipeline redrive` again."
+
+
 class TableUnsupported(DanubeError):
     """The table uses a feature that pipelines cannot write."""
 
