@@ -261,6 +261,7 @@ def test_every_version_that_maintenance_makes_is_on_disk_before_the_next_batch(
         set_clock(patched, [delta_target, delta_maintenance], lambda: earlier)
         filled(target)  # a merge, and what it took out is deleted at once
     assert DeltaTable(target.uri).transaction_version(delta_maintenance.VACUUMED) is not None
+    assert target.remembered(batch(0, pipeline="vacuumed")) is None, "a pipeline of that name has no batch there"
     assert synced >= {f"{version:020d}.json" for version in range(1, DeltaTable(target.uri).version() + 1)}
 
 

@@ -29,6 +29,7 @@ TABLES_MAX = 1_000  # that a process remembers
 TORN = "_danube/torn"  # where entries are moved to; no reader looks there
 HINT = "_last_checkpoint"
 _ENTRY = re.compile(r"(?P<version>\d{20})\.json")
+_BATCH = re.compile(r"danube/[^/]+")  # the app transaction of a pipeline's batch
 _PARQUET = b"PAR1"
 
 _settled: dict[tuple[Path, str], int] = {}
@@ -87,28 +88,42 @@ def _logged(logs: Path, first: int, last: int) -> list[Path]:
 
 
 def heal(root: Path) -> None:
-    """Once in a process: takes away what a power cut tore, none of which anybody was told of."""
+    """Once in a process: takes away what a power cut tore, none of which anybody was told of.
+
+    Raises `TargetFailed`, and changes nothing, if what is torn was answered, or if no table would be left without it.
+    """
     if root in _healed:
         return
     logs = root / "_delta_log"
     if not logs.is_dir():
         return
-    _heal_checkpoints(logs)
     versions = sorted(int(match["version"]) for file in logs.iterdir() if (match := _ENTRY.fullmatch(file.name)))
-    versions = versions[-ENTRIES:]
-    torn = _first_torn(root, logs, versions)
-    if torn is not None and _is_of_before(_entry_path(logs, versions[-1])):
-        _set_aside(root, logs, [each for each in versions if each >= torn])
+    latest = versions[-ENTRIES:]
+    torn = _first_torn(root, logs, latest)
+    if torn is not None and _is_of_before(_entry_path(logs, latest[-1])):
+        version, file = torn
+        if _was_settled(logs, latest, version):
+            raise TargetFailed(
+                f"{file}: the file is damaged, and not by a power cut during its commit: later batches were committed "
+                "after it was synced. Restore it from where the table was copied, or from a backup; nothing was changed"
+            )
+        if version and not _has_base(logs, versions[0], version):
+            raise TargetFailed(
+                f"{file}: the file is damaged, and the log does not reach back behind it. Restore it from a backup; "
+                "nothing was changed"
+            )
+        _set_aside(root, logs, [each for each in latest if each >= version])
+    _heal_checkpoints(logs, versions)
     if len(_healed) >= TABLES_MAX:
         _healed.clear()
     _healed.add(root)
 
 
-def _heal_checkpoints(logs: Path) -> None:
-    """They repeat what the entries say. A torn one keeps everybody from opening the table."""
+def _heal_checkpoints(logs: Path, versions: list[int]) -> None:
+    """They repeat what entries say, where these are still there. A torn one keeps everybody from opening the table."""
     gone = False
     for file in sorted(logs.glob("*.checkpoint*.parquet")):
-        if _is_of_before(file) and not _is_whole_parquet(file):
+        if _is_of_before(file) and not _is_whole_parquet(file) and _has_base(logs, min(versions, default=0)):
             log.warning("%s: a checkpoint of the table was torn by a power cut; it is removed", file)
             file.unlink(missing_ok=True)
             gone = True
@@ -118,6 +133,15 @@ def _heal_checkpoints(logs: Path) -> None:
         gone = True
     if gone:
         sync_path(logs)
+
+
+def _has_base(logs: Path, oldest: int, before: int | None = None) -> bool:
+    """Whether entries begin with the first one, or with a whole checkpoint; of those `before` a version, if given."""
+    return oldest == 0 or any(
+        oldest - 1 <= int(file.name[:20]) and (before is None or int(file.name[:20]) < before)
+        for file in logs.glob(f"{'[0-9]' * 20}.checkpoint*.parquet")
+        if _is_whole_parquet(file)
+    )
 
 
 def _is_whole_parquet(file: Path) -> bool:
@@ -140,18 +164,51 @@ def _hinted(hint: Path) -> int | None:
         return None
 
 
-def _first_torn(root: Path, logs: Path, versions: list[int]) -> int | None:
-    """An entry that cannot be read, or that names a file which is shorter than it says."""
-    for version in versions:
-        if _is_torn(_entry_path(logs, version)):
-            return version
-    for path, (version, size) in sorted(_live(logs, versions).items(), key=lambda each: each[1]):
-        try:
+def _first_torn(root: Path, logs: Path, versions: list[int]) -> tuple[int, Path] | None:
+    """The first commit that has lost something, and what: its entry cannot be read, or a file is shorter than it says.
+
+    Looked for again among those before it: a file that a later one took out is needed again once that is set aside.
+    """
+    first = None
+    while (found := _torn(root, logs, versions)) is not None:
+        first = found
+        versions = [each for each in versions if each < found[0]]
+    return first
+
+
+def _torn(root: Path, logs: Path, versions: list[int]) -> tuple[int, Path] | None:
+    found = [(version, entry) for version in versions if _is_torn(entry := _entry_path(logs, version))]
+    for path, (version, size) in _live(logs, versions).items():
+        with suppress(FileNotFoundError):  # names are there before the entry is: somebody has removed it
             if (root / path).stat().st_size < size:
-                return version
-        except FileNotFoundError:
-            continue  # names are there before the entry is: somebody has removed it
-    return None
+                found.append((version, root / path))
+    return min(found, default=None)
+
+
+def _was_settled(logs: Path, versions: list[int], torn: int) -> bool:
+    """Whether a pipeline went on after it: before its next batch everything up to its last one is synced.
+
+    Of another writer, or of another pipeline, a commit may well be torn and the one behind it not. An entry that cannot
+    be read may be of anybody: it counts as the batch of a pipeline that has one missing there.
+    """
+    last: dict[str, tuple[int, int]] = {}
+    unreadable = False
+    for version in versions:
+        entry = _entry_path(logs, version)
+        unreadable = unreadable or (version >= torn and _is_torn(entry))
+        for pipeline, batch in _batches(entry):
+            at, before = last.get(pipeline, (-1, -1))
+            if batch > before and (at >= torn or (unreadable and batch > before + 1)):
+                return True
+            last[pipeline] = version, batch
+    return False
+
+
+def _batches(entry: Path) -> Iterator[tuple[str, int]]:
+    """Of pipelines: which one has written which in this commit."""
+    for action in _actions(entry):
+        if isinstance(found := action.get("txn"), dict) and _BATCH.fullmatch(str(found.get("appId"))):
+            yield str(found["appId"]), int(found["version"])
 
 
 def _is_torn(entry: Path) -> bool:
@@ -172,15 +229,21 @@ def _booted() -> float:
 
 
 def _set_aside(root: Path, logs: Path, versions: list[int]) -> None:
-    """The newest first: cut short, it leaves a table all the same."""
+    """The newest first, and what repeats an entry before the entry: cut short, it leaves a table all the same."""
     for folder in make_folders(root / TORN):
         sync_path(folder)
+    hinted = _hinted(logs / HINT)
+    if hinted is not None and hinted >= versions[0]:
+        (logs / HINT).unlink(missing_ok=True)
+        sync_path(logs)
     for version in reversed(versions):
         entry = _entry_path(logs, version)
         log.warning("%s: a power cut tore this commit before it was answered; it is moved to %s", entry, TORN)
+        for file in logs.glob(f"*{version:020d}.*"):  # checkpoints, and checksums that others write
+            if file != entry:
+                file.unlink(missing_ok=True)
+        sync_path(logs)
         os.replace(entry, root / TORN / f"{entry.name}-{time.time_ns()}")
-        for file in logs.glob(f"{version:020d}.checkpoint*"):
-            file.unlink(missing_ok=True)
         sync_path(root / TORN)
         sync_path(logs)
 

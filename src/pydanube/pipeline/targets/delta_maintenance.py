@@ -28,7 +28,7 @@ from pydanube.pipeline.targets.maintenance import Maintenance, groups
 
 HOUR_SECONDS = 3_600
 VACUUM_SECONDS = 24 * HOUR_SECONDS
-VACUUMED = "danube/vacuumed"  # the app transaction that says when, in seconds
+VACUUMED = "danube.vacuumed"  # the app transaction that says when, in seconds; no pipeline has that name
 READ_ROWS = 64 * 1024
 
 Values = tuple[tuple[str, str | None], ...]
