@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.service_world import ServiceWorld
+from pydanube.broker import redrive as module
 from pydanube.broker.dead_letter import ORIGIN
 from pydanube.broker.holds import ANONYMOUS
 from pydanube.broker.notes import Notes
@@ -21,8 +22,8 @@ from pydanube.wire.batch import build
 DEAD, ORDERS, OTHERS = "/default/dead", "/default/orders", "/default/others"
 
 
-async def put(service: Service, *payloads: bytes, target: str = ORDERS) -> None:
-    opened = await service.open(ANONYMOUS, DEAD, create=True)
+async def put(service: Service, *payloads: bytes, target: str = ORDERS, place: str = DEAD) -> None:
+    opened = await service.open(ANONYMOUS, place, create=True)
     own: list[Any] = [{ORIGIN: target}] * len(payloads)
     await opened.topic.publish(build(list(payloads), publish_time=1, attributes=own)).confirmed
 
@@ -115,6 +116,34 @@ def test_what_was_begun_is_finished_when_its_client_hangs_up(monkeypatch: pytest
     world.end()
 
 
+def test_a_client_that_hangs_up_while_it_waits_for_its_turn_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_note = Notes.put
+
+    async def work(service: Service) -> None:
+        begun, may = asyncio.Event(), asyncio.Event()
+
+        async def slow(notes: Notes, name: str, value: bytes | None) -> None:
+            begun.set()
+            await may.wait()
+            await put_note(notes, name, value)
+
+        await letters(service)
+        monkeypatch.setattr(Notes, "put", slow)
+        first = asyncio.ensure_future(redriven(service, 2))
+        await begun.wait()
+        second = asyncio.ensure_future(redriven(service, 2))
+        assert (await redriven(service, 2, dry_run=True)).count == 2  # which has nobody to wait for
+        second.cancel()
+        await asyncio.wait([second])
+        may.set()
+        assert (await first).count == 2
+        assert (await redriven(service)).count == 4
+
+    world = ServiceWorld()
+    world.run(work)
+    world.end()
+
+
 def test_two_at_once_publish_each_letter_once() -> None:
     async def work(service: Service) -> None:
         await letters(service)
@@ -158,8 +187,56 @@ def test_a_slice_says_where_the_next_begins() -> None:
         assert (first.count, first.next) == (2, 2)
         assert (await redriven(service, start=4, end=5)).count == 1
         rest = await redriven(service)
-        assert (rest.count, rest.next) == (3, 6)
+        assert (rest.count, rest.next) == (3, None)
         assert SUBSCRIPTION in service.reliable(await service.open(ANONYMOUS, DEAD)).subscriptions
+
+    world = ServiceWorld()
+    world.run(work)
+    world.end()
+
+
+@pytest.mark.parametrize("unwanted", ["refused", "filtered"])
+def test_a_request_looks_at_so_many_letters_whether_or_not_they_go(
+    monkeypatch: pytest.MonkeyPatch, unwanted: str
+) -> None:
+    monkeypatch.setattr(module, "REDRIVE_LETTERS_MAX", 4)
+    find, looked_for = Service.topic, list[str]()
+
+    async def watched(service: Service, principal: Any, name: str, **how: Any) -> Any:
+        looked_for.append(name)
+        return await find(service, principal, name, **how)
+
+    async def work(service: Service) -> None:
+        await service.topic(ANONYMOUS, ORDERS, create=True)
+        await put(service, *map(b"%d".__mod__, range(10)), target="/default/gone")
+        await put(service, b"last")
+        filters = {ORIGIN: ORDERS} if unwanted == "filtered" else {}
+        monkeypatch.setattr(Service, "topic", watched)
+        found = [await redriven(service, 1, filters=filters)]
+        assert looked_for.count("/default/gone") == (unwanted == "refused")
+        while (start := found[-1].next) is not None:
+            found.append(await redriven(service, 1, filters=filters, start=start))
+        assert [each.next for each in found] == [4, 8, None]
+        assert [each.count for each in found] == [0, 0, 1]
+        assert [each.refused.count for each in found] == ([4, 4, 2] if unwanted == "refused" else [0, 0, 0])
+
+    world = ServiceWorld()
+    world.run(work)
+    world.end()
+
+
+def test_all_letters_of_a_topic_with_partitions_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REDRIVE_LETTERS_MAX", 4)
+
+    async def work(service: Service) -> None:
+        await service.topic(ANONYMOUS, ORDERS, create=True)
+        await service.create_topic(ANONYMOUS, DEAD, partitions=2)
+        for number in range(2):
+            part = f"{DEAD}-part-{number}"
+            await put(service, *[b"lost"] * 9, target="/default/gone", place=part)
+            await put(service, b"a", b"b", place=part)
+        found = [await redriven(service, 3) for _ in range(3)]
+        assert [(each.count, each.next) for each in found] == [(3, None), (1, None), (0, None)]
 
     world = ServiceWorld()
     world.run(work)

@@ -126,6 +126,36 @@ async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_go
 
 
 @in_loop
+@pytest.mark.parametrize("abandon", [False, True])
+async def test_nothing_is_forgotten_once_the_operator_has_left_though_the_batch_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abandon: bool
+) -> None:
+    monkeypatch.setattr(module, "SINK_BLOCKED_SECONDS", 0.2)
+    real, failing = module.staged_batches, True
+
+    async def unreadable(*arguments: Any) -> AsyncIterator[Any]:
+        async for batch in real(*arguments):
+            if failing:
+                raise DiskFailed("a sector cannot be read")
+            yield batch
+
+    monkeypatch.setattr(module, "staged_batches", unreadable)
+    async with started(tmp_path) as broker:
+        sinks, job = broker.service.sinks, Job(broker)
+        decision = await job.decide({TOPIC: await job.stage(rows_of("a", 4))})
+        writing = asyncio.ensure_future(job.commit(0, decision))
+        await until(lambda: sinks.blocked(KEY) is not None)
+        forgetting = asyncio.ensure_future(sinks.forget(ANONYMOUS, KEY, abandon=abandon))
+        await asyncio.sleep(0)  # it waits for its turn now
+        forgetting.cancel()
+        await asyncio.wait([forgetting])
+        failing = False
+        assert await writing is Verdict.NEW
+        assert await job.commit(0, decision) is Verdict.DONE  # behind whoever was in line
+        assert await seen(broker) == rows_of("a", 4)
+
+
+@in_loop
 async def test_a_batch_that_is_not_blocked_cannot_be_abandoned(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         await Job(broker).write(0, {TOPIC: rows_of("a", 4)})

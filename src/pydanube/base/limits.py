@@ -147,6 +147,7 @@ HOUSE_TURN_SECONDS = 0.5  # after which a topic is waited for apart, and the nex
 HOUSE_SLOW_TURNS_MAX = 1_000  # waited for apart: each may hold a batch that it reads
 REQUESTS_AT_ONCE_MAX = 256  # requests of one connection that are being served; beyond it TopicBusy
 REFUSALS_NAMED_MAX = 10  # dead letters that their topic does not take: these are named, the others counted
+REDRIVE_LETTERS_MAX = 2_000  # that one request looks at, whether or not they are wanted: it must be answered in time
 LISTED_MAX = 500  # names in one answer of a list; the rest is asked for after the last of them
 UNREADABLE_OFFSETS_MAX = 16  # that a subscription remembers: what comes next, and what is to be delivered again
 HINDRANCE_TOLD_SECONDS = 5  # between two notices to a consumer of what cannot be read: one that missed it hears again

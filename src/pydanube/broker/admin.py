@@ -297,13 +297,14 @@ class Admin:
         return 0 if moved is None else moved.passed
 
     async def redrive(self, principal: Principal, topic: str, wanted: Wanted) -> Redriven:
-        """Publishes dead letters again to where they come from, or elsewhere; none when all were. It goes on if its
-        client hangs up: no letter stays published and not acknowledged.
+        """Publishes dead letters again to where they come from, or elsewhere: a slice of those in one place, whose
+        `next` is where to go on; or, slice by slice, those in all partitions, which have no such offset in common.
         """
         done, places = Redriven(), await self.places(principal, topic)
         for each in places:
-            work = redrive(self._service, principal, each, wanted, done)
-            await (work if wanted.dry_run else self._service.errands.run(work))
+            await redrive(self._service, principal, each, wanted, done)
+            while len(places) > 1 and done.next is not None and done.count != wanted.limit:
+                await redrive(self._service, principal, each, replace(wanted, start=done.next), done)
         if len(places) > 1:
             done.next = None
         return done

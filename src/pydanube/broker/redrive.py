@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from pydanube.base.errors import NameInvalid, PartitionMissing, TopicExists, TopicKindDiffers, TopicNotFound
-from pydanube.base.limits import LISTED_MAX, OFFSET_MAX, READ_AHEAD_BYTES, REDELIVERIES_MAX, UNACKED_MAX
+from pydanube.base.limits import (
+    LISTED_MAX,
+    OFFSET_MAX,
+    READ_AHEAD_BYTES,
+    REDELIVERIES_MAX,
+    REDRIVE_LETTERS_MAX,
+    UNACKED_MAX,
+)
 from pydanube.base.names import parse_topic
 from pydanube.broker.dead_letter import ORIGIN, REASON, SUBSCRIBER
 from pydanube.broker.directory import Directory, TopicRecord
@@ -39,6 +48,7 @@ _OPTIONS = SubscriptionOptions(
     poison_chosen=True,
 )
 _NAMED = {"topic": ORIGIN, "subscription": SUBSCRIBER}
+Records: TypeAlias = dict[str, TopicRecord | TopicNotFound | TopicKindDiffers]  # targets by name, or why one is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ class Redriven:
     targets: dict[str, int] = field(default_factory=dict)  # of so many that fit an answer
     left: int = 0  # messages that do not say where they come from, and had to stay
     refused: Refusals = field(default_factory=Refusals)  # letters that their targets do not take, and had to stay too
-    next: int | None = None  # where the next letters are to be looked for
+    next: int | None = None  # where the next letters are to be looked for, if there may be more
 
     def add(self, target: str, count: int) -> None:
         self.count += count
@@ -73,10 +83,18 @@ class Redriven:
 
 
 async def redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
-    """The next letters that were not published again yet, until there are as many as wanted."""
+    """The next letters that were not published again yet: as many as wanted, of as many as one request looks at.
+
+    Whoever hangs up before its turn publishes nothing. From then on it goes on by itself, so that no letter stays
+    published and not acknowledged.
+    """
     assert wanted.dry_run or wanted.limit is not None
-    async with opened.redriving:
-        await _redrive(service, principal, opened, wanted, done)
+    work = partial(_redrive, service, principal, opened, wanted, done)
+    if wanted.dry_run:
+        return await work()
+    async with AsyncExitStack() as turn:
+        await turn.enter_async_context(opened.redriving)
+        await service.errands.run_holding(turn, work)
 
 
 async def _redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
@@ -86,14 +104,16 @@ async def _redrive(service: Service, principal: Principal, opened: Opened, wante
     if host is not None and not wanted.dry_run:
         await republisher.settle(host)
     cursor = Cursor(0, topic.ledger.first) if host is None else host.known.cursor
-    offset = max(wanted.start, cursor.floor)
-    end = min(topic.ledger.confirmed_end, cursor.ceiling, wanted.end)  # what fails again at once comes back behind it
+    offset = cursor.above.next_missing(max(wanted.start, cursor.floor, topic.ledger.first))
+    whole = min(topic.ledger.confirmed_end, cursor.ceiling, wanted.end)  # what fails again at once comes back behind it
+    end = whole if wanted.limit is None else min(whole, offset + REDRIVE_LETTERS_MAX)
+    records: Records = {}
     while wanted.limit is None or done.count < wanted.limit:
         generation = cursor.generation
         letters, offset = await _next_letters(service.offload, topic, cursor, wanted, offset, end, done)
         if not letters:
             break
-        groups = await _by_target(service, principal, letters, wanted.target, done.refused)
+        groups = await _by_target(service, principal, letters, wanted.target, done.refused, records)
         if wanted.dry_run:
             for target, group in groups.items():
                 done.add(target, len(group))
@@ -106,7 +126,7 @@ async def _redrive(service: Service, principal: Principal, opened: Opened, wante
         for target, group in groups.items():
             assert host is not None
             done.add(target, await republisher.publish(host, generation, target, group))
-    done.next = max(offset, wanted.start)
+    done.next = offset if offset < whole else None
     await republisher.end()
 
 
@@ -130,7 +150,7 @@ async def _next_letters(
                 size += sum(len(letter.payload or b"") for letter in letters)
                 if len(found) == most or size >= READ_AHEAD_BYTES:
                     return found, found[-1].offset + 1
-            offset = max(offset, batch.last_offset + 1)
+            offset = max(offset, min(batch.last_offset + 1, end))
         await asyncio.sleep(0)  # the others of the loop first
     return found, offset
 
@@ -168,18 +188,20 @@ def _holds(letter: Message, name: str, text: str) -> bool:
 
 
 async def _by_target(
-    service: Service, principal: Principal, letters: list[Message], target: str | None, refused: Refusals
+    service: Service,
+    principal: Principal,
+    letters: list[Message],
+    target: str | None,
+    refused: Refusals,
+    records: Records,
 ) -> dict[str, list[Message]]:
     """By the topic or partition that each goes to. One whose own topic no longer exists, or keeps nothing, stays."""
     groups: dict[str, list[Message]] = {}
-    records: dict[str, TopicRecord] = {}
     for letter in letters:
         place = target or _origin(letter)
         assert place is not None
         try:
-            name, record = parse_topic(place), records.get(place)
-            if record is None:
-                record = records[place] = await service.topic(principal, place, reliable=True)
+            name, record = parse_topic(place), await _record(service, principal, place, records)
             if name.partition is None and record.partitions:
                 name = record.partition_of(letter.key or b"")
             record.check_place(name)
@@ -190,6 +212,19 @@ async def _by_target(
             continue
         groups.setdefault(str(name), []).append(letter)
     return groups
+
+
+async def _record(service: Service, principal: Principal, place: str, records: Records) -> TopicRecord:
+    """Each is looked for once, also if it is not there."""
+    if place not in records:
+        try:
+            records[place] = await service.topic(principal, place, reliable=True)
+        except (TopicNotFound, TopicKindDiffers) as error:
+            records[place] = error
+    found = records[place]
+    if isinstance(found, TopicRecord):
+        return found
+    raise found
 
 
 async def publish_dead_letter(service: Service, directory: Directory, topic: str, message: Batch) -> None:

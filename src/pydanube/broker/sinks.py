@@ -12,8 +12,8 @@ import asyncio
 import logging
 from asyncio import Future, Task
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -105,7 +105,7 @@ class Sinks:
         self._failing: dict[str, float] = {}  # of those decided, since when they cannot be written
         self._blocked: dict[str, SinkBlocked] = {}  # of these, those that need somebody to look at them, and why
         self._unwritten: dict[str, float] = {}  # writers that began and staged nothing, and since when that is seen
-        self._given_up: dict[str, None] = {}  # of these, those that an operator does not want any more
+        self._given_up: dict[str, int] = {}  # of these, those that operators do not want any more, and how many of them
         for record in self._records.listed():
             if not record.committed:
                 self._undone[record.key.digest] = record
@@ -154,31 +154,37 @@ class Sinks:
         """An operator says that the writer will not come again, or may start over.
 
         A batch that is blocked is given up if that is said too: what of it was written is seen, the rest never is.
+        Nothing is forgotten if the operator leaves before all that was decided is written: by then the job may write.
         """
-        if abandon and key.digest in self._blocked:
-            self._given_up[key.digest] = None  # whoever waits for it has its turn, and is told
-        await self._service.errands.run(self._forget(key))
-
-    async def _forget(self, key: SinkKey) -> None:
-        async with self._turns.of(key.digest):
-            if key.digest in self._given_up:
-                await self._abandon(key)
-                return
-            await self._finish(key.digest)
-            record, version = self._records.load(key)
-            if record is not None:
-                await self._records.drop(record, version)
-
-    async def _abandon(self, key: SinkKey) -> None:
         digest = key.digest
-        with suppress(SinkBlocked):
-            await self._finish(digest)  # until it notices that it is not wanted, or is done after all
-        del self._given_up[digest]
+        async with AsyncExitStack() as turn:
+            if abandon and digest in self._blocked:
+                turn.enter_context(self._giving_up(digest))
+            await turn.enter_async_context(self._turns.of(digest))
+            try:
+                await self._finish(digest)
+            except SinkBlocked:
+                if digest not in self._given_up:
+                    raise
+            await self._service.errands.run_holding(turn, partial(self._drop, key))
+
+    @contextmanager
+    def _giving_up(self, digest: str) -> Iterator[None]:
+        """Whoever waits for the batch has its turn, and is told; for as long as the operator waits."""
+        self._given_up[digest] = self._given_up.get(digest, 0) + 1
+        try:
+            yield
+        finally:
+            self._given_up[digest] -= 1
+            if not self._given_up[digest]:
+                del self._given_up[digest]
+
+    async def _drop(self, key: SinkKey) -> None:
         record, version = self._records.load(key)
         if record is not None:
             await self._records.drop(record, version)
-        if digest in self._undone:
-            self._release(digest)
+        if key.digest in self._undone:
+            self._release(key.digest)
 
     def blocked(self, key: SinkKey) -> SinkBlocked | None:
         """Why the last batch of the writer cannot be written, if somebody has to look at it."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydanube.base.errors import DanubeError, MetadataClosed, SubscriptionNotFound, TopicNotFound
@@ -62,7 +63,7 @@ class Spreading:
         return {int(key.removeprefix(PREFIX)) for key, _ in self._store.scan(PREFIX)}
 
     async def change(self, record: TopicRecord, change: str, fields: Fields) -> None:
-        """In all its partitions. It goes on whether or not the caller waits; raises what any of them did."""
+        """In all its partitions. From its turn on, it goes on whether or not the caller waits; raises what any did."""
         await self._in_turn(record, lambda current: self._change(current, change, fields))
 
     async def grow(self, record: TopicRecord, alter: Callable[[], Awaitable[TopicRecord]]) -> TopicRecord:
@@ -82,14 +83,12 @@ class Spreading:
         if self.unfinished(record.id):
             await self._in_turn(record, self._finish)
 
-    async def _in_turn(self, record: TopicRecord, work: Callable[[TopicRecord], Awaitable[Result]]) -> Result:
+    async def _in_turn(self, record: TopicRecord, work: Callable[[TopicRecord], Coroutine[Any, Any, Result]]) -> Result:
         """With the record as it is then: the one that is given says only which topic is meant."""
-
-        async def in_turn() -> Result:
-            async with self._turns.of(record.id):
-                return await work(self._current(record))
-
-        return await self._service.errands.run(in_turn())
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turns.of(record.id))
+            current = self._current(record)
+            return await self._service.errands.run_holding(turn, lambda: work(current))
 
     def _current(self, record: TopicRecord) -> TopicRecord:
         current = self._directory.find(record.name)

@@ -249,4 +249,4 @@ async def _redrive(
             answer = await client.ask("dlq.redrive", fields)
             yield answer
             left -= answer["redriven"]
-            start = end if answer["next"] <= start else answer["next"]
+            start = end if answer["next"] is None else answer["next"]
