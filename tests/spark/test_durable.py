@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,28 @@ def test_a_process_that_was_only_killed_loses_nothing(power: Power) -> None:
     power.end(0)
     assert heal(str(power.path)) == []
     assert sorted(power.found("commits")) == [".0.crc", "0"]
+
+
+@pytest.mark.parametrize("times", [True, False])
+def test_a_checkpoint_that_was_copied_to_another_machine_keeps_its_state_and_what_its_files_source_has_read(
+    power: Power, tmp_path: Path, caplog: pytest.LogCaptureFixture, times: bool
+) -> None:
+    power.plan(0)
+    power.end(0)
+    power.plan(1)
+    copy = shutil.copytree(power.path, tmp_path / "copy", copy_function=shutil.copy2 if times else shutil.copyfile)
+    kept = {folder: power.found(folder) for folder in ("sources", "state", "offsets", "commits")}
+    power.boot, power.path = power.boot + 1, copy
+    assert heal(str(copy)) == []
+    assert {folder: power.found(folder) for folder in kept} == kept
+    assert ("was copied without the times of its files" in caplog.text) is not times
+    power.end(1)
+    power.plan(2)  # from here on its times are its own
+    power.write("state/0/0/3.changelog", "of a batch that is not done")
+    power.cut()
+    assert heal(str(copy)) == []
+    assert "3.changelog" not in power.found("state")
+    assert power.found("state")["2.changelog"] == b"state 2"
 
 
 def test_a_checkpoint_that_was_torn_before_anything_was_written_begins_anew(power: Power) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,6 +131,8 @@ def _function(step: Python) -> Callable[[Any], Any]:
     return function  # type: ignore[no-any-return]  # what it returns is looked at
 
 
+_LIBRARIES = ("purelib", "platlib", "stdlib", "platstdlib")
+_INSTALLED = {*map(Path, filter(None, sys.path)), *(Path(sysconfig.get_path(name)) for name in _LIBRARIES)}
 _beside_of: dict[str, dict[str, bytes]] = {}  # what was loaded with each file from its folder, and what it was like
 
 
@@ -182,9 +185,17 @@ def _content(file: str) -> bytes:
 
 
 def _beside(folder: Path, names: set[str]) -> list[ModuleType]:
-    """Modules that were loaded from the same folder."""
-    found = [sys.modules[name] for name in sorted(names)]
-    return [each for each in found if Path(getattr(each, "__file__", None) or "/").is_relative_to(folder)]
+    """Modules that were loaded from the same folder. What is installed below it, as in a `.venv`, is not beside the
+    step: it does not change, and many extensions cannot be loaded twice in a process.
+    """
+    installed = [each for each in _INSTALLED if each != folder and each.is_relative_to(folder)]
+    found = list[ModuleType]()
+    for name in sorted(names):
+        file = Path(getattr(sys.modules[name], "__file__", None) or "/")
+        own = file.parent == folder or file.is_relative_to(folder / name.partition(".")[0])
+        if own or (file.is_relative_to(folder) and not any(file.is_relative_to(each) for each in installed)):
+            found.append(sys.modules[name])
+    return found
 
 
 def _send_by_value(*modules: ModuleType) -> None:

@@ -9,6 +9,7 @@ themselves.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from pydanube.adapters.syncing import sync_path
 from pydanube.spark.committing import local_checkpoint
 
+log = logging.getLogger(__name__)
 MARK = "danube-synced.json"
 MARK_BYTES_MAX = 10_000_000
 CLOCK_NANOSECONDS = 50_000_000  # files have the time of a coarser clock
@@ -79,6 +81,14 @@ def heal(checkpoint: str) -> list[int]:
             if number > last:
                 for name in (str(number), f".{number}.crc"):
                     (path / folder / name).unlink(missing_ok=True)
+    if _is_newer(path / MARK, known.until):
+        log.warning(
+            "the checkpoint %s was copied without the times of its files: nothing in %s is checked for what a power "
+            "cut may have left there; copy with times, as `cp -a` and `rsync -a` do",
+            path,
+            " and ".join(BY_TIME),
+        )
+        return sorted(again)
     for file in _below(path, BY_TIME):
         if _is_newer(file, known.until) and str(file.relative_to(path)) not in known.recent:
             file.unlink()
@@ -143,6 +153,7 @@ def _write(path: Path, mark: Settled) -> None:
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(mark._asdict(), file)
         file.flush()
+        os.utime(file.fileno(), ns=(mark.until, mark.until))  # a copy without times has another one, and is known by it
         os.fsync(file.fileno())
     os.replace(temporary, path / MARK)
     _sync(path)
