@@ -272,4 +272,4 @@ def test_a_commit_for_a_version_that_is_not_the_last_fails_also_if_it_only_remov
     table = DeltaTable(target.uri)
     write_deltalake(target.uri, pa.table({"id": [99], "day": ["x"], "amount": [1.0]}), mode="append")
     with pytest.raises(CommitFailedError):
-        delta_maintenance._commit(table, delta_maintenance.listed_files(table)[:2], [], ())
+        delta_maintenance._commit(target.uri, table, delta_maintenance.listed_files(table)[:2], [], ())

@@ -211,6 +211,31 @@ def test_checkpoints_that_deltalake_makes_are_synced_and_torn_ones_removed(disk:
     assert table.content() == {1: "ann", 2: "bob"}
 
 
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_expired_entries_go_after_the_checkpoint_that_stands_for_them_is_on_disk(
+    disk: Disk, keys: tuple[str, ...]
+) -> None:
+    table = delta(disk, keys=keys, merge_schema=True)
+    table.target.prepare(SCHEMA)
+    logs = disk.root / "t" / "_delta_log"
+    expiring = {"delta.checkpointInterval": "3", "delta.logRetentionDuration": "interval 0 seconds"}
+    DeltaTable(str(disk.root / "t")).alter.set_table_properties(expiring)
+    table.write({1: "ann"})
+    assert _versions(logs) == [2]
+    table.write({2: "bob"})
+    table.write({3: "cid"}, WIDER)  # the batch is behind a commit that adds the column
+    assert _versions(logs) == [5]
+    DeltaTable(str(disk.root / "t")).alter.set_table_properties({"delta.enableExpiredLogCleanup": "false"})
+    table.write({4: "dan"}, WIDER)
+    table.write({5: "eve"}, WIDER)
+    assert _versions(logs) == [5, 6, 7, 8]
+    assert table.content() == {1: "ann", 2: "bob", 3: "cid", 4: "dan", 5: "eve"}
+
+
+def _versions(logs: Path) -> list[int]:
+    return sorted(int(each.stem) for each in logs.glob("*.json"))
+
+
 def test_entries_of_others_since_the_machine_started_are_never_set_aside(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ from deltalake.transaction import AddAction
 from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
 from pydanube.base.limits import MIB
 from pydanube.pipeline.targets.deletes import packed, remember, unpacked
-from pydanube.pipeline.targets.delta_durable import heal, settle
+from pydanube.pipeline.targets.delta_durable import forget_expired, heal, hooks_for, settle
 from pydanube.pipeline.targets.delta_maintenance import maintain
 from pydanube.pipeline.targets.delta_table import (
     can_add,
@@ -183,7 +183,11 @@ class DeltaTarget:
             if not missing:
                 return table
             with suppress(CommitFailedError):
-                table.alter.add_columns(missing, commit_properties=CommitProperties(max_commit_retries=0))
+                table.alter.add_columns(
+                    missing,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                    post_commithook_properties=hooks_for(self.uri),
+                )
                 self._settle(table, table.version())
         raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
 
@@ -226,12 +230,13 @@ class DeltaTarget:
             schema=table.schema(),
             partition_by=list(self.partition_by),
             commit_properties=properties,
+            post_commithook_properties=hooks_for(self.uri),
         )
 
     def _upsert(self, table: DeltaTable, mark: Mark, rows: pa.Table) -> list[str]:
         folder, before = folder_at(self.uri), table.transaction_version(DELETES)
         if self.sequence_by is None or (CHANGE not in rows.column_names and before is None):
-            merge(table, rows, self.keys, self.sequence_by, _properties(mark))
+            merge(table, rows, self.keys, self.sequence_by, _properties(mark), hooks_for(self.uri))
             return []
         content = None if before is None else folder.read(_deletes_path(before))
         if before is not None and content is None and (self._open() or table).version() > table.version():
@@ -244,7 +249,7 @@ class DeltaTarget:
             folder.put_new(_deletes_path(number), packed(deletes))
         properties, version = _properties(mark, number), table.version()
         try:
-            merge(table, rows, self.keys, self.sequence_by, properties)
+            merge(table, rows, self.keys, self.sequence_by, properties, hooks_for(self.uri))
             if table.version() == version:  # no row changed, and what is remembered does
                 self._write(table, [], properties, "append")
                 table.update_incremental()
@@ -299,9 +304,10 @@ class DeltaTarget:
                 folder.delete(path)
 
     def _settle(self, table: DeltaTable, version: int) -> None:
-        """On disk, up to this version, if the table is in a folder."""
-        if isinstance(folder := folder_at(self.uri), LocalFolder):
-            settle(folder.root, str(table.metadata().id), version)
+        """On disk, up to this version, if the table is in a folder. With a checkpoint, what it stands for may go."""
+        folder = folder_at(self.uri)
+        if isinstance(folder, LocalFolder) and settle(folder.root, str(table.metadata().id), version):
+            attempt(self.label, lambda: forget_expired(table, version))
 
     @contextmanager
     def _typed(self) -> Iterator[None]:

@@ -1,9 +1,12 @@
 """A Delta table in a folder, on a disk that forgets what was not synced: deltalake leaves that to the system.
 
 A commit counts when everything it wrote is on disk: data files, log entries, checkpoints, and their folders (`settle`).
-Only then is the batch answered, and what it replaced removed. deltalake writes a log entry before we can sync what it
-names, so a power cut may leave a torn one; nobody was told of it, and it is set aside before the table is opened again
-(`heal`). In object storage an object is whole as soon as it is there.
+Only then is the batch answered, and what it replaced removed, expired entries of the log too (`forget_expired`):
+deltalake itself would delete them when the checkpoint that stands for them is just written (`hooks_for`).
+
+deltalake writes a log entry before we can sync what it names, so a power cut may leave a torn one; nobody was told of
+it, and it is set aside before the table is opened again (`heal`). In object storage an object is whole as soon as it is
+there.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from deltalake import DeltaTable, PostCommitHookProperties
+
 from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import TargetFailed
-from pydanube.pipeline.targets.folder import make_folders
+from pydanube.pipeline.targets.folder import LocalFolder, folder_at, make_folders
 
 log = logging.getLogger(__name__)
 ENTRIES = 100  # that a process which has just started looks at: as many as there are between two checkpoints
@@ -39,14 +44,21 @@ _healed: set[Path] = set()
 # -- after a commit ----------------------------------------------------------------------------------------------------
 
 
-def settle(root: Path, table: str, version: int) -> None:
+def hooks_for(uri: str) -> PostCommitHookProperties | None:
+    """For every commit: in a folder it deletes no entries of the log."""
+    return PostCommitHookProperties(cleanup_expired_logs=False) if isinstance(folder_at(uri), LocalFolder) else None
+
+
+def settle(root: Path, table: str, version: int) -> bool:
     """The commit `version` of the table with this id is on disk when it returns, and so is everything before it.
+
+    Returns whether the last checkpoint is among it.
 
     Raises `TargetFailed` if a file of that commit is not there, and `OSError` if it cannot be synced.
     """
     known = _settled.get((root, table), -1)
     if known >= version:
-        return
+        return False
     first = max(known + 1, version - ENTRIES + 1)
     logs = root / "_delta_log"
     live = _live(logs, range(first, version + 1))
@@ -63,25 +75,34 @@ def settle(root: Path, table: str, version: int) -> None:
         folders |= {root / each for each in Path(path).parents}
     for folder in sorted(folders, reverse=True):
         sync_path(folder)
-    for file in _logged(logs, first, version):  # after what they name
+    checkpoint = _checkpoint(logs, first, version)
+    entries = [_entry_path(logs, each) for each in range(first, version + 1)]
+    for file in (*entries, *checkpoint):  # after what they name
         with suppress(FileNotFoundError):  # an old one, tidied away by others; that of `version` is there
             sync_path(file)
     sync_path(logs)
     if len(_settled) >= TABLES_MAX:
         _settled.clear()
     _settled[root, table] = version
+    return bool(checkpoint)
 
 
-def _logged(logs: Path, first: int, last: int) -> list[Path]:
-    """Entries of these versions, a checkpoint of one of them, and the hint that names it.
+def _checkpoint(logs: Path, first: int, last: int) -> list[Path]:
+    """The last checkpoint, if it is of one of these versions, and the hint that names it.
 
-    The folder is not listed, but when there is a checkpoint: it may have a file for every commit of a month.
+    The folder is not listed, but when there is one: it may have a file for every commit of a month.
     """
-    found = [_entry_path(logs, version) for version in range(first, last + 1)]
-    checkpoint = _hinted(logs / HINT)
-    if checkpoint is not None and first <= checkpoint <= last:
-        found += [*sorted(logs.glob(f"{checkpoint:020d}.checkpoint*")), logs / HINT]
-    return found
+    found = _hinted(logs / HINT)
+    if found is None or not first <= found <= last:
+        return []
+    return [*sorted(logs.glob(f"{found:020d}.checkpoint*")), logs / HINT]
+
+
+def forget_expired(table: DeltaTable, version: int) -> None:
+    """Entries before the last checkpoint, which is on disk as all of `version` is, if the table keeps none so old."""
+    if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
+        table.load_as_version(version)  # checkpoints that others made since may not be on disk
+        table.cleanup_metadata()
 
 
 # -- before it is opened -----------------------------------------------------------------------------------------------

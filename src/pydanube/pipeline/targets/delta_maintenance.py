@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pydanube.base.errors import TargetFailed
+from pydanube.pipeline.targets.delta_durable import hooks_for
 from pydanube.pipeline.targets.files import Files, WrittenFile, text_of
 from pydanube.pipeline.targets.folder import folder_at
 from pydanube.pipeline.targets.maintenance import Maintenance, groups
@@ -64,7 +65,7 @@ def maintain(
                 return
             settle(table, table.version() + 1)
     if wanted.expire_seconds is not None and (table := open_table()) is not None:
-        _vacuum(table, wanted.expire_seconds)
+        _vacuum(uri, table, wanted.expire_seconds)
         settle(table, table.version())
 
 
@@ -102,7 +103,7 @@ def _merge(uri: str, table: DeltaTable, group: Sequence[ListedFile]) -> bool:
         files.drop()
         raise
     try:
-        _commit(table, group, written, values)
+        _commit(uri, table, group, written, values)
     except CommitFailedError:  # after any other error the commit may be there, and the new files with it
         files.drop()
         return False
@@ -133,7 +134,7 @@ def _conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _commit(table: DeltaTable, old: Sequence[ListedFile], new: Sequence[WrittenFile], values: Values) -> None:
+def _commit(uri: str, table: DeltaTable, old: Sequence[ListedFile], new: Sequence[WrittenFile], values: Values) -> None:
     now = time.time_ns() // 1_000_000
     partition: Mapping[str, str | None] = dict(values)
     adds = [
@@ -147,10 +148,11 @@ def _commit(table: DeltaTable, old: Sequence[ListedFile], new: Sequence[WrittenF
         schema=table.schema(),
         partition_by=list(partition),
         commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=hooks_for(uri),
     )
 
 
-def _vacuum(table: DeltaTable, expire_seconds: int) -> None:
+def _vacuum(uri: str, table: DeltaTable, expire_seconds: int) -> None:
     """Once a day, whoever does it. Only files that the log names as taken out: it never looks for others."""
     now = int(time.time())
     if now - (table.transaction_version(VACUUMED) or 0) < VACUUM_SECONDS:
@@ -160,5 +162,6 @@ def _vacuum(table: DeltaTable, expire_seconds: int) -> None:
         dry_run=False,
         enforce_retention_duration=False,
         commit_properties=CommitProperties(max_commit_retries=0, app_transactions=[Transaction(VACUUMED, now)]),
+        post_commithook_properties=hooks_for(uri),
         full=False,
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 
 from pydanube.base.errors import RowInvalid, SchemaMismatch
 from pydanube.pipeline.targets.target import CHANGE, CHANGE_FIELDS
@@ -82,7 +82,12 @@ def deletes_of(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def merge(
-    table: DeltaTable, rows: pa.Table, keys: Sequence[str], sequence_by: str | None, properties: CommitProperties
+    table: DeltaTable,
+    rows: pa.Table,
+    keys: Sequence[str],
+    sequence_by: str | None,
+    properties: CommitProperties,
+    hooks: PostCommitHookProperties | None = None,
 ) -> None:
     """In one commit, unless nothing changes. A row of the table that is newer by `sequence_by` stays."""
     rows, deleted = split_deleted(rows)
@@ -92,7 +97,14 @@ def merge(
     if sequence_by is not None:
         column = _quoted(sequence_by)
         newer = f"t.{column} IS NULL OR s.{column} >= t.{column}"
-    merging = table.merge(rows.append_column(_DELETED, deleted), same, "s", "t", commit_properties=properties)
+    merging = table.merge(
+        rows.append_column(_DELETED, deleted),
+        same,
+        "s",
+        "t",
+        commit_properties=properties,
+        post_commithook_properties=hooks,
+    )
     if pc.any(deleted).as_py():
         merging = merging.when_matched_delete(f"s.{_DELETED}" if newer is None else f"s.{_DELETED} AND ({newer})")
     stays = f"NOT s.{_DELETED}"
