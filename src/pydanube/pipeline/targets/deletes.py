@@ -60,11 +60,12 @@ def remember(
 
 
 def _as_now(known: pa.Table, schema: pa.Schema) -> pa.Table | None:
-    """None if it is of other columns, or of types that do not fit."""
-    if known.column_names != schema.names:
+    """None if it is of other columns, or of types that do not fit. Keys may be listed in another order than before."""
+    (*keys, sequence), (*keys_now, sequence_now) = known.column_names, schema.names
+    if sequence != sequence_now or sorted(keys) != sorted(keys_now):
         return None
     try:
-        return known.cast(schema)
+        return known.select(schema.names).cast(schema)
     except (pa.ArrowException, ValueError):
         return None
 
