@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from client.broker import TOPIC, Door, until, with_client, with_door
+import pydanube
+from client.broker import TOPIC, Door, settings, until, with_client, with_door
+from pydanube.api.server import Server
 from pydanube.base.errors import ArgumentInvalid
 from pydanube.base.limits import KIB, MIB
 from pydanube.client import Client, Consumer
@@ -104,6 +107,33 @@ def test_the_bound_holds_after_a_seek_a_nack_and_a_broken_connection(tmp_path: P
                 consumer.ack(message)
 
     with_door(tmp_path, run)
+
+
+@pytest.mark.parametrize("kind", ["shared", "key_shared"])
+def test_delayed_messages_that_a_restarted_broker_sends_too_soon_do_not_use_up_the_bound(
+    tmp_path: Path, kind: str
+) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20), AsyncExitStack() as stack:
+            first = Server(settings(tmp_path))
+            _, port = await first.start()
+            stack.push_async_callback(first.stop)
+            client = await stack.enter_async_context(pydanube.connect(first.url))
+            await fill(client)
+            options: dict[str, Any] = {"subscription": "s", "start": "earliest", "type": kind, "prefetch_bytes": BOUND}
+            consumer = await stack.enter_async_context(client.consumer(TOPIC, **options))
+            for message in await consumer.fetch(COUNT, timeout=5):
+                consumer.nack(message, delay=600)
+            await client.bounds(TOPIC)  # answered after the nacks were
+            await first.stop()  # and with it goes what it knew of the delays
+            second = Server(settings(tmp_path, port))
+            await second.start()
+            stack.push_async_callback(second.stop)
+            async with client.producer(TOPIC) as producer:
+                await producer.send(b"new", key=b"new")
+            assert (await consumer.receive(5)).payload == b"new"
+
+    asyncio.run(run())
 
 
 def test_a_bound_that_is_none_is_refused(tmp_path: Path) -> None:

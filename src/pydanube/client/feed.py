@@ -236,6 +236,8 @@ class Feed(ReopeningChannel):
             self._nack_again(nacked)
         if first <= last:
             self.consumer.put(MessageBatch(self, content, first, last, attempt, generation))
+        else:
+            self.waits(self.waiting)  # maybe none of it waits here: nobody would take it, and give its bytes back
 
     def recalled(self, recall: Recall) -> None:
         if recall.generation == self.generation:
