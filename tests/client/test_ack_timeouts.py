@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ import pydanube.sync
 from client.broker import TOPIC, Door, until, with_client, with_door
 from pydanube.base.errors import NothingReceived
 from pydanube.client import Client, Consumer, Message
+from pydanube.client.feed import Feed
 from pydanube.testing import VirtualClock
 from pydanube.testing.broker import broker, broker_thread
 
@@ -38,6 +40,25 @@ async def published(client: Client, count: int) -> None:
 async def heard(client: Client) -> None:
     """Answered behind everything that the client has said."""
     await client.admin.namespaces()
+
+
+async def at_once(consumer: Consumer, count: int, how: str) -> list[Message]:
+    if how == "fetch":
+        return await consumer.fetch(count, timeout=5)
+    return list(await anext(consumer.batches()))  # type: ignore[arg-type]
+
+
+async def done_one_by_one(client: Client, clock: VirtualClock, consumer: Consumer, messages: list[Message]) -> None:
+    """All that a program got at once, each nearly as slowly as an ack timeout of 0.32 s allows."""
+    [feed] = consumer._feeds.values()
+    await until(lambda: not feed._taken)
+    for left, message in zip((4, 3, 2, 1, 0), messages, strict=True):
+        await heard(client)
+        clock.advance(0.3)  # of work
+        await consumer.ack(message)
+        await until(lambda left=left: [each.left for each in feed._wholes] == [left] * bool(left))  # type: ignore[misc]
+    assert (await client.admin.describe_subscription(TOPIC, "s"))["backlog"] == 0
+    assert await consumer.fetch(1, timeout=0.05) == []
 
 
 def numbers(messages: list[Message]) -> list[int]:
@@ -107,19 +128,57 @@ def test_a_program_that_gets_many_at_once_and_does_them_one_by_one_gets_each_onc
         await published(client, 5)
         options = {"failure": {"ack_timeout": 0.32}}
         async with client.consumer(TOPIC, subscription="s", type=type, start="earliest", options=options) as consumer:
-            messages = list(await anext(consumer.batches())) if how == "batches" else await consumer.fetch(5, timeout=5)  # type: ignore[arg-type]
-            assert len(messages) == 5
-            [feed] = consumer._feeds.values()
-            await until(lambda: not feed._taken)
-            for left, message in zip((4, 3, 2, 1, 0), messages, strict=True):
-                await heard(client)
-                clock.advance(0.3)  # of work
-                await consumer.ack(message)
-                await until(lambda left=left: [each.left for each in feed._wholes] == [left] * bool(left))  # type: ignore[misc]
-            assert (await client.admin.describe_subscription(TOPIC, "s"))["backlog"] == 0
-            assert await consumer.fetch(1, timeout=0.05) == []
+            await done_one_by_one(client, clock, consumer, await at_once(consumer, 5, how))
 
     by_the_clock(run)
+
+
+@each_type
+@pytest.mark.parametrize("before", [None, HOUR])
+def test_a_program_has_the_new_ack_timeout_for_each_of_many_when_the_subscription_is_altered(
+    type: str, before: int | None
+) -> None:
+    async def run(client: Client, clock: VirtualClock) -> None:
+        await published(client, 5)
+        options = {"failure": {"ack_timeout": before}}
+        async with client.consumer(TOPIC, subscription="s", type=type, start="earliest", options=options) as consumer:
+            messages = await consumer.fetch(5, timeout=5)
+            await heard(client)
+            await client.admin.alter_subscription(TOPIC, "s", options={"failure": {"ack_timeout": 0.32}})
+            await done_one_by_one(client, clock, consumer, messages)
+
+    by_the_clock(run)
+
+
+def test_a_consumer_rests_again_when_its_subscription_has_no_ack_timeout_any_more(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        await published(client, 9)
+        async with client.consumer(TOPIC, subscription="s", start="earliest") as consumer:
+            assert len(await consumer.fetch(9)) == 9
+            [feed] = consumer._feeds.values()
+            await client.admin.alter_subscription(TOPIC, "s", options={"failure": {"ack_timeout": None}})
+            await until(lambda: feed._telling is None)
+
+    with_client(tmp_path, run)
+
+
+def test_an_ack_timeout_that_was_altered_while_a_consumer_is_opened_is_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Feed.opened
+
+    def altered_meanwhile(feed: Feed, reply: Mapping[str, Any]) -> None:
+        """Both were read from the socket before the answer is looked at."""
+        feed.timed(320_000)
+        opened(feed, reply)
+
+    async def run(client: Client) -> None:
+        monkeypatch.setattr(Feed, "opened", altered_meanwhile)
+        async with client.consumer(TOPIC, subscription="s") as consumer:
+            [feed] = consumer._feeds.values()
+            assert feed._tell_seconds == 0.01
+
+    with_client(tmp_path, run)
 
 
 def test_a_program_that_gets_many_at_once_and_does_no_more_of_them_gets_the_rest_again() -> None:

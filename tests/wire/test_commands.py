@@ -137,10 +137,10 @@ def test_a_fault_is_its_senders(name: str) -> None:
 
 # -- channels and request numbers ------------------------------------------------------------------------------------
 
-ON_A_CHANNEL = ("publish", "published", "deliver", "grant", "ack", "acked", "nack", "reset", "limit")
+ON_A_CHANNEL = ("publish", "published", "deliver", "grant", "ack", "acked", "nack", "reset", "limit", "ack timeout")
 ON_THE_CONNECTION = ("hello", "welcome", "request", "reply", "batches", "ping of the client", "pong")
 ANSWERS = ("reply", "published", "acked", "batches")
-WITHOUT_A_NUMBER = ("hello", "welcome", "deliver", "grant", "reset", "limit", "closed")
+WITHOUT_A_NUMBER = ("hello", "welcome", "deliver", "grant", "reset", "limit", "ack timeout", "closed")
 
 
 @pytest.mark.parametrize("name", ON_A_CHANNEL)
@@ -169,7 +169,7 @@ def test_what_nobody_answers_has_no_request_number(name: str) -> None:
 
 # -- binary bodies ---------------------------------------------------------------------------------------------------
 
-FIXED = ("published", "grant", "ack", "acked", "reset", "limit", "ping of the client", "pong")
+FIXED = ("published", "grant", "ack", "acked", "reset", "limit", "ack timeout", "ping of the client", "pong")
 
 
 @pytest.mark.parametrize("name", FIXED)
@@ -225,6 +225,9 @@ BAD_BODIES: list[tuple[Kind, bytes, str]] = [
     (Kind.RESET, pack("<q", -1), "-1 is not a valid generation"),
     (Kind.LIMIT, pack("<q", -2), "-2 is not a valid limit"),
     (Kind.LIMIT, pack("<q", BATCH_BYTES_MAX + 1), "is not a valid limit"),
+    (Kind.ACK_TIMEOUT, pack("<q", -2), "-2 is not a valid timeout"),
+    (Kind.ACK_TIMEOUT, pack("<q", 0), "0 is not a valid timeout"),
+    (Kind.ACK_TIMEOUT, pack("<q", POLICY_MICROSECONDS_MAX + 1), "is not a valid timeout"),
     (Kind.TAKEN, bytes(11), "a body of 11 bytes"),
     (Kind.TAKEN, pack("<qI", -1, 1) + RANGE, "-1 is not a valid generation"),
     (Kind.TAKEN, pack("<qI", 0, 0), "ranges, not 0"),

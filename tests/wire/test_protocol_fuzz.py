@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from pydanube.base.errors import ProtocolError
 from pydanube.base.limits import BATCH_BYTES_MAX, GRANTED_BYTES_MAX, OFFSET_MAX, PERMITS_MAX, POLICY_MICROSECONDS_MAX
-from pydanube.wire.commands import Ack, Command, Grant, Limit, Nack, Published, Reply, Request, Reset, decode
+from pydanube.wire.commands import (
+    Ack,
+    AckTimeout,
+    Command,
+    Grant,
+    Limit,
+    Nack,
+    Published,
+    Reply,
+    Request,
+    Reset,
+    decode,
+)
 from pydanube.wire.frames import PREFACE, Frame, FrameReader, Kind, Side
 from wire.protocol import COMMANDS, GREETING, TRAFFIC, frame_of, framed, joined, open_reader
 
@@ -55,6 +67,7 @@ answers: st.SearchStrategy[Command] = st.one_of(
     ),
     st.builds(Reset, channels, generations),
     st.builds(Limit, channels, st.none() | st.integers(0, BATCH_BYTES_MAX)),
+    st.builds(AckTimeout, channels, st.none() | st.integers(1, POLICY_MICROSECONDS_MAX)),
 )
 
 
@@ -72,7 +85,7 @@ def explore(frame: Frame) -> None:
 
 
 BINARY = {Kind.PUBLISH, Kind.PUBLISHED, Kind.DELIVER, Kind.GRANT, Kind.ACK, Kind.ACKED, Kind.NACK, Kind.RESET}
-BINARY |= {Kind.LIMIT, Kind.PING, Kind.PONG, Kind.BATCHES}
+BINARY |= {Kind.LIMIT, Kind.ACK_TIMEOUT, Kind.PING, Kind.PONG, Kind.BATCHES}
 
 
 def drink(reader: FrameReader, data: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -132,6 +132,7 @@ class Consumer:
     name: str
     sink: ConsumerSink
     timing: Timing = Timing.DELIVERED
+    tell_timeout: Callable[[int | None], None] | None = None  # to be told when the ack timeout (µs) may have changed
 
     def take(self, delivery: Delivery) -> str:
         """Hands it to the sink. Why that failed, if it did: a mistake of one face must not stop the others."""

@@ -109,6 +109,8 @@ class SubscriptionHost:
         for consumer in self.consumers.values():
             if consumer.is_timed(options):
                 self.engine.set_timed(consumer.id, self.now)
+            if consumer.tell_timeout is not None:
+                consumer.tell_timeout(options.failure.ack_timeout)
         self._drop_recalled()
         self.wake()
 

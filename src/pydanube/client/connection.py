@@ -16,6 +16,7 @@ from pydanube.base.limits import CLIENT_REQUESTS_AT_ONCE, CLIENT_REQUESTS_MAX
 from pydanube.client.transport import Address, Dialer, Link
 from pydanube.wire.commands import (
     Acked,
+    AckTimeout,
     Batches,
     Closed,
     Command,
@@ -56,6 +57,8 @@ class Channel(Protocol):
     def recalled(self, recall: Recall) -> None: ...
 
     def limited(self, message_bytes_max: int | None) -> None: ...
+
+    def timed(self, ack_timeout: int | None) -> None: ...
 
     def ended(self, error: DanubeError) -> None:
         """The broker closed the channel."""
@@ -189,6 +192,9 @@ class Connection:
             case Limit():
                 if (channel := self._channels.get(command.channel)) is not None:
                     channel.limited(command.message_bytes_max)
+            case AckTimeout():
+                if (channel := self._channels.get(command.channel)) is not None:
+                    channel.timed(command.microseconds)
             case Closed():
                 self._closed(command)
             case Ping():

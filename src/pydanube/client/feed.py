@@ -76,6 +76,7 @@ class Feed(ReopeningChannel):
         self._telling: Handle | None = None
         self._tell_seconds = TELL_SECONDS_MAX
         self._timed = True  # whether the subscription has an ack timeout
+        self._altered = False  # the broker has named a newer one than the answer that it is open
         self._lent = 0  # permits beyond the prefetch
         self._room = 0  # bytes that the broker may still send
         self.waiting = 0  # bytes in the inbox
@@ -92,6 +93,7 @@ class Feed(ReopeningChannel):
 
     def opening(self) -> tuple[str, dict[str, Any]]:
         consumer = self.consumer
+        self._altered = False
         fields: dict[str, Any] = {
             "topic": self.place,
             "subscription": consumer.subscription,
@@ -111,10 +113,8 @@ class Feed(ReopeningChannel):
     def opened(self, reply: Mapping[str, Any]) -> None:
         assert self.connection is not None
         self._reliable = bool(reply["reliable"])
-        timeout: int | None = reply.get("ack_timeout")
-        self._timed = timeout is not None
-        step = TELL_SECONDS_MAX if timeout is None else timeout / 1_000_000 / TELL_STEPS
-        self._tell_seconds = min(max(step, TELL_SECONDS_MIN), TELL_SECONDS_MAX)
+        if not self._altered:
+            self._set_timeout(reply.get("ack_timeout"))
         generation = max(int(reply["generation"]), self.generation)
         kept, self._kept = self._kept, []
         same = generation == self.generation
@@ -131,6 +131,18 @@ class Feed(ReopeningChannel):
         self._room = self.consumer.share_bytes
         self.connection.write(Grant(self.number, self.consumer.prefetch, self._room).encode())
         self._openings.wake()
+
+    def timed(self, ack_timeout: int | None) -> None:
+        """What the program has in hand has this ack timeout from now on."""
+        self._altered = True
+        self._set_timeout(ack_timeout)
+        self._stop_telling()  # the next notice may be due earlier
+        self._telling = self.loop.call_soon(self._tell)
+
+    def _set_timeout(self, microseconds: int | None) -> None:
+        self._timed = microseconds is not None
+        step = TELL_SECONDS_MAX if microseconds is None else microseconds / 1_000_000 / TELL_STEPS
+        self._tell_seconds = min(max(step, TELL_SECONDS_MIN), TELL_SECONDS_MAX)
 
     def interrupted(self, error: DanubeError) -> None:
         self._kept += self._flying.values()
@@ -306,7 +318,7 @@ class Feed(ReopeningChannel):
 
     def handed_out(self, ranges: list[tuple[int, int]]) -> None:
         """These, which it took, are with the program all at once: while some are being done, the others wait there."""
-        if self._reliable and self._timed:
+        if self._reliable:  # also without an ack timeout: it may get one while they are there
             count = sum(last - first + 1 for first, last in ranges)
             self._wholes.append(_Whole(ranges, count, self.loop.time()))
 
@@ -363,7 +375,7 @@ class Feed(ReopeningChannel):
         told += self._renewed()
         for ranges in _frames(told):
             self.connection.write(Taken(self.number, self.generation, ranges).encode())
-        if told or self._taken or self._wholes:
+        if told or self._taken or (self._wholes and self._timed):
             self._telling = self.loop.call_later(self._tell_seconds, self._tell)
 
     def _renewed(self) -> list[tuple[int, int]]:
@@ -372,7 +384,7 @@ class Feed(ReopeningChannel):
         for whole in self._wholes:
             left = [part for first, last in whole.ranges for part in self._held.within(first, last)]
             count = sum(last - first + 1 for first, last in left)
-            if count < whole.left and now - whole.told >= self._tell_seconds * TELL_STEPS / RENEWALS:
+            if self._timed and count < whole.left and now - whole.told >= self._tell_seconds * TELL_STEPS / RENEWALS:
                 found += left
                 whole = _Whole(left, count, now)
             if count:

@@ -15,6 +15,7 @@ from pydanube.wire.data_commands import (
     NO_OFFSET,
     Ack,
     Acked,
+    AckTimeout,
     Batches,
     Deliver,
     Grant,
@@ -38,6 +39,7 @@ __all__ = [
     "NO_OFFSET",
     "VERSION",
     "Ack",
+    "AckTimeout",
     "Acked",
     "Batches",
     "Closed",
@@ -67,8 +69,9 @@ __all__ = [
 ]
 
 Control: TypeAlias = Hello | Welcome | Request | Reply | Error | Closed | Ping | Pong
-Data: TypeAlias = Publish | Published | Deliver | Grant | Ack | Acked | Nack | Taken | Recall | Reset | Limit | Batches
-Command: TypeAlias = Control | Data
+Data: TypeAlias = Publish | Published | Deliver | Grant | Ack | Acked | Nack | Taken | Recall | Reset | Batches
+News: TypeAlias = Limit | AckTimeout
+Command: TypeAlias = Control | Data | News
 
 _READERS: dict[int, Callable[[Frame], Command]] = {
     Kind.HELLO: Hello.read,
@@ -91,6 +94,7 @@ _READERS: dict[int, Callable[[Frame], Command]] = {
     Kind.TAKEN: Taken.read,
     Kind.RECALL: Recall.read,
     Kind.LIMIT: Limit.read,
+    Kind.ACK_TIMEOUT: AckTimeout.read,
 }
 
 

@@ -29,6 +29,7 @@ from pydanube.wire.objects import Unfit
 
 NO_OFFSET = -1  # in a receipt: the batch was not kept
 NO_LIMIT = -1
+NO_TIMEOUT = -1
 
 # Bodies. In the frames of fixed size, the header and the body are packed in one step.
 _PUBLISHED = Struct("<qBB")
@@ -360,6 +361,28 @@ class Limit(NamedTuple):
         if not NO_LIMIT <= limit <= BATCH_BYTES_MAX:
             raise Unfit(f"{limit} is not a valid limit")
         return cls(channel, None if limit == NO_LIMIT else limit)
+
+
+class AckTimeout(NamedTuple):
+    """The subscription was altered: from now on a consumer may work on a message for so long, None for any time."""
+
+    channel: int
+    microseconds: int | None
+
+    def encode(self) -> list[Buffer]:
+        timeout = NO_TIMEOUT if self.microseconds is None else self.microseconds
+        return [_NUMBER_FRAME.pack(_NUMBER.size, Kind.ACK_TIMEOUT, self.channel, 0, timeout)]
+
+    @classmethod
+    def read(cls, frame: Frame) -> Self:
+        _, channel, request, body = frame
+        _check_consumer(channel, request)
+        if len(body) != _NUMBER.size:
+            raise Unfit(f"a body of {len(body)} bytes, not {_NUMBER.size}")
+        (timeout,) = _NUMBER.unpack(body)
+        if timeout != NO_TIMEOUT and not 1 <= timeout <= POLICY_MICROSECONDS_MAX:
+            raise Unfit(f"{timeout} is not a valid timeout")
+        return cls(channel, None if timeout == NO_TIMEOUT else timeout)
 
 
 class Batches(NamedTuple):

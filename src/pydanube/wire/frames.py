@@ -57,6 +57,7 @@ class Kind(IntEnum):
     TAKEN = 18
     RECALL = 19
     LIMIT = 20
+    ACK_TIMEOUT = 21
 
 
 class Side(Enum):
@@ -98,6 +99,7 @@ _BODY_BYTES_MAX: dict[Side, dict[Kind, int]] = {  # by who sends it, once the co
         Kind.RESET: 8,
         Kind.RECALL: 12 + 16 * ACK_RANGES_MAX,
         Kind.LIMIT: 8,
+        Kind.ACK_TIMEOUT: 8,
         Kind.PING: 0,
         Kind.PONG: 0,
         Kind.CLOSED: CONTROL_BYTES_MAX,

@@ -13,7 +13,7 @@ from pydanube.broker.holds import ConsumerHold, Producer
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Receipt
 from pydanube.wire.batch import Batch, Codec
-from pydanube.wire.commands import Ack, Error, Limit, Nack, Range, Recall, Reset, Taken, encode_deliver
+from pydanube.wire.commands import Ack, AckTimeout, Error, Limit, Nack, Range, Recall, Reset, Taken, encode_deliver
 from pydanube.wire.commands import Receipt as Durability
 
 if TYPE_CHECKING:
@@ -84,6 +84,11 @@ class ConsumerChannel:
         host = None if self.hold is None else self.hold.host
         return isinstance(host, SubscriptionHost) and host.verdicts.waiting and not host.held
 
+    def begin(self, hold: ConsumerHold) -> None:
+        self.hold = hold
+        if hold.consumer.timing is Timing.TAKEN:
+            hold.consumer.tell_timeout = self.timed
+
     # -- the sink ------------------------------------------------------------------------------------------------------
 
     def deliver(self, delivery: Delivery) -> None:
@@ -110,6 +115,10 @@ class ConsumerChannel:
             return
         for at in range(0, len(ranges), ACK_RANGES_MAX):
             self._connection.send(Recall(self.number, generation, list(ranges[at : at + ACK_RANGES_MAX])).encode())
+
+    def timed(self, ack_timeout: int | None) -> None:
+        """What its program works on was reported under another timeout, perhaps too seldom for this one."""
+        self._connection.send(AckTimeout(self.number, ack_timeout).encode())
 
     def hindered(self, error: DanubeError | None) -> None:
         if error is not None:

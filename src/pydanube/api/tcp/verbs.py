@@ -142,7 +142,7 @@ async def open_consumer(connection: NativeConnection, fields: Object, request: i
             if not flag(fields, "takes_over", False) or not _take_over(connection, fields):
                 raise
             hold = await opening()
-        channel.hold = hold
+        channel.begin(hold)
         connection.add(channel)
     channel.top_up()
     answer = {"consumer": hold.consumer.id, "resume": hold.open.mark(hold.host)}
