@@ -112,7 +112,7 @@ def test_what_found_no_room_to_be_sent_has_no_more_time_than_the_rest(tmp_path: 
 
 def test_the_application_repeats_what_was_not_answered_under_its_number(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
-        async with client.producer(TOPIC, name="import", send_timeout=0.2) as producer:
+        async with client.producer(TOPIC, name="import", send_timeout=1.0) as producer:
             for number in range(3):
                 door.silent = True
                 with pytest.raises(NotAnswered):
