@@ -267,7 +267,7 @@ def test_dead_letters_are_published_again_once_to_where_they_come_from(tmp_path:
         assert [await again(2), await again(500)] == [2, 3]  # they are wanted once more
         assert (await http.ask("GET", f"{ORDERS}/bounds")).json["end"] == 15
         await http.ask("POST", f"{dead}/messages", {"messages": [{"value": "no letter"}]})
-        none = {"redriven": 0, "targets": {}, "left": 1, "refused": 0, "refusals": [], "next": 6}
+        none = {"redriven": 0, "targets": {}, "left": 1, "refused": 0, "refusals": [], "next": None}
         assert (await http.ask("POST", f"{dead}/redrive")).json == none
 
     with_http(tmp_path, story)
