@@ -442,7 +442,7 @@ def test_a_subscription_that_nobody_has_read_for_days_is_listed_and_told_by_the_
             assert consumer.connected, "it has read nothing, and is there"
             [warned] = await doctor._abandoned(client)
         assert warned.result == doctor.WARN
-        assert warned.found == (f"nobody has read gone of {topic}-part-1 for 3 days, and it keeps all messages since")
+        assert warned.found == (f"gone of {topic}-part-1 has not been read for 3 days and keeps all messages since")
         assert f"danube subscription delete {topic}-part-1 gone" in warned.advice
 
     with_broker(tmp_path, story)

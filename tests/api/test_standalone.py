@@ -169,7 +169,7 @@ main(sys.argv[1:])
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "serves on" in line:
+            if "is listening on" in line:
                 process.send_signal(signal.SIGTERM)
                 break
         said = process.stderr.read()

@@ -102,7 +102,7 @@ async def test_a_loop_goes_on_after_rounds_that_fail(
     await until(lambda: guard.failing is None or name.startswith("watching"))
     assert guard.failures == 3
     assert [(context["message"], str(context["exception"])) for context in told] == [
-        (f"{name} failed and goes on (failures so far: 1)", "[Errno 5] Input/output error")
+        (f"{name} failed and will be retried (failures so far: 1)", "[Errno 5] Input/output error")
     ]
     page = Page()
     await Metrics(broker.service).collect(page)

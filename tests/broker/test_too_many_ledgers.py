@@ -118,5 +118,5 @@ def test_it_is_said_once_when_there_are_many_and_again_after_they_were_few(
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
     assert [record.getMessage()[:56] for record in caplog.records] == [
-        "the broker has 800 ledgers; beyond 940 nothing is publis"
+        "the broker has 800 ledgers; at 940 it stops accepting me"
     ] * 2

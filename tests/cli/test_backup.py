@@ -84,7 +84,7 @@ def test_a_backup_that_was_not_finished_is_none(made: Path, run: Danube, tmp_pat
     for arguments in (("verify", str(made)), ("restore", str(made), str(tmp_path / "data"))):
         ended = run("backup", *arguments)
         assert ended.code == 1
-        assert "manifest.json is missing, it was not finished" in ended.err
+        assert "manifest.json is missing, because the backup was not finished" in ended.err
 
 
 @pytest.mark.parametrize("name", ["../escape", "node/../../escape", "/etc/passwd", "node/a/b", "other/file"])

@@ -148,7 +148,7 @@ def test_letters_that_their_topics_do_not_take_are_named_and_in_nobody_s_way(
     assert (done["redriven"], done["refused"]) == (2, 3)
     assert [each["offset"] for each in done["refusals"]] == [4, 0, 2]
     assert [each["error"].split(":")[0] for each in done["refusals"]] == ["topic_not_found", *["message_too_large"] * 2]
-    assert "3 dead letters cannot be published and left (offset 4 to /default/gone: topic_not_found: " in (
+    assert "3 dead letters could not be published and stay (offset 4 to /default/gone: topic_not_found: " in (
         danube("dlq", "redrive", dead, "--yes").text
     )
     danube("topic", "alter", topic, "--policy", "message_bytes_max=100")
@@ -187,7 +187,7 @@ def test_a_message_that_is_no_dead_letter_stays_and_is_in_nobody_s_way(
     danube("produce", dead, stdin=b"stranger\n")
     danube("produce", topic, stdin=b"one\n")
     give_up(danube, url, topic, dead)
-    left = "; 1 message without an origin left; use --to\n"
+    left = "; 1 message without an original topic stay; use --to\n"
     tried = danube("dlq", "redrive", dead, "--dry-run")
     assert tried.text == f"would publish 1 dead letter of /default/{dead} again: 1 to /default/{topic}{left}"
     assert danube("dlq", "redrive", dead, "--yes").text == f"published 1 dead letter of /default/{dead} again{left}"

@@ -130,10 +130,10 @@ def test_a_wrong_row_is_named_and_what_was_before_it_is_kept(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("wrong.csv", b"number,name\n1,a\n", "no column payload"),
+        ("wrong.csv", b"number,name\n1,a\n", "the column payload (or value) is missing"),
         ("wrong.jsonl", b"nope\n", "row 1: not valid JSON"),
         ("wrong.parquet", b"PAR1 and nothing else", "wrong.parquet"),
-        ("table.parquet", None, "no column payload"),
+        ("table.parquet", None, "the column payload (or value) is missing"),
     ],
 )
 def test_a_file_that_is_wrong_from_its_beginning_makes_no_topic(

@@ -92,7 +92,7 @@ def test_the_version_is_the_package_s(run: Danube) -> None:
         (
             ["consume", "t", "--from", "soon"],
             2,
-            "'soon' is not a place in a topic; use earliest",
+            "'soon' is not a position in a topic; use earliest",
         ),
         (["consume", "t", "--since", "1m", "--offset", "3"], 2, "one of --from, --since and --offset"),
         (["consume", "t", "-f", "%z"], 2, "%z is not a known format field"),
@@ -111,7 +111,7 @@ def test_the_version_is_the_package_s(run: Danube) -> None:
         (["completion"], 2, "Choose from: bash, zsh, fish"),
         (["topic", "create", "t", "--policy", "flavour=3"], 2, "flavour"),
         (["produce", "t", "-H", "a=\udcff"], 2, "an attribute must be UTF-8"),
-        (["topic", "create", "t", "--policy", "ttl_seconds"], 2, "a policy is written name=value"),
+        (["topic", "create", "t", "--policy", "ttl_seconds"], 2, "a policy must look like name=value"),
     ],
 )
 def test_a_failure_is_one_line_and_a_stable_code(danube: Danube, arguments: list[str], code: int, said: str) -> None:

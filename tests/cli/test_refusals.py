@@ -82,7 +82,7 @@ def test_no_place_is_before_the_first(danube: Danube, partitioned: str, place: s
     ):
         refused = danube(*command, place)
         assert refused.code == 2
-        assert f"an offset is 0 or more, not {place}" in refused.err
+        assert f"an offset must be 0 or greater, got {place}" in refused.err
 
 
 def test_a_partition_that_is_not_there_is_named(danube: Danube, partitioned: str) -> None:
@@ -116,7 +116,7 @@ def test_a_subscription_that_is_there_is_not_created_and_what_differs_is_said(da
     other = danube("subscription", "create", topic, "s", "--from", "earliest", "--option", "failure.poison=drop")
     assert other.code == 0
     assert "failure.poison stays block, not drop (Use `danube subscription alter`.)" in other.err
-    assert "it stays at 0 (Use `danube subscription seek`.)" in other.err
+    assert "the subscription stays at 0 (Use `danube subscription seek`.)" in other.err
     assert danube("subscription", "create", topic, "s", "-o", "json").json["created"] is False
 
 
@@ -173,7 +173,7 @@ def test_what_was_consumed_as_json_can_be_produced(danube: Danube, topic: str) -
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("wrong.csv", "a,b\n1,2\n", "there is no column payload (or value), but a, b"),
+        ("wrong.csv", "a,b\n1,2\n", "the column payload (or value) is missing; the columns are a, b"),
         ("wrong.csv", "key,value\na\n", "row 1: payload (or value) is missing"),
         ("wrong.jsonl", '{"foo": 1}\n', "row 1: payload (or value) is missing"),
     ],

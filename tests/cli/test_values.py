@@ -31,7 +31,7 @@ def test_a_place_is_a_word_an_offset_or_a_time() -> None:
     ago = place("10m")["time"]
     assert 0 <= time.time_ns() // 1000 - 10 * MINUTE - ago < MINUTE
     assert place("yesterday")["time"] < time.time_ns() // 1000
-    with pytest.raises(click.BadParameter, match=r"'soon' is not a place in a topic; use earliest"):
+    with pytest.raises(click.BadParameter, match=r"'soon' is not a position in a topic; use earliest"):
         place("soon")
     with pytest.raises(click.BadParameter):
         place("-1")

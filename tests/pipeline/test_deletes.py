@@ -164,7 +164,7 @@ def test_only_the_last_deletes_are_remembered(
 def test_a_delete_that_does_not_say_when_it_was_is_refused(sequenced: tuple[Target, Any]) -> None:
     target, content = sequenced
     put(target, 0, at(1, 1, "ann"))
-    with pytest.raises(RowInvalid, match=r"deletes a row and has no at, .* use event_time in sequence_by"):
+    with pytest.raises(RowInvalid, match=r"deletes a row but has no at, .* use event_time in sequence_by"):
         put(target, 1, at(None, 1, None))
     assert content() == {1: "ann"}
 
@@ -208,7 +208,7 @@ def test_deletes_that_are_known_by_other_columns_are_forgotten_and_it_goes_on(
     other = changed(target, keys, sequence_by)
     assert put(other, 1, at(4, 2, "bob")) is Verdict.NEW
     assert content() == {2: "bob"}
-    assert "deletes of before are forgotten: they are known by id, at" in caplog.text
+    assert "forgetting earlier deletes: they are recorded by id, at" in caplog.text
     caplog.clear()
     assert put(other, 2, at(6, 3, "cid")) is Verdict.NEW
     assert not caplog.records, "it is said once"

@@ -108,7 +108,7 @@ def test_a_zombie_and_a_wiped_checkpoint_are_noticed(target: ParquetTarget) -> N
     zombie = stage(target, FIRST, [[rows([1])]])
     write(target, batch(0, run="run-2"), rows([1]))
     write(target, batch(1, run="run-2"), rows([2]))
-    with pytest.raises(SinkConflict, match="run-2 has written batch 1"):
+    with pytest.raises(SinkConflict, match="run-2 has already written batch 1"):
         target.commit(FIRST, SCHEMA, zombie, replace=False)
     again = batch(0, query="query-2")
     with pytest.raises(SinkConflict, match="wiped"):

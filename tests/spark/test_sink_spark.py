@@ -245,7 +245,7 @@ def test_two_writes_in_one_batch_of_a_program_need_names(client: Client, sink: S
         run(writer.option("checkpointLocation", checkpoint))
 
     for _ in range(2):  # whoever starts it again is told again: the second write is not taken for the first
-        with pytest.raises(PySparkException, match="needs a writeName of its own"):
+        with pytest.raises(PySparkException, match="its own writeName"):
             start(twice, f"{sink.checkpoint}-twice")
     assert payloads(client, sink.topic) == numbers(1, 10)
     start(named, str(sink.checkpoint))

@@ -26,7 +26,7 @@ async def sealed(caller: Caller, fields: Object) -> Object:
     topic = caller.service.reliable(await caller.service.open(caller.principal, text(fields, "topic")))
     start, end, limit = number(fields, "start", 0), number(fields, "end"), limit_of(fields)
     if not 0 <= start <= end:
-        raise RequestInvalid(f"from {start} to {end} there are no offsets")
+        raise RequestInvalid(f"offsets {start} to {end} are not a valid range")
     found = await caller.service.tiers.sealed(topic, start, end, limit + 1)
     return page("segments", [_facts(key, segment) for key, segment in found[:limit]], len(found) > limit)
 

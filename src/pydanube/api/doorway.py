@@ -196,7 +196,7 @@ class Doorway(asyncio.Protocol):
         first = self._first = self._first + data
         if len(first) < _SNIFFED_BYTES and not first.startswith(_KNOWN):
             return
-        error = TooManyConnections(f"there are {len(self._listener.connections)}")
+        error = TooManyConnections(f"{len(self._listener.connections)} connections are already open")
         if first.startswith(_HTTP):
             self._http = HttpConnection(self._listener.web, self._transport, refusal=error)
             self._receive, self._first = self._http.receive, b""

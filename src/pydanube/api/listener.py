@@ -101,7 +101,7 @@ class Listener:
         for doorway in list(self._lingering):
             doorway.abort()
         for doorway in list(self.connections):
-            doorway.refuse(TopicClosed("the broker stops"))
+            doorway.refuse(TopicClosed("the broker is stopping"))
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 while self.connections:

@@ -206,7 +206,7 @@ async def order(caller: Caller, fields: Object) -> Object:
     name, wanted, pipelines = _name(fields), text(fields, "order"), _pipelines(caller)
     known = [each.value for each in What]
     if wanted not in known:
-        raise RequestInvalid(f"order is one of {', '.join(known)}, not {wanted[:50]!r}")
+        raise RequestInvalid(f"order must be one of {', '.join(known)}, got {wanted[:50]!r}")
     return _described(pipelines, pipelines.order(name, What(wanted)))
 
 
@@ -240,16 +240,16 @@ async def record(caller: Caller, fields: Object) -> Object:
     name, notes, before = _name(fields), caller.service.notes, text(fields, "before", None)
     found, part, number_of_page = text(fields, "record", None), text(fields, "part", _PARTS[0]), _count(fields, "page")
     if part not in _PARTS:
-        raise RequestInvalid(f"part is one of {', '.join(_PARTS)}, not {part[:50]!r}")
+        raise RequestInvalid(f"part must be one of {', '.join(_PARTS)}, got {part[:50]!r}")
     if (number_of_page or 0) >= PIPELINE_RECORD_PAGES:
-        raise RequestInvalid(f"page is {number_of_page}, not below {PIPELINE_RECORD_PAGES}")
+        raise RequestInvalid(f"page must be below {PIPELINE_RECORD_PAGES}, got {number_of_page}")
     key = f"{_RECORDS}{part}/{name}/{number_of_page or 0}"
     if found is not None:
         known = {each.split("/")[2] for each in notes.all(f"{_RECORDS}{part}/")}
         if name not in known and len(known) >= PIPELINES_MAX:
             raise PipelineLimitReached(
                 f"{len(known)} pipelines already have a record on this broker; "
-                "give one up with `danube pipeline forget --records`"
+                "remove one with `danube pipeline forget --records`"
             )
         if before is None:
             await notes.put(key, found.encode())

@@ -256,7 +256,7 @@ async def serve(loaded: Loaded) -> None:
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     if config.ready_file is not None:
         write_ready_file(config.ready_file, address, server.admin_address)
-    log.info("danube %s serves on %s, data in %s", __version__, server.url, config.data_dir)
+    log.info("danube %s is listening on %s, data in %s", __version__, server.url, config.data_dir)
     await stopped.wait()
     log.info("danube is stopping")
     await server.stop()
@@ -301,7 +301,9 @@ def _standalone(config: Config, files: int) -> StandaloneSettings:
     if room < connections_max and files != resource.RLIM_INFINITY:
         asked = connections_max != Limits().connections_max
         level = logging.WARNING if asked or room < CONNECTIONS_FEW else logging.DEBUG
-        log.log(level, "%d connections at most, because the system lets this process open %d files", room, files)
+        log.log(
+            level, "limiting connections to %d, because the system allows this process only %d open files", room, files
+        )
         connections_max = room
     tls = config.tls
     return StandaloneSettings(

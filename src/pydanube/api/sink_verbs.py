@@ -31,7 +31,7 @@ async def commit(caller: Caller, fields: Object) -> Object:
     try:
         once = Once(text(fields, "once", Once.STREAM.value))
     except ValueError:
-        raise RequestInvalid(f"once is one of {[each.value for each in Once]}") from None
+        raise RequestInvalid(f"once must be one of {', '.join(each.value for each in Once)}") from None
     request = Request(
         once, text(fields, "run", ""), number(fields, "batch"), text(fields, "source", ""), number(fields, "decision")
     )

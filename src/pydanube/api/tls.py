@@ -38,7 +38,7 @@ class Certificate:
         try:
             self.context = self._read()
         except OSError as error:
-            raise ConfigInvalid(f"the certificate {certificate} with the key {key}: {error}") from None
+            raise ConfigInvalid(f"the certificate {certificate} cannot be loaded with the key {key}: {error}") from None
 
     def refresh(self) -> None:
         """Reads the files again if they have changed."""

@@ -117,7 +117,7 @@ async def create_topic(caller: Caller, fields: Object) -> Object:
     try:
         durability = Durability(text(fields, "durability", Durability.FSYNC.value))
     except ValueError:
-        raise RequestInvalid(f"durability is one of {[each.value for each in Durability]}") from None
+        raise RequestInvalid(f"durability must be one of {', '.join(each.value for each in Durability)}") from None
     record = await caller.service.create_topic(
         caller.principal,
         text(fields, "topic"),

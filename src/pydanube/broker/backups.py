@@ -40,7 +40,7 @@ class Backups:
 
     async def begin(self) -> tuple[int, Cut]:
         if self._cut is not None or self._beginning:
-            raise BackupRunning("another backup is being made")
+            raise BackupRunning("another backup is in progress")
         self._check_room()
         self._beginning = True
         try:
@@ -96,13 +96,13 @@ class Backups:
 
     def _get(self, number: int) -> Cut:
         if self._cut is None or number != self._number:
-            raise BackupEnded(f"backup {number} is no longer being made")
+            raise BackupEnded(f"backup {number} has ended")
         return self._cut
 
     def _check_room(self) -> None:
         if self._room.short:
             self.close()
-            raise DiskFull("the broker's disk is nearly full, and a backup keeps files that could make room")
+            raise DiskFull("the broker's disk is nearly full, and a backup would keep files that could be deleted")
 
     def _heard(self) -> None:
         if self._silence is not None:

@@ -360,7 +360,7 @@ class Leasing:
             answers.append(host.ack(generation, ranges_of(sorted({token.offset for token in of_place}))))
             self.end([lease for lease in map(self._lease, of_place) if lease is not None])
         await asyncio.gather(*answers)
-        _check_some(tokens, void, "the subscription was deleted, or moved by a seek, since")
+        _check_some(tokens, void, "the subscription has since been deleted or moved by a seek")
         return void
 
     def nack(self, topic: str, tokens: Sequence[str], delay_seconds: float, reason: str) -> list[str]:
@@ -395,7 +395,7 @@ class Leasing:
             self._place(topic, token)
         found = [(token, self._lease(token)) for token in parsed]
         ended = [str(token) for token, lease in found if lease is None]
-        _check_some(parsed, ended, "their time ran out, or the broker was restarted")
+        _check_some(parsed, ended, "they expired, or the broker was restarted")
         return [lease for _, lease in found if lease is not None], ended
 
     def _lease(self, token: Token) -> Lease | None:

@@ -108,8 +108,8 @@ FAMILIES: dict[str, Family] = {
     "danube_publishing_refused": Family(
         "gauge", "1 while publishing is refused because the disk is nearly full, else 0."
     ),
-    "danube_ledgers": Family("gauge", "Ledgers that the storage node keeps."),
-    "danube_ledgers_max": Family("gauge", "Ledgers from which on no others are made for messages."),
+    "danube_ledgers": Family("gauge", "Ledgers on the storage node."),
+    "danube_ledgers_max": Family("gauge", "Number of ledgers at which the broker stops creating more for messages."),
     "danube_group_commit_seconds": Family("histogram", "Time to write and sync a group of the journal."),
     "danube_loop_turn_seconds_max": Family(
         "gauge", "Longest iteration of the event loop in the last 30 to 60 seconds."
@@ -117,7 +117,7 @@ FAMILIES: dict[str, Family] = {
     "danube_connections": Family("gauge", "Open connections."),
     "danube_connections_refused_total": Family("counter", "Connections refused because the limit was reached."),
     "danube_http_leases": Family("gauge", "Messages received over HTTP whose lease is open."),
-    "danube_http_requests_waiting": Family("gauge", "Requests over HTTP that wait for messages."),
+    "danube_http_requests_waiting": Family("gauge", "HTTP requests that are waiting for messages."),
     "danube_build_info": Family("gauge", "Always 1; the version is a label.", ("version",)),
 }
 

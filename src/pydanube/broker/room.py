@@ -125,8 +125,8 @@ class Room:
         there = self.ledgers()
         if there >= NODE_LEDGERS_WARN and not self._crowded:
             log.warning(
-                "the broker has %d ledgers; beyond %d nothing is published. Delete topics that are not needed, shorten "
-                "retention, or look for subscriptions that nobody reads (`danube doctor`)",
+                "the broker has %d ledgers; at %d it stops accepting messages. Delete unused topics, shorten "
+                "retention, or look for abandoned subscriptions (`danube doctor`)",
                 there,
                 NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED,
             )
@@ -137,8 +137,8 @@ class Room:
     def _report(self) -> None:
         if self.short:
             log.warning(
-                "the disk is nearly full and nothing is published until there is room again: %d bytes are left, and %d "
-                "are kept for acks and deletions (journal.reserve_bytes; by default by the size of journal.file_bytes)",
+                "the disk is nearly full; publishing is refused until there is room again: %d bytes are free, and %d "
+                "are reserved for acks and deletions (journal.reserve_bytes, by default based on journal.file_bytes)",
                 self.bytes,
                 self.reserve_bytes,
             )

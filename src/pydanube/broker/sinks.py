@@ -329,7 +329,7 @@ class Sinks:
             None if task.cancelled() else task.exception()
         )  # whoever waits has it, and the next who asks tries again
         if error is not None and not isinstance(error, DanubeError):
-            message = "a decided write cannot go on until somebody asks for it again"
+            message = "a decided write failed unexpectedly; it resumes when the batch is sent again"
             asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     async def _finish(self, digest: str) -> None:

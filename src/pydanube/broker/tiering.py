@@ -272,7 +272,7 @@ class Tiering:
             end = measured.end
             if end is None or end >= planned.last:
                 raise
-            log.warning("%s: of offsets %s nothing is left behind %d; the object ends there", stream.name, span, end)
+            log.warning("%s: of offsets %s, nothing is left after %d; the object ends there", stream.name, span, end)
             await stream.decide(lambda found: found.replanned(found.owner, stream.name, end))
             return True
         await stream.decide(lambda found: found.published(found.owner, segment))

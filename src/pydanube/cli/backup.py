@@ -39,8 +39,8 @@ def backup() -> None:
 async def create(client: Client, output: Output, directory: Path) -> None:
     """Copy everything that the broker has on its disk into DIRECTORY, which must be new or empty.
 
-    All that was acknowledged before is in it. The broker goes on serving meanwhile, and the copy is of one moment:
-    messages, subscriptions and producers fit together. What lies in object storage is not copied, only where it is.
+    The broker keeps serving. The backup is a consistent copy of one moment, with everything that was acknowledged
+    before it. Objects in object storage are not copied, only their location.
     """
     backup_files.require_empty(directory)
     begun = await client.ask("backup.begin", {})
@@ -92,7 +92,7 @@ async def _copy(client: Client, number: int, file: Row, path: Path, advance: bac
 @click.argument("directory", type=_DIRECTORY)
 @printed
 def verify(output: Output, directory: Path) -> int:
-    """Check that a backup is whole, and every file as it was written. Needs no broker."""
+    """Check that a backup is complete and that no file has changed. Needs no broker."""
     facts, files = backup_files.read_manifest(directory)
     size = sum(file.bytes for file in files)
     with progress("bytes", size) as advance:
@@ -112,14 +112,14 @@ def verify(output: Output, directory: Path) -> int:
 @click.option(
     "--take-over-objects",
     is_flag=True,
-    help="The broker that the backup is of is gone for good: the restored one may use its place in object storage.",
+    help="Use the object storage of the original broker, which must be gone for good.",
 )
 @printed
 def restore(output: Output, directory: Path, data_dir: Path, take_over_objects: bool) -> None:
-    """Make the data directory of a broker from a backup. DATA_DIR must be new or empty.
+    """Restore a backup to DATA_DIR, which must be new or empty.
 
-    Every checksum is checked on the way. Then start a broker on DATA_DIR. If messages of the backup lie in object
-    storage, two brokers must not use that place: the restored one would be taken for the first.
+    This verifies every checksum. Afterwards, start a broker on DATA_DIR. If the backup has messages in object storage,
+    the original broker must not run anymore: two brokers cannot share a location there.
     """
     facts, files = backup_files.read_manifest(directory)
     if facts.get("objects") and not take_over_objects:

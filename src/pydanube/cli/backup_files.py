@@ -108,14 +108,14 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], list[BackupFile]]:
             BackupFile(str(each["name"]), each["bytes"], each["size"], str(each["sha256"])) for each in body["files"]
         ]
     except FileNotFoundError:
-        why = "it was not finished" if directory.is_dir() else "the directory does not exist"
-        raise BackupInvalid(f"{directory} is not a backup: {MANIFEST} is missing, {why}") from None
+        why = "the backup was not finished" if directory.is_dir() else "the directory does not exist"
+        raise BackupInvalid(f"{directory} is not a backup: {MANIFEST} is missing, because {why}") from None
     except OSError as error:
         raise BackupInvalid(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BackupInvalid(f"{path} is damaged") from None
     if not known:
-        raise BackupInvalid(f"{path} has format {body['format']!r:.20}, and this version reads format {FORMAT}")
+        raise BackupInvalid(f"{path} has format {body['format']!r:.20}, but this version reads format {FORMAT}")
     if claimed != _digest(body) or not all(_NAME.fullmatch(file.name) for file in files):
         raise BackupInvalid(f"{path} is damaged")
     return body, files

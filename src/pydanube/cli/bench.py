@@ -59,8 +59,8 @@ async def publish(
 ) -> None:
     """Publish random messages, with one or more producers.
 
-    With --rate each batch has a time when it is due, and latency counts from then: a broker that stalls makes the
-    batches behind it late, too. Without, latency is from handing a batch over to its receipt.
+    With --rate, each batch is due at a certain time, and its latency counts from then, so a stall of the broker also
+    delays the batches after it. Without --rate, latency is the time from sending a batch to its receipt.
     """
     latencies: list[float] = []
     options = {"reliable": reliable, "compression": compression}
@@ -139,8 +139,8 @@ async def _clients(stack: AsyncExitStack, first: Client, count: int) -> list[Cli
 async def consume(client: Client, output: Output, topic: str, count: int, consumers: int) -> None:
     """Consume stored and new messages, with a Shared subscription that is deleted afterwards.
 
-    Ends early if no message comes for two seconds. Latency is from publishing to receiving, of messages that are
-    published meanwhile: what was stored before only has an age.
+    Ends early if no message arrives for two seconds. Latency is the time from publishing to receiving; it is measured
+    only for messages that are published during the run.
     """
     name = f"bench-{os.urandom(8).hex()}"
     intake = _Intake(count, client.clock.wall())

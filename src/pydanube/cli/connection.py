@@ -21,10 +21,10 @@ def connection() -> None:
 @printed
 @connected
 async def list_connections(client: Client, output: Output) -> None:
-    """List open connections, in the order of connecting.
+    """List open connections, oldest first.
 
-    Producers and consumers are shown where they belong to a connection; over HTTP they do not. This command's own
-    connection is in the list.
+    Producers and consumers that use HTTP do not belong to a connection and are not shown. The list includes the
+    connection of this command.
     """
     now = (await client.admin.status())["now"]
     rows = [

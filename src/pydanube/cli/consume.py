@@ -80,7 +80,7 @@ async def consume(
     printer = Printer(writer_of(output, format), count)
     found = await place_in(client, topic, partition, begin)
     if not found.reliable and begin not in (None, "latest"):
-        raise NotReliable(f"{topic} is not reliable: it stores nothing, so it has no place to start at")
+        raise NotReliable(f"{topic} is not reliable: it stores nothing, so there is no earlier position to start at")
     if output == "table" and format is None:
         printer.write_header()
     place = topic if partition is None else f"{topic}-part-{partition}"

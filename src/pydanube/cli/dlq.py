@@ -167,8 +167,8 @@ async def redrive(
 
     The subscription danube-redrive of the dead-letter topic acknowledges the letters that were published. Like any
     message, a letter is deleted once every subscription of its topic has acknowledged it and retention allows. If a run
-    is interrupted, repeat it: nothing is published twice, even if other letters came meanwhile. Letters without an
-    origin stay unless you pass --to. Letters that their topic does not accept stay too, and are listed.
+    is interrupted, repeat it: nothing is published twice, even if other letters arrived meanwhile. Letters without
+    an original topic stay unless you pass --to. Letters that their topic refuses stay too, and are listed.
     """
     asked: dict[str, Any] = {"filter": Filter(filters).wanted, **({} if target is None else {"to": target})}
     if agreement.dry_run:
@@ -217,12 +217,12 @@ class Redriven:
 
     @property
     def left_text(self) -> str:
-        text = f"; {many(self.left)} without an origin left; use --to" if self.left else ""
+        text = f"; {many(self.left)} without an original topic stay; use --to" if self.left else ""
         if self.refused:
             named = "; ".join(f"offset {each['offset']} to {each['topic']}: {each['error']}" for each in self.refusals)
             rest = self.refused - len(self.refusals)
             more = f"; and {rest:,} more" if rest else ""
-            text += f"; {many(self.refused, 'dead letter')} cannot be published and left ({named}{more})"
+            text += f"; {many(self.refused, 'dead letter')} could not be published and stay ({named}{more})"
         return text
 
 

@@ -212,8 +212,8 @@ async def _abandoned(client: Client) -> list[Finding]:
         Finding(
             "subscription",
             WARN,
-            f"nobody has read {each['subscription']} of {each['topic']} for "
-            f"{each['backlog_seconds'] / DAY_SECONDS:.0f} days, and it keeps all messages since",
+            f"{each['subscription']} of {each['topic']} has not been read for "
+            f"{each['backlog_seconds'] / DAY_SECONDS:.0f} days and keeps all messages since",
             f"Start its pipeline or consumers, or `danube subscription delete {each['topic']} {each['subscription']}`.",
         )
         for each in found
@@ -226,8 +226,8 @@ async def _ledgers(client: Client) -> list[Finding]:
     there, most = found.get("ledgers", 0), found.get("ledgers_max", NODE_LEDGERS_MAX)  # an older broker does not say
     if there < NODE_LEDGERS_WARN:
         return []
-    advice = "Delete topics that are not needed, shorten retention, or look for subscriptions that nobody reads."
-    shown = f"{there:,} of {most:,}, beyond which nothing is published"
+    advice = "Delete unused topics, shorten retention, or look for abandoned subscriptions."
+    shown = f"{there:,} of {most:,}; at the limit, publishing is refused"
     return [Finding("ledgers", FAIL if there >= most else WARN, shown, advice)]
 
 

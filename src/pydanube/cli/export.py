@@ -61,7 +61,7 @@ format_option = click.option(
     "--format",
     "given",
     type=click.Choice(["parquet", "jsonl", "csv"]),
-    help="File format, if the file name does not tell.",
+    help="File format, if the file name has no known extension.",
 )
 
 
@@ -70,7 +70,7 @@ format_option = click.option(
 @click.argument("file")
 @format_option
 @click.option("--from", "start", type=values.place, default="earliest", show_default=True, help=PLACES)
-@click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Stop before this place.")
+@click.option("--to", "end", type=values.place, default="latest", show_default=True, help="Stop before this position.")
 @click.option("--partition", type=values.Whole(min=0), help="Only this partition.")
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @printed

@@ -132,7 +132,7 @@ def _csv(file: str) -> Iterator[Draft]:
 
 def _check_names(names: Sequence[str]) -> None:
     if "payload" not in names and "value" not in names:
-        sentence = f"there is no column payload (or value), but {', '.join(names)[:200]}"
+        sentence = f"the column payload (or value) is missing; the columns are {', '.join(names)[:200]}"
         raise Failure(sentence, "Rename a column; nothing was published.")
 
 

@@ -169,17 +169,19 @@ async def restart(client: Client, output: Output, name: str) -> None:
 
 @pipeline.command("forget", epilog="Example: danube pipeline forget orders-by-minute --dry-run")
 @click.argument("name")
-@click.option("--records", is_flag=True, help="What the broker keeps for it too: only for one that never runs again.")
+@click.option(
+    "--records", is_flag=True, help="Also delete what the broker stores for it; only if it will never run again."
+)
 @printed
 @destructive
 @connected
 async def forget(client: Client, output: Output, agreement: Agreement, name: str, records: bool) -> None:
-    """Take a pipeline that does not run off the list. Run again, it continues where it was.
+    """Remove a stopped pipeline from the list. If you run it again, it continues where it stopped.
 
-    With --records the broker also forgets where its checkpoint in object storage is, and which dead letters were
-    redriven. Delete that checkpoint then, or give the name to no other pipeline.
+    With --records, the broker also forgets where its checkpoint in object storage is and which dead letters were
+    redriven. In that case, delete the checkpoint, or do not use the name for another pipeline.
     """
-    deed = f"forget {name}{' and what the broker keeps for it' if records else ''}"
+    deed = f"forget {name}{' and what the broker stores for it' if records else ''}"
     if agreement.given(output, deed, name=name, records=records):
         await client.admin.forget_pipeline(name, records=records)
         output.done(f"forgot {name}", name=name, records=records)

@@ -153,7 +153,7 @@ def run(
 def validate(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
     """Check a pipeline file without running it, and say what was checked and what was not.
 
-    Checks keys and values, paths that the machines behind MASTER or URL could not share, packages and Java, the
+    Checks keys and values, paths that the machines of the cluster do not share, packages and Java, the
     checkpoint, and topics if the broker answers. `explain` checks SQL and columns; tables are checked when it runs.
     """
     if master is not None and remote is not None:
@@ -207,7 +207,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
 @place_options
 @click.pass_context
 def explain(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
-    """Describe what a pipeline does, the columns it writes, and the plan of Spark. Nothing is started."""
+    """Describe what a pipeline does, the columns it writes, and Spark's plan. Nothing is started."""
     if master is not None and remote is not None:
         raise click.UsageError(TWO_WAYS)
     flow = load(ctx, file, None)
@@ -256,11 +256,11 @@ def reset(
     replaces: tuple[str, ...],
     checkpoint: str | None,
 ) -> None:
-    """Restart a stopped pipeline from another place. Input that is read again is written again.
+    """Restart a stopped pipeline from another position. Input that is read again is written again.
 
-    Offsets are JSON, such as {"orders": {"0": 120, "1": 96}}. A place is resolved now, even if the pipeline runs much
-    later. Its subscription moves there too. Tables are not changed: existing rows stay, and rows that are read again
-    are added, or replace existing ones if the table has keys.
+    Offsets are JSON, such as {"orders": {"0": 120, "1": 96}}. Times are resolved to offsets now, even if the pipeline
+    runs much later. Its subscription moves there too. Tables are not changed: existing rows stay, and rows that are
+    read again are added, or replace existing ones if the table has keys.
 
     `tables` is the position of all targets, taken from what they store about their last batch. Use it if the checkpoint
     is lost or broken; nothing is read twice then.
@@ -305,7 +305,9 @@ def reset(
 @click.command(epilog="Example: danube pipeline redrive orders.yaml --dry-run")
 @click.argument("file", type=FILE)
 @click.option("--late", is_flag=True, help="Include late rows; they need a longer delay, or they will be late again.")
-@click.option("--again", is_flag=True, help="Include letters that may have been redriven already; some go twice.")
+@click.option(
+    "--again", is_flag=True, help="Include letters that may have been redriven already; some will be published twice."
+)
 @printed
 @destructive
 @place_options
@@ -328,7 +330,7 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
     async def work() -> None:
         async with client_of_flow(ctx, flow) as client:
             found = await put_through(client, flow, broker.url, late=late, again=again, dry_run=True)
-            more = f"; {found.late:,} that came too late stay" if found.late else ""
+            more = f"; {found.late:,} late ones stay" if found.late else ""
             more += f"; {found.others:,} that did not come from a topic stay" if found.others else ""
             if found.unsure:
                 more += f"; about {found.unsure:,} that may not have been redriven yet stay; use --again"
@@ -338,9 +340,9 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
             if agreement.given(output, deed, **facts, letters=found.letters):
                 done = await put_through(client, flow, broker.url, late=late, again=again)
                 if done.refused:
-                    more += f"; {done.refused:,} that their topic does not accept stay ({'; '.join(done.refusals)})"
+                    more += f"; {done.refused:,} that their topic refused stay ({'; '.join(done.refusals)})"
                 output.done(
-                    f"{done.letters:,} dead letters of {flow.name} go through it again{more}",
+                    f"published {done.letters:,} dead letters of {flow.name} again{more}",
                     **facts,
                     letters=done.letters,
                     refused=done.refused,

@@ -45,7 +45,7 @@ CATALOG = ("catalog", "type", "uri", "warehouse")
     default=True,
     help="Merge small files of the table, and delete replaced files after three days.",
 )
-@click.option("--checkpoint", metavar="PLACE", help="Else ~/.danube/pipelines/NAME.")
+@click.option("--checkpoint", metavar="PLACE", help="Location of the checkpoint. [default: ~/.danube/pipelines/NAME]")
 @master_option
 @remote_option
 @click.option("--once", is_flag=True, help="Exit when everything available now is in the table.")

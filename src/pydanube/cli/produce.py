@@ -89,9 +89,11 @@ class Shape(NamedTuple):
     help="Publish the lines of this file; - is stdin. May be repeated.",
 )
 @click.option("--whole", is_flag=True, help="Publish each file, or all of stdin, as one message.")
-@click.option("--count", "-n", type=values.Whole(min=1), help="Publish --value this often, or at most this many lines.")
+@click.option(
+    "--count", "-n", type=values.Whole(min=1), help="Publish --value this many times, or at most this many lines."
+)
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Maximum messages per second.")
-@click.option("--delay", type=values.duration, metavar="DURATION", help="Deliver each this long after it was sent: 3s.")
+@click.option("--delay", type=values.duration, metavar="DURATION", help="Delay the delivery of each message: 3s.")
 @click.option("--at", type=values.due, metavar="TIME", help="Deliver at this time: 14:30, or 2026-01-31T10:00.")
 @click.option("--key", "-k", metavar="TEXT", help="Key of each message; {n}, {uuid} and {now} are filled in.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="Split each line at this text into key and value.")

@@ -45,7 +45,7 @@ async def list_sinks(client: Client, output: Output) -> None:
 async def forget(
     client: Client, output: Output, agreement: Agreement, query: str, target: str, name: str, abandon: bool
 ) -> None:
-    """Forget a writer: it can start over, and whatever it repeats is written again.
+    """Forget a writer, so that it can start over. Whatever it repeats is written again.
 
     TARGET is a topic, or * for a writer whose rows name their topics.
     """

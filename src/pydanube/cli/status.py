@@ -35,7 +35,7 @@ SHOWN_MAX = 10  # of what is wrong; `danube doctor` lists more
 async def status(client: Client, output: Output, over: int) -> int:
     """Show the state of the broker on one screen, with problems.
 
-    Ends with 1 if anything is wrong. Topics are those that are open.
+    Exits with 1 if anything is wrong. Only open topics are counted.
     """
     welcome = (await client.connection()).welcome
     assert welcome is not None

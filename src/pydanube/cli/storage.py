@@ -84,7 +84,12 @@ def _total(rows: list[Row]) -> Row:
     help="Segments that contain this offset or later ones.",
 )
 @click.option(
-    "--count", "-n", type=values.Whole(1, 1_000_000), default=SEGMENTS_SHOWN, show_default=True, help="At most."
+    "--count",
+    "-n",
+    type=values.Whole(1, 1_000_000),
+    default=SEGMENTS_SHOWN,
+    show_default=True,
+    help="Maximum number of segments.",
 )
 @printed
 @connected

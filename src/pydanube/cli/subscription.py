@@ -93,7 +93,7 @@ def _warn(found: dict[str, Any], chosen: dict[str, Any]) -> None:
         if has != value:
             say(f"{name} stays {has}, not {value}", "Use `danube subscription alter`.")
     if click.get_current_context().get_parameter_source("start") is not ParameterSource.DEFAULT:
-        say(f"it stays at {floors_of(found)}", "Use `danube subscription seek`.")
+        say(f"the subscription stays at {floors_of(found)}", "Use `danube subscription seek`.")
 
 
 @subscription.command("list", epilog="Example: danube subscription list orders")
@@ -153,7 +153,7 @@ async def alter(client: Client, output: Output, topic: str, name: str, options: 
 @destructive
 @connected
 async def seek(client: Client, output: Output, agreement: Agreement, topic: str, name: str, to: Any) -> None:
-    """Move a subscription to another place. Messages that were delivered but not acknowledged no longer count."""
+    """Move a subscription to another position. Messages delivered before can no longer be acknowledged."""
     before = await rehearsed(client, "subscription.seek", topic=topic, subscription=name, to=to)
     target = shown_time(to["time"]) if isinstance(to, dict) else to
     left = how_many(await bounded_places(client, topic, to, None))
@@ -195,7 +195,7 @@ async def skip(
 @printed
 @connected
 async def consumers(client: Client, output: Output, topic: str, name: str) -> None:
-    """List its consumers: name, address, partitions, and which of them are active."""
+    """List the consumers of a subscription: name, address, partitions, and which of them are active."""
     rows = await client.admin.consumers(topic, name)
     partitioned = any(each["partitions"] for each in rows)
     columns = ("partitions", "active_partitions") if partitioned else ("active",)

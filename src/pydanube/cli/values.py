@@ -74,14 +74,14 @@ def place(text: str) -> Any:
     if text in ("earliest", "latest"):
         return text
     if text.startswith("-") and _WHOLE.fullmatch(text):
-        raise click.BadParameter(f"an offset is 0 or more, not {text}")
+        raise click.BadParameter(f"an offset must be 0 or greater, got {text}")
     if _WHOLE.fullmatch(text):
         return int(text)
     try:
         return moment(text)
     except click.BadParameter:
         known = "earliest, latest, an offset, 10m (ago), yesterday or a time such as 2026-01-31T10:00"
-        raise click.BadParameter(f"{text!r} is not a place in a topic; use {known}") from None
+        raise click.BadParameter(f"{text!r} is not a position in a topic; use {known}") from None
 
 
 def moment(text: str) -> dict[str, int]:
@@ -130,7 +130,7 @@ def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.UsageError(f"{what} is written name=value, not {text!r}")
+            raise click.UsageError(f"{what} must look like name=value, got {text!r}")
         if not is_text(text):
             raise click.UsageError(f"{what} must be UTF-8, not {text!r}")
         found[name] = value

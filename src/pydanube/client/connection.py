@@ -256,7 +256,9 @@ class Connection:
     def lost(self, error: Exception | None) -> None:
         if not self._gone.done():
             self._gone.set_result(None)
-        self.end(ConnectionLost("the broker closed the connection" if error is None else f"the connection: {error}"))
+        self.end(
+            ConnectionLost("the broker closed the connection" if error is None else f"the connection failed: {error}")
+        )
 
     def end(self, error: DanubeError) -> None:
         """Everybody who waits is told, once."""

@@ -101,8 +101,8 @@ class Ring:
         more = 0 if filters.globs in self._same else sum(map(len, filters.globs))
         if self._filter_bytes + more > FILTERS_BYTES_MAX:
             raise FilterInvalid(
-                f"the consumers of the subscription have {self._filter_bytes} bytes of different filters already; "
-                f"it allows {FILTERS_BYTES_MAX}"
+                f"the consumers of the subscription already have {self._filter_bytes} bytes of distinct key filters; "
+                f"the maximum is {FILTERS_BYTES_MAX}"
             )
         self._filter_bytes += more
         self._same[filters.globs] = self._same.get(filters.globs, 0) + 1

@@ -183,7 +183,7 @@ def judge(
         return Verdict.DONE
     if request.batch < record.batch:
         raise SinkConflict(
-            f"run {request.run} comes with batch {request.batch}, and run {record.run} has committed batch "
+            f"run {request.run} sent batch {request.batch}, but run {record.run} has already committed batch "
             f"{record.batch} up to {short(record.source)}: is the checkpoint an old copy, or was it wiped?"
         )
     before = record.decision_of(request.run)
@@ -191,12 +191,12 @@ def judge(
         return Verdict.DONE
     if before is not None:
         raise SinkConflict(
-            f"batch {request.batch} of run {request.run} is written a second time, with other content: "
-            "each write of one foreachBatch needs a writeName of its own"
+            f"batch {request.batch} of run {request.run} was written a second time with different content: "
+            "give each write in a foreachBatch its own writeName"
         )
     if request.source and record.source and not same(request.source, record.source):
         raise SinkConflict(
-            f"batch {request.batch} ends at {short(request.source)} in run {request.run}, and at "
+            f"batch {request.batch} ends at {short(request.source)} in run {request.run}, but at "
             f"{short(record.source)} in run {record.run}: was the checkpoint copied?"
         )
     return Verdict.DONE
@@ -206,9 +206,9 @@ def _begins_anew(query: str, request: Request, other: SinkRecord) -> str:
     """What matters most comes first: errors that are sent are cut."""
     return (
         f"query {query} (run {request.run}) starts over and reads what query {other.key.query} (run {other.run}) has "
-        f"written to {other.key.target}: was its checkpoint wiped? If these are two queries, give one a writeName; to "
-        f"write it again, `danube sink forget` the other. This one has come to {short(request.source)}, the "
-        f"other to {short(other.source)}"
+        f"already written to {other.key.target}: was its checkpoint wiped? If these are two queries, give one a "
+        f"writeName; to write again, run `danube sink forget` for the other. This one has reached "
+        f"{short(request.source)}, the other {short(other.source)}"
     )
 
 

@@ -157,7 +157,7 @@ def decode_file(data: bytes, generation: int) -> LogContent:
         content.last = content.end
         content.end += length
     if _later_group(data, content):
-        raise MetadataDamaged(f"the metadata log is damaged at byte {content.end}, and goes on after it")
+        raise MetadataDamaged(f"the metadata log is damaged at byte {content.end}, but continues after it")
     content.torn = max(content.end, len(data.rstrip(b"\0")))
     return content
 
@@ -230,7 +230,7 @@ def _records(
         position = payload_at + size
         term_before, index_before, chain_before = term, index, chain
     if position != len(body):
-        raise MetadataDamaged(f"there is more in a group than its records, after revision {index_before}")
+        raise MetadataDamaged(f"a group has extra data after its records, after revision {index_before}")
     return records, Place(term_before, index_before, chain_before)
 
 

@@ -52,32 +52,36 @@ class Transaction(NamedTuple):
 
 def check_key(key: str) -> None:
     if not isinstance(key, str):
-        raise MetadataInvalid(f"a key is a string, not {type(key).__name__}")
+        raise MetadataInvalid(f"a key must be a string, got {type(key).__name__}")
     try:
         length = len(key.encode())
     except UnicodeEncodeError:
         raise MetadataInvalid("a key is not UTF-8") from None
     if not 1 <= length <= METADATA_KEY_BYTES_MAX:
-        raise MetadataInvalid(f"a key has 1 to {METADATA_KEY_BYTES_MAX} bytes, not {length}")
+        raise MetadataInvalid(f"a key must have 1 to {METADATA_KEY_BYTES_MAX} bytes, got {length}")
 
 
 def check_transaction(checks: Sequence[Check], changes: Sequence[ChangeAsked]) -> None:
     if len(checks) + len(changes) > METADATA_OPERATIONS_MAX:
-        raise MetadataInvalid(f"{len(checks)} checks and {len(changes)} changes; {METADATA_OPERATIONS_MAX} at most")
+        raise MetadataInvalid(
+            f"{len(checks)} checks and {len(changes)} changes; the maximum is {METADATA_OPERATIONS_MAX}"
+        )
     for key, version in checks:
         check_key(key)
         if version < 0:
-            raise MetadataInvalid(f"no key has version {version}")
+            raise MetadataInvalid(f"{version} is not a valid version")
     for key, value in changes:
         check_key(key)
         if value is None:
             continue
         if not isinstance(value, bytes):
-            raise MetadataInvalid(f"the value of {key!r} is {type(value).__name__}, not bytes")
+            raise MetadataInvalid(f"the value of {key!r} must be bytes, got {type(value).__name__}")
         if len(value) > METADATA_VALUE_BYTES_MAX:
-            raise MetadataInvalid(f"the value of {key!r} has {len(value)} bytes; {METADATA_VALUE_BYTES_MAX} at most")
+            raise MetadataInvalid(
+                f"the value of {key!r} has {len(value)} bytes; the maximum is {METADATA_VALUE_BYTES_MAX}"
+            )
     if len({key for key, _ in changes}) < len(changes):
-        raise MetadataInvalid("a transaction changes a key once at most")
+        raise MetadataInvalid("a transaction can change a key only once")
 
 
 def encode_changes(changes: Sequence[Change]) -> bytes:
@@ -91,7 +95,9 @@ def encode_changes(changes: Sequence[Change]) -> bytes:
             parts.append(value)
     payload = b"".join(parts)
     if len(payload) > METADATA_TRANSACTION_BYTES_MAX:
-        raise MetadataInvalid(f"a transaction of {len(payload)} bytes; {METADATA_TRANSACTION_BYTES_MAX} at most")
+        raise MetadataInvalid(
+            f"the transaction has {len(payload)} bytes; the maximum is {METADATA_TRANSACTION_BYTES_MAX}"
+        )
     return payload
 
 
@@ -113,7 +119,7 @@ def decode_changes(payload: bytes) -> tuple[Change, ...]:
             changes.append(Change(key, value, session))
         check_transaction((), [(change.key, change.value) for change in changes])
     except (struct.error, UnicodeDecodeError, MetadataInvalid) as error:
-        raise MetadataDamaged(f"a record of the metadata log is not one: {error}") from None
+        raise MetadataDamaged(f"a record of the metadata log cannot be read: {error}") from None
     if place != len(payload):
-        raise MetadataDamaged(f"a record of the metadata log has {len(payload)} bytes and tells of {place}")
+        raise MetadataDamaged(f"a record of the metadata log has {len(payload)} bytes, but describes {place}")
     return tuple(changes)

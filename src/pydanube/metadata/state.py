@@ -122,7 +122,7 @@ class MetadataState:
             if current != version:
                 raise MetadataConflict(f"{key!r} has version {current}, not {version}")
         if empty and self._some(empty):
-            raise MetadataConflict(f"there are keys that start with {empty!r}")
+            raise MetadataConflict(f"keys that start with {empty!r} already exist")
         wanted = tuple(Change(key, value, NO_SESSION if value is None else session) for key, value in changes)
         payload = encode_changes(wanted)
         self._check_room(wanted, reserve)
@@ -133,10 +133,10 @@ class MetadataState:
         longer = METADATA_LONGER_BYTES * len(changes) if more_keys <= 0 else 0
         total = self.bytes + self._coming_bytes
         if more_bytes > longer and total + more_bytes > METADATA_BYTES_MAX + reserve * METADATA_RESERVE_BYTES:
-            raise MetadataFull(f"{total} bytes of metadata; {METADATA_BYTES_MAX} at most")
+            raise MetadataFull(f"the metadata has {total} bytes; the maximum is {METADATA_BYTES_MAX}")
         total = len(self._keys) + self._coming_keys
         if more_keys > 0 and total + more_keys > METADATA_KEYS_MAX + reserve * METADATA_RESERVE_KEYS:
-            raise MetadataFull(f"{total} keys of metadata; {METADATA_KEYS_MAX} at most")
+            raise MetadataFull(f"the metadata has {total} keys; the maximum is {METADATA_KEYS_MAX}")
 
     def _growth(self, changes: Sequence[Change]) -> tuple[int, int]:
         """By how many bytes and keys there will be more, after all that was decided before."""

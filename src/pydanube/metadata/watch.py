@@ -36,5 +36,5 @@ class Feed:
     def take(self) -> Changed | None:
         """The oldest change, None if there is none yet, or `WatchLagged` forever."""
         if self._lagged:
-            raise WatchLagged(f"more than {self._most} changes of {self.prefix!r} waited")
+            raise WatchLagged(f"more than {self._most} changes of {self.prefix!r} are waiting")
         return self._changes.popleft() if self._changes else None

@@ -404,7 +404,7 @@ def warnings(flow: Flow, master: str) -> list[str]:
     scheme = scheme_of(flow.checkpoint)
     if scheme in _OBJECT_STORES:
         found.append(
-            f"checkpoint: Spark itself writes {scheme}://, so it needs {_OBJECT_STORES[scheme]}; else use a "
+            f"checkpoint: Spark itself writes {scheme}://, so it needs {_OBJECT_STORES[scheme]}; otherwise use a "
             f"{'local' if is_local(master) else 'shared'} path"
         )
     if isinstance(flow.source, TopicSource) and flow.source.subscription is None:

@@ -65,5 +65,5 @@ def demo(tell: Callable[[str], None]) -> int:
             tell(f"BROKEN  {violation}")
         return 1
     tell("Every one of them was found in the end: the same payload at the same offset, once. No promise was broken.")
-    tell("More of this: `make sim SEEDS=300`. The broker comes next.")
+    tell("For more seeds, run `make sim SEEDS=300`.")
     return 0

@@ -122,7 +122,7 @@ async def _read_all(world: World, name: str, topic: Topic) -> None:
 def _check_record(world: World, name: str) -> None:
     cold = world.tier.records[name].cold
     orphans = world.tier.orphans(name)
-    world.history.check(not orphans, "I9", f"{name}: nobody knows of {orphans[:3]}")
+    world.history.check(not orphans, "I9", f"{name}: nothing refers to {orphans[:3]}")
     missing = [key for key in sorted(world.tier.needed(name)) if key not in world.objects.held]
     world.history.check(not missing, "I1", f"{name}: {missing[:3]} are recorded, and not there")
     levels = Counter(entry.level if isinstance(entry, SegmentIndex) else 0 for entry in cold.entries)

@@ -78,7 +78,7 @@ class TierHistory:
         for key, segment in old.items():
             if key not in new:
                 self._check(segment.last < after.kept_from, "I1", f"{key} is given up, and holds what is kept")
-                self._check(key in doomed, "I9", f"{key} is given up, and nobody will delete it")
+                self._check(key in doomed, "I9", f"{key} is given up, but nothing will delete it")
         self._check_evicted(stream, before.cold, after.cold, new)
 
     def segments(self, stream: str, cold: Cold) -> dict[str, Segment]:
@@ -131,7 +131,7 @@ class TierHistory:
 
     def _created(self, key: str) -> None:
         same = self.objects.held[key] == self.objects.made[key]
-        self._check(same, "I2", f"{key} was made again with another content")
+        self._check(same, "I2", f"{key} was written again with different content")
 
     def _deleting(self, key: str) -> None:
         """An object is deleted now: the record has said so before, and does not need it."""

@@ -95,7 +95,7 @@ def explain_topics(world: World) -> str:
         for label in memory.subscriptions:
             host = topic.subscriptions.get(label)
             if host is None:
-                told.append(f"{name}/{label} is not there")
+                told.append(f"{name}/{label} does not exist")
             elif host.known.cursor.floor < topic.ledger.confirmed_end:
                 floor = host.known.cursor.floor
                 told.append(

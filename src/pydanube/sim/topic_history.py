@@ -109,7 +109,7 @@ class SubscriptionHistory:
             if offset >= cursor.floor:
                 break
             if not self.done(self.era, offset):
-                check(False, "I4", f"{self._label}: the cursor passed {offset}, which nobody acknowledged")
+                check(False, "I4", f"{self._label}: the cursor passed {offset}, which no consumer acknowledged")
 
     # -- what consumers see --------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class SubscriptionHistory:
     def delivered(self, holding: Holding, era: Era, offsets: Iterable[int], now: float, check: Check) -> None:
         for offset in offsets:
             if era.kept(offset):
-                check(False, "I4", f"{self._label}: {offset} comes again after its confirmed ack")
+                check(False, "I4", f"{self._label}: {offset} was delivered again after its confirmed ack")
             if self.kind in ORDERED:
                 self._check_order(holding, era, offset, self.topic.offsets_from(era.floor), check)
             elif self.kind is SubscriptionKind.KEY_SHARED:

@@ -83,8 +83,8 @@ def heal(checkpoint: str) -> list[int]:
                     (path / folder / name).unlink(missing_ok=True)
     if _is_newer(path / MARK, known.until):
         log.warning(
-            "the checkpoint %s was copied without the times of its files: nothing in %s is checked for what a power "
-            "cut may have left there; copy with times, as `cp -a` and `rsync -a` do",
+            "the checkpoint %s was copied without the times of its files, so %s are not checked for files damaged by "
+            "a power failure; use `cp -a` or `rsync -a`, which keep the times",
             path,
             " and ".join(BY_TIME),
         )

@@ -304,7 +304,9 @@ def _size(values: Mapping[str, str], name: str) -> int | None:
     except ValueError as error:
         raise OptionInvalid(f"{name}: {error}") from None
     if not 0 < found <= OFFSET_MAX:
-        raise OptionInvalid(f"{name} is a size such as 64MiB, from 1 to {OFFSET_MAX} bytes, not {values[name][:100]!r}")
+        raise OptionInvalid(
+            f"{name} must be a size such as 64MiB, from 1 to {OFFSET_MAX} bytes, not {values[name][:100]!r}"
+        )
     return found
 
 
@@ -319,7 +321,7 @@ def _idle_seconds(values: Mapping[str, str]) -> int | None:
         raise OptionInvalid(f"{name}: {error}; or never") from None
     if found < 1 or not found.is_integer():
         raise OptionInvalid(
-            f"{name} is a duration of whole seconds such as 7d, 1 or more, or never, not {text[:100]!r}"
+            f"{name} must be a duration of whole seconds such as 7d, 1 or more, or never, not {text[:100]!r}"
         )
     return int(found)
 

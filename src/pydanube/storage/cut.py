@@ -71,7 +71,7 @@ async def take_cut(metadata: LocalMetadata, node: DiskNode) -> Cut:
             while (cut := await _try(metadata, node)) is None:  # noqa: ASYNC110 - whoever changes files tells nobody
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:
-        raise NodeBusy(f"files of the storage were being changed for {CUT_SECONDS_MAX:.0f} s") from None
+        raise NodeBusy(f"storage files kept changing for {CUT_SECONDS_MAX:.0f} s") from None
     try:
         for file in cut.files:
             await file.measure()

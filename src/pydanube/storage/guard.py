@@ -27,7 +27,7 @@ class Guard:
             loop = asyncio.get_running_loop()
             if loop.time() - self._told >= TOLD_AGAIN_SECONDS:
                 self._told = loop.time()
-                message = f"{self.name} failed and goes on (failures so far: {self.failures})"
+                message = f"{self.name} failed and will be retried (failures so far: {self.failures})"
                 loop.call_exception_handler({"message": message, "exception": error})
             await asyncio.sleep(ROUND_FAILED_PAUSE_SECONDS)
             return False

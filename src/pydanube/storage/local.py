@@ -88,7 +88,9 @@ async def open_local(
     try:
         metadata, known = await begin()
     except DiskFull as error:  # the node has room set aside that its own start would free, but that comes later
-        log.warning("the metadata has no room to record a start, removing what the node has set aside: %s", error)
+        log.warning(
+            "the metadata has no room to record this start; freeing the space that the node has reserved: %s", error
+        )
         await free_set_aside(for_node)
         metadata, known = await begin()
     try:
@@ -134,13 +136,13 @@ async def _refuse_if_missing(known: Registration | None, for_metadata: Disk, for
         )
     if found.boots < known.boots:
         raise NodeDirectoryInvalid(
-            f"{for_node.name} is an old copy: it was last started {found.boots} times, and the metadata knows of "
-            f"{known.boots}; restore the newest"
+            f"{for_node.name} is an old copy: it records {found.boots} starts, but the metadata records "
+            f"{known.boots}; restore the newest copy"
         )
     if found.boots > known.starting:
         raise MetadataOutdated(
-            f"{for_metadata.name} is an old copy: it knows of {known.starting} starts of node {known.identity}, "
-            f"and {for_node.name} was started {found.boots} times; restore the newest metadata, or both directories "
+            f"{for_metadata.name} is an old copy: it records {known.starting} starts of node {known.identity}, "
+            f"but {for_node.name} records {found.boots}; restore the newest metadata, or both directories "
             "from the same backup"
         )
     return found.boots
@@ -186,7 +188,7 @@ class LocalNodes:
     def choose(self, count: int, *, reserve: bool = False) -> list[NodeIdentity]:
         there, usable = self._node.ledgers, NODE_LEDGERS_MAX - NODE_LEDGERS_RESERVED
         if there >= usable and not reserve:
-            raise TooManyLedgers(f"the broker has {there} ledgers; from {usable} on none are made for messages")
+            raise TooManyLedgers(f"the broker has {there} ledgers; at most {usable} can be created for messages")
         return [self._node.identity]
 
 
@@ -202,7 +204,7 @@ class ReplacedNode:
     def __getattr__(self, operation: str) -> Callable[..., Future[Any]]:
         def refuse(*_: object) -> Future[Any]:
             answer: Future[Any] = asyncio.get_running_loop().create_future()
-            answer.set_exception(NodeReplaced(f"storage node {self._here} is here, not {self.identity}"))
+            answer.set_exception(NodeReplaced(f"expected storage node {self.identity}, found {self._here}"))
             return answer
 
         return refuse

@@ -41,4 +41,4 @@ class Messages:
                     setattr(self, message.name, message_class(f"{package}.{message.name}"))
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"there is no message {name}")
+        raise AttributeError(f"unknown message {name}")

@@ -157,7 +157,7 @@ class ProducerService:
                 except TopicExists:
                     continue  # somebody else was quicker
                 except NamespaceNotFound as error:
-                    raise TopicClosed(f"{error} is not there") from error
+                    raise TopicClosed(str(error)) from error
             if partitions <= record.partitions or not record.partitions or not service.auto_create:
                 return
             try:
@@ -250,7 +250,7 @@ class ProducerService:
                 call.connection.spawn(call, self._reattach(call, request, reliable, exclusive))
                 return
         call.finish(
-            Status.UNAVAILABLE, f"There is not a producer {number} of {topic[:300]} on this broker; create it again."
+            Status.UNAVAILABLE, f"Producer {number} of {topic[:300]} does not exist on this broker; create it again."
         )
 
     async def _reattach(self, call: Call, request: Any, reliable: bool, exclusive: bool) -> None:

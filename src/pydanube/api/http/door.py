@@ -41,7 +41,7 @@ class Door:
     def waits(self) -> Iterator[None]:
         """A request that waits for messages. Half of all requests may, so that the others find room beside them."""
         if self.waiting >= WAITING_REQUESTS_MAX:
-            raise HttpBusy(f"{self.waiting} requests wait for messages already")
+            raise HttpBusy(f"{self.waiting} requests are already waiting for messages")
         self.waiting += 1
         try:
             yield

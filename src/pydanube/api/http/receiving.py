@@ -40,7 +40,7 @@ async def receive(door: Door, fields: Object) -> Answer:
     wait, lease_seconds = wait_of(fields), within(fields, "lease_seconds", None, 1, LEASE_SECONDS_MAX)
     consumer = text(fields, "consumer", "")
     if len(consumer) > TOPIC_NAME_CHARACTERS_MAX:
-        raise RequestInvalid(f"consumer has {len(consumer)} characters, at most {TOPIC_NAME_CHARACTERS_MAX}")
+        raise RequestInvalid(f"consumer has {len(consumer)} characters; the maximum is {TOPIC_NAME_CHARACTERS_MAX}")
     with door.waits():
         parts = await door.leasing.receive(
             door.principal,
@@ -143,7 +143,7 @@ async def extend(door: Door, fields: Object) -> Answer:
 def _leases_of(fields: Object) -> list[str]:
     one, several = text(fields, "lease", None), field(fields, "leases", list, None)
     if (one is None) == (several is None):
-        raise RequestInvalid("name `lease` in the query, or `leases` in the body")
+        raise RequestInvalid("give either `lease` in the query or `leases` in the body")
     found = [one] if several is None else several
     if not 1 <= len(found) <= LEASES_AT_ONCE_MAX or not all(isinstance(each, str) for each in found):
         raise RequestInvalid(f"leases must be 1 to {LEASES_AT_ONCE_MAX} strings")

@@ -203,7 +203,7 @@ _OF_TOPICS = [
             "filter": Field(
                 "object", "only dead letters that match: topic, subscription, reason, key, or an attribute"
             ),
-            "start": Field("number", "only dead letters from this offset on; `next` of the answer before"),
+            "start": Field("number", "only dead letters from this offset on; `next` in the previous response"),
             "end": Field("number", "only dead letters before this offset"),
             **_DRY_RUN,
         },
@@ -268,7 +268,7 @@ _OF_SUBSCRIPTIONS = [
         "POST",
         f"{SUBSCRIPTION}/seek",
         "subscription.seek",
-        "Move a subscription to another place",
+        "Move a subscription to another position",
         body={"to": Field("place", _PLACE, required=True), **_DRY_RUN},
     ),
     _route(
@@ -287,7 +287,7 @@ _OF_SUBSCRIPTIONS = [
         f"{SUBSCRIPTION}/consumers",
         "subscription.consumers",
         "List the consumers of a subscription, with addresses and partitions",
-        query={"after": Field("number", "how many were listed before"), **_LIMIT},
+        query={"after": Field("number", "number of consumers already listed"), **_LIMIT},
     ),
     _route(
         "GET",
@@ -295,14 +295,14 @@ _OF_SUBSCRIPTIONS = [
         "explain",
         "Explain why a message is not delivered, or why a consumer gets nothing",
         query={
-            "offset": Field("number", "of the message; unless given, the first that is not done"),
-            "consumer": Field("number", "its number"),
+            "offset": Field("number", "offset of the message; by default, the first unacknowledged one"),
+            "consumer": Field("number", "explain why the consumer with this number gets nothing"),
         },
     ),
 ]
 
-_LEASE = {"lease": Field("text", "the one that is meant")}
-_LEASES = {"leases": Field("texts", "those that are meant, instead of the one in the query; 1 to 1000")}
+_LEASE = {"lease": Field("text", "lease of one message")}
+_LEASES = {"leases": Field("texts", "leases of 1 to 1000 messages, instead of `lease` in the query")}
 _LEASE_SECONDS = Field("number", "duration of the lease, 1 to 43200 seconds; default: the ack timeout")
 _OF_LEASES = [
     Route(
@@ -331,8 +331,8 @@ _OF_LEASES = [
         query=_LEASE,
         body={
             **_LEASES,
-            "delay_seconds": Field("number", "how long to wait at least, 0 to 43200"),
-            "reason": Field("text", "why they failed; a dead letter says it"),
+            "delay_seconds": Field("number", "minimum delay before redelivery, 0 to 43200 seconds"),
+            "reason": Field("text", "why they failed; recorded in the dead letter"),
         },
     ),
     Route(
@@ -341,12 +341,17 @@ _OF_LEASES = [
         "extend",
         "Extend leases",
         extend,
-        query={**_LEASE, "lease_seconds": _LEASE_SECONDS._replace(doc="from now on, 1 to 43200", required=True)},
+        query={
+            **_LEASE,
+            "lease_seconds": _LEASE_SECONDS._replace(
+                doc="new duration of the leases, from now: 1 to 43200 seconds", required=True
+            ),
+        },
         body=_LEASES,
     ),
 ]
 
-_TICKET = {"ticket": Field("number", "from the previous answer, to keep waiting for the running job")}
+_TICKET = {"ticket": Field("number", "ticket in the previous response, to keep waiting for the running job")}
 _OF_STORAGE = [
     _route("GET", f"{API}/storage", "storage.status", "Check object storage"),
     _route(

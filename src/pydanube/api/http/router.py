@@ -88,10 +88,10 @@ class Router:
                 return route, {**fields, **named}
             others.append(route.method)
         if others:
-            refused = MethodNotAllowed(f"not {request.method}, but {', '.join(others)}")
+            refused = MethodNotAllowed(f"{request.method} is not allowed here; use {' or '.join(others)}")
             refused.allow = ", ".join(others)
             raise refused
-        raise RouteNotFound(f"there is nothing at {path[:100]}")
+        raise RouteNotFound(f"nothing exists at {path[:100]}")
 
 
 def decoded(text: str) -> str:
@@ -119,7 +119,7 @@ def _query_of(route: Route, query: str) -> Object:
     found: Object = {}
     parts = query.split("&") if query else []
     if len(parts) > HTTP_QUERY_FIELDS_MAX:
-        raise RequestInvalid(f"a query has at most {HTTP_QUERY_FIELDS_MAX} fields")
+        raise RequestInvalid(f"a query can have at most {HTTP_QUERY_FIELDS_MAX} fields, got {len(parts)}")
     for part in parts:
         name, _, text = (decoded(each.replace("+", " ")) for each in part.partition("="))
         known = _known(route.query, name, "query")

@@ -426,7 +426,7 @@ class NativeConnection(Worker):
     def _request(self, request: Request) -> None:
         verb = VERBS.get(request.verb)
         if verb is None:
-            self._fail(0, request.request, VerbUnknown(f"there is no verb {request.verb!r}"))
+            self._fail(0, request.request, VerbUnknown(f"unknown verb {request.verb!r}"))
             return
         if len(self._tasks) >= REQUESTS_AT_ONCE_MAX:
             self._fail(0, request.request, TopicBusy(f"{REQUESTS_AT_ONCE_MAX} requests are already in progress"))

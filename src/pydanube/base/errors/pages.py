@@ -15,11 +15,11 @@ _PAGES = {
     "client.md#when-the-connection-breaks": "connection_lost producer_fenced producer_unknown topic_closed",
     "client.md#when-the-broker-does-not-answer": "not_answered",
     "client.md#threads-callbacks-and-forks": "client_forked other_loop",
-    "client.md#numbers-of-the-application": (
+    "client.md#your-own-sequence-numbers": (
         "offset_unknown sequence_gap sequence_invalid sequence_overlap sequence_unknown too_many_producers"
     ),
     "clients.md": "grpc_call_invalid grpc_encoding_unknown grpc_message_too_large",
-    "clients.md#what-is-served": "broker_not_found not_served",
+    "clients.md#supported-services": "broker_not_found not_served",
     "concepts/dispatch.md": "not_reliable topic_kind_differs",
     "concepts/subscriptions.md": "subscription_exists subscription_invalid subscription_not_found",
     "concepts/subscriptions.md#four-types": "consumer_busy subscription_kind_differs",
@@ -73,7 +73,7 @@ _PAGES = {
     "spark.md": "column_invalid data_lost java_missing option_invalid subscription_in_use topic_replaced",
     "internals/sinks.md": "sink_blocked sink_conflict sink_expired too_many_sinks",
     "subscriptions.md": "subscription_option_invalid",
-    "tiering.md#places": "object_exists object_missing objects_refused",
+    "tiering.md#locations": "object_exists object_missing objects_refused",
     "tiering.md#when-object-storage-is-slow-away-full-or-lost": (
         "objects_failed segment_conflict segment_damaged segment_missing tier_busy"
     ),

@@ -58,7 +58,7 @@ class RedriveOvertaken(DanubeError):
 
     code = "redrive_overtaken"
     blame = "caller"
-    help = "Wait for the later one to end. If it was ended too, run `danube pipeline redrive` again."
+    help = "Wait for the later one to finish. If it was stopped too, run `danube pipeline redrive` again."
 
 
 class TableUnsupported(DanubeError):

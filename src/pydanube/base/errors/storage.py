@@ -239,24 +239,24 @@ class StorageKindUnknown(DanubeError):
 
 
 class BackupRunning(DanubeError):
-    """Another backup of this broker is being made: one at a time holds files back from removal."""
+    """Another backup of this broker is in progress; only one can run at a time."""
 
     code = "backup_running"
     blame = "caller"
     retriable = True
-    help = "Wait until it is done; one whose client is gone ends within a minute."
+    help = "Wait until it finishes. A backup whose client is gone ends within a minute."
 
 
 class BackupEnded(DanubeError):
-    """The backup is no longer being made: its client was silent for too long, or the broker was restarted."""
+    """The backup was ended: its client was silent for too long, or the broker was restarted."""
 
     code = "backup_ended"
     blame = "environment"
-    help = "Remove what was written, and make the backup again."
+    help = "Delete the incomplete backup and create a new one."
 
 
 class BackupInvalid(DanubeError):
-    """The backup is not complete, or was damaged or changed since it was made."""
+    """The backup is incomplete, or was damaged or changed after it was created."""
 
     code = "backup_invalid"
     blame = "environment"

@@ -34,8 +34,8 @@ def remember(
     deletes = rows.filter(deleted).select(columns)
     if deletes.column(sequence_by).null_count:
         raise RowInvalid(
-            f"{label}: a message without a payload deletes a row and has no {sequence_by}, so it is unknown whether "
-            "it is the newest: use event_time in sequence_by, or give the column a value in a SQL step"
+            f"{label}: a message without a payload deletes a row but has no {sequence_by}, so it is not known "
+            "whether it is the newest: use event_time in sequence_by, or give the column a value in a SQL step"
         )
     if known is None:
         return rows, _last(deletes, keys, sequence_by) if len(deletes) else None
@@ -43,7 +43,7 @@ def remember(
     if comparable is None:
         before, now = ", ".join(known.column_names), ", ".join(columns)
         log.warning(
-            "%s: deletes of before are forgotten: they are known by %s, and the upsert has %s", label, before, now
+            "%s: forgetting earlier deletes: they are recorded by %s, but the upsert now uses %s", label, before, now
         )
         return rows, _last(deletes, keys, sequence_by)
     known = comparable

@@ -240,7 +240,7 @@ class DeltaTarget:
             return []
         content = None if before is None else folder.read(_deletes_path(before))
         if before is not None and content is None and (self._open() or table).version() > table.version():
-            raise CommitFailedError("another pipeline has put its own in the place of what was remembered")
+            raise CommitFailedError("another pipeline has replaced the record of deleted rows")
         known = None if before is None else unpacked(content, self.label)
         rows, deletes = remember(known, rows, self.keys, self.sequence_by, self.label)
         number = before

@@ -125,13 +125,14 @@ def heal(root: Path) -> None:
         version, file = torn
         if _was_settled(logs, latest, version):
             raise TargetFailed(
-                f"{file}: the file is damaged, and not by a power cut during its commit: later batches were committed "
-                "after it was synced. Restore it from where the table was copied, or from a backup; nothing was changed"
+                f"{file}: the file is damaged, but not by a power failure during its commit: later batches were "
+                "committed after it was synced. Restore it from where the table was copied, or from a backup; nothing "
+                "was changed"
             )
         if version and not _has_base(logs, versions[0], version):
             raise TargetFailed(
-                f"{file}: the file is damaged, and the log does not reach back behind it. Restore it from a backup; "
-                "nothing was changed"
+                f"{file}: the file is damaged, and the log has no earlier version to return to. Restore it from a "
+                "backup; nothing was changed"
             )
         _set_aside(root, logs, [each for each in latest if each >= version])
     _heal_checkpoints(logs, versions)
@@ -145,7 +146,7 @@ def _heal_checkpoints(logs: Path, versions: list[int]) -> None:
     gone = False
     for file in sorted(logs.glob("*.checkpoint*.parquet")):
         if _is_of_before(file) and not _is_whole_parquet(file) and _has_base(logs, min(versions, default=0)):
-            log.warning("%s: a checkpoint of the table was torn by a power cut; it is removed", file)
+            log.warning("%s: a checkpoint of the table was torn by a power failure; removing it", file)
             file.unlink(missing_ok=True)
             gone = True
     hint = logs / HINT
@@ -259,7 +260,7 @@ def _set_aside(root: Path, logs: Path, versions: list[int]) -> None:
         sync_path(logs)
     for version in reversed(versions):
         entry = _entry_path(logs, version)
-        log.warning("%s: a power cut tore this commit before it was answered; it is moved to %s", entry, TORN)
+        log.warning("%s: a power failure tore this commit before it was acknowledged; moving it to %s", entry, TORN)
         for file in logs.glob(f"*{version:020d}.*"):  # checkpoints, and checksums that others write
             if file != entry:
                 file.unlink(missing_ok=True)

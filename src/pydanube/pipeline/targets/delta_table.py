@@ -82,7 +82,7 @@ def check_partitions(table: DeltaTable, partition_by: Sequence[str]) -> None:
     if found != list(partition_by):
         shown = ", ".join(found) or "nothing"
         raise SchemaMismatch(
-            f"the table is partitioned by {shown}, and the pipeline by {', '.join(partition_by) or 'nothing'}"
+            f"the table is partitioned by {shown}, but the pipeline by {', '.join(partition_by) or 'nothing'}"
         )
 
 
@@ -91,12 +91,14 @@ def delta_schema(schema: pa.Schema) -> Schema:
     fields = []
     for each in schema:
         if odd := sorted(set(each.name) & set(_NOT_IN_NAMES)):
-            raise SchemaMismatch(f"a column of a Delta table has no {odd[0]!r} in its name, as {each.name[:100]!r} has")
+            raise SchemaMismatch(
+                f"the column {each.name[:100]!r} has {odd[0]!r} in its name, which Delta does not allow"
+            )
         try:
             fields += Schema.from_arrow(pa.schema([each])).fields
         except Exception as error:
             raise SchemaMismatch(
-                f"a Delta table has no type for the column {each.name[:100]}, which is {each.type}"
+                f"the column {each.name[:100]} is {each.type}, which Delta tables do not support"
             ) from error
     return Schema(fields)
 

@@ -49,17 +49,17 @@ def judge(last: Mark | None, now: Mark, replaces: tuple[str, ...] = ()) -> Verdi
         return Verdict.NEW
     if last.query != now.query:
         raise SinkConflict(
-            f"the pipeline {now.pipeline} comes with query {now.query}, and query {last.query} has written here up to "
-            f"batch {last.batch}{_where(last)}: was its checkpoint wiped or moved? `danube pipeline reset --replaces` "
-            "starts over on purpose"
+            f"the pipeline {now.pipeline} runs query {now.query}, but query {last.query} has already written up to "
+            f"batch {last.batch}{_where(last)} here: was its checkpoint wiped or moved? To start over on purpose, run "
+            "`danube pipeline reset --replaces`"
         )
     if now.batch > last.batch:
         return Verdict.NEW
     if now.batch < last.batch or (now.source and last.source and now.source != last.source):
         raise SinkConflict(
-            f"run {now.run} comes with batch {now.batch}{_where(now)}, and run {last.run} has written batch "
+            f"run {now.run} sent batch {now.batch}{_where(now)}, but run {last.run} has already written batch "
             f"{last.batch}{_where(last)}: does another pipeline use a copy of the checkpoint, or is its end lost? "
-            "`danube pipeline reset --to tables` continues where the targets stand"
+            "To continue from the position of the targets, run `danube pipeline reset --to tables`"
         )
     return Verdict.DONE
 

@@ -42,7 +42,7 @@ class Receiving:
 
     def give_back(self, stream: Stream, size: int) -> None:
         """The host is done with so many bytes of a stream."""
-        assert size <= stream.held, "nobody gives back what did not come"
+        assert size <= stream.held, "more bytes are returned than were received"
         stream.held -= size
         still = max(0, stream.held + stream.credit - WINDOW_BYTES)
         if still < stream.reserved:
