@@ -22,7 +22,7 @@ VERIFIED_AT_ONCE = 2  # as many as a broker reads at a time
 
 
 class Admin:
-    """`client.admin`."""
+    """Manages namespaces, topics, subscriptions, storage and pipelines. Available as `client.admin`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -46,19 +46,19 @@ class Admin:
     # -- namespaces ----------------------------------------------------------------------------------------------------
 
     async def create_namespace(self, namespace: str, *, policies: Mapping[str, Any] | None = None) -> None:
-        """Creates a namespace, with these policies instead of the defaults."""
+        """Creates a namespace. `policies` override the defaults."""
         await self._ask("namespace.create", namespace=namespace, policies=policies)
 
     async def namespaces(self) -> list[str]:
-        """The names of all namespaces."""
+        """Returns the names of all namespaces."""
         return await self._pages("namespace.list", "namespaces", str)
 
     async def delete_namespace(self, namespace: str) -> None:
-        """Deletes an empty namespace; one that has topics is refused."""
+        """Deletes an empty namespace. Raises `NamespaceNotEmpty` if it has topics."""
         await self._ask("namespace.delete", namespace=namespace)
 
     async def policies(self, namespace: str, *, change: Mapping[str, Any] | None = None) -> Reply:
-        """The namespace's policies, after changing those that are named."""
+        """Changes the policies in `change`, then returns all policies of the namespace."""
         return dict((await self._ask("namespace.policies", namespace=namespace, policies=change))["policies"])
 
     # -- topics --------------------------------------------------------------------------------------------------------
@@ -72,16 +72,16 @@ class Admin:
         durability: str | None = None,
         policies: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """`durability` is `fsynced`, the default, or `buffered`."""
+        """Creates a topic. `durability` is `fsynced` (the default) or `buffered`."""
         fields = {"partitions": partitions, "reliable": reliable, "durability": durability, "policies": policies}
         return await self._ask("topic.create", topic=topic, **fields)
 
     async def topics(self, namespace: str = "default") -> list[str]:
-        """The full names of all topics of a namespace."""
+        """Returns the full names of all topics in a namespace."""
         return [each["topic"] for each in await self.topic_records(namespace)]
 
     async def topic_records(self, namespace: str = "default") -> list[Reply]:
-        """What each is, by name: reliable or not, its partitions, durability and policies."""
+        """Describes each topic of a namespace, sorted by name: kind, partitions, durability and policies."""
 
         def name_of(each: Reply) -> str:
             return str(each["topic"]).rpartition("/")[2]
@@ -89,27 +89,27 @@ class Admin:
         return await self._pages("topic.list", "topics", name_of, namespace=namespace)
 
     async def describe_topic(self, topic: str) -> Reply:
-        """What it is, and how it stands: offsets, bytes, producers, consumers, subscriptions."""
+        """Describes a topic in detail: offsets, bytes, producers, consumers, subscriptions."""
         return await self._ask("topic.describe", topic=topic)
 
     async def alter_topic(
         self, topic: str, *, partitions: int | None = None, policies: Mapping[str, Any] | None = None
     ) -> Reply:
-        """More partitions, never fewer; other policies."""
+        """Adds partitions or changes policies. Partitions cannot be removed."""
         return await self._ask("topic.alter", topic=topic, partitions=partitions, policies=policies)
 
     async def delete_topic(self, topic: str) -> None:
-        """With all its messages and subscriptions; whoever uses it is told."""
+        """Deletes a topic with its messages and subscriptions. Clients that use it get an error."""
         await self._ask("topic.delete", topic=topic)
 
     async def truncate_topic(self, topic: str, *, before: int | None = None) -> None:
-        """Deletes all messages there are, or those of one partition below `before`. Subscriptions pass over them."""
+        """Deletes all messages, or those of one partition before the offset `before`. Subscriptions skip them."""
         await self._ask("topic.truncate", topic=topic, before=before)
 
     async def peek(
         self, topic: str, count: int = 1, *, start: Start = "earliest", partition: int | None = None
     ) -> list[Message]:
-        """The first `count` messages from there on, partition after partition; nothing is acknowledged."""
+        """Returns the first `count` messages from `start` on, partition by partition, without acknowledging them."""
         found: list[Message] = []
         for place in await places_of(self._client, topic, start, partition):
             while len(found) < count and (batches := await place.read(self._client)):
@@ -128,51 +128,51 @@ class Admin:
         start: Start = "latest",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Where it is known it stays as it is, with its options."""
+        """Creates a subscription. An existing one is left unchanged."""
         named = {"topic": topic, "subscription": subscription}
         await self._ask("subscription.create", **named, type=type_of(type), start=wire_start(start), options=options)
 
     async def subscriptions(self, topic: str) -> list[Reply]:
-        """Type, floor, backlog, consumers of each, by name."""
+        """Lists the subscriptions of a topic, sorted by name: type, floor, backlog, consumers."""
         return await self._pages(
             "subscription.list", "subscriptions", lambda each: str(each["subscription"]), topic=topic
         )
 
     async def describe_subscription(self, topic: str, subscription: str) -> Reply:
-        """How it stands, partition by partition too; its options; what was done, by cause."""
+        """Describes a subscription: progress, also per partition, options, and finished messages by cause."""
         return await self._ask("subscription.describe", topic=topic, subscription=subscription)
 
     async def alter_subscription(self, topic: str, subscription: str, *, options: Mapping[str, Any]) -> Reply:
-        """Other options for failures and dispatch, from now on; what is not named stays."""
+        """Changes options of a subscription. Other options stay as they are."""
         return await self._ask("subscription.alter", topic=topic, subscription=subscription, options=options)
 
     async def seek_subscription(self, topic: str, subscription: str, to: Start) -> Reply:
-        """Its consumers continue from there: earliest, latest, a time, or an offset of a partition."""
+        """Moves a subscription to earliest, latest, a time, or an offset of one partition. Consumers continue there."""
         return await self._ask("subscription.seek", topic=topic, subscription=subscription, to=wire_start(to))
 
     async def skip_messages(
         self, topic: str, subscription: str, *, count: int | None = None, to: int | None = None
     ) -> int:
-        """Gives up the next `count` messages, or all before offset `to`; returns how many that were."""
+        """Skips the next `count` messages, or all before the offset `to`. Returns how many were skipped."""
         named = {"topic": topic, "subscription": subscription}
         return int((await self._ask("subscription.skip", **named, count=count, offset=to))["skipped"])
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
-        """Its consumers are told, and do not make it again."""
+        """Deletes a subscription. Its consumers get an error and do not recreate it."""
         await self._ask("subscription.delete", topic=topic, subscription=subscription)
 
     async def blocked_subscriptions(self) -> list[Reply]:
-        """Topic, subscription and offset wherever a message that failed too often stops others, up to fifty."""
+        """Lists up to fifty subscriptions blocked by a message that failed too often: topic, subscription, offset."""
         found: list[Reply] = (await self._ask("subscription.blocked"))["blocked"]
         return found
 
     async def abandoned_subscriptions(self) -> list[Reply]:
-        """Topic, subscription and `backlog_seconds` where messages wait for days without a consumer, up to fifty."""
+        """Lists up to fifty subscriptions without a consumer for days: topic, subscription, `backlog_seconds`."""
         found: list[Reply] = (await self._ask("subscription.abandoned"))["abandoned"]
         return found
 
     async def consumers(self, topic: str, subscription: str) -> list[Reply]:
-        """Its members: name, address, partitions, whether each is active or on standby, messages in flight."""
+        """Lists the consumers of a subscription: name, address, partitions, active or standby, messages in flight."""
         found: list[Reply] = []
         while True:
             reply = await self._ask("subscription.consumers", topic=topic, subscription=subscription, after=len(found))
@@ -183,22 +183,22 @@ class Admin:
     async def explain(
         self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
     ) -> str:
-        """Why a message is not delivered, or a consumer gets nothing, in words.
+        """Explains in one sentence why a message is not delivered, or why a consumer gets nothing.
 
-        Without an offset it is about the first message of each partition that is not done.
+        Without an offset, it explains the first unacknowledged message of each partition.
         """
         return str((await self.explanations(topic, subscription, offset=offset, consumer=consumer))["sentence"])
 
     async def explanations(
         self, topic: str, subscription: str, *, offset: int | None = None, consumer: int | None = None
     ) -> Reply:
-        """The same `sentence`, and of each partition the offset, code, time, sentence and backlog."""
+        """Like `explain`, for programs: the `sentence`, and offset, code, time, sentence and backlog per partition."""
         return await self._ask("explain", topic=topic, subscription=subscription, offset=offset, consumer=consumer)
 
     # -- the broker ----------------------------------------------------------------------------------------------------
 
     async def connections(self) -> list[Reply]:
-        """All that are open, in the order of connecting: address, protocol, client, since, producers, consumers."""
+        """Lists open connections, oldest first: address, protocol, client, since, producers, consumers."""
         found: list[Reply] = []
         while True:
             reply = await self._ask("connection.list", after=found[-1]["number"] if found else 0)
@@ -207,21 +207,21 @@ class Admin:
                 return found
 
     async def status(self) -> Reply:
-        """The broker as a whole: when it started, topics, connections, counters of messages, disk."""
+        """Describes the broker: start time, topics, connections, message counters, disk."""
         return await self._ask("status")
 
     # -- tiers ---------------------------------------------------------------------------------------------------------
 
     async def storage_status(self) -> Reply:
-        """Whether there is object storage, whether it answers and is this broker's, and what does not work."""
+        """Checks object storage: whether it is configured, answers and belongs to this broker, and what fails."""
         return await self._ask("storage.status")
 
     async def storage_usage(self, topic: str) -> Reply:
-        """What a topic has in which tier, in bytes; what waits to be uploaded, and for how long."""
+        """Returns how many bytes a topic has in each tier, and how much waits for upload, and for how long."""
         return await self._ask("storage.usage", topic=topic)
 
     async def storage_usages(self, namespace: str = "default") -> list[Reply]:
-        """The same of every topic of a namespace that keeps messages, by name."""
+        """Returns the storage usage of every topic in a namespace that stores messages, sorted by name."""
 
         def name_of(each: Reply) -> str:
             return str(each["topic"]).rpartition("/")[2]
@@ -229,7 +229,7 @@ class Admin:
         return await self._pages("storage.list", "topics", name_of, namespace=namespace)
 
     async def segments(self, topic: str, *, start: int = 0, limit: int | None = None) -> list[Reply]:
-        """Of all partitions, each oldest first; `limit` is how many at most."""
+        """Lists the segments of all partitions, each oldest first, up to `limit`."""
         found: list[Reply] = []
         async for each in self._each_segment(topic, start=start):
             if limit is not None and len(found) >= limit:
@@ -249,19 +249,19 @@ class Admin:
                 more = bool(reply["more"]) and bool(reply["segments"])
 
     async def table(self, topic: str) -> Reply:
-        """The `uri` of the table that the topic is, and whether it is `made` yet and `grows` with what is uploaded."""
+        """Describes the table of a topic: its `uri`, whether it is `made` yet, and whether it `grows` with uploads."""
         return await self._ask("storage.table", topic=topic)
 
     async def verify_segment(self, topic: str, first: int) -> Reply:
-        """Reads the object of the segment again that starts there. `result` is sound, lost, damaged or gone."""
+        """Reads and verifies the segment that starts at an offset. `result` is sound, lost, damaged or gone."""
         return await self._finished("storage.verify", topic=topic, first=first)
 
     async def verify_topic(
         self, topic: str, *, at_once: int = VERIFIED_AT_ONCE, tell: Callable[[Reply], None] | None = None
     ) -> Reply:
-        """Every segment of all partitions; `troubles` are those that are lost, damaged, or unknown: not read now.
+        """Verifies every segment of all partitions. `troubles` lists those lost, damaged or not readable now.
 
-        `tell` is called with what came of each.
+        `tell` is called with each result.
         """
         if (await self.storage_status())["objects"] is None:
             raise ObjectsRefused("this broker has no object storage: storage.objects.url is not set")
@@ -297,7 +297,7 @@ class Admin:
             return {**named, "segment": segment["segment"], "result": "unknown", "object_bytes": 0, "what": str(error)}
 
     async def upload_topic(self, topic: str) -> Reply:
-        """All that it has now lies in object storage when this returns; says what was uploaded."""
+        """Uploads everything the topic has now to object storage, and returns what was uploaded."""
         sums: Reply = {"topic": topic, "segments": 0, "messages": 0, "bytes": 0, "object_bytes": 0}
         for _, name in (await self._client.topic(topic)).places():
             found = await self._finished("storage.upload", topic=name)
@@ -306,29 +306,29 @@ class Admin:
         return sums
 
     async def damaged_topics(self) -> list[str]:
-        """Topics of which something is known to be damaged on disk, or may be."""
+        """Lists topics with known or possible damage on disk."""
         return list((await self._ask("storage.damage"))["topics"])
 
     async def salvage_topic(self, topic: str, *, accept: bool = False) -> list[Reply]:
-        """What is damaged of all partitions; with `accept` it is given up for good, and readers pass over it."""
+        """Lists the damage of all partitions. With `accept`, gives it up for good, and readers skip it."""
         return list((await self.examine_topic(topic, accept=accept))["damage"])
 
     async def examine_topic(self, topic: str, *, accept: bool = False) -> Reply:
-        """The same as `damage`, and as `state_left`, by partition, what is left where the topic's state is damaged."""
+        """Returns `damage`, and as `state_left`, by partition, what remains where the topic's state is damaged."""
         return await self._finished("storage.salvage", topic=topic, accept=accept)
 
     # -- pipelines -----------------------------------------------------------------------------------------------------
 
     async def pipelines(self) -> list[Reply]:
-        """All that report to the broker or ended within a day, by name: run, state, cause, info, progress, order."""
+        """Lists pipelines that report or ended in the last day: run, state, cause, info, progress, order."""
         return await self._pages("pipeline.list", "pipelines", lambda each: str(each["pipeline"]))
 
     async def pipeline(self, name: str) -> Reply:
-        """The same of one."""
+        """Describes one pipeline, as `pipelines` does."""
         return await self._ask("pipeline.status", pipeline=name)
 
     async def pipeline_logs(self, name: str, *, after: int = 0) -> Reply:
-        """The last `lines` behind the one with that number: `sequence`, `time` and `text` of each; the `state` too."""
+        """Returns the last `lines` after a sequence number, with `sequence`, `time` and `text`, and the `state`."""
         found: list[Reply] = []
         while True:
             reply = await self._ask("pipeline.logs", pipeline=name, after=after)
@@ -338,12 +338,14 @@ class Admin:
             after = found[-1]["sequence"]
 
     async def order_pipeline(self, name: str, order: str) -> Reply:
-        """`stop` or `restart`: its runner hears it within seconds. Returns how it stands now."""
+        """Orders a pipeline to `stop` or `restart`; it obeys within seconds. Returns its current state."""
         return await self._ask("pipeline.order", pipeline=name, order=order)
 
     async def forget_pipeline(self, name: str, *, records: bool = False) -> None:
-        """One that does not run is no longer listed. With `records` the broker forgets also where its checkpoint in
-        object storage is, and which dead letters were redriven: for one that never runs again.
+        """Removes a stopped pipeline from the list.
+
+        With `records`, the broker also forgets where its checkpoint in object storage is and which dead letters were
+        redriven. Use it only for a pipeline that will never run again.
         """
         await self._ask("pipeline.forget", pipeline=name, records=records)
 

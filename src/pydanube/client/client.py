@@ -49,9 +49,9 @@ _LEVELS = {"connected": logging.INFO, "connect_failed": logging.INFO, "refresh_f
 
 
 class ClientEvent(NamedTuple):
-    """Something that happened by itself: connected, disconnected, or what failed without anybody waiting for it.
+    """An event of the connection, such as connected or disconnected, or a failure that no call reported.
 
-    That is connect_failed, refresh_failed, ack_failed, unreadable, damaged, or disk_full: nothing is taken for now.
+    Failures are connect_failed, refresh_failed, ack_failed, unreadable, damaged, and disk_full (messages are refused).
     """
 
     what: str
@@ -138,7 +138,7 @@ class Client(Openable):
     async def read_arrow(
         self, topic: str, start: Start = "earliest", end: Start = "latest", *, partition: int | None = None
     ) -> pa.Table:
-        """Messages from `start` up to, not including, `end`, partition after partition."""
+        """Returns messages from `start` up to, but not including, `end` as an Arrow table, partition by partition."""
         return await read_arrow(self, topic, start, end, partition)
 
     async def report_pipeline(self, name: str, run: str, **facts: Any) -> Reported:
@@ -150,7 +150,7 @@ class Client(Openable):
         return await report_pipeline(self, name, run, **facts)
 
     async def topic(self, name: str, *, create: bool = False, reliable: bool | None = None) -> TopicInfo:
-        """What the broker knows of a topic; with `create` it is made if it does not exist."""
+        """Returns what the broker knows about a topic. With `create`, creates it if it does not exist."""
         name = full_name(name)
         fields: dict[str, Any] = {"topic": name, "create": create}
         if reliable is not None:
@@ -169,7 +169,7 @@ class Client(Openable):
         )
 
     async def bounds(self, place: str) -> tuple[int, int]:
-        """Of a topic without partitions, or of a partition: the first offset there is, and the next there will be."""
+        """Returns the first stored offset and the next offset of a topic without partitions, or of a partition."""
         found = await self.ask("bounds", {"topic": full_name(place)})
         return int(found["first"]), int(found["end"])
 

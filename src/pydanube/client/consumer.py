@@ -153,7 +153,7 @@ class Consumer(Openable):
                 yield batch
 
     async def receive(self, timeout: Duration | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
-        """The next message. Raises `NothingReceived` if none comes in `timeout` seconds.
+        """Returns the next message. Raises `NothingReceived` if none arrives within `timeout` seconds.
 
         Where everything that it consumes stands at messages that are damaged on the broker's disk, it raises
         `OffsetsDamaged` instead of waiting, every few seconds for as long as that is so.
@@ -241,7 +241,7 @@ class Consumer(Openable):
     def ack(self, what: Message | MessageBatch) -> AckGroup:
         """Acknowledges the message. The ack is sent within milliseconds; `await` the result to know that it is durable.
 
-        Without a connection it is sent on the next one. A failure that nobody awaits is reported to `on_error` and to
+        Without a connection it is sent on the next one. A failure that is not awaited is reported to `on_error` and to
         the client's events, and the message is delivered again.
         """
         if type(what) is Message:
@@ -273,7 +273,7 @@ class Consumer(Openable):
         await self._ask_all("pause")
 
     async def resume(self) -> None:
-        """Deliveries go on, whoever paused the subscription."""
+        """Resumes deliveries, even if another consumer paused the subscription."""
         await self._ask_all("resume")
 
     async def seek(self, to: Start, *, partition: int | None = None) -> None:

@@ -358,7 +358,7 @@ class Producer(Openable):
             raise fresh(self._closed)
 
     async def flush(self) -> None:
-        """Waits until everything sent so far is answered. Raises the first failure of a send that nobody awaited."""
+        """Waits until everything sent so far is answered. Raises the first failure of a send that was not awaited."""
         await self._settled()
         self._failures.raise_first()
 

@@ -171,7 +171,7 @@ class Reader(Openable):
                 return
 
     async def receive(self, timeout: Duration | None = None) -> Message:  # noqa: ASYNC109 - a word of the API
-        """The next message. Raises `NothingReceived` if none comes in `timeout` seconds, or at the reader's end."""
+        """Returns the next message. Raises `NothingReceived` after `timeout` seconds, or at the reader's end."""
         try:
             async with asyncio.timeout(None if timeout is None else seconds_of(timeout)):
                 message = await self._next()
@@ -260,7 +260,7 @@ class Reader(Openable):
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def seek(self, to: Start | Offsets) -> None:
-        """Goes on at earliest, latest, an offset, a time, or the `offsets` of another reader."""
+        """Moves to earliest, latest, an offset, a time, or the `offsets` of another reader."""
         places = await places_of(self.client, self.topic, to, self._partition, self._deserializer, self._end)
         self._places, self._turn = places, 0
         self._queue.clear()

@@ -95,7 +95,7 @@ class Producer(_Opened):
         return self._hand_over(lambda: self._inner.send(payload, **options), _size_of(payload))
 
     def send_many(self, payloads: Iterable[Any], **options: Any) -> Pending[asynchronous.Receipts]:
-        """Publishes all of them or none, as one call; ask for the `result()` to know that they are stored."""
+        """Publishes all messages or none. Call `result()` to wait until they are stored."""
         values = list(payloads)
         return self._hand_over(lambda: self._inner.send_many(values, **options), sum(map(_size_of, values)))
 
@@ -110,7 +110,7 @@ class Producer(_Opened):
         return self._inner.last_sequences
 
     def flush(self) -> None:
-        """Waits until everything sent so far is answered. Raises the first failure that nobody waited for."""
+        """Waits until everything sent so far is answered. Raises the first failure of a send that was not awaited."""
         self._drain()
         self._loop.wait(self._inner.flush())
         self._raise_failed()
@@ -303,11 +303,11 @@ class Consumer(_Receiving):
         yield from super().batches()
 
     def ack(self, what: Message | MessageBatch) -> Pending[None]:
-        """These are done. Ask for the `result()` to know that this is durable."""
+        """Acknowledges messages. Call `result()` to wait until the acknowledgement is durable."""
         return self._acknowledge(self._inner.ack, what)
 
     def ack_all(self, what: Message | MessageBatch) -> Pending[None]:
-        """This one and everything before it is done; only for Exclusive and Failover subscriptions."""
+        """Acknowledges a message and everything before it. Exclusive and Failover subscriptions only."""
         return self._acknowledge(self._inner.ack_all, what)
 
     def _acknowledge(self, ack: Callable[[Any], Awaitable[None]], what: Message | MessageBatch) -> Pending[None]:
@@ -316,7 +316,7 @@ class Consumer(_Receiving):
         return pending
 
     def nack(self, what: Message | MessageBatch, delay: Duration = 0.0, reason: str = "") -> None:
-        """These failed, and are delivered again after the delay."""
+        """Rejects messages: the broker delivers them again after the delay."""
         self._loop.wait(self._nack(what, delay, reason))
 
     async def _nack(self, what: Message | MessageBatch, delay: Duration, reason: str) -> None:
@@ -332,7 +332,7 @@ class Consumer(_Receiving):
         self._loop.wait(self._inner.pause())
 
     def resume(self) -> None:
-        """Deliveries go on, whoever paused the subscription."""
+        """Resumes deliveries, even if another consumer paused the subscription."""
         self._loop.wait(self._inner.resume())
 
     def seek(self, to: Any, *, partition: int | None = None) -> None:
@@ -352,7 +352,7 @@ class Reader(_Receiving):
         return self._inner.offsets
 
     def seek(self, to: Any) -> None:
-        """Goes on at earliest, latest, an offset, a time, or the `offsets` of another reader."""
+        """Moves to earliest, latest, an offset, a time, or the `offsets` of another reader."""
         self._loop.wait(self._inner.seek(to))
 
 
@@ -400,7 +400,7 @@ class Client:
     def read_arrow(
         self, topic: str, start: Any = "earliest", end: Any = "latest", *, partition: int | None = None
     ) -> pa.Table:
-        """Messages from `start` up to, not including, `end`, partition after partition."""
+        """Returns messages from `start` up to, but not including, `end` as an Arrow table, partition by partition."""
         return self._loop.wait(self._inner.read_arrow(topic, start, end, partition=partition))
 
     def report_pipeline(self, name: str, run: str, **facts: Any) -> Reported:

@@ -132,7 +132,7 @@ class Life:
 
 
 class BrokerBeside:
-    """A broker under test, told what to do by plain calls. `url` is what clients connect to, whatever befalls it."""
+    """A broker under test, controlled by plain calls. Clients connect to `url`, which stays the same."""
 
     def __init__(self, data_dir: Path, port: int, clock: VirtualClock | None, objects: str | None = None) -> None:
         self.data_dir = data_dir
@@ -152,28 +152,28 @@ class BrokerBeside:
         _, self._port = self._life.server.address
 
     def restart(self) -> None:
-        """A clean stop, and a start. Clients are told, and come back by themselves. The disk has room again."""
+        """Stops the broker cleanly and starts it. Clients reconnect automatically. A full disk has room again."""
         self._life.stop()
         self._start()
 
     def crash(self) -> None:
-        """As `kill -9`, and a start: in one moment nothing more is written or sent, and nobody is told."""
+        """Ends the broker like `kill -9` and starts it: it stops writing and sending at once, without a goodbye."""
         self._life.crash()
         self._start()
 
     def fill_disk(self, *, reserve: bool = False) -> None:
-        """No file finds room from now on. Messages are refused with a retriable error; reading and acknowledging go on.
+        """Fills the disk: messages are refused with a retriable error; reading and acknowledging continue.
 
-        With `reserve`, as if others had taken the disk, what the broker keeps for acks is used up too: then these fail.
+        With `reserve`, the space that the broker reserves for acks is used up too, so acks fail as well.
         """
         self._life.fill_disk(reserve=reserve)
 
     def free_disk(self) -> None:
-        """There is room again. The broker finds out by itself."""
+        """Makes room on the disk again. The broker notices it automatically."""
         self._life.free_disk()
 
     def stop(self) -> None:
-        """For good."""
+        """Stops the broker for good."""
         self._life.stop()
 
 
@@ -229,7 +229,7 @@ def broker_thread(
 async def broker(
     data_dir: Path | None = None, *, port: int = 0, clock: VirtualClock | None = None, objects: str | None = None
 ) -> AsyncIterator[RunningBroker]:
-    """The same for a test with an event loop, which goes on while the broker starts and stops."""
+    """The same for a test with an event loop, which keeps running while the broker starts and stops."""
     block = broker_beside(data_dir, port=port, clock=clock, objects=objects)
     running = RunningBroker(await asyncio.to_thread(block.__enter__))
     try:

@@ -22,7 +22,7 @@ class VirtualClock:
         return self._start + self._passed
 
     def advance(self, seconds: float) -> None:
-        """Both its times go on. What is due by then happens in the broker's next turns, not before this returns."""
+        """Moves the clock forward. Whatever is due happens in the broker's next turns, after this returns."""
         if seconds < 0:
             raise ValueError(f"time cannot move backwards, by {seconds} seconds")
         self._passed += round(seconds * 1_000_000)
