@@ -115,27 +115,27 @@ def test_columns_and_sinks(world: World) -> None:
     world.run(transforms=[{"python": _picked}])
     assert world.ids() == world.sent
 
-    change("a column more, without")
+    change("an added column, without it")
     more = world.publish(note="new")
     wider = {**world.source, "schema": f"{DDL}, note STRING"}
     with world.refused("schema_mismatch"):
         world.run(source=wider, **select("id, amount, note"))
-    change("another type of a column")
+    change("a different type for a column")
     with world.refused("schema_mismatch"):
         world.run(**select("string(id) AS id, amount"))
-    change("`partition_by` of a table that is there")
+    change("`partition_by` of an existing table")
     with world.refused("schema_mismatch"):
         world.run(sink={"delta": "out", "partition_by": ["id"]})
-    change("a column more, with `merge_schema`")
+    change("an added column, with `merge_schema`")
     change("`schema` of the source")
     world.run(source=wider, sink={"delta": "out", "merge_schema": True}, **select("id, amount, note"))
     assert {each["id"] for each in world.rows() if each["note"] == "new"} == set(more)
-    change("a column less")
-    change("a sink more")
+    change("a removed column")
+    change("an added sink")
     both = world.publish()
     world.run(sink=[{"delta": "out"}, {"delta": "second"}])
     assert world.ids("second") == both
-    change("a sink less")
+    change("a removed sink")
     change("`upsert`")
     change("`max_records`, `max_bytes`, `trigger`, `restart`")
     change("`start`")
@@ -146,7 +146,7 @@ def test_columns_and_sinks(world: World) -> None:
     world.run(source={**world.source, **others}, sink=upsert, trigger="1 second", restart={"attempts": 1})
     assert world.ids() == world.sent
     assert world.ids("second") == both
-    change("another place of a sink")
+    change("a different location of a sink")
     elsewhere = world.publish()
     world.run(sink={"delta": "third"})
     assert world.ids("third") == elsewhere
@@ -163,7 +163,7 @@ def test_sources(world: World) -> None:
     world.run()
 
     change("partitions added to the topic")
-    change("a topic more, in `topics` or by `pattern`")
+    change("an added topic, in `topics` or by `pattern`")
     world.client.admin.alter_topic(world.topic, partitions=3)
     world.publish(f"{world.topic}-part-2")
     more = f"{world.topic}-more"
@@ -174,10 +174,10 @@ def test_sources(world: World) -> None:
     assert world.ids() == world.sent
 
     world.publish()
-    change("a topic less, or another")
+    change("a removed or replaced topic")
     with world.refused("data_lost"):
         world.run(source=world.source)
-    change("another kind of source")
+    change("a different kind of source")
     with world.refused("flow_invalid: source: the checkpoint"):
         world.run(source={"rate": {"rows_per_second": 1}}, transforms=[])
     change("the same, with `transforms`")
@@ -191,7 +191,7 @@ def test_sources(world: World) -> None:
         world.run(checkpoint="elsewhere")
     world.run()
     assert world.ids() == world.sent
-    change("the topic was deleted and made again")
+    change("the topic was deleted and created again")
     world.client.admin.delete_topic(more)
     world.client.admin.create_topic(more)
     with world.refused("topic_replaced"):
@@ -201,8 +201,8 @@ def test_sources(world: World) -> None:
 def test_dead_letters_without_transforms(world: World) -> None:
     world.publish()
     world.run()
-    change("`dead_letters` added or taken away, without `transforms`")
-    change("`dead_letters` at another place")
+    change("`dead_letters` added or removed, without `transforms`")
+    change("a different location of `dead_letters`")
     for place in ("one", "two"):
         world.publish()
         with world.client.producer(world.topic) as producer:
@@ -229,7 +229,7 @@ def test_state(world: World) -> None:
     change(
         "length of the window, columns of `deduplicate`, another function of the same type (`sum` to `max`)",
     )
-    change("an aggregate or `deduplicate` added or taken away")
+    change("an aggregate or `deduplicate` added or removed")
     for steps in (
         aggregate(by=["customer", "id"]),
         aggregate(values={"total": "sum(amount)", "n": "count(*)"}),
@@ -295,10 +295,10 @@ def test_files(world: World) -> None:
     put("b/2", 2)
     put("b/3", 3, age=WEEK / 2)
     put("b/4", 4, age=WEEK * 2)
-    change("another folder in `files`")
+    change("a different folder in `files`")
     with world.refused("Wrong basePath"):
         world.run(source={**source, "files": "b"})
-    change("a pattern in `files` that has more")
+    change("a pattern in `files` that matches more files")
     world.run(source={**source, "files": "{a,b}"})
     assert world.ids() == [1, 2, 3], "and without a word not 4"
     world.run(source={**source, "files": "{a,b}", "options": {"maxFileAge": "365d"}})
