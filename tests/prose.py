@@ -49,6 +49,27 @@ SPOKEN: tuple[tuple[str, str], ...] = (
     (r"\bexclude each other\b|\bdo(?:es)? not go with\b", "cannot be combined with"),
     (r", for there (?:is|are) no\b", ", because ... has no"),
     (r"\b(?:must be|is) a text\b", "must be a string"),
+    (r"\b(?:is one of|is written) [^.;]*, not\b", "must be one of ..., got ..."),
+    (r"; \{\} at most\b", "; the maximum is ..."),
+    (r"\bthere is no(?:thing at| (?:verb|column|message)\b)", "unknown ..., or ... is missing"),
+    (r"\bunless given\b", "by default"),
+    (r"\b(?:is|are) meant\b(?! to\b)", "name the thing"),
+    (r"\bfrom which on\b", "at which"),
+    (r"\bcomes? with (?:query|batch)\b", "runs query ..., sent batch ..."),
+)
+# Of what people read: pages for users, alerts, and what a program says. Docstrings and internals may be terser.
+READ: tuple[tuple[str, str], ...] = (
+    (r"\bcomes? again\b", "is delivered again"),
+    (r"\bgo(?:es)? on\b(?! forever\b)", "continue(s)"),
+    (r"\b(?:continues?|resumes?|reconnects?|recovers?|(?:re)?starts?) by (?:itself|themselves)\b", "automatically"),
+    (r"\bwhoever\b|\b(?:some|no|every)body\b", "the client, the program, no one"),
+    (r"\b(?:is|are) not there\b", "does not exist"),
+    (r"\bof before\b", "earlier ..."),
+    (r"\bmade again\b", "created again, rebuilt"),
+    (r"\btaken away\b", "removed"),
+    (r"\b(?:is|are) not heard of\b", "stopped reporting"),
+    (r"\bin the manner of\b", "follows"),
+    (r"\| an? [\w` ]+ (?:more|less) \|", "an added ..., a removed ..."),
 )
 
 Rules = tuple[tuple[str, str], ...]
@@ -74,10 +95,10 @@ def _compiled(rules: Rules) -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str
     return together, tuple((re.compile(pattern, re.IGNORECASE), better) for pattern, better in rules)
 
 
-def of_markdown(text: str) -> Iterator[Complaint]:
+def of_markdown(text: str, rules: Rules = RULES) -> Iterator[Complaint]:
     """Of the prose of a page: fenced blocks and inline code say what programs say."""
     blank = re.sub(r"^([ \t]*)(`{3,}|~{3,}).*?^\1\2[ \t]*$", _lines_only, text, flags=re.DOTALL | re.MULTILINE)
-    yield from complaints(re.sub(r"`[^`\n]+`", "`x`", blank))
+    yield from complaints(re.sub(r"`[^`\n]+`", "`x`", blank), rules=rules)
 
 
 def of_python(source: str) -> Iterator[Complaint]:
@@ -87,8 +108,17 @@ def of_python(source: str) -> Iterator[Complaint]:
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if id(node) not in inside and (text := _sentence(node)) is not None:
-            rules = RULES if id(node) in docstrings else RULES + SPOKEN
+            rules = RULES if id(node) in docstrings else RULES + SPOKEN + READ
             yield from complaints(re.sub(r"`[^`\n]+`", "`x`", text), node.lineno, rules)  # type: ignore[attr-defined]
+
+
+def said_by(source: str) -> Iterator[str]:
+    """The sentences in a program's strings. What it fills in is `{}`."""
+    tree = ast.parse(source)
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) not in inside and (text := _sentence(node)) is not None:
+            yield re.sub(r"%(?:\.\d+)?[sdrfg]", "{}", text)
 
 
 def _sentence(node: ast.AST) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import prose
 from pydanube.base.errors import (
     ArgumentInvalid,
     DanubeError,
@@ -196,6 +197,41 @@ def test_the_operators_page_knows_every_alert() -> None:
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8")
     page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\bDanube[A-Z]\w+", page)) == set(re.findall(r"- alert: (\w+)", rules))
+
+
+OTHERS_SAY = {"unable to get local issuer certificate"}  # OpenSSL
+
+
+def misquoted(text: str, sentences: list[str]) -> list[str]:
+    """What a page quotes in at least four words, and no program says. `…` stands for what differs."""
+    shapes = [
+        re.compile(".*".join(re.escape(part) for part in each.split("{}")))
+        for each in sentences
+        if len(each.replace("{}", " ").split()) > 1
+    ]
+    quotes = [found[1] for found in re.finditer(r"`([^`\n]+)`", outside_fences(text))]
+    return [
+        quote
+        for quote in quotes
+        if re.fullmatch(r"[\w'.,;: ()…/-]+", quote) and len(quote.split()) > 3
+        if not quote.startswith("danube ") and quote not in OTHERS_SAY
+        if not any(all(part.strip() in each for part in quote.split("…")) for each in sentences)
+        if not any(shape.fullmatch(re.sub(r"^\w+: ", "", quote)) for shape in shapes)
+    ]
+
+
+def test_operators_find_the_messages_that_pages_quote() -> None:
+    sentences = [each for path in ROOT.glob("src/**/*.py") for each in prose.said_by(path.read_text(encoding="utf-8"))]
+    pages = ("operating.md", "troubleshooting.md")
+    found = [quote for page in pages for quote in misquoted((ROOT / "docs" / page).read_text("utf-8"), sentences)]
+    assert found == [], "the program says something else"
+    said = ["the disk at {} is full", "it does not speak TLS; use danube://"]
+    quotes = "`the disk at /data is full`, `it does not speak TLS`, `the disk … is full`, `danube topic list --all`"
+    assert misquoted(quotes, said) == []
+    assert misquoted("`the disk at /data is too small`, `it speaks no TLS here`", said) == [
+        "the disk at /data is too small",
+        "it speaks no TLS here",
+    ]
 
 
 def page_and_help(kind: type[DanubeError]) -> tuple[str, set[str]]:

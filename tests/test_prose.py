@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "pydanube"
 FOLDERS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DEPLOYED = sorted(ROOT.glob("deploy/*/*"))
 
 
 def told(path: Path, found: list[prose.Complaint]) -> list[str]:
@@ -25,7 +26,16 @@ def test_pages_are_in_plain_english() -> None:
         text = path.read_text(encoding="utf-8")
         if path.name == "CHANGELOG.md":
             text = "## ".join(re.split(r"^## ", text, flags=re.MULTILINE)[:2])  # what was released stays as it was
-        complaints += told(path, list(prose.of_markdown(text)))
+        inside = path.parent.name in ("internals", "decisions") or path.name in ("ARCHITECTURE.md", "CONTRIBUTING.md")
+        complaints += told(path, list(prose.of_markdown(text, prose.RULES if inside else prose.RULES + prose.READ)))
+    assert complaints == [], "\n".join(complaints)
+
+
+def test_alerts_and_dashboards_are_in_plain_english() -> None:
+    complaints: list[str] = []
+    for path in DEPLOYED:
+        rules = prose.RULES + prose.SPOKEN + prose.READ
+        complaints += told(path, list(prose.complaints(path.read_text(encoding="utf-8"), rules=rules)))
     assert complaints == [], "\n".join(complaints)
 
 
@@ -69,6 +79,14 @@ def test_code_is_not_prose() -> None:
         ("unknown key; is topic meant?", "is topic meant?"),
         ("a number is wanted, not {x}", "is wanted"),
         ("the name must be a text", "must be a text"),
+        ("order is one of stop, start, not {x}", "is one of stop, start, not"),
+        ("the key has {x} bytes; {y} at most", "; {} at most"),
+        ("there is no verb {x}", "there is no verb"),
+        ("those that are meant", "are meant"),
+        ("{x} failed and goes on", "goes on"),
+        ("{x} is not there", "is not there"),
+        ("nobody has read {x}", "nobody"),
+        ("deletes of before are forgotten", "of before"),
     ],
 )
 def test_what_a_program_says_is_held_to_more_rules(text: str, phrase: str) -> None:
@@ -87,3 +105,26 @@ def test_a_program_may_say_that_something_is_missing() -> None:
 )
 def test_good_english_is_left_alone(text: str) -> None:
     assert list(prose.of_markdown(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("The message comes\nagain.", "comes again"),
+        ("It continues by itself.", "continues by itself"),
+        ("Whoever waits is told.", "Whoever"),
+        ("The pipeline is not heard of.", "is not heard of"),
+        ("| a sink more | continues |", "| a sink more |"),
+    ],
+)
+def test_pages_for_users_are_held_to_more_rules_than_internals(text: str, phrase: str) -> None:
+    assert [found for _, found, _ in prose.of_markdown(text, prose.RULES + prose.READ)] == [phrase]
+    assert list(prose.of_markdown(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["The reader by itself is enough.", "This is meant to be read.", "It comes with a test. Again, it is short."],
+)
+def test_good_english_for_users_is_left_alone(text: str) -> None:
+    assert list(prose.of_markdown(text, prose.RULES + prose.SPOKEN + prose.READ)) == []
