@@ -29,29 +29,29 @@ PROTO := src/pydanube/api/grpc/proto
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(STAMP) ## run a broker on this machine: LISTEN=host:port, DATA_DIR=where everything is kept
+run: $(STAMP) ## run a broker on this machine: LISTEN=host:port, DATA_DIR=the directory for all data
 	$(BIN)/danube standalone --data-dir $(DATA_DIR) --listen $(LISTEN)
 
 demo: $(SPARK) ## run a broker, orders, a Spark pipeline to a Delta table, and plot it: SECONDS=30 RATE=2000 PLOT=demo.png (needs Java)
 	$(BIN)/python examples/demo/run.py --seconds $(SECONDS) --rate $(RATE) --plot $(PLOT)
 
-sim-demo: $(STAMP) ## run the simulator's demonstration: faults, recovery and what was promised
+sim-demo: $(STAMP) ## run the simulator's demonstration of faults, recovery and guarantees
 	$(BIN)/python -m pydanube.sim demo
 
-quick: $(DEV) ## run the tests that need no process, server or Spark and are short
+quick: $(DEV) ## run the short tests that need no process, server or Spark
 	$(BIN)/python -m pytest -q -n auto --quick
 
 test: $(SPARK) ## run the whole test suite
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
-soak: $(DEV) ## load a broker process for MINUTES=60 at 70 % of what it can do, with kills and pauses, and check every promise
+soak: $(DEV) ## load a broker process for MINUTES=60 at 70 % of its capacity, with kills and pauses, and check every guarantee
 	cd tests && ../$(BIN)/python -m soak --minutes $(MINUTES)
 
 test-clients: $(DEV) ## test the public Rust and Go clients against a broker (needs cargo, go, and their registries)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools  # has a protoc, for the Rust client
 	TEST_CLIENTS=1 $(BIN)/python -m pytest -q tests/grpc_face/test_other_clients.py
 
-servers: $(STAMP) ## install what tests talk to into .servers/: moto, Swift, Azurite, Redis, an environment for Spark's executors
+servers: $(STAMP) ## install the servers for tests into .servers/: moto, Swift, Azurite, Redis, an environment for Spark's executors
 	tests/servers/install.sh $(BIN)/python
 
 lint: $(SPARK) ## check style, format and types
@@ -59,14 +59,14 @@ lint: $(SPARK) ## check style, format and types
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy --strict src
 
-format: $(DEV) ## put imports and layout in order
+format: $(DEV) ## sort imports and format the code
 	$(BIN)/python -m ruff check --select I --fix .
 	$(BIN)/python -m ruff format .
 
-sim: $(STAMP) ## simulate: SEEDS=how many, SEED=the first, PROFILE=one profile instead of the mix
+sim: $(STAMP) ## run the simulator: SEEDS=number of seeds, SEED=the first one, PROFILE=one profile instead of the mix
 	$(BIN)/python -m pydanube.sim run --seeds $(SEEDS) --first $(SEED) $(if $(PROFILE),--profile $(PROFILE))
 
-sim-ci: $(STAMP) ## simulate what every change must pass: the mix and each narrow profile
+sim-ci: $(STAMP) ## run the seeds that every change must pass: the mix and each narrow profile
 	$(BIN)/python -m pydanube.sim ci
 
 bench-core: $(DEV) ## measure batches, the journal, engines, cursors and topics on this machine
@@ -75,17 +75,17 @@ bench-core: $(DEV) ## measure batches, the journal, engines, cursors and topics 
 bench-broker: $(DEV) ## measure a broker and the Python client in two processes
 	$(BIN)/python bench/broker.py
 
-bench-grpc: $(DEV) ## measure the gRPC face with a raw socket, and grpcio.aio beside it
+bench-grpc: $(DEV) ## measure the gRPC interface with a raw socket, compared with grpcio.aio
 	$(BIN)/python bench/grpc_face.py
 
 bench-spark: $(SPARK) ## measure Spark reading from a broker, and writing to it (needs Java)
 	$(BIN)/python bench/spark.py
 
-bench-pipeline: $(SPARK) ## measure pipelines from topics to tables; IDLE=minutes measures one with nothing to do (needs Java)
+bench-pipeline: $(SPARK) ## measure pipelines from topics to tables; IDLE=minutes measures an idle one (needs Java)
 	$(BIN)/python bench/pipeline.py $(if $(IDLE),--idle $(IDLE))
 
 java: ## install the Java that Spark needs, on Debian and Ubuntu
-	@command -v apt-get >/dev/null || { echo "make java knows only apt-get; install Java 17 or newer by other means." >&2; exit 1; }
+	@command -v apt-get >/dev/null || { echo "make java supports only apt-get; install Java 17 or newer in another way." >&2; exit 1; }
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get update
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install --yes --no-install-recommends default-jre-headless
 
@@ -96,14 +96,14 @@ wheel: $(STAMP) ## build the wheel into dist/
 	@rm -f dist/*.whl
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-test-wheel: wheel ## install the wheel into an empty environment, bare and with each extra, and try what is promised of it
+test-wheel: wheel ## install the wheel into an empty environment, bare and with each extra, and test it
 	tests/wheel/check.sh dist/*.whl $(BIN)/python
 
-proto: $(DEV) ## compile the .proto files of the gRPC face (needs grpcio-tools in .venv/)
+proto: $(DEV) ## compile the .proto files of the gRPC interface (needs grpcio-tools in .venv/)
 	@$(BIN)/python -c 'import grpc_tools' 2>/dev/null || { echo "make proto needs grpcio-tools: $(BIN)/pip install grpcio-tools." >&2; exit 1; }
 	$(BIN)/python -m grpc_tools.protoc -I$(PROTO) --descriptor_set_out=$(PROTO)/descriptors.binpb $(PROTO)/*.proto
 
-venv: $(STAMP) ## build .venv/ and nothing else
+venv: $(STAMP) ## build only .venv/
 
 lock: ## resolve the newest allowed dependencies into both lock files (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv." >&2; exit 1; }
