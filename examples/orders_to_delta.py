@@ -1,8 +1,8 @@
-"""From a topic to a Delta table: what each customer orders in each minute, written once whatever happens in between.
+"""From a topic to a Delta table: what each customer orders in each minute, written exactly once.
 
-Publishes ten minutes of orders, writes all minutes that are over, and shows the table. Run it again: it continues where
-it was. `orders_by_minute.yaml` declares the same pipeline for `danube pipeline run`.
-Needs Java and a broker (`make run`), at DANUBE_URL or on this machine. The table is made in ./lake.
+Publishes ten minutes of orders, writes all complete minutes, and shows the table. Run it again: it continues where
+it stopped. `orders_by_minute.yaml` declares the same pipeline for `danube pipeline run`.
+Needs Java and a broker (`make run`), at DANUBE_URL or on this machine. The table is created in ./lake.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ pipeline = (
 def main() -> None:
     publish()
     outcome = pipeline.run("orders-by-minute", url=URL, available_now=True, checkpoint="lake/checkpoint")
-    print(f"{outcome.how} after {outcome.progress.batches} batches; minutes that are over:")
+    print(f"{outcome.how} after {outcome.progress.batches} batches; complete minutes:")
     table = DeltaTable("lake/orders_by_minute").to_pyarrow_table()
     for row in table.sort_by([("window_start", "ascending"), ("customer", "ascending")]).to_pylist():
         print(f"{row['window_start']:%H:%M} {row['customer']:4} {row['orders']:2} orders {row['total']:6.2f}")

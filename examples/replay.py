@@ -1,7 +1,7 @@
-"""An import that may be killed and started again at any time, and a consumer that goes back and reads it once more.
+"""An import that can be killed and restarted at any time, and a consumer that rewinds and reads everything again.
 
-The application numbers what it sends, so the broker recognises what was published before. Run it twice: the second run
-finds everything there. Needs a broker (`make run`), at DANUBE_URL or on this machine.
+The program numbers its messages, so the broker recognises those already published. Run it twice: the second run
+publishes nothing new. Needs a broker (`make run`), at DANUBE_URL or on this machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A work queue: jobs go in, three workers share them, a job that fails comes again, and none is done twice.
+"""A work queue: three workers share the jobs, a failed job is delivered again, and none is done twice.
 
 Needs a broker (`make run`), at DANUBE_URL or on this machine.
 """

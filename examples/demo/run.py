@@ -53,7 +53,7 @@ class Ending:
         if self.wished:
             raise KeyboardInterrupt
         self.wished = True
-        say("no more orders; what was sent is finished (Ctrl-C again ends at once)")
+        say("no more orders; finishing those already sent (press Ctrl-C again to end at once)")
 
 
 def say(line: str) -> None:
@@ -78,7 +78,7 @@ def process(what: str, log: Path, *command: str) -> Iterator[subprocess.Popen[by
         try:
             running.wait(STOP_SECONDS)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            say(f"{what} did not stop and is killed")
+            say(f"{what} did not stop; killing it")
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
 
@@ -113,7 +113,7 @@ class Demo:
         """How far the pipeline is, now and then with a line about it."""
         if (code := self.pipeline.poll()) is not None:
             last = (self.folder / "pipeline.log").read_text(errors="replace").strip().splitlines()
-            raise Failed(f"the pipeline ended with {code}: {last[-1] if last else 'without a word'}")
+            raise Failed(f"the pipeline ended with {code}: {last[-1] if last else 'no output'}")
         found = self.status().get("progress", {})
         rows, watermark = found.get("rows"), found.get("watermark")
         sample = Sample(
@@ -171,7 +171,7 @@ class Demo:
         until = time.monotonic() + PATIENCE_SECONDS
         while not true():
             if time.monotonic() > until:
-                raise Failed(f"it never came to pass that {what}")
+                raise Failed(f"timed out waiting until {what}")
             self.look()
             time.sleep(0.5)
         self.look()
