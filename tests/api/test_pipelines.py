@@ -256,7 +256,7 @@ def test_what_a_pipeline_remembers_of_itself_outlives_the_broker_and_goes_only_w
         kept = {"pipeline": "orders", "page": 255, "record": "more"}
         assert (await client.ask("pipeline.record", kept))["record"] == "more"
         assert (await client.ask("pipeline.record", {"pipeline": "orders"}))["record"] == '{"generation": 1}'
-        with pytest.raises(RequestInvalid, match="page is 256, not below 256"):
+        with pytest.raises(RequestInvalid, match="page must be below 256, got 256"):
             await client.ask("pipeline.record", kept | {"page": 256})
         swap = {"pipeline": "orders", "page": 7}
         for before, record, there in (("", "a", "a"), ("", "b", "a"), ("z", "b", "a"), ("a", "b", "b")):

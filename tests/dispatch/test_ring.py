@@ -102,7 +102,7 @@ def test_filters_of_a_subscription_are_bounded_and_equal_ones_count_once() -> No
     sets = [full[at : at + FILTERS_MAX] for at in range(0, len(full), FILTERS_MAX)]
     for number, each in enumerate([*sets, *sets]):
         made.join(ConsumerId(number), Filters(each))
-    with pytest.raises(FilterInvalid, match="different filters already"):
+    with pytest.raises(FilterInvalid, match="bytes of distinct key filters; the maximum is"):
         made.join(ConsumerId(999), Filters([b"x"]))
     few = made.key_bytes_at_once
     made.leave(ConsumerId(0))
