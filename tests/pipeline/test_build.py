@@ -20,6 +20,7 @@ from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.build import batch, explain, query
 from pydanube.pipeline.flow import Flow
 from pydanube.pipeline.progress import Progress
+from pydanube.spark.launch import STATE, STATE_OF_SPARK, STATE_SETTINGS
 from pydanube.sync import Client
 
 DDL = "id BIGINT, customer STRING, amount DOUBLE"
@@ -407,3 +408,36 @@ def test_the_same_in_python_with_a_function_of_the_program(
     assert running.awaitTermination(120)
     [done] = running.recentProgress
     assert (done.numInputRows, "Console" in done.sink.description) == (2, True)
+
+
+def test_in_a_session_of_spark_s_defaults_state_is_on_disk_too_and_what_a_run_says_is_logged(
+    spark: SparkSession,
+    client: Client,
+    url: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    publish(client, topic, [(1, "ann", 5.0, 0), (1, "ann", 5.0, 0)])
+    monkeypatch.chdir(tmp_path)
+    defaults: Any = spark._jvm.org.apache.spark.sql.internal.SQLConf
+    assert defaults.STATE_STORE_PROVIDER_CLASS().defaultValueString() == STATE_OF_SPARK
+    before = {name: spark.conf.get(name) for name in STATE_SETTINGS}
+    for name in STATE_SETTINGS:
+        spark.conf.unset(name)
+    spark.conf.set(STATE, STATE_OF_SPARK)
+    plain = {name: spark.conf.get(name, None) for name in STATE_SETTINGS}
+    pipeline = pydanube.pipeline.topic(topic, schema=DDL).watermark("1 minute").deduplicate("id").to_delta("out")
+    try:
+        running = pipeline.start(spark, "own", url=url, available_now=True, checkpoint="points")
+        assert running.awaitTermination(120)
+        assert {name: spark.conf.get(name, None) for name in STATE_SETTINGS} == plain
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+    assert list((tmp_path / "points").rglob("*.changelog")), "state is in RocksDB, and written as what changed"
+    assert table(tmp_path / "out", "id") == [(1,)]
+    assert [each.getMessage() for each in caplog.records if each.name == "pydanube.pipeline.runner"] == [
+        "own: late: rows behind the watermark are dropped and counted as late_rows, because dead_letters is not set"
+    ]

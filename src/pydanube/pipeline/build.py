@@ -28,7 +28,7 @@ from pydanube.pipeline.targets.target import CHANGE
 from pydanube.pipeline.transforms import apply, told
 from pydanube.spark.columns import ATTRIBUTES, DEFAULT
 from pydanube.spark.committing import local_checkpoint
-from pydanube.spark.launch import activate, cores_of, fit_shuffles
+from pydanube.spark.launch import activate, cores_of, fit_shuffles, state_on_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -82,7 +82,8 @@ def query(
             writer = writer.foreachBatch(Batches(plan, place))
         else:
             writer = writer.format(SINK_FORMAT).option("plan", plan)
-    started = writer.start()
+    with state_on_disk(spark, flow.spark):
+        started = writer.start()
     if lookups:
         keep_listed(lookups, started)
     return started

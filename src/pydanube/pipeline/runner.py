@@ -7,6 +7,7 @@ committed whatever happens here: a stop or a crash repeats at most the work of o
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+log = logging.getLogger(__name__)
 TURN_SECONDS = 0.25  # between looks at signals and orders
 LOOK_SECONDS = 1.0  # between looks at the progress
 LINE_SECONDS = 30.0  # between lines about it
@@ -409,10 +411,13 @@ class Runner:
 
 def start(spark: SparkSession, flow: Flow, *, url: str, available_now: bool | None = None) -> StreamingQuery:
     """Only the query, in a session that is there, with the same record of it as a run has. The lock is let go at once:
-    whoever starts a query watches it, and tables and subscription keep a second one out.
+    whoever starts a query watches it, and tables and subscription keep a second one out. What a run says is logged.
     """
     with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, url)) as checkpoint:
-        checkpoint.begin(flow.digest, flow.essentials(), fixed(flow))
+        for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
+            log.info("%s: %s has changed since the checkpoint was created", flow.name, key)
+        for warning in warnings(flow, spark.conf.get("spark.master", "") or ""):
+            log.warning("%s: %s", flow.name, warning)
         record = checkpoint.record
         return build.query(
             spark,

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,17 +28,21 @@ JAVA_SECONDS = 20.0  # for `java -version` on a machine that is busy
 _MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 WRITE_BATCH_BYTES = 16 * 1024 * 1024  # on the way to a writer: without it ten thousand rows, however large
 SHUFFLES, SHUFFLES_OF_SPARK = "spark.sql.shuffle.partitions", "200"
-_STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_STORES = "org.apache.spark.sql.execution.streaming.state"
+STATE, STATE_OF_SPARK = "spark.sql.streaming.stateStore.providerClass", f"{_STORES}.HDFSBackedStateStoreProvider"
+# state on disk, not on the JVM's heap; a batch writes what it changed. A checkpoint keeps what it began with
+STATE_SETTINGS = {
+    STATE: f"{_STORES}.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",  # of all stores together: 500 MB
+}
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.python.filterPushdown.enabled": "false",  # gives wrong results
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(WRITE_BATCH_BYTES),
-    # state on disk, not on the JVM's heap; a batch writes what it changed. A checkpoint keeps what it began with
-    "spark.sql.streaming.stateStore.providerClass": _STATE,
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",  # of all stores together: 500 MB
+    **STATE_SETTINGS,
 }
 LOCAL_SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",  # takes 35 ms off each batch
@@ -119,6 +124,27 @@ def fit_shuffles(spark: SparkSession, given: Mapping[str, str]) -> None:
     cores = cores_of(spark)
     if cores is not None and SHUFFLES not in given and spark.conf.get(SHUFFLES) == SHUFFLES_OF_SPARK:
         spark.conf.set(SHUFFLES, str(min(2 * cores, int(SHUFFLES_OF_SPARK))))
+
+
+@contextmanager
+def state_on_disk(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
+    """While a query starts in a session that was made without `SETTINGS`: the query takes a copy of the session's
+    settings, and the session itself stays as it was. What somebody has set stays.
+    """
+    if STATE in given or spark.conf.get(STATE) != STATE_OF_SPARK:
+        yield
+        return
+    before = {name: spark.conf.get(name, None) for name in STATE_SETTINGS if name not in given}
+    for name in before:
+        spark.conf.set(name, STATE_SETTINGS[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
 
 
 def find_java() -> Path:
