@@ -10,13 +10,13 @@ import pytest
 
 from broker.sink_world import KEY, TOPIC, Job, rows_of, seen, started
 from pydanube.base.errors import MessageTooLarge, QuotaReached, RateExceeded
-from pydanube.base.limits import RATE_DEBT_SECONDS_MAX
+from pydanube.base.limits import MIB, RATE_DEBT_SECONDS_MAX
 from pydanube.broker import sinks
 from pydanube.broker.holds import ANONYMOUS, Opened
 from pydanube.broker.sink_rows import slow_down
 from pydanube.broker.standalone import Broker
 from pydanube.ledger.sinks import Verdict
-from pydanube.wire.batch import build
+from pydanube.wire.batch import Batch, build
 from tier.broker_world import in_loop
 
 
@@ -51,6 +51,35 @@ async def test_a_row_that_is_larger_than_a_message_may_be_refuses_the_whole_comm
         await limit(broker, message_bytes_max=10)
         await Job(broker).write(0, {TOPIC: ["x" * 10]})
         await refused(broker, MessageTooLarge, 1, ["a", "b", "c", "x" * 11, "d"])
+
+
+@in_loop
+async def test_others_have_their_turn_between_batches_whose_rows_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(tmp_path) as broker:
+        await limit(broker, message_bytes_max=10)
+        name, _ = await broker.service.sinks.begin(ANONYMOUS, KEY)
+        staged = broker.service.reliable(await broker.service.open(ANONYMOUS, name))
+        staged.ledger._tail._cache.bytes_max = MIB  # batches in memory are read without a pause
+        turns, looked = 0, list[int]()
+        check = Opened.check_messages
+
+        def noted(opened: Opened, batch: Batch) -> None:
+            looked.append(turns)
+            check(opened, batch)
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(Opened, "check_messages", noted)
+        counting = asyncio.ensure_future(others())
+        await Job(broker).write(0, {TOPIC: rows_of("a", 60)})
+        counting.cancel()
+        assert len(looked) == len(set(looked)) == 20
 
 
 @pytest.mark.slow
