@@ -1,12 +1,15 @@
-"""The part `write` of bench/spark.py: rows of 100 bytes into a topic, and what a small micro-batch costs."""
+"""The part `write` of bench/spark.py: rows of 100 bytes into a topic, what a small micro-batch costs, and how long a
+producer of the same topic waits meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
-from statistics import median
-from time import perf_counter
+from statistics import median, quantiles
+from time import perf_counter, sleep
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +25,7 @@ RUNS = int(os.environ.get("BENCH_RUNS", "5"))
 MESSAGES = int(os.environ.get("BENCH_MESSAGES", "10000000"))
 FILE_ROWS, ROW_BYTES = 1_000_000, 100
 FLOOR_BATCHES = 60
+LIVE_SECONDS = 0.005  # between messages of the producer beside a write
 
 
 def writing(spark: SparkSession, directory: Path, figures: Figures) -> None:
@@ -31,6 +35,7 @@ def writing(spark: SparkSession, directory: Path, figures: Figures) -> None:
         with pydanube.sync.connect(url) as client:
             batches(spark, url, directory, client, figures)
             floor(spark, url, directory, client, figures)
+            beside(spark, url, client, figures)
     finally:
         process.end()
 
@@ -72,6 +77,32 @@ def floor(spark: SparkSession, url: str, directory: Path, client: pydanube.sync.
         query.stop()
     took = median(found[-FLOOR_BATCHES // 2 :])
     figures.report("a trigger of a few rows, to a topic, p50", took, "ms", 250, at_least=False)
+
+
+def beside(spark: SparkSession, url: str, client: pydanube.sync.Client, figures: Figures) -> None:
+    """A producer that sends a message now and then, while a job writes six hundred megabytes to its topic."""
+    topic, alone, waits, job = "/default/live", list[float](), list[float](), threading.Event()
+    done = threading.Event()
+
+    def live() -> None:
+        with client.producer(topic) as producer:
+            while not done.is_set():
+                began = perf_counter()
+                producer.send(b"live").result()
+                (waits if job.is_set() else alone).append(perf_counter() - began)
+                sleep(LIVE_SECONDS)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    sleep(1)
+    job.set()
+    rows = spark.range(3_000_000).selectExpr("repeat('x', 200) AS value")
+    rows.write.format("danube").mode("append").options(url=url, topic=topic).save()
+    done.set()
+    thread.join()
+    figures.report("a producer alone, p50", 1e3 * median(alone), "ms")
+    figures.report("a producer beside a write of 600 MB, p99", 1e3 * quantiles(waits, n=100)[98], "ms")
+    figures.report("a producer beside a write of 600 MB, longest", 1e3 * max(waits), "ms", 50, at_least=False)
 
 
 def _full(query: StreamingQuery) -> list[int]:
