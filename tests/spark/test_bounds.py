@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import cast
+
 import pyarrow as pa
 import pytest
 
-from pydanube.spark.fetch import HANDED_BYTES, JOINED_BYTES, handed, joined
+from pydanube.spark.columns import Columns
+from pydanube.spark.fetch import HANDED_BYTES, JOINED_BYTES, Answer, Reading, handed, joined
 from pydanube.spark.launch import SETTINGS, SHUFFLES, WRITE_BATCH_BYTES, fit_shuffles
+from pydanube.spark.link import Link
 from pydanube.spark.options import Options
-from pydanube.spark.plan import TASK_BYTES_MIN, tasks_wanted
+from pydanube.spark.plan import TASK_BYTES_MIN, Range, tasks_wanted
+from pydanube.wire.batch import build
+from pydanube.wire.header import Codec
 
 MIB = 1024 * 1024
 
@@ -28,6 +35,19 @@ def test_spark_gets_no_more_bytes_at_a_time_than_it_should_hold() -> None:
 def test_small_batches_that_are_large_when_unpacked_are_not_put_together() -> None:
     packed = [(100, batch(1, MIB)) for _ in range(64)]
     assert max(each.nbytes for each in joined(iter(packed))) <= JOINED_BYTES + 2 * MIB
+
+
+def test_a_batch_of_an_answer_is_let_go_once_it_is_made_into_columns() -> None:
+    """Each keeps what it unpacked: an answer of two megabytes may hold gigabytes."""
+    batches = [build([bytes(MIB)], publish_time=1, codec=Codec.ZSTD).stamped(number, 1, 1) for number in range(5)]
+    answer: Future[Answer] = Future()
+    answer.set_result(Answer(batches, 0, 0))
+    wanted = Range("/default/t", 1, 0, "/default/t", 0, 5, expected=True)
+    rows = Reading(cast(Link, None), True, Columns(("offset", "value")))._range(wanted, answer)
+    for number in range(5):
+        _, found = next(rows)
+        assert found.column("offset").to_pylist() == [number]
+        assert len(answer.result().batches) == 4 - number
 
 
 def test_rows_on_their_way_to_a_writer_are_bounded_by_bytes() -> None:

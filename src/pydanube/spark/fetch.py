@@ -138,7 +138,9 @@ class Reading:
             begin, offset = offset, self._next(wanted, offset, answer)
             if offset < wanted.end:
                 future = self._ask(wanted.place, offset)
-            for content in answer.batches:
+            answer.batches.reverse()
+            while answer.batches:  # none is kept once it is made into columns: two megabytes may unpack to gigabytes
+                content = answer.batches.pop()
                 first, last = max(begin, content.base_offset), min(content.last_offset, wanted.end - 1)
                 if first <= last:
                     made = self._columns.batch(content, wanted.topic, wanted.partition, first, last)
