@@ -196,6 +196,7 @@ def test_what_is_not_a_time_is_refused(text: str) -> None:
 def test_people_see_when_it_is_and_how_far_off_and_the_date_only_of_another_day() -> None:
     now = 1_769_853_600 * SECOND
     assert shown_when(now + 94 * MINUTE, now) == "11:34:00 UTC (in 1 h 34 min)"
+    assert shown_when(now + 94 * MINUTE - 37, now) == "11:34:00 UTC (in 1 h 34 min)"
     assert shown_when(now - 12 * SECOND, now) == "09:59:48 UTC (12 s ago)"
     assert shown_when(now + DAY, now) == "2026-02-01 10:00:00 UTC (in 1 d)"
     assert shown_when(10**30, now).endswith("after 1970")

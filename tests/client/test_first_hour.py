@@ -245,6 +245,38 @@ def test_durations_are_seconds_or_timedeltas(tmp_path: Path) -> None:
     with_client(tmp_path, run, request_timeout=timedelta(seconds=10))
 
 
+@pytest.mark.parametrize("ago", ["yesterday", "1 week", "10m", timedelta(minutes=10)])
+def test_a_place_is_a_time_as_people_write_it(tmp_path: Path, ago: str | timedelta) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"x")
+        async with client.reader(TOPIC, start=ago, end="latest") as reader:
+            assert [message.payload async for message in reader] == [b"x"]
+        async with client.reader(TOPIC, start="tomorrow 08:00", end="latest") as reader:
+            assert [message async for message in reader] == []
+        async with client.consumer(TOPIC, subscription="s", start=ago) as consumer:
+            assert (await consumer.receive(5)).payload == b"x"
+            await consumer.seek(ago)
+            assert (await consumer.receive(5)).payload == b"x"
+        await client.admin.create_subscription(TOPIC, "other", start=ago)
+        assert (await client.admin.describe_subscription(TOPIC, "other"))["backlog"] == 1
+        await client.admin.seek_subscription(TOPIC, "other", "now")
+        assert (await client.admin.describe_subscription(TOPIC, "other"))["backlog"] == 0
+
+    with_client(tmp_path, run)
+
+
+def test_sizes_are_bytes_or_text_with_a_unit(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        producer = client.producer(TOPIC, buffer_bytes="64MiB", batch_bytes="10kB")
+        assert (producer.buffer_bytes, producer.batch_bytes) == (64 << 20, 10_000)
+        assert client.consumer(TOPIC, subscription="s", prefetch_bytes="1 MiB").prefetch_bytes == 1 << 20
+        with pytest.raises(ArgumentInvalid, match="'large' is not a size; write it as 1000, 10MB or 64MiB"):
+            client.producer(TOPIC, buffer_bytes="large")
+
+    with_client(tmp_path, run)
+
+
 # -- without asyncio ---------------------------------------------------------------------------------------------------
 
 

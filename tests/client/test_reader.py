@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,6 +98,24 @@ def test_offsets_of_partitions_are_a_checkpoint(tmp_path: Path) -> None:
                     seen.append((await anext(reader)).payload)
                 offsets = reader.offsets
         assert sorted(seen, key=lambda payload: int(payload or b"")) == [b"%d" % number for number in range(60)]
+
+    with_client(tmp_path, run)
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_checkpoint_may_be_kept_as_json(tmp_path: Path, partitions: int) -> None:
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, partitions=partitions)
+        async with client.producer(TOPIC) as producer:
+            await producer.send_many([b"%d" % number for number in range(4)])
+            async with client.reader(TOPIC, end="latest") as reader:
+                assert len([message async for message in reader]) == 4
+                kept = json.dumps(reader.offsets)
+            await producer.send(b"new")
+        async with client.reader(TOPIC, start=json.loads(kept), end="latest") as reader:
+            assert [message.payload async for message in reader] == [b"new"]
+        with pytest.raises(ArgumentInvalid, match="'first' is not a partition"):
+            await client.reader(TOPIC, start={"first": 1}).open()
 
     with_client(tmp_path, run)
 

@@ -182,6 +182,11 @@ def time_of(text: str, now: int) -> int:
         raise ValueError(f"{shown(text)} is not a time; write it as {known}") from None
 
 
+def moment_of(text: str, now: int) -> int:
+    """Like `time_of`, for places in the past: a duration alone is that long ago."""
+    return now - microseconds_of(text) if is_duration(text) else time_of(text, now)
+
+
 def _of_days(word: str, now: int) -> int:
     day, _, clock = word.partition(" ") if not word[0].isdigit() else ("today", " ", word)
     found = _CLOCK.fullmatch(clock or "0:00")
@@ -218,7 +223,8 @@ def shown_time(microseconds: int | None) -> str | None:
 def shown_when(microseconds: int, now: int) -> str:
     """For people: `14:02:10 UTC (in 1 h 34 min)`, with the date if it is another day's."""
     try:
-        then, today = (_EPOCH + timedelta(microseconds=each) for each in (microseconds, now))
+        second = (microseconds + 500_000) // 1_000_000  # the nearest: clocks are read at different moments
+        then, today = _EPOCH + timedelta(seconds=second), _EPOCH + timedelta(microseconds=now)
     except OverflowError:  # no calendar reaches that far
         return f"{microseconds // 1_000_000} s after 1970"
     clock = then.strftime("%H:%M:%S UTC" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S UTC")

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from pydanube.base import units
 from pydanube.base.names import full_name
-from pydanube.base.units import bytes_of, is_duration, iso_time_of, microseconds_of, time_of
+from pydanube.base.units import bytes_of, is_duration, iso_time_of, microseconds_of, moment_of, time_of
 from pydanube.base.wording import many as many
 
 _WHOLE = re.compile(r"-?\d{1,18}")
@@ -87,19 +87,18 @@ def place(text: str) -> Any:
 def moment(text: str) -> dict[str, int]:
     """A place by time only: `10m` ago, `yesterday`, or a date; a time without a zone is local."""
     now = time.time_ns() // 1000
-    return {"time": now - duration(text) if is_duration(text) else _time(text, now)}
+    try:
+        return {"time": moment_of(text, now)}
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def due(text: str) -> int:
     """A point in time that is named, in microseconds since 1970."""
     if is_duration(text):
         raise click.BadParameter(f"{text!r} is a duration, not a time; use --delay {text!r}")
-    return _time(text, time.time_ns() // 1000)
-
-
-def _time(text: str, now: int) -> int:
     try:
-        return time_of(text, now)
+        return time_of(text, time.time_ns() // 1000)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

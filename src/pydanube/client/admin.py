@@ -129,8 +129,9 @@ class Admin:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """Creates a subscription. An existing one is left unchanged."""
-        named = {"topic": topic, "subscription": subscription}
-        await self._ask("subscription.create", **named, type=type_of(type), start=wire_start(start), options=options)
+        named = {"topic": topic, "subscription": subscription, "type": type_of(type)}
+        place = wire_start(start, self._client.clock.wall())
+        await self._ask("subscription.create", **named, start=place, options=options)
 
     async def subscriptions(self, topic: str) -> list[Reply]:
         """Lists the subscriptions of a topic, sorted by name: type, floor, backlog, consumers."""
@@ -148,7 +149,8 @@ class Admin:
 
     async def seek_subscription(self, topic: str, subscription: str, to: Start) -> Reply:
         """Moves a subscription to earliest, latest, a time, or an offset of one partition. Consumers continue there."""
-        return await self._ask("subscription.seek", topic=topic, subscription=subscription, to=wire_start(to))
+        place = wire_start(to, self._client.clock.wall())
+        return await self._ask("subscription.seek", topic=topic, subscription=subscription, to=place)
 
     async def skip_messages(
         self, topic: str, subscription: str, *, count: int | None = None, to: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Task
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -32,6 +32,7 @@ from pydanube.base.limits import (
 )
 from pydanube.base.names import full_name, parse_topic
 from pydanube.base.ranges import ranges_of
+from pydanube.base.units import microseconds_of, moment_of
 from pydanube.client.acks import AckGroup
 from pydanube.client.channel import HINDRANCES
 from pydanube.client.ending import Openable
@@ -40,14 +41,14 @@ from pydanube.client.inbox import Inbox
 from pydanube.client.messages import Deserializer, Message, MessageBatch
 from pydanube.client.outgoing import OnError, fresh
 from pydanube.client.topic_watch import Failed, Names, News, follow
-from pydanube.client.values import Duration, plain, seconds_of
+from pydanube.client.values import Duration, Size, plain, seconds_of, size_of
 from pydanube.client.waiters import Waiters
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
 TYPES = ("exclusive", "shared", "failover", "key_shared")
-Start = str | int | datetime | Mapping[str, int]
+Start = str | int | datetime | timedelta | Mapping[str, int]
 
 
 def type_of(text: str) -> str:
@@ -59,17 +60,25 @@ def type_of(text: str) -> str:
     raise ArgumentInvalid(f"a subscription type must be one of {', '.join(TYPES)}, got {text!r}")
 
 
-def wire_start(start: Start) -> str | int | dict[str, int]:
-    """A place as the protocol says it: earliest, latest, an offset, or {"time": µs}."""
+def wire_start(start: Start, now: int) -> str | int | dict[str, int]:
+    """A place as the protocol says it: earliest, latest, an offset, or {"time": µs}. Durations are before `now`."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ArgumentInvalid("a start time needs a time zone")
         return {"time": round(start.timestamp() * 1_000_000)}
     if isinstance(start, Mapping):
         return dict(start)
-    if start not in ("earliest", "latest") and not (type(start) is int and 0 <= start <= OFFSET_MAX):
-        raise ArgumentInvalid(f"start must be earliest, latest, an offset or a datetime, got {start!r}")
-    return start
+    if type(start) is int and 0 <= start <= OFFSET_MAX:
+        return start
+    try:
+        if isinstance(start, str):
+            return start if start in ("earliest", "latest") else {"time": moment_of(start, now)}
+        if isinstance(start, timedelta):
+            return {"time": now - microseconds_of(start)}
+    except ValueError:
+        pass
+    known = "earliest, latest, an offset, a time such as yesterday or 10m (ago), a datetime or a timedelta"
+    raise ArgumentInvalid(f"start must be {known}, got {start!r}")
 
 
 class Consumer(Openable):
@@ -90,7 +99,7 @@ class Consumer(Openable):
         create: bool = True,
         options: Mapping[str, Any] | None = None,
         prefetch: int = CONSUMER_PREFETCH_MESSAGES,
-        prefetch_bytes: int = CONSUMER_PREFETCH_BYTES,
+        prefetch_bytes: Size = CONSUMER_PREFETCH_BYTES,
         deserializer: Deserializer | None = None,
         on_error: OnError | None = None,
     ) -> None:
@@ -100,21 +109,21 @@ class Consumer(Openable):
             raise ArgumentInvalid("a consumer needs at least one topic")
         if not 0 < prefetch <= PERMITS_MAX:
             raise ArgumentInvalid(f"prefetch must be 1 to {PERMITS_MAX}, got {prefetch}")
-        if not 0 < prefetch_bytes <= GRANTED_BYTES_MAX:
+        self.prefetch_bytes = size_of(prefetch_bytes)
+        if not 0 < self.prefetch_bytes <= GRANTED_BYTES_MAX:
             raise ArgumentInvalid(f"prefetch_bytes must be 1 to {GRANTED_BYTES_MAX}, got {prefetch_bytes}")
         self.client = client
         self.topics = [full_name(each) for each in ([topics] if isinstance(topics, str) else topics or ())]
         self.pattern = None if pattern is None else full_name(pattern)
         self.subscription = subscription
         self.type = type_of(type)
-        self.start = wire_start(start)
+        self.start = wire_start(start, client.clock.wall())
         self.name = name or f"consumer-{client.randomness.bytes(8).hex()}"
         self.filters = tuple(filters)
         self.reliable = reliable
         self.create = create and pattern is None
         self.options: Mapping[str, Any] | None = plain(options)
         self.prefetch = prefetch
-        self.prefetch_bytes = prefetch_bytes
         self.deserializer = deserializer
         self._on_error = on_error
         self.outer: Any = None  # the consumer without `await` that this one serves
@@ -282,7 +291,7 @@ class Consumer(Openable):
         Messages received before can no longer be acknowledged. An offset needs the partition if the topic has several.
         """
         feeds = [feed for feed in self._feeds.values() if partition is None or feed.partition == partition]
-        place = wire_start(to)
+        place = wire_start(to, self.client.clock.wall())
         if not feeds or (type(place) is int and len(feeds) > 1):
             raise ArgumentInvalid(f"seek({to!r}) works on one partition; this consumer has {len(feeds)}")
         for feed in feeds:

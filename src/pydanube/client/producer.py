@@ -41,6 +41,7 @@ from pydanube.client.outgoing import Handed, OnError, Outgoing, Receipt, Receipt
 from pydanube.client.topic_watch import follow_topic
 from pydanube.client.values import (
     Duration,
+    Size,
     When,
     attributes_of,
     codec_of,
@@ -48,6 +49,7 @@ from pydanube.client.values import (
     microseconds_of,
     payload_of,
     seconds_of,
+    size_of,
 )
 from pydanube.client.waiters import Waiters
 
@@ -86,9 +88,9 @@ class Producer(Openable):
         serializer: Serializer | None = None,
         on_error: OnError | None = None,
         linger: Duration = 0.0,
-        batch_bytes: int = PRODUCER_BATCH_BYTES,
+        batch_bytes: Size = PRODUCER_BATCH_BYTES,
         batch_messages: int = PRODUCER_BATCH_MESSAGES,
-        buffer_bytes: int = PRODUCER_BUFFER_BYTES,
+        buffer_bytes: Size = PRODUCER_BUFFER_BYTES,
         send_timeout: Duration = 30.0,
     ) -> None:
         topic = full_name(topic)
@@ -104,11 +106,11 @@ class Producer(Openable):
         self._serializer = serializer
         self._failures = Failures(client, topic, on_error)
         self._linger = seconds_of(linger)
-        self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX // 4)
+        self.batch_bytes = min(size_of(batch_bytes), BATCH_BYTES_MAX // 4)
         self._message_bytes_max: int | None = None  # of a payload, as the topic's policies have it
         self._plain_bytes_max = self.batch_bytes  # a message that joins others in a batch without a closer look
         self._last_row = min(batch_messages, BATCH_MESSAGES_MAX) - 1
-        self.buffer_bytes = max(1, buffer_bytes)
+        self.buffer_bytes = max(1, size_of(buffer_bytes))
         self._buffered = 0  # of sealed batches; those being filled come on top, one for each partition at most
         self._lanes: list[Lane] = []
         self._turn = 0

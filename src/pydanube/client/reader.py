@@ -94,14 +94,21 @@ async def places_of(
 
 
 def _part_of(place: Start | Offsets, partition: int | None) -> Start:
-    """Of offsets by partition, this one's; a partition that is not named is new, and read from its beginning."""
-    if isinstance(place, Mapping) and "time" not in place:
-        return cast(Offsets, place).get(partition, "earliest")
-    return cast(Start, place)
+    """Of offsets by partition, this one's; a partition that is not named is new, and read from its beginning.
+
+    A checkpoint that was kept as JSON has its partitions as text.
+    """
+    if not isinstance(place, Mapping) or "time" in place:
+        return cast(Start, place)
+    offsets = {"null" if each is None else str(each): offset for each, offset in place.items()}
+    for name in offsets:
+        if name != "null" and not name.isdecimal():
+            raise ArgumentInvalid(f"offsets must be numbers by partition, as in {{0: 42}}; {name!r} is not a partition")
+    return offsets.get("null" if partition is None else str(partition), "earliest")
 
 
 async def offset_of(client: Client, name: str, start: Start) -> int:
-    place = wire_start(start)
+    place = wire_start(start, client.clock.wall())
     if isinstance(place, dict):
         return int((await client.ask("offset_of_time", {"topic": name, **place}))["offset"])
     if isinstance(place, str):
@@ -113,10 +120,11 @@ async def offset_of(client: Client, name: str, start: Start) -> int:
 class Reader(Openable):
     """A reader, created by `Client.reader`. Use it with `async with`. It reads all partitions and skips nothing.
 
-    `start` and `end` are earliest, latest, an offset, a datetime, or the `offsets` of an earlier reader. Without an
-    `end` it waits for new messages. Reads that fail with a broken connection are repeated, and new partitions are read
-    from their beginning. Several tasks can share a reader: each message goes to one of them. If
-    the topic is deleted, reading raises `TopicNotFound`, also if a new topic has its name by then.
+    `start` and `end` are earliest, latest, an offset, a time (a datetime, `yesterday`, `10m` for ten minutes ago, or a
+    timedelta), or the `offsets` of an earlier reader, also as JSON keeps them. Without an `end` it waits for new
+    messages. Reads that fail with a broken connection are repeated, and new partitions are read from their beginning.
+    Several tasks can share a reader: each message goes to one of them. If the topic is deleted, reading raises
+    `TopicNotFound`, also if a new topic has its name by then.
     """
 
     def __init__(

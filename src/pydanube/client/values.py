@@ -13,6 +13,7 @@ from pydanube.base import units
 from pydanube.base.errors import ArgumentInvalid, BatchInvalid
 from pydanube.base.keys import check_key
 from pydanube.base.units import Duration as Duration
+from pydanube.base.units import Size as Size
 from pydanube.wire.batch import Codec
 
 When = int | datetime
@@ -61,6 +62,13 @@ def seconds_of(duration: Duration) -> float:
         return duration
     try:
         return units.seconds_of(duration)
+    except ValueError as error:
+        raise ArgumentInvalid(str(error)) from None
+
+
+def size_of(size: Size) -> int:
+    try:
+        return units.bytes_of(size)
     except ValueError as error:
         raise ArgumentInvalid(str(error)) from None
 
