@@ -13,16 +13,21 @@ from pydanube.client import Client, Consumer
 
 QUICK = {"failure": {"max_redelivery_count": 1, "base_delay": "1ms"}}
 LETTERS = f"{TOPIC}-s-dlq"
+SET_ASIDE = (
+    f"danube subscription alter {TOPIC} s --option failure.poison=dead_letter "
+    f"--option failure.dead_letter_topic={LETTERS}"
+)
 
 
 async def refused(client: Client, type: str, options: dict[str, Any] = QUICK, name: str = "s") -> Consumer:
-    """A consumer that refused message 0 as often as it may; 1 and 2 are good. All have one key."""
+    """A consumer that refused a message as often as it may; the two after it are good. All have one key."""
     async with client.producer(TOPIC) as producer:
         await producer.send_many([b"bad", b"good", b"good"], keys=[b"k"] * 3)
     consumer = await client.consumer(TOPIC, subscription=name, type=type, start="earliest", options=options).open()
     for _ in range(2):
-        while (message := await consumer.receive(5)).payload == b"good":
-            consumer.ack(message)
+        while (message := await consumer.receive(5)).payload != b"bad":
+            if message.payload == b"good":
+                consumer.ack(message)
         consumer.nack(message, reason="broken")
     return consumer
 
@@ -80,7 +85,7 @@ def test_where_order_is_kept_every_view_says_what_blocks_and_how_to_free_it(tmp_
         why = await client.admin.explain(TOPIC, "s", offset=0)
         assert why == (
             "Message 0 has failed too often and blocks the messages after it. "
-            f"Skip it with `danube subscription skip {TOPIC} s --before 1`, or change failure.poison."
+            f"Skip it with `danube subscription skip {TOPIC} s --before 1`, or set it aside with `{SET_ASIDE}`."
         )
         await client.admin.skip_messages(TOPIC, "s", to=1)  # as it says
         async with client.producer(TOPIC) as producer:
@@ -100,6 +105,25 @@ def test_key_shared_holds_the_key_and_only_that(tmp_path: Path) -> None:
         async with client.producer(TOPIC) as producer:
             await producer.send(b"other", key=b"another key")
         assert (await consumer.receive(5)).payload == b"other"
+        await consumer.close()
+
+    with_client(tmp_path, run)
+
+
+def test_no_command_that_is_named_gives_up_other_messages(tmp_path: Path) -> None:
+    async def run(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            await producer.send(b"slow", key=b"another key")
+            consumer = await refused(client, "key_shared")
+            await eventually(client, "at offset 1")
+            why = await client.admin.explain(TOPIC, "s", offset=1)
+            assert why.endswith(f" Set it aside with `{SET_ASIDE}`.")
+            failure = {"poison": "dead_letter", "dead_letter_topic": LETTERS}
+            await client.admin.alter_subscription(TOPIC, "s", options={"failure": failure})  # as it says
+            await producer.send(b"next", key=b"k")
+        await eventually(client, None)
+        assert [message.payload for message in await client.admin.peek(LETTERS)] == [b"bad"]
+        assert (await client.admin.describe_subscription(TOPIC, "s"))["floor"] == 0  # what is slow is not given up
         await consumer.close()
 
     with_client(tmp_path, run)

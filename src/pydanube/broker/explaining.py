@@ -14,6 +14,7 @@ from pydanube.base.names import TopicName
 from pydanube.base.units import shown_when
 from pydanube.broker.hindrance import DAMAGE, in_words
 from pydanube.broker.holds import Opened, Principal
+from pydanube.broker.options import dead_letter_topic
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
@@ -78,7 +79,7 @@ async def _explain(
         found = await _of_offset(topic, host, offset)
     now = service.clock.wall()
     until = None if found.until is None else found.until - host.now + now
-    sentence = _sentence(found, "" if until is None else shown_when(until, now), opened.name, host.known.name)
+    sentence = _sentence(found, "" if until is None else shown_when(until, now), opened.name, host)
     return Told(opened.name.partition, offset, found.cause.code, until, sentence, backlog, total)
 
 
@@ -95,16 +96,20 @@ async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Expla
     return found
 
 
-def _sentence(found: Explanation, until: str, topic: TopicName, subscription: str) -> str:
-    """For people. Poison goes away only if somebody says so: how."""
-    said = found.in_words(until)
+def _sentence(found: Explanation, until: str, topic: TopicName, host: SubscriptionHost) -> str:
+    """For people. Poison goes away only if somebody says so: how, and without the loss of any other message."""
+    said, name = found.in_words(until), host.known.name
+    alter = f"danube subscription alter {topic.whole} {quote(name)}"
     if found.cause is Why.POISON_STUCK:
-        change = f"danube subscription alter {topic} {quote(subscription)}"
-        return f"{said} The broker keeps trying; `{change}` changes what happens to it."
+        return f"{said} The broker keeps trying; `{alter}` changes what happens to it."
     if found.cause is not Why.POISON_BLOCKS or found.offset is None:
         return said
-    command = f"danube subscription skip {topic} {quote(subscription)} --before {found.offset + 1}"
-    return f"{said} Skip it with `{command}`, or change failure.poison."
+    target = dead_letter_topic(topic, name)
+    aside = f"`{alter} --option failure.poison=dead_letter --option failure.dead_letter_topic={target}`"
+    if found.offset > host.known.cursor.floor:  # a skip up to it would give up others too
+        return f"{said} Set it aside with {aside}."
+    skip = f"danube subscription skip {topic} {quote(name)} --before {found.offset + 1}"
+    return f"{said} Skip it with `{skip}`, or set it aside with {aside}."
 
 
 def summary(told: list[Told]) -> str:
