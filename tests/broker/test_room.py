@@ -34,6 +34,21 @@ class Disk:
         return self.free
 
 
+def test_sizes_are_said_as_people_read_them(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        room = Room(400 * MIB, free, None)
+        await room.look()
+        with pytest.raises(DiskFull, match=r"^128.0 MiB are free on the disk, and 400.0 MiB are reserved for acks"):
+            room.admit(1)
+
+    async def free() -> int:
+        return 128 * MIB
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert "128.0 MiB are free, and 400.0 MiB are reserved for acks and deletions" in caplog.text
+
+
 def test_what_is_published_between_two_looks_is_counted() -> None:
     async def main() -> None:
         disk = Disk(1_000)

@@ -100,7 +100,8 @@ class Room:
         """A batch of that size may be published, or `DiskFull`."""
         if self.short or size > self._left:
             raise DiskFull(
-                f"{self.bytes} bytes are free on the disk, and {self.reserve_bytes} are reserved for acks and deletions"
+                f"{shown_bytes(self.bytes)} are free on the disk, "
+                f"and {shown_bytes(self.reserve_bytes)} are reserved for acks and deletions"
             )
         self._left -= size
 
@@ -137,13 +138,13 @@ class Room:
     def _report(self) -> None:
         if self.short:
             log.warning(
-                "the disk is nearly full; publishing is refused until there is room again: %d bytes are free, and %d "
-                "are reserved for acks and deletions (journal.reserve_bytes, by default based on journal.file_bytes)",
-                self.bytes,
-                self.reserve_bytes,
+                "the disk is nearly full; publishing is refused until there is room again: %s are free, and %s are "
+                "reserved for acks and deletions (journal.reserve_bytes, by default based on journal.file_bytes)",
+                shown_bytes(self.bytes),
+                shown_bytes(self.reserve_bytes),
             )
         else:
-            log.warning("the disk has room again (%d bytes free): publishing resumes", self.bytes)
+            log.warning("the disk has room again (%s free): publishing resumes", shown_bytes(self.bytes))
         if self._tell_changed is not None:
             self._tell_changed(self.short)
 

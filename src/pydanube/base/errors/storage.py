@@ -269,7 +269,7 @@ class DiskFull(DanubeError):
     code = "disk_full"
     blame = "environment"
     retriable = True
-    help = "Free space or add a disk; the topic resumes automatically."
+    help = "Free some space or use a larger disk. A running broker then resumes publishing automatically."
 
 
 class DiskFailed(DanubeError):
