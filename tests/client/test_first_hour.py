@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import json
 import logging
 import pickle
@@ -296,6 +297,8 @@ def test_the_same_without_await(url: str, monkeypatch: pytest.MonkeyPatch) -> No
         with client.reader("orders", end="latest") as reader:
             assert sum(map(len, reader.batches())) == 3
             assert reader.offsets == {None: 3}
+        assert {"create_topic", "describe_subscription", "explain"} <= set(dir(client.admin))  # a notebook offers them
+        assert "policies" in inspect.signature(client.admin.create_topic).parameters
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------
@@ -320,8 +323,7 @@ def test_the_client_logs_what_happens_by_itself(tmp_path: Path, caplog: pytest.L
     with caplog.at_level(logging.INFO, logger="pydanube"):
         with_door(tmp_path, run)
     said = [(record.levelname, record.getMessage()) for record in caplog.records if "client" in record.name]
-    assert [level for level, text in said if text.startswith("disconnected: ")] == ["WARNING"]
-    assert ("INFO", "connected") in said
-    assert [level for level, text in said if text.startswith("1 messages to /default/orders were not published")] == [
-        "WARNING"
-    ]
+    assert [level for level, text in said if text.startswith("disconnected from danube://127.0.0.1:")] == ["WARNING"]
+    assert [level for level, text in said if text.startswith("connected to danube://127.0.0.1:")] == ["INFO"] * 2
+    failed = "sending 1 message to /default/orders failed, and no one awaited the result: "
+    assert [level for level, text in said if text.startswith(failed)] == ["WARNING"]

@@ -77,7 +77,7 @@ def test_those_in_line_fail_when_their_time_is_over_and_go_when_the_broker_is_ba
             await until(lambda: dropped.done)
             with pytest.raises(DanubeError) as raised:
                 await producer.flush()
-            assert raised.value.__notes__ == ["1 messages whose result was not awaited were not published"]
+            assert raised.value.__notes__ == ["sending 1 message failed, and no one awaited the result"]
             door.flow()
             assert (await producer.send(b"next")).durability == "fsynced"
 

@@ -163,7 +163,7 @@ def test_a_program_that_ends_without_closing_sends_what_it_has(url: str, text: s
 
 def test_a_program_that_cannot_send_any_more_says_what_it_did_not_send(url: str) -> None:
     ended = program(CUT_SHORT, url)
-    assert "1000 messages may not have been sent" in ended.stderr, ended
+    assert "1,000 messages may not have been sent" in ended.stderr, ended
 
 
 INTERRUPTED = """

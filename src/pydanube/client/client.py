@@ -23,6 +23,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.keys import KeyHash
 from pydanube.base.names import full_name
+from pydanube.base.wording import many
 from pydanube.client.admin import Admin
 from pydanube.client.channel import BACKOFF_SECONDS_MAX, backoff
 from pydanube.client.connection import Connection
@@ -216,9 +217,9 @@ class Client(Openable):
     async def _connect(self) -> None:
         """Tries every address once."""
         for address in self.addresses:
-            connection = Connection(self.loop, self._lost)
+            connection = Connection(self.loop, self._lost, address)
             try:
-                await connection.open(self._dialer, address)
+                await connection.open(self._dialer)
                 if connection.error is not None:  # it ended right behind its WELCOME, when nobody listened yet
                     raise fresh(connection.error)
             except DanubeError as error:
@@ -226,7 +227,7 @@ class Client(Openable):
             else:
                 self._connection, self._since = connection, self.loop.time()
                 self._waiters.wake()
-                self.say("connected")
+                self.say("connected", where=f"to {address}")
                 return
         raise self.unreachable()
 
@@ -238,7 +239,7 @@ class Client(Openable):
             self._attempts = 0
         if self._closed is None:
             self._reason = error
-            self.say("disconnected", error)
+            self.say("disconnected", error, where=f"from {connection.address}")
             self._reconnecting = self.loop.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -250,8 +251,10 @@ class Client(Openable):
             except DanubeError as error:
                 self.say("connect_failed", error)
 
-    def say(self, what: str, error: DanubeError | None = None) -> None:
-        log.log(_LEVELS.get(what, logging.WARNING), "%s%s", what.replace("_", " "), f": {error}" if error else "")
+    def say(self, what: str, error: DanubeError | None = None, *, where: str = "") -> None:
+        """To the log, and to the program if it wants to know."""
+        text = f"{what.replace('_', ' ')} {where}".rstrip()
+        log.log(_LEVELS.get(what, logging.WARNING), "%s%s", text, f": {error}" if error else "")
         if self._on_event is not None:
             self.call_back(self._on_event, ClientEvent(what, error))
 
@@ -313,7 +316,7 @@ class Client(Openable):
     def left_open(self) -> None:
         """The process ends, and nobody has closed it."""
         if self._closed is None and (unsent := sum(member.unsent for member in self._members)):
-            log.warning("the program is exiting without closing its client; %d messages may not have been sent", unsent)
+            log.warning("the program is exiting without closing its client; %s may not have been sent", many(unsent))
 
     def add(self, member: Closing) -> None:
         self._members[member] = None

@@ -78,8 +78,11 @@ def typed(code: str, message: str) -> DanubeError:
 class Connection:
     """Made by `open`. Calls `on_lost` once when it ends, after its channels were told."""
 
-    def __init__(self, loop: AbstractEventLoop, on_lost: Callable[[Connection, DanubeError], None]) -> None:
+    def __init__(
+        self, loop: AbstractEventLoop, on_lost: Callable[[Connection, DanubeError], None], address: Address
+    ) -> None:
         self.loop = loop
+        self.address = address
         self.welcome: Welcome | None = None
         self.error: DanubeError | None = None  # why it ended
         self._on_lost = on_lost
@@ -95,8 +98,9 @@ class Connection:
         self._heard = True  # anything since the keepalive looked
         self._keepalive: TimerHandle | None = None
 
-    async def open(self, dialer: Dialer, address: Address) -> None:
+    async def open(self, dialer: Dialer) -> None:
         """Raises `ConnectionLost`, `TlsFailed` or the broker's own refusal."""
+        address = self.address
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 self._link = await dialer.dial(address, self)

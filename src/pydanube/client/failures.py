@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.wording import many
 from pydanube.client.outgoing import OnError, fresh
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ class Failures:
 
     def _log(self, error: DanubeError) -> None:
         count, self._unlogged = self._unlogged, 0
-        log.warning(
-            "%d messages to %s were not published, and no one awaited the result: %s", count, self._topic, error
-        )
+        log.warning("sending %s to %s failed, and no one awaited the result: %s", many(count), self._topic, error)
 
     def raise_first(self) -> None:
         """Forgets all of them."""
@@ -60,5 +59,5 @@ class Failures:
         count, self._kept, self._count = self._count, [], 0
         if failed:
             error = fresh(failed[0])
-            error.add_note(f"{count} messages whose result was not awaited were not published")
+            error.add_note(f"sending {many(count)} failed, and no one awaited the result")
             raise error

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
@@ -365,7 +366,16 @@ class Admin:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._inner, name)
-        return lambda *arguments, **options: self._loop.wait(method(*arguments, **options))
+
+        @wraps(method)  # `help` shows its arguments
+        def waiting(*arguments: Any, **options: Any) -> Any:
+            return self._loop.wait(method(*arguments, **options))
+
+        return waiting
+
+    def __dir__(self) -> list[str]:
+        """What an editor or a notebook offers after a dot."""
+        return [*super().__dir__(), *(name for name in dir(self._inner) if not name.startswith("_"))]
 
 
 class Client:
