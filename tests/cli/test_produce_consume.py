@@ -202,12 +202,36 @@ def test_people_are_told_what_is_stored_when_only_new_messages_are_printed(
     assert danube("consume", topic, "-e").err == "danube: no new messages\n"
 
 
+def test_people_are_told_where_a_subscription_begins(
+    danube: Danube, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    danube("produce", topic, "1", "2")
+    seek = f"danube subscription seek /default/{topic} s --to earliest"
+    monkeypatch.setattr("pydanube.cli.consume.somebody_looks", lambda: True)
+    told = danube("consume", topic, "-s", "s", "-e").err
+    assert told == f"danube: no new messages; 2 stored, `{seek}` goes back to them\n"
+    assert danube(*seek.split()[1:], "--yes").code == 0
+    continued = danube("consume", topic, "-s", "s", "-n", "1")
+    assert continued.lines == ["1"]
+    assert continued.err == "danube: subscription s continues at offset 0, with 2 messages to do\n"
+    assert danube("consume", topic, "-s", "s", "-e").err == ""
+
+
+@pytest.mark.parametrize("type", ["Shared", "KEY_SHARED", "key-shared", "KeyShared"])
+def test_a_type_may_be_written_in_any_case(danube: Danube, topic: str, type: str) -> None:
+    danube("produce", topic, "1")
+    assert danube("consume", topic, "-s", "s", "--type", type, "--from", "earliest", "-e").lines == ["1"]
+    assert danube("subscription", "create", topic, "t", "--type", type).code == 0
+    assert danube("subscription", "create", topic, "u", "--type", "Fanout").code == 2
+
+
 def test_exit_at_end_says_what_is_delayed(danube: Danube, topic: str) -> None:
     danube("produce", topic, "now")
     danube("produce", topic, "later", "--delay", "1h")
     ended = danube("consume", topic, "-s", "s", "--type", "shared", "--from", "earliest", "-e")
     assert ended.lines == ["now"]
     assert re.fullmatch(r"danube: 1 message left: 1 delayed until .* UTC \(in (1 h|59 min \d+ s)\)\n", ended.err)
+    assert re.search(r"delayed_until +.* UTC \(in ", danube("subscription", "describe", topic, "s").text)
 
 
 @pytest.mark.parametrize(("kind", "stopped"), [("exclusive", 3), ("key_shared", 2)])

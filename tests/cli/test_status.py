@@ -10,10 +10,18 @@ from pydanube import __version__, sync
 
 def test_status_is_one_screen_and_says_what_is_wrong(danube: Danube, url: str, topic: str) -> None:
     danube("produce", topic, "1")
-    danube("subscription", "create", topic, "s", "--from", "earliest", "--option", "failure.max_redelivery_count=0")
-    with sync.connect(url) as client, client.consumer(topic, subscription="s", create=False) as consumer:
-        consumer.nack(consumer.receive(5))
-        while client.admin.describe_subscription(topic, "s")["blocked"] is None:
+    for name in ("s", "t"):
+        danube(
+            "subscription", "create", topic, name, "--from", "earliest", "--option", "failure.max_redelivery_count=0"
+        )
+    with (
+        sync.connect(url) as client,
+        client.consumer(topic, subscription="s", create=False) as consumer,
+        client.consumer(topic, subscription="t", create=False) as other,
+    ):
+        for each in (consumer, other):
+            each.nack(each.receive(5))
+        while any(client.admin.describe_subscription(topic, name)["blocked"] is None for name in ("s", "t")):
             pass
         ended = danube("status", "--over", "10ms", "-o", "json")
         shown = danube("status", "--over", "10ms")
@@ -21,7 +29,8 @@ def test_status_is_one_screen_and_says_what_is_wrong(danube: Danube, url: str, t
     assert ended.code == shown.code == 1
     told = f"subscription s of /default/{topic} is blocked at offset 0; see `danube subscription explain"
     assert any(each.startswith(told) for each in found["wrong"])
-    assert told in shown.text
+    assert all(any(told.replace(" s ", f" {name} ") in line for line in shown.lines) for name in ("s", "t"))
+    assert "\\n" not in shown.text  # each on a line of its own
     assert found["version"] == f"danube {__version__}"
     assert found["uptime_seconds"] >= 0
     assert min(found["topics"], found["consumers"], found["connections"] - 1, found["backlog"]) >= 1

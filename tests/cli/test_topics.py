@@ -82,7 +82,7 @@ def test_durations_have_a_unit_where_people_read_them(danube: Danube, topic: str
             ["subscription", "skip", "T", "s", "--count", "2"],
             "the next 2 messages of s, which has 3 messages to do",
         ),
-        (["subscription", "skip", "T", "s", "--before", "2"], "would give up the next 2 messages of s"),
+        (["subscription", "skip", "T", "s", "--before", "2"], "would skip the next 2 messages of s"),
         (["subscription", "delete", "T", "s"], "would delete s of /default/T with 3 messages to do and 0 consumers"),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_subscription_from_its_creation_to_its_end(danube: Danube, topic: str)
     danube("subscription", "alter", topic, "s", "--option", "failure.max_redelivery_count=9")
     changed = danube("subscription", "describe", topic, "s", "-o", "json").json["options"]["failure"]
     assert (changed["max_redelivery_count"], changed["ack_timeout"]) == (9, 60)
-    assert danube("subscription", "skip", topic, "s", "--count", "3", "--yes").text == "gave up 3 messages of s\n"
+    assert danube("subscription", "skip", topic, "s", "--count", "3", "--yes").text == "skipped 3 messages of s\n"
     explained = danube("subscription", "explain", topic, "s", "-o", "json").json
     assert explained["offset"] == 3
     assert explained["sentence"]

@@ -22,7 +22,7 @@ from pydanube.cli.formats import FIELDS, TABLE_HEADER, Writer, writer_of
 from pydanube.cli.output import somebody_looks
 from pydanube.cli.reading import bounded_places, how_many, nothing_comes, place_in, stored
 from pydanube.cli.running import connected, ended_by_its_reader
-from pydanube.cli.subscription import TYPES, described, floors_of
+from pydanube.cli.subscription import TYPES, Kind, described, floors_of
 from pydanube.cli.values import PLACES, many
 from pydanube.client import Client, Consumer, Message
 
@@ -42,7 +42,7 @@ FORMAT_HELP = (
     metavar="NAME",
     help="Consume with this subscription and acknowledge what was printed. Created if it does not exist.",
 )
-@click.option("--type", "kind", type=click.Choice(TYPES), help="Type of a new subscription.  [default: exclusive]")
+@click.option("--type", "kind", type=Kind(TYPES), help="Type of a new subscription.  [default: exclusive]")
 @click.option("--from", "start", type=values.place, help=PLACES)
 @click.option("--since", type=values.moment, help="Start this far back (10m), or at this time.")
 @click.option("--offset", type=values.Whole(min=0), help="Start at this offset of one partition.")
@@ -89,11 +89,14 @@ async def consume(
             if exit_at_end and not found.reliable:
                 say(f"{topic} is not reliable: it stores nothing, so there is nothing to print")
             elif subscription is not None:
-                async with await _consumer(client, place, subscription, kind, begin) as consumer:
+                known = await described(client, place, subscription)
+                if somebody_looks() and found.reliable:
+                    await _say_where_it_begins(client, place, subscription, known, begin, exit_at_end)
+                async with _consumer(client, place, subscription, known, kind, begin) as consumer:
                     await _consume(consumer, place, exit_at_end, printer)
             elif found.reliable:
-                if begin in (None, "latest"):
-                    await _say_what_is_stored(client, topic, partition, exit_at_end)
+                if begin in (None, "latest") and somebody_looks():
+                    await _say_what_is_stored(client, place, exit_at_end, "`--from earliest` shows them")
                 await _read(client, topic, "latest" if begin is None else begin, partition, exit_at_end, printer)
             else:
                 await _listen(client, place, printer)
@@ -101,9 +104,10 @@ async def consume(
         return
 
 
-async def _consumer(client: Client, place: str, name: str, kind: str | None, begin: Any) -> Consumer:
+def _consumer(
+    client: Client, place: str, name: str, found: dict[str, Any] | None, kind: str | None, begin: Any
+) -> Consumer:
     """Of a subscription as it is, or of a new one."""
-    found = await described(client, place, name)
     if found is None:
         if parse_topic(place).partition is not None:  # a new one would be in this partition only
             raise SubscriptionNotFound(
@@ -117,13 +121,22 @@ async def _consumer(client: Client, place: str, name: str, kind: str | None, beg
     return client.consumer(place, subscription=name, type=kind or found["type"], create=False)
 
 
-async def _say_what_is_stored(client: Client, topic: str, partition: int | None, exit_at_end: bool) -> None:
+async def _say_where_it_begins(
+    client: Client, place: str, name: str, found: dict[str, Any] | None, begin: Any, exit_at_end: bool
+) -> None:
+    """The same for a subscription; one that exists is described, unless `-e` or `--from` tell about it anyway."""
+    if found is None and begin in (None, "latest") and parse_topic(place).partition is None:
+        seek = f"danube subscription seek {place} {name} --to earliest"
+        await _say_what_is_stored(client, place, exit_at_end, f"`{seek}` goes back to them")
+    elif found is not None and begin is None and not exit_at_end:
+        say(f"subscription {name} continues at offset {floors_of(found)}, with {many(found['backlog'])} to do")
+
+
+async def _say_what_is_stored(client: Client, place: str, exit_at_end: bool, how: str) -> None:
     """To people, who may wonder why nothing is printed: the default is what comes from now on."""
-    if not somebody_looks():
-        return
-    count = how_many(await bounded_places(client, topic, "earliest", partition))
+    count = how_many(await bounded_places(client, place, "earliest", None))
     what = "no new messages" if exit_at_end else "waiting for new messages"
-    say(f"{what}; {count:,} stored, `--from earliest` shows them" if count else what)
+    say(f"{what}; {count:,} stored, {how}" if count else what)
 
 
 class Printer:

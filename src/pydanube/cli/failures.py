@@ -65,6 +65,7 @@ _KINDS: dict[type[DanubeError], Exit] = {
     TlsFailed: Exit.UNREACHABLE,
 }
 _HELP: dict[type[DanubeError], str] = {  # where that of the client's is not a command's
+    ArgumentInvalid: "",  # the sentence says all
     ConnectionLost: "Start a broker with `danube standalone --data-dir ./data`, or pass its address with --url.",
     OffsetNotConfirmed: "Use a smaller offset.",
 }

@@ -57,13 +57,17 @@ async def status(client: Client, output: Output, over: int) -> int:
         **{name: found[name] for name in ("backlog", "stored_bytes", "disk_free_bytes", "disk_reserve_bytes")},
         "wrong": wrong,
     }
-    output.record(_for_people(record) if output.for_people else record)
+    if output.for_people:
+        output.rows(_for_people(record), ("field", "value"))
+    else:
+        output.record(record)
     return Exit.FAILED if wrong else Exit.FINE
 
 
-def _for_people(record: dict[str, Any]) -> dict[str, Any]:
+def _for_people(record: dict[str, Any]) -> list[dict[str, str]]:
+    """As rows: each thing that is wrong has its own."""
     free = record["disk_free_bytes"]
-    return {
+    shown = {
         "broker": f"{record['version']} at {record['broker']}",
         "up": f"{rough_duration(record['uptime_seconds'] * 1_000_000)}, since {str(record['started'])[:19]}Z",
         "topics": f"{many(record['topics'], 'open topic')} with {many(record['subscriptions'], 'subscription')}",
@@ -73,8 +77,11 @@ def _for_people(record: dict[str, Any]) -> dict[str, Any]:
         "backlog": many(record["backlog"]),
         "stored": shown_bytes(record["stored_bytes"]),
         "disk": "not measured" if free is None else f"{shown_bytes(free)} free",
-        "health": "nothing is wrong" if not record["wrong"] else "\n".join(record["wrong"]),
     }
+    health = [
+        ("health" if not number else "", each) for number, each in enumerate(record["wrong"] or ["nothing is wrong"])
+    ]
+    return [{"field": name, "value": each} for name, each in (*shown.items(), *health)]
 
 
 async def _wrong(client: Client, found: dict[str, Any]) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from pydanube.base.errors import SubscriptionNotFound, TopicNotFound
-from pydanube.base.units import shown_duration
+from pydanube.base.units import shown_duration, shown_when
 from pydanube.cli import values
 from pydanube.cli.failures import say
 from pydanube.cli.lazy import Noun
@@ -31,6 +32,14 @@ option_option = click.option(
 )
 
 
+class Kind(click.Choice):  # type: ignore[type-arg]  # which older releases of click do not know
+    """A type of subscription, in any case and also as `key-shared`, as in Python and REST."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        plain = {each.replace("_", ""): each for each in TYPES}
+        return super().convert(plain.get(value.lower().replace("-", "").replace("_", ""), value), param, ctx)
+
+
 def of_a_topic(command: Any) -> Any:
     """TOPIC NAME: the subscription that the command is about."""
     return click.argument("topic", type=values.topic)(click.argument("name", type=values.subscription)(command))
@@ -46,7 +55,7 @@ def subscription() -> None:
 )
 @click.argument("topic", type=values.topic)
 @click.argument("name")
-@click.option("--type", "kind", type=click.Choice(TYPES), default="exclusive", show_default=True)
+@click.option("--type", "kind", type=Kind(TYPES), default="exclusive", show_default=True)
 @click.option("--from", "start", type=values.place, default="latest", show_default=True, help=PLACES)
 @option_option
 @click.option("--dead-letter-topic", type=values.topic, help="Topic for messages whose retries are exhausted.")
@@ -121,14 +130,16 @@ async def describe(client: Client, output: Output, topic: str, name: str) -> Non
 
 
 def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
-    """For people, durations have a unit."""
+    """For people, durations have a unit, and a time is one."""
     if not output.for_people:
         return found
     failure = dict(found["options"]["failure"])
     for name in ("ack_timeout", "base_delay", "max_delay"):
         if failure.get(name) is not None:
             failure[name] = shown_duration(round(failure[name] * 1_000_000))
-    return {**found, "options": {**found["options"], "failure": failure}}
+    due = found["delayed_until"]
+    shown = None if due is None else shown_when(due, time.time_ns() // 1000)
+    return {**found, "delayed_until": shown, "options": {**found["options"], "failure": failure}}
 
 
 @subscription.command(
@@ -184,10 +195,10 @@ async def skip(
     named = {"topic": topic, "subscription": name}
     most = (await rehearsed(client, "subscription.skip", **named, count=count, offset=before))["skipped"]
     found = await client.admin.describe_subscription(topic, name)
-    deed = f"give up the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
+    deed = f"skip the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
     if agreement.given(output, deed, topic=topic, subscription=name, backlog=found["backlog"]):
         skipped = await client.admin.skip_messages(topic, name, count=count, to=before)
-        output.done(f"gave up {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
+        output.done(f"skipped {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
 
 
 @subscription.command("consumers", epilog="Example: danube subscription consumers orders billing")
