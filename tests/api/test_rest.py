@@ -112,6 +112,10 @@ def test_the_docs_have_the_table_of_routes() -> None:
 def test_the_page_of_errors_is_the_table_and_is_served(tmp_path: Path) -> None:
     page = errors_page()
     assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "python -m pydanube.api.http.problem"
+    assert "a class of `pydanube.errors`" in page  # where programs import them from
+    names = re.findall(r"^`(\w+)`, HTTP", page, re.MULTILINE)
+    assert "TopicNotFound" in names
+    assert [name for name in names if not hasattr(pydanube.errors, name)] == []
 
     async def story(server: Server, http: Http) -> None:
         served = await http.ask("GET", "/errors")

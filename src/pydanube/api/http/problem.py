@@ -111,7 +111,7 @@ def errors_page() -> str:
         "# Errors",
         "",
         "All errors of the broker and its clients, by code, generated from the table in `base/errors`.",
-        "In Python each is a class of `pydanube.base.errors`; over HTTP it comes with the status named here, as a",
+        "In Python each is a class of `pydanube.errors`; over HTTP it comes with the status named here, as a",
         "problem document (RFC 9457).",
     ]
     for code, kind in _listed():
