@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -444,3 +445,36 @@ def test_a_checkpoint_that_only_spark_writes_is_reset_by_the_record_that_the_bro
     assert danube(*command, "-o", "json").json["generation"] == 2
     ended = danube("pipeline", "reset", str(file), "--to", "tables", "--yes", "--checkpoint", "hdfs://host/x")
     assert (ended.code, "no target remembers a batch of" in ended.err) == (2, True)
+
+
+# -- redrive -----------------------------------------------------------------------------------------------------------
+
+
+def started(client: pydanube.sync.Client, name: str, host: str, file: Path | None) -> None:
+    told = {"host": host, "file": None if file is None else str(file)}
+    client.report_pipeline(name, "run-1", info={each: fact for each, fact in told.items() if fact}, state="running")
+
+
+def test_a_pipeline_is_redriven_by_the_name_it_reports_under(
+    danube: Danube, client: pydanube.sync.Client, file: Path, topic: str
+) -> None:
+    decoded = f"{{topic: {topic}, format: json, schema: 'id long'}}\ndead_letters: {{parquet: {file.parent}/dead}}"
+    file.write_text(file.read_text().replace(f"{{topic: {topic}}}", decoded))
+    name = topic.split("/")[-1]
+    published(client, topic)
+    started(client, name, socket.gethostname(), file)
+    by_name = danube("pipeline", "redrive", name, "--dry-run", "-o", "json")
+    assert by_name.json["pipeline"] == name, by_name.err
+    assert by_name.json == danube("pipeline", "redrive", str(file), "--dry-run", "-o", "json").json
+
+
+def test_whoever_redrives_by_name_elsewhere_is_told_where_the_file_is(
+    danube: Danube, client: pydanube.sync.Client, file: Path, topic: str
+) -> None:
+    name = topic.split("/")[-1]
+    unknown = danube("pipeline", "redrive", name, "--yes")
+    assert (unknown.code, "does not exist" in unknown.err) == (3, True)
+    started(client, name, "worker-7", file)
+    assert f"{name} was started with {file} on worker-7" in danube("pipeline", "redrive", name, "--yes").err
+    started(client, name, "worker-7", None)
+    assert f"{name} was not started with a file" in danube("pipeline", "redrive", name, "--yes").err

@@ -43,6 +43,7 @@ _KNOWN_INFO: dict[str, type] = {
     "digest": str,
     "started": int,
     "version": str,
+    "file": str,
 }
 
 

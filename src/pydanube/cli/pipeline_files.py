@@ -1,10 +1,12 @@
-"""Verbs of `danube pipeline` that read its file: run, validate, explain, reset.
+"""Verbs of `danube pipeline` that read its file: run, validate, explain, reset, redrive.
 
 Spark is loaded only where it is needed, and started only when the file, the machine and the broker are known to fit.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.names import check_pipeline
 from pydanube.cli import values
 from pydanube.cli.failures import Failure, printable
 from pydanube.cli.output import Agreement, Output, destructive, printed
@@ -62,6 +65,7 @@ def run_flow(
     once: bool = False,
     verbose: bool = False,
     reload: Callable[[], Flow] | None = None,
+    file: str | None = None,
 ) -> None:
     """Runs it here, to its end: for every command that makes a flow of its options."""
     if master is not None and remote is not None:
@@ -82,6 +86,7 @@ def run_flow(
         remote=remote,
         available_now=once,
         reload=reload,
+        file=file,
         tell=tell,
         verbose=verbose,
     )
@@ -140,7 +145,7 @@ def run(
     """
     flow = load(ctx, file, checkpoint)
     options: dict[str, Any] = {"master": master, "remote": remote, "once": once, "verbose": verbose}
-    run_flow(ctx, output, flow, reload=lambda: load(ctx, file, checkpoint), **options)
+    run_flow(ctx, output, flow, file=os.path.abspath(file), reload=lambda: load(ctx, file, checkpoint), **options)
 
 
 @click.command(epilog="Example: danube pipeline validate orders.yaml --master spark://cluster:7077")
@@ -302,8 +307,8 @@ def reset(
         run_coroutine(work())
 
 
-@click.command(epilog="Example: danube pipeline redrive orders.yaml --dry-run")
-@click.argument("file", type=FILE)
+@click.command(epilog="Example: danube pipeline redrive orders-by-minute --dry-run")
+@click.argument("file", metavar="NAME|FILE", type=FILE)
 @click.option("--late", is_flag=True, help="Include late rows; they need a longer delay, or they will be late again.")
 @click.option(
     "--again", is_flag=True, help="Include letters that may have been redriven already; some will be published twice."
@@ -317,8 +322,10 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
 
     Do this after you have fixed why they failed. Other subscriptions of the topic receive them again too. Each message
     has the attribute x-redriven-from. Rows that still do not fit become dead letters again.
+
+    A NAME works on the machine that runs the pipeline, or ran it last, as `danube pipeline list` shows it.
     """
-    flow = load(ctx, file, None)
+    flow = load(ctx, file if os.path.exists(file) else _file_of(ctx, file), None)
     from pydanube.pipeline.redriving import redrive as put_through
     from pydanube.pipeline.runner import with_ca
 
@@ -350,6 +357,28 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
                 )
 
     run_coroutine(work())
+
+
+def _file_of(ctx: click.Context, name: str) -> str:
+    """The file that a pipeline was started with, as it told the broker; `name` itself if it is not a name."""
+    try:
+        check_pipeline(name)
+    except DanubeError:
+        return name
+
+    async def work() -> Any:
+        async with client_of(ctx) as client:
+            return (await client.admin.pipeline(name))["info"]
+
+    info = run_coroutine(work())
+    file, host = info.get("file"), info["host"]
+    if file is None:
+        raise Failure(f"{name} was not started with a file", "Pass the file that declares it.")
+    if host != socket.gethostname() or not os.path.exists(file):
+        raise Failure(
+            f"{name} was started with {file} on {host}", "Run this command there, or pass a copy of the file."
+        )
+    return str(file)
 
 
 def client_of_flow(ctx: click.Context, flow: Flow) -> Any:

@@ -46,7 +46,7 @@ IDLE_LINE_SECONDS = 600.0  # and while nothing happens
 BATCH_SECONDS = 20.0  # that a running batch has to end after a stop
 WELL_SECONDS = 60.0  # one that still makes progress after so long has left its failures behind
 BACKOFF_SECONDS_MAX = 60.0
-LABEL_CHARACTERS_MAX, SINKS_TOLD_MAX = 120, 10  # of what the broker is told
+LABEL_CHARACTERS_MAX, PATH_CHARACTERS_MAX, SINKS_TOLD_MAX = 120, 500, 10  # of what the broker is told
 FINISHED, STOP, RESTART = "finished", "stop", "restart"
 
 
@@ -76,13 +76,14 @@ class Runner:
         remote: str | None = None,
         available_now: bool = False,
         reload: Callable[[], Flow] | None = None,
+        file: str | None = None,
         tell: Callable[[str], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         verbose: bool = False,
         signals: bool = True,
     ) -> None:
         """`url` and `ca_file` are of the broker that the file does not name. `reload` reads the file again for a
-        restart. `tell` gets lines for people, `on_progress` the state after each batch.
+        restart, and `file` is where that is. `tell` gets lines for people, `on_progress` the state after each batch.
         """
         self.run_id = uuid4().hex
         self.progress = Progress(scans=2 if flow.dead_letters is not None and flow.transforms else 1)
@@ -90,7 +91,7 @@ class Runner:
         self._url, self._ca_file = url, ca_file
         self._remote = remote
         self._available_now = available_now or flow.available_now
-        self._reload = reload
+        self._reload, self._file = reload, file
         self._tell = tell or (lambda line: None)
         self._on_progress = on_progress
         self._verbose = verbose
@@ -360,6 +361,7 @@ class Runner:
             "digest": flow.digest,
             "started": started,
             "version": __version__,
+            "file": None if len(self._file or "") > PATH_CHARACTERS_MAX else self._file,
         }
 
     def _ordered(self, order: str) -> None:
