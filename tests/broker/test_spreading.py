@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.service_world import ServiceWorld, Work
-from pydanube.base.errors import DanubeError, NodeBusy, TopicClosed, TopicNotFound
+from pydanube.base.errors import DanubeError, MetadataFull, NodeBusy, TopicClosed, TopicNotFound
 from pydanube.base.limits import PARTITIONS_AT_ONCE, TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import parse_topic
 from pydanube.broker.holds import ANONYMOUS, Opened
@@ -17,6 +17,7 @@ from pydanube.broker.service import Service
 from pydanube.broker.spreading import change_of
 from pydanube.broker.topic import Topic
 from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.metadata import state as metadata
 from pydanube.wire.batch import build
 
 TOPIC = "/default/orders"
@@ -179,6 +180,26 @@ def test_wherever_the_power_goes_a_deleted_topic_is_gone_with_its_options_or_who
             break
     assert over
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize("limit", ["METADATA_KEYS_MAX", "METADATA_BYTES_MAX"])
+@pytest.mark.parametrize("change", [unsubscribe, seek, truncate], ids=lambda work: work.__name__)
+def test_a_change_that_lets_messages_go_is_made_although_the_metadata_is_full(
+    change: Work, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def change_at_the_limit(service: Service) -> None:
+        before, there = await states(service), service._directory.store._state  # type: ignore[attr-defined]
+        monkeypatch.setattr(metadata, limit, len(there) if limit == "METADATA_KEYS_MAX" else there.bytes)
+        with pytest.raises(MetadataFull):
+            await subscribe(service)
+        await change(service)
+        found = await states(service)
+        assert found != before
+        assert len(set(found)) == 1
+
+    world = ServiceWorld()
+    world.run(prepared, change_at_the_limit)
+    world.end()
 
 
 def test_who_opens_a_new_partition_waits_until_it_has_the_subscriptions() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PREFIX = "changes/"
 RETRY_SECONDS = 0.5
+FREEING = ("unsubscribe", "seek", "truncate")  # these let messages go: they work although the metadata is full
 Fields = Mapping[str, Any]
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -99,7 +100,7 @@ class Spreading:
     async def _change(self, record: TopicRecord, change: str, fields: Fields) -> None:
         await self._finish(record)
         if record.reliable and record.partitions > 1:
-            await self._store.transact((), [change_of(record.id, change, fields)])
+            await self._store.transact((), [change_of(record.id, change, fields)], reserve=change in FREEING)
         try:
             await self._make(record, change, fields)
         except Exception:  # whoever asked hears of it, and may ask for something else; a stop of the broker is not that
