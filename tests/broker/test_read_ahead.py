@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
+from pydanube.base.limits import CURSOR_CHUNK_OFFSETS
 from pydanube.broker.read_ahead import Shelf
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
+from pydanube.ledger import ackset
 from pydanube.ledger.state_records import SubscriptionKind
 
 KINDS = list(SubscriptionKind)
@@ -99,5 +101,31 @@ def test_a_publish_wakes_no_subscription_that_has_no_consumer(
         assert set(pumped) == {"s0"}
         for host in hosts[1:]:  # and whoever comes later gets it all the same
             assert await connected(topic, host).until(1) == [0]
+
+    world.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rest_of_a_batch_at_the_ceiling_of_the_cursor_comes_when_that_rises(
+    world: TopicWorld, kind: SubscriptionKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message stays open for so long that the cursor can hold no more behind it; others are read ahead by then."""
+    monkeypatch.setattr(ackset, "CURSOR_CHUNKS_MAX", 1)
+    ceiling, size = CURSOR_CHUNK_OFFSETS, 300
+    total = (ceiling // size + 3) * size
+
+    async def main() -> None:
+        topic = await world.open()
+        for first in range(0, total, size):
+            await publish(topic, *numbers(first, first + size - 1))
+        host = await subscribed(topic, kind)
+        inbox = connected(topic, host, permits=2 * total)
+        assert sorted(await inbox.until(ceiling)) == list(range(ceiling))
+        await inbox.ack(*range(1, ceiling))
+        await asyncio.sleep(1)
+        assert len(inbox.offsets) == host.known.cursor.ceiling == ceiling
+        await inbox.ack(0)
+        assert sorted(await inbox.until(total)) == list(range(total))
+        assert host.known.cursor.floor == ceiling
 
     world.run(main())

@@ -333,7 +333,7 @@ class SubscriptionHost:
         if self._throttle is not None:
             last = min(last, first + self._throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
         last, looked_at = looked_into(batch, self.known.kind, first, last, most, self.engine.key_bytes_at_once)
-        if last < batch.last_offset and (looked_at or self._throttle is not None):
+        if last < batch.last_offset:  # what was read ahead would come next, and the rest be taken for a gap
             self._ahead.put_back(batch)
         self._next = last + 1
         self._ahead.keep([batch])
