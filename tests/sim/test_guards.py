@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pytest
 
 from pydanube.base.errors import DanubeError, NodeBusy
 from pydanube.base.limits import OFFSET_MAX
+from pydanube.broker.sessions import Sessions
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.keys import KeyState
@@ -16,7 +17,15 @@ from pydanube.ledger import table
 from pydanube.ledger.catalog import Copies, Phase, StreamRecord
 from pydanube.ledger.cursor import Range
 from pydanube.ledger.dedup import FRESH, Fresh, ProducerTable
-from pydanube.ledger.state_records import Cause
+from pydanube.ledger.state_records import (
+    Cause,
+    CursorChunks,
+    ProducerState,
+    Record,
+    SnapshotBegin,
+    SnapshotEnd,
+    SubscriptionState,
+)
 from pydanube.ledger.table import Ledger
 from pydanube.ledger.topic_state import TopicState
 from pydanube.ports.disk import Disk
@@ -33,6 +42,7 @@ from pydanube.wire.batch import Batch
 pytestmark = pytest.mark.timeout(1200)  # exhaustive: minutes on a busy machine
 
 SEEDS = 200
+OF_SNAPSHOTS = (SnapshotBegin, SubscriptionState, CursorChunks, ProducerState, SnapshotEnd)
 LOST = {"I1", "I2"}  # acknowledged and gone, or another payload at the same offset
 
 
@@ -198,6 +208,40 @@ def test_an_end_that_falls_when_a_later_ledger_is_deleted_first_is_found(monkeyp
 
     monkeypatch.setattr(StreamRecord, "end", property(of_what_is_listed))
     first_violation("sweep", "I2")
+
+
+def test_records_amid_a_snapshot_that_count_before_it_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is decided while a snapshot is written, in parts, is read again as if the snapshot came after it."""
+    honest = TopicState._replay
+
+    def at_once(self: TopicState, record: Record) -> None:
+        loading = self._loading
+        if loading is None or isinstance(record, OF_SNAPSHOTS):
+            return honest(self, record)
+        self._loading = None
+        honest(self, record)
+        self._loading = loading
+
+    monkeypatch.setattr(TopicState, "_replay", at_once)
+    first_violation("state", "I4", "I8")
+
+
+def test_short_lived_producers_that_are_remembered_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(self: Sessions, producers: ProducerTable, now: float) -> Iterator[int]:
+        return iter(())
+
+    monkeypatch.setattr(Sessions, "take_gone", nobody)
+    first_violation("state", "I9")
+
+
+def test_dead_letters_that_are_published_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the state cannot be written, the message fails again instead of only its record."""
+
+    def impatient(self: SubscriptionHost, generation: int, done: Range, cause: Cause) -> None:
+        self.ack(generation, [done], cause)
+
+    monkeypatch.setattr(SubscriptionHost, "_settle", impatient)
+    first_violation("state", "I4", first=13)
 
 
 def test_deleting_by_a_clock_that_has_jumped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,23 +8,25 @@ import pytest
 
 from pydanube.base.errors import SegmentMissing
 from pydanube.base.limits import OFFSET_MAX
-from pydanube.broker.tiering import Tiering
+from pydanube.broker.tiering import Tiering, _Measured
 from pydanube.broker.topic import Topic
+from pydanube.ledger import tiering as ledger
 from pydanube.ledger.catalog import LedgerRecord, Phase, StreamRecord
 from pydanube.ledger.cold import Cold
 from pydanube.ledger.segments import Segment, segment_key
 from pydanube.sim.run import Outcome, run_seed
 from pydanube.storage.cold import ColdReader
 from pydanube.storage.stream import Stream
+from pydanube.tier import direct
 from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import Batch
 
 SEEDS = 200  # the rarest takes one seed in forty
 
 
-def found(*promises: str) -> Outcome:
+def found(*promises: str, first: int = 0) -> Outcome:
     """The first seed that breaks one of these promises."""
-    for seed in range(SEEDS):
+    for seed in range(first, first + SEEDS):
         outcome = run_seed(seed, "tier")
         if set(promises) & {violation.promise for violation in outcome.violations}:
             return outcome
@@ -150,8 +152,17 @@ def test_passing_over_a_lost_object_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_ledgers_that_go_while_they_become_a_segment_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unaware(self: StreamRecord, ledger: LedgerRecord) -> bool:
-        return ledger.phase is Phase.SEALED and ledger.last < max(ledger.first, self.kept_from, self.cold.local_from)
+    def unaware(self: StreamRecord, each: LedgerRecord) -> bool:
+        return each.phase is Phase.SEALED and each.last < max(each.first, self.kept_from, self.cold.local_from)
 
     monkeypatch.setattr(StreamRecord, "is_dead", unaware)
     found("I1", "I2", "I8", "I9")
+
+
+def test_a_plan_that_no_segment_can_hold_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments hold less than many ledgers have: their plans become several, and else stop what follows."""
+    for module in (ledger, direct):
+        monkeypatch.setattr(module, "SEGMENT_BATCHES_BYTES_MAX", 3_000)
+    assert [run_seed(seed, "tier").violations for seed in (5, 6)] == [()] * 2
+    monkeypatch.setattr(_Measured, "half", OFFSET_MAX)
+    found("I8", first=5)
