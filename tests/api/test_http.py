@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 import socket
@@ -178,6 +179,27 @@ def test_bodies_of_all_connections_share_one_bound(tmp_path: Path, monkeypatch: 
         assert server._listener.web.held == 0
 
     with_http(tmp_path, story)
+
+
+def test_whoever_is_refused_and_gone_leaves_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reset the connection, and the loop has not noticed yet."""
+
+    def gone(transport: object) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    async def story(server: Server, http: Http) -> None:
+        http.writer.write(b"GET /")
+        await until_reached(server)
+        monkeypatch.setattr(type(the_http(server)._transport), "write_eof", gone)
+        the_http(server).turns.left = 0.0  # others had it all: this one waits for its turn
+        http.writer.write(b"a" * 10_000)
+        assert (await http.reply()).json["code"] == "http_target_too_long"
+        assert await http.ended()
+
+    with_http(tmp_path, story)
+    assert not caplog.records
 
 
 def test_too_many_requests_at_a_time_are_refused_but_probes_are_answered(

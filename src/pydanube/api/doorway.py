@@ -222,9 +222,11 @@ class Doorway(asyncio.Protocol):
             self._transport.close()
 
     async def _secure(self, hello: bytes) -> None:
-        assert self._listener.certificate is not None
+        listener = self._listener
+        assert listener.certificate is not None
         try:
-            self._transport = await secure(self._transport, self, self._listener.certificate.context, hello)
+            context, turns = listener.certificate.context, listener.web.door.turns
+            self._transport = await secure(self._transport, self, context, hello, listener.handshakes, turns)
         except OSError as error:
             log.debug("a TLS handshake failed: %s", error)
             self.connection_lost(error)

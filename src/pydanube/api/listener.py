@@ -15,7 +15,7 @@ from pydanube.api.doorway import Doorway
 from pydanube.api.grpc.entrance import GrpcEntrance
 from pydanube.api.http.connection import Web
 from pydanube.api.tcp.unfinished import Unfinished
-from pydanube.api.tls import Certificate
+from pydanube.api.tls import Certificate, Handshakes
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import TopicClosed
 from pydanube.base.limits import (
@@ -64,6 +64,7 @@ class Listener:
         self.connections: dict[Doorway, None] = {}
         self.greeting: dict[Doorway, None] = {}
         self.unfinished = Unfinished()
+        self.handshakes = Handshakes()
         self._lingering: dict[Doorway, None] = {}  # one too many each, and soon told so
         self._handshakes = 0  # of such, begun a moment ago
         self._stuck: dict[Doorway, int] = {}  # bytes that wait for whoever takes nothing, the longest first

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from asyncio import Task, TimerHandle, Transport
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from ipaddress import ip_address
@@ -187,7 +188,8 @@ class HttpConnection(Worker):
             return
         self._write(problem(error), keep_alive=False)
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # it is gone already, and the loop is about to say so
+                self._transport.write_eof()
         self._web.held -= self._held
         self._held, self._reader = 0, RequestReader()
         self._timer = self._loop.call_later(HTTP_LINGER_SECONDS, self._transport.close)
