@@ -57,7 +57,7 @@ async def list_usage(caller: Caller, fields: Object) -> Object:
     found: list[TopicRecord] = []
     more = True
     while more and len(found) <= limit:
-        known = topics_behind(caller, namespace, after, limit)
+        known = await topics_behind(caller, namespace, after, limit)
         found += [record for record in known if record.reliable]
         more = len(known) > limit
         after = known[-1].name.name if known else after

@@ -5,6 +5,7 @@ A verb takes named fields and answers with named fields: the native protocol and
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -12,7 +13,7 @@ from typing import Protocol
 from pydanube.api.fields import field, flag, kind_of, number, options_of, place, text
 from pydanube.base.durability import Durability
 from pydanube.base.errors import RequestInvalid, SubscriptionNotFound
-from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX, OFFSET_MAX
+from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX, OFFSET_MAX, TOPICS_READ_A_TURN
 from pydanube.broker.admin import SubscriptionStats
 from pydanube.broker.directory import TopicRecord
 from pydanube.broker.explaining import explain as explained
@@ -132,21 +133,45 @@ async def create_topic(caller: Caller, fields: Object) -> Object:
 @verb("topic.list")
 async def list_topics(caller: Caller, fields: Object) -> Object:
     namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), limit_of(fields)
-    found = topics_behind(caller, namespace, after, limit)
-    return page("topics", [_described(record) for record in found[:limit]], len(found) > limit)
+    return await _page_of_topics(await topics_behind(caller, namespace, after, limit), limit)
 
 
-def topics_behind(caller: Caller, namespace: str, after: str, limit: int) -> list[TopicRecord]:
+async def topics_behind(caller: Caller, namespace: str, after: str, limit: int) -> list[TopicRecord]:
     """The next `limit` of a namespace behind the one of that name, and one more if there are more."""
-    return caller.service.topics(caller.principal, namespace, f"/{namespace}/{after}", limit + 1)
+    return await topics_of(caller.service, caller.principal, namespace, f"/{namespace}/{after}", limit + 1)
+
+
+async def topics_of(
+    service: Service, principal: Principal, namespace: str | None, after: str = "", most: int | None = None
+) -> list[TopicRecord]:
+    """Of a namespace, or of all, behind the topic `after`; some are read in each turn, as there may be many."""
+    found: list[TopicRecord] = []
+    while most is None or len(found) < most:
+        few = TOPICS_READ_A_TURN if most is None else min(TOPICS_READ_A_TURN, most - len(found))
+        some = service.topics(principal, namespace, after, few)
+        found += some
+        if len(some) < few:
+            break
+        after = str(some[-1].name)
+        await asyncio.sleep(0)
+    return found
+
+
+async def _page_of_topics(found: Sequence[TopicRecord], limit: int) -> Object:
+    rows: list[Object] = []
+    for count, record in enumerate(found[:limit], 1):
+        rows.append(_described(record))
+        if not count % TOPICS_READ_A_TURN:
+            await asyncio.sleep(0)
+    return page("topics", rows, len(found) > limit)
 
 
 @verb("topic.list_all")
 async def list_all_topics(caller: Caller, fields: Object) -> Object:
     """Of all namespaces; `after` is a topic's whole name."""
     limit = limit_of(fields)
-    found = caller.service.topics(caller.principal, None, text(fields, "after", ""), limit + 1)
-    return page("topics", [_described(record) for record in found[:limit]], len(found) > limit)
+    found = await topics_of(caller.service, caller.principal, None, text(fields, "after", ""), limit + 1)
+    return await _page_of_topics(found, limit)
 
 
 @verb("topic.alter")

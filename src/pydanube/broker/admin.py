@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydanube.base.errors import NotReliable, OffsetsDamaged, RequestInvalid, SubscriptionNotFound
-from pydanube.base.limits import ABANDONED_SECONDS, AGE_READS_MAX, BLOCKED_LISTED_MAX, METRIC_SLICE
+from pydanube.base.limits import (
+    ABANDONED_SECONDS,
+    AGE_READS_MAX,
+    BLOCKED_LISTED_MAX,
+    METRIC_SLICE,
+    SUBSCRIPTIONS_A_TURN,
+)
 from pydanube.base.names import TopicName, parse_topic, parse_whole
 from pydanube.broker.ages import Ages
 from pydanube.broker.backups import Backups
@@ -190,12 +197,13 @@ class Admin:
         """The next `limit` of them in the order of their names, and whether there are more."""
         places, why = await self._readable(principal, topic)
         names = sorted({name for each in places if each for name in each.topic.subscriptions if name > after})
-        now = self._service.clock.wall()
-        found = [
-            _stats(name, places, now, why) for name in names[:limit]
-        ]  # before the first await: some may be deleted then
-        ages = self._ages()
-        return [await _aged(stats, places, ages) for stats in found], len(names) > limit
+        now, ages, found = self._service.clock.wall(), self._ages(), list[SubscriptionStats]()
+        for number, name in enumerate(names[:limit], 1):
+            with suppress(SubscriptionNotFound):  # deleted meanwhile
+                found.append(await _aged(_stats(name, places, now, why), places, ages))
+            if not number % max(1, SUBSCRIPTIONS_A_TURN // len(places)):
+                await asyncio.sleep(0)  # the others of the loop first
+        return found, len(names) > limit
 
     async def describe_subscription(self, principal: Principal, topic: str, subscription: str) -> SubscriptionStats:
         places, why = await self._readable(principal, topic)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.consumers import NUMBERS
 from pydanube.api.grpc.messages import Messages
+from pydanube.api.verbs import topics_of
 from pydanube.base.errors import (
     BrokerNotFound,
     ConsumerBusy,
@@ -91,7 +92,7 @@ class NamespaceAdmin:
 
     async def get_namespace_topics(self, call: Call, request: Any) -> Any:
         """Without the leading slash, as ever; partitions are topics here."""
-        records = self._face.service.topics(ANONYMOUS, request.name)
+        records = await topics_of(self._face.service, ANONYMOUS, request.name)
         names = [name.removeprefix("/") async for name, _ in _places(records)]
         return admin.TopicListResponse(topics=names)
 
@@ -117,12 +118,12 @@ class TopicAdmin:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def list_namespace_topics(self, call: Call, request: Any) -> Any:
-        return await _topics(self._face.service.topics(ANONYMOUS, request.name))
+        return await _topics(await topics_of(self._face.service, ANONYMOUS, request.name))
 
     async def list_broker_topics(self, call: Call, request: Any) -> Any:
         service = self._face.service
         names = service.namespaces(ANONYMOUS) if request.broker_id == BROKER else []
-        return await _topics([record for name in names for record in service.topics(ANONYMOUS, name)])
+        return await _topics([record for name in names for record in await topics_of(service, ANONYMOUS, name)])
 
     async def create_topic(self, call: Call, request: Any) -> Any:
         await self._create(request.name, request, 0)
