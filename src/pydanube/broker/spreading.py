@@ -154,18 +154,25 @@ def _settle(places: Sequence[Opened]) -> None:
 
 
 async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[Item]) -> list[Result]:
-    """What it returns of each, some at a time; raises the first failure when the last has ended."""
-    gate = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+    """What it returns of each, some at a time and no more in one turn; raises the first failure when all have ended."""
+    wanted = list(items)
+    ahead, results = iter(range(len(wanted))), dict[int, Result | Exception]()
 
-    async def one(item: Item) -> Result:
-        async with gate:
-            return await work(item)
+    async def one_by_one() -> None:
+        for at in ahead:
+            if at >= PARTITIONS_AT_ONCE:
+                await asyncio.sleep(0)  # the others of the loop first
+            try:
+                results[at] = await work(wanted[at])
+            except Exception as error:
+                results[at] = error
 
-    results = await asyncio.gather(*map(one, items), return_exceptions=True)
-    for result in results:
+    ended = await asyncio.gather(*(one_by_one() for _ in wanted[:PARTITIONS_AT_ONCE]), return_exceptions=True)
+    in_order = [results[at] for at in sorted(results)]
+    for result in (*in_order, *ended):  # some were cancelled, if they ended so
         if isinstance(result, BaseException):
             raise result
-    return cast(list[Result], results)
+    return cast(list[Result], in_order)
 
 
 # -- the changes -------------------------------------------------------------------------------------------------------
