@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from typing import Any
 
 import pytest
 
 from broker.service_world import ServiceWorld, Work
 from pydanube.base.errors import DanubeError, MetadataFull, NodeBusy, TopicClosed, TopicNotFound
-from pydanube.base.limits import PARTITIONS_AT_ONCE, PARTITIONS_MAX, TOPICS_REOPENING, TOPICS_RESUMING
+from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import parse_topic
 from pydanube.broker.holds import ANONYMOUS, Opened
 from pydanube.broker.options import SubscriptionOptions
 from pydanube.broker.service import Service
-from pydanube.broker.spreading import change_of, together
+from pydanube.broker.spreading import change_of
 from pydanube.broker.topic import Topic
 from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.metadata import state as metadata
@@ -524,62 +522,6 @@ def test_partitions_of_a_topic_that_keeps_nothing_are_added_in_turn_too() -> Non
     world = ServiceWorld()
     world.run(main)
     world.end()
-
-
-def test_only_some_partitions_are_opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = [0]
-    real = Service.open
-
-    async def counted(self: Service, *arguments: Any, **options: Any) -> Any:
-        opening.add(task := object())
-        at_once.append(len(opening))
-        try:
-            return await real(self, *arguments, **options)
-        finally:
-            opening.discard(task)
-
-    async def main(service: Service) -> None:
-        await service.create_topic(ANONYMOUS, TOPIC, partitions=100)
-        monkeypatch.setattr(Service, "open", counted)
-        await service.admin.subscribe(ANONYMOUS, TOPIC, "billing", SHARED)
-        await service.admin.describe_subscription(ANONYMOUS, TOPIC, "billing")
-
-    opening: set[object] = set()
-    world = ServiceWorld()
-    world.run(main)
-    world.end()
-    assert max(at_once) == PARTITIONS_AT_ONCE
-
-
-def test_what_takes_no_time_is_done_some_in_each_turn_of_the_loop() -> None:
-    """Partitions that are open already, of the widest topic there may be."""
-
-    async def main() -> None:
-        turn, done = 0, Counter[int]()
-
-        def tick() -> None:
-            nonlocal turn, handle
-            turn += 1
-            handle = asyncio.get_running_loop().call_soon(tick)
-
-        async def double(number: int) -> int:
-            done[turn] += 1
-            if number in failing:
-                raise ValueError(number)
-            return 2 * number
-
-        handle = asyncio.get_running_loop().call_soon(tick)
-        failing: set[int] = set()
-        assert await together(double, range(PARTITIONS_MAX)) == [2 * number for number in range(PARTITIONS_MAX)]
-        assert max(done.values()) == PARTITIONS_AT_ONCE
-        failing |= {900, 7}
-        done.clear()
-        with pytest.raises(ValueError, match="7"):
-            await together(double, range(PARTITIONS_MAX))
-        assert done.total() == PARTITIONS_MAX
-        handle.cancel()
-
-    asyncio.run(main())
 
 
 def test_a_topic_never_outlives_its_namespace() -> None:
