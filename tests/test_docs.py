@@ -99,14 +99,17 @@ def test_a_snippet_runs(path: Path, fence: Fence, tmp_path: Path, url: str) -> N
     source = "\n" * (fence.line - 1) + fence.text  # so that a traceback names the line of the document
     program = tmp_path / path.name
     program.write_text(source, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=SPARK_SECONDS_MAX if on_spark else SNIPPET_SECONDS_MAX,
-        env=os.environ | {"DANUBE_URL": url},
-    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(program)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=SPARK_SECONDS_MAX if on_spark else SNIPPET_SECONDS_MAX,
+            env=os.environ | {"DANUBE_URL": url},
+        )
+        if done.stderr != "terminate called without an active exception\n":
+            break  # else threads of pyarrow outlived the interpreter, as they sometimes do on a busy machine
     assert done.returncode == 0, done.stderr
 
 

@@ -54,8 +54,8 @@ def connected(broker: Broker, seconds: float, *, silent_after: float | None = No
         def on_lost(connection: Connection, error: DanubeError) -> None:
             lost.append(loop.time())
 
-        connection = Connection(loop, on_lost)
-        await connection.open(broker, Address("127.0.0.1", 1))
+        connection = Connection(loop, on_lost, Address("127.0.0.1", 1))
+        await connection.open(broker)
         if silent_after is not None:
             await asyncio.sleep(silent_after)
             broker.silent = True

@@ -204,7 +204,7 @@ def test_failures_nobody_awaited_surface_at_flush_and_in_on_error(tmp_path: Path
             unaware(producer).send(bytes(2000))
             with pytest.raises(MessageTooLarge) as failed:
                 await producer.flush()
-            assert "1 messages" in failed.value.__notes__[0]
+            assert "sending 1 message failed" in failed.value.__notes__[0]
             assert [(type(error), count) for error, count in heard] == [(MessageTooLarge, 1)]
             with pytest.raises(MessageTooLarge):
                 await producer.send(bytes(2000))

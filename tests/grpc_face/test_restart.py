@@ -188,7 +188,7 @@ def test_a_stop_ends_streams_so_that_clients_ask_again(own_broker: Broker, topic
             broker.end(signal.SIGTERM)
             status, details = await refused(stream.read())
             assert status is grpc.StatusCode.UNAVAILABLE
-            assert "stops" in details
+            assert "stopping" in details
         broker.start()
 
     asyncio.run(run())

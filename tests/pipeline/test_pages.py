@@ -48,7 +48,7 @@ def test_a_file_that_is_shown_can_be_used(text: str, tmp_path: Path) -> None:
 
 
 def test_the_table_of_changes_says_of_each_whether_it_is_tried() -> None:
-    table = PAGE.split("### What a change of the file does\n", 1)[1].split("\n## ", 1)[0]
+    table = PAGE.split("### Changing the file\n", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| (?!change|---)([^|]*) \| *(✓?) *\| ([^|]*) \|$", table, re.MULTILINE)
     assert len(rows) == table.count("\n| ") - 1  # its head
     tried = (ROOT / "tests/pipeline/test_changes.py").read_text(encoding="utf-8")
