@@ -129,6 +129,7 @@ class Ciphertext(Worker, BufferedProtocol):
         self._held = b""  # came,
         self._done = 0  # of which so many bytes were handed over
         self._begun = 0  # bytes to come of a record that was handed over in part
+        self._paused = False  # by this: what TLS itself has paused, it resumes itself
 
     def receive(self, data: bytes | memoryview) -> None:
         self._held, self._done = b"".join((self._held[self._done :], data)), 0
@@ -161,7 +162,8 @@ class Ciphertext(Worker, BufferedProtocol):
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def _turn(self, end: float) -> None:
-        if not self._transport.is_closing():
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
             self._transport.resume_reading()  # so that it shows if TLS has enough: it goes on reading by itself
         super()._turn(end)
         self._read_or_not()
@@ -191,6 +193,7 @@ class Ciphertext(Worker, BufferedProtocol):
 
     def _read_or_not(self) -> None:
         if self.lagging and not self._transport.is_closing() and self._transport.is_reading():
+            self._paused = True
             self._transport.pause_reading()
 
 
