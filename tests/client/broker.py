@@ -25,14 +25,15 @@ def settings(directory: Path, port: int = 0) -> StandaloneSettings:
 
 
 class Door:
-    """Passes bytes on to a broker. `cut` ends all connections; while `silent`, answers of the broker are lost.
+    """Passes bytes on to a broker. `cut` ends all connections. While `silent`, it loses what the broker answers; while
+    `deaf`, what clients say.
 
     While it is stalled, nothing passes and nothing is lost.
     """
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.silent = False
+        self.silent = self.deaf = False
         self.asked = asyncio.Event()  # bytes of a client have passed since it was cleared
         self.lost_some = asyncio.Event()  # an answer was lost since it was cleared
         self._flowing = asyncio.Event()
@@ -60,10 +61,10 @@ class Door:
         try:
             while data := await reader.read(65536):
                 await self._flowing.wait()
-                if not (answers and self.silent):
-                    writer.write(data)
-                else:
+                if self.silent if answers else self.deaf:
                     self.lost_some.set()
+                else:
+                    writer.write(data)
                 if not answers:
                     if self._word is not None and self._word in data:
                         self.silent, self._word = True, None

@@ -91,6 +91,25 @@ def test_acks_given_without_a_connection_are_sent_with_the_next() -> None:
     through_a_door(run)
 
 
+def test_acks_on_their_way_when_somebody_seeks_do_not_undo_the_seek_after_a_break() -> None:
+    async def run(client: Client, door: Door, clock: VirtualClock) -> None:
+        await publish(client, 10)
+        async with shared(client) as consumer, pydanube.connect(door.server.url) as another:
+            door.deaf = True
+            for message in await consumer.fetch(10, 5):
+                consumer.ack(message)
+            await asyncio.wait_for(door.lost_some.wait(), 5)
+            await another.admin.seek_subscription(TOPIC, "s", "earliest")
+            [feed] = consumer._feeds.values()
+            await until(lambda: feed.generation == 1)
+            door.deaf = False
+            await disconnected(client, door)
+            got = [await consumer.receive(5) for _ in range(10)]
+            assert [message.offset for message in got] == list(range(10))
+
+    through_a_door(run)
+
+
 def test_acks_that_a_closing_consumer_could_not_send_are_heard_of() -> None:
     async def run(client: Client, door: Door, clock: VirtualClock) -> None:
         await publish(client, 4)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from client.broker import TOPIC, Door, until, with_client, with_door
+from pydanube.api.tcp import connection as broker_connection
 from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError, NotAnswered, NothingReceived
 from pydanube.client import Client, Consumer, Message
+from pydanube.client import connection as client_connection
 
 # -- producers ---------------------------------------------------------------------------------------------------------
 
@@ -151,6 +153,26 @@ def test_a_consumer_can_be_closed_at_any_moment_of_joining_new_partitions(tmp_pa
             await consumer.close()
             describe = client.admin.describe_subscription
             assert (await describe(topic, "s"))["consumers"] == 0
+
+    with_client(tmp_path, run)
+
+
+def test_closing_that_is_given_up_leaves_no_partition_behind_on_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each partition is a request, and of more at once than the broker serves it refuses the rest."""
+    monkeypatch.setattr(broker_connection, "REQUESTS_AT_ONCE_MAX", 8)
+    monkeypatch.setattr(client_connection, "CLIENT_REQUESTS_AT_ONCE", 6)
+
+    async def run(client: Client) -> None:
+        await client.admin.create_topic(TOPIC, partitions=40)
+        consumer = await client.consumer(TOPIC, subscription="s").open()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await consumer.close()
+        while (await client.admin.describe_subscription(TOPIC, "s"))["consumers"]:
+            await client.admin.namespaces()
+        await (await client.consumer(TOPIC, subscription="s").open()).close()
 
     with_client(tmp_path, run)
 

@@ -138,6 +138,25 @@ def test_a_reader_with_an_end_ends(tmp_path: Path) -> None:
     with_client(tmp_path, run)
 
 
+def test_what_is_published_while_it_asks_where_the_topic_ends_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(client: Client) -> None:
+        await fill(client, 1)
+        bounds = client.bounds
+
+        async def slow(topic: str) -> tuple[int, int]:
+            monkeypatch.undo()
+            await fill(client, 1)
+            return await bounds(topic)
+
+        async with client.reader(TOPIC, start=10, end=20) as reader:
+            monkeypatch.setattr(client, "bounds", slow)
+            assert [message.offset async for message in reader] == list(range(10, 20))
+
+    with_client(tmp_path, run)
+
+
 def test_reads_are_made_again_after_the_connection_broke(tmp_path: Path) -> None:
     async def run(client: Client, door: Door) -> None:
         await fill(client, 1)

@@ -35,7 +35,7 @@ class Acker(Protocol):
 class AckGroup:
     """Ranges that are acknowledged together. Consecutive acks extend the last range, which is kept apart."""
 
-    __slots__ = ("_acker", "cumulative", "done", "error", "first", "last", "ranges", "waiters", "watched")
+    __slots__ = ("_acker", "cumulative", "done", "error", "first", "generation", "last", "ranges", "waiters", "watched")
 
     def __init__(self, acker: Acker, *, cumulative: bool = False) -> None:
         self._acker = acker
@@ -43,6 +43,7 @@ class AckGroup:
         self.last = -1  # first > last: no range is open
         self.ranges: list[tuple[int, int]] = []
         self.cumulative = cumulative
+        self.generation: int | None = None  # of the subscription, when it was first sent or kept
         self.done = False
         self.error: DanubeError | None = None
         self.watched = False  # somebody waits or has waited, and so learns of the error

@@ -6,8 +6,9 @@ Knows nothing of batches or offsets: frames of a channel go to the channel, answ
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop, Future, TimerHandle
+from asyncio import AbstractEventLoop, Future, Task, TimerHandle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from pydanube import __version__
@@ -93,6 +94,7 @@ class Connection:
         self._requests: dict[int, Future[Answer]] = {}
         self._turns = asyncio.Semaphore(CLIENT_REQUESTS_AT_ONCE)
         self._channels: dict[int, Channel] = {}
+        self._telling: dict[Task[None], None] = {}
         self._last_request = 0
         self._last_channel = 0
         self._heard = True  # anything since the keepalive looked
@@ -141,8 +143,14 @@ class Connection:
             self._requests.pop(number, None)
 
     def tell(self, verb: str, fields: Mapping[str, Any]) -> None:
-        """A request whose answer nobody waits for."""
-        self.write(Request(self.next_request(), verb, dict(fields)).encode())
+        """A request whose answer nobody waits for. It has its turn, like the others: of more the broker does none."""
+        task = self.loop.create_task(self._told(verb, fields))
+        self._telling[task] = None
+        task.add_done_callback(self._telling.pop)
+
+    async def _told(self, verb: str, fields: Mapping[str, Any]) -> None:
+        with suppress(DanubeError):  # refused, or the connection is gone: so is what it was about
+            await self.request(verb, fields)
 
     def next_request(self) -> int:
         self._last_request += 1

@@ -117,11 +117,10 @@ class Feed(ReopeningChannel):
             self._set_timeout(reply.get("ack_timeout"))
         generation = max(int(reply["generation"]), self.generation)
         kept, self._kept = self._kept, []
-        same = generation == self.generation
-        if not same:
+        if generation != self.generation:
             self._new_generation(generation)
         for group in kept:
-            if same:
+            if group.generation == generation:
                 self._post(group)
             else:
                 group.finish()
@@ -453,6 +452,7 @@ class Feed(ReopeningChannel):
     def _post(self, group: AckGroup) -> None:
         ranges = group.all_ranges()
         connection = self.connection
+        group.generation = self.generation  # a seek may come before it is answered: then it does not go again
         if self.closed:
             group.finish(self.reason or ClientClosed("the consumer was closed"))
             return

@@ -54,6 +54,15 @@ class Place:
 
     async def read(self, client: Client, end: int | None = None) -> list[MessageBatch]:
         """What follows, up to `end` (exclusive); nothing if nothing is there."""
+        found = await self._read(client, end)
+        if found or end is None or self.offset >= end or end > (await client.bounds(self.name))[1]:
+            return found
+        found = await self._read(client, end)  # what is there by now may have come behind the first answer
+        if not found:
+            self.offset = end  # what was there is deleted
+        return found
+
+    async def _read(self, client: Client, end: int | None) -> list[MessageBatch]:
         place = {"topic": self.name, "resume": self._mark, "offset": self.offset}
         answer = await client.ask_any("read", {**place, "bytes_max": READ_AHEAD_BYTES})
         found: list[MessageBatch] = []
@@ -64,8 +73,6 @@ class Place:
             if first <= last:
                 found.append(MessageBatch(self, content, first, last, 0, 0))
             self.offset = max(self.offset, last + 1)
-        if not found and end is not None and self.offset < end <= (await client.bounds(self.name))[1]:
-            self.offset = end  # what was there is deleted
         return found
 
 
