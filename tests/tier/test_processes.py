@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,6 +28,7 @@ from pydanube.base.limits import MIB
 from pydanube.ledger.segments import Segment, segment_key
 from pydanube.tier import process as process_module
 from pydanube.tier.limits import FRAME_BYTES_MAX, WINDOW_BYTES
+from pydanube.tier.link import Worker
 from pydanube.tier.process import SegmentProcess, SegmentProcesses
 from pydanube.wire.batch import Batch, build
 from tier.rows_world import STREAM, full, messages, plan_of, simple
@@ -478,5 +481,36 @@ def test_memory_is_given_back_after_a_segment(tmp_path: Path) -> None:
             sizes.append(worker.resident_bytes - before)
             await segments.delete(key)
         assert max(sizes) < 100 * MIB, sizes
+
+    run(tmp_path, work)
+
+
+def test_a_process_that_gets_no_socket_is_started_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(segments: SegmentProcess) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(socket, "socketpair", no_descriptor)
+            with pytest.raises(ObjectsFailed, match=r"cannot be started: .*Too many open files"):
+                await asyncio.wait_for(segments.list(""), SECONDS_MAX)
+        assert await asyncio.wait_for(segments.list(""), SECONDS_MAX) == []
+
+    run(tmp_path, work)
+
+
+def no_descriptor(*_: object) -> tuple[socket.socket, socket.socket]:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_whatever_ends_the_keeper_of_a_process_the_next_call_starts_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(hello: object) -> Worker:
+        raise RuntimeError("planted")
+
+    async def work(segments: SegmentProcess) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Worker, "start", broken)
+            with pytest.raises(ObjectsFailed):
+                await asyncio.wait_for(segments.list(""), SECONDS_MAX)
+        assert await asyncio.wait_for(segments.list(""), SECONDS_MAX) == []
 
     run(tmp_path, work)

@@ -109,7 +109,10 @@ class Worker:
     @classmethod
     async def start(cls, hello: Mapping[str, Any]) -> Worker:
         """`ObjectsFailed` if it does not come up, or what it says itself."""
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # out of descriptors, for now
+            raise ObjectsFailed(f"a process of the cold tier cannot be started: {error}") from None
         with theirs:
             command = [sys.executable, "-P", "-m", "pydanube.tier.worker", str(theirs.fileno()), str(os.getpid())]
             try:

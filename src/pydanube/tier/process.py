@@ -182,9 +182,10 @@ class SegmentProcess:
         """The process, when it is ready. Raises what its last start failed with, to all who waited for it."""
         if self._closed:
             raise ObjectsFailed("the cold tier is closed")
-        if self._worker is None:
-            self._worker = asyncio.get_running_loop().create_future()
+        if self._keeper is None or self._keeper.done():  # nothing ends it but what nobody has thought of
+            self._lost()
             self._keeper = asyncio.create_task(self._keep())
+        assert self._worker is not None
         return await asyncio.shield(self._worker)
 
     async def _keep(self) -> None:
