@@ -20,7 +20,7 @@ from pydanube.broker.standalone import Broker
 from pydanube.broker.topic import Topic
 from pydanube.ledger.segments import SegmentPlan, segment_key
 from pydanube.ledger.tables import SMALL_RUN_MAX, Folded, TableListing, listing_of
-from pydanube.tier import delta
+from pydanube.tier import delta, direct
 from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import build
 from tier.broker_world import (
@@ -197,6 +197,26 @@ async def test_a_merge_that_finds_another_object_is_given_up_and_named(tmp_path:
         await uploaded(broker, topic, 80, 10)
         assert len(stream.record.cold.segments) == 9
         assert by_polars(place.folder(topic)) == await all_rows([topic])
+
+
+@in_loop
+async def test_a_merge_whose_object_would_be_too_large_is_given_up_and_what_is_let_go_goes(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, place, NO_LEASE) as broker:
+        (topic,) = await made(broker)
+        stream = topic.ledger.stream
+        for number in range(8):
+            await uploaded(broker, topic, number * 10, 10)
+            largest = max(each.size for each in stream.record.cold.segments)
+            monkeypatch.setattr(direct, "OBJECT_BYTES_MAX", largest + 32)
+        assert (len(stream.record.cold.segments), stream.record.cold.merging) == (8, None)
+        assert "the maximum is" in tiering_of(broker).troubles.of(stream.name)[0]
+        await topic.truncate(79)
+        await work(broker, topic)
+        await work(broker, topic)
+        assert len(stream.record.cold.segments) == 1
+        assert len(list(place.folder(topic).rglob("_segments/**/*.parquet"))) == 1
 
 
 # -- interruptions -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
-from pydanube.base.errors import ObjectsRefused, SegmentConflict, SegmentDamaged, SegmentMissing
+from pydanube.base.errors import BatchTooLarge, ObjectsRefused, SegmentConflict, SegmentDamaged, SegmentMissing
 from pydanube.broker.topic import Topic
 from pydanube.ledger.cold import Cold, Entry, SegmentIndex
 from pydanube.ledger.segments import SegmentPlan, folder_of, segment_key
@@ -149,7 +149,7 @@ class Tables:
         try:
             async with self._merges:
                 segment = await self._tier.segments.merge(segment_key(stream.name, plan), plan, stream.name, sources)
-        except (SegmentConflict, SegmentMissing, SegmentDamaged) as error:
+        except (BatchTooLarge, SegmentConflict, SegmentMissing, SegmentDamaged) as error:
             log.error("%s: could not merge segments %d to %d: %s", stream.name, plan.first, plan.last, error)
             await _change(stream, Cold.merge_given_up)
             self._of(stream).spoilt |= {key for key, _ in sources}
