@@ -101,3 +101,13 @@ def test_each_target_says_what_it_remembers_of_a_pipeline_and_of_its_dead_letter
         assert target.remembered(asked) == mark, target.label
         assert target.remembered(dead_letters(asked)) == replace(dead_letters(at(9)), run="run-9"), target.label
         assert target.remembered(replace(asked, pipeline="another")) is None
+
+
+def test_a_target_that_has_no_batch_beside_others_that_have_one_would_miss_rows(url: str, tmp_path: Path) -> None:
+    made = flow(tmp_path)
+    targets = [target_of(each.spec(url)) for each in made.targets]
+    for target in targets:
+        target.prepare(SCHEMA)
+    write(targets[0], at(1), rows([1]))
+    with pytest.raises(FlowInvalid, match=r"at the same batch: delta:.* has batch 1; parquet:.* has none; iceberg:"):
+        stand(url, made)

@@ -37,8 +37,10 @@ async def where_targets_stand(flow: Flow, url: str) -> Remembered:
     letters = None if flow.dead_letters is None else await _mark(flow, flow.dead_letters, url, dead=True)
     if not found:
         raise FlowInvalid(f"--to {TABLES}: no target remembers a batch of {flow.name}; use earliest")
-    if len({(each.query, each.batch) for each in found}) > 1:
-        told = "; ".join(f"{label} has batch {each.batch}" for label, each in marks.items() if each is not None)
+    if len(found) < len(marks) or len({(each.query, each.batch) for each in found}) > 1:
+        told = "; ".join(
+            f"{label} has {'none' if each is None else f'batch {each.batch}'}" for label, each in marks.items()
+        )
         raise FlowInvalid(
             f"--to {TABLES}: targets are not at the same batch: {told}; start at offsets of your choice, and delete "
             "from the others what they would get twice"
