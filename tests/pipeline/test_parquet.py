@@ -13,7 +13,7 @@ import pytest
 from pipeline.tables_world import FIRST, SCHEMA, batch, by_id, rows, stage, write
 from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetFailed, TargetRefused
 from pydanube.pipeline.targets import parquet
-from pydanube.pipeline.targets.folder import LocalFolder
+from pydanube.pipeline.targets.folder import LocalFolder, ObjectFolder, place_of
 from pydanube.pipeline.targets.parquet import KEPT, ParquetTarget
 from pydanube.pipeline.targets.record import Verdict
 
@@ -175,3 +175,36 @@ def test_what_cannot_be_written_or_read(target: ParquetTarget, tmp_path: Path) -
     decision.write_text("{")
     with pytest.raises(TargetFailed, match="cannot be read"):
         write(target, batch(1), rows([2]))
+
+
+def test_a_file_that_was_moved_and_then_taken_away_holds_up_no_batch(
+    target: ParquetTarget, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cut short before the decision was marked as done, and whoever loads the folder was faster than the next batch."""
+    real = LocalFolder.put_new
+
+    def cut(self: LocalFolder, path: str, data: bytes) -> bool:
+        if path.endswith(".done"):
+            raise CutShort
+        return real(self, path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFolder, "put_new", cut)
+        with pytest.raises(CutShort):
+            write(target, FIRST, rows([1]), rows([2]))
+    loaded = Path(target.uri, "orders-0000000000-00001.snappy.parquet")
+    loaded.unlink()
+    target.prepare(SCHEMA)
+    assert [loaded.name in each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [True]
+    assert write(target, FIRST, rows([1]), rows([2])) is Verdict.DONE
+    assert write(target, batch(1), rows([3])) is Verdict.NEW
+    assert content(target) == [1, 3]
+
+
+@pytest.mark.parametrize("kind", [LocalFolder, ObjectFolder])
+def test_a_folder_says_whether_what_it_moved_is_there(tmp_path: Path, kind: type) -> None:
+    folder = LocalFolder(tmp_path) if kind is LocalFolder else ObjectFolder(place_of(str(tmp_path)))
+    (tmp_path / "source").write_bytes(b"rows")
+    assert [folder.move("source", "to/target") for _ in range(2)] == [True, True]
+    (tmp_path / "to" / "target").unlink()
+    assert folder.move("source", "to/target") is False

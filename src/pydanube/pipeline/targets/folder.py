@@ -66,8 +66,8 @@ class Folder(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
-    def move(self, source: str, target: str) -> None:
-        """Also if it was done before, or half of it."""
+    def move(self, source: str, target: str) -> bool:
+        """Also if it was done before, or half of it. False if neither is there."""
         ...
 
     def delete(self, path: str, *, durably: bool = False) -> None:
@@ -193,16 +193,17 @@ class LocalFolder:
         with self._typed(f"to look for {path}"):
             return (self.root / path).exists()
 
-    def move(self, source: str, target: str) -> None:
+    def move(self, source: str, target: str) -> bool:
         with self._typed(f"to move {source} to {target}"):
             made = make_folders((self.root / target).parent)
             try:
                 os.rename(self.root / source, self.root / target)
             except FileNotFoundError:
                 if not (self.root / target).exists():
-                    raise
+                    return False
             for folder in ((self.root / target).parent, *made):
                 sync_path(folder)
+            return True
 
     def delete(self, path: str, *, durably: bool = False) -> None:
         with self._typed(f"to remove {path}"):
@@ -347,7 +348,7 @@ class ObjectFolder:
         with self._typed(f"to look for {path}"):
             return bool(self._operator.exists(path))
 
-    def move(self, source: str, target: str) -> None:
+    def move(self, source: str, target: str) -> bool:
         from opendal import exceptions
 
         with self._typed(f"to move {source} to {target}"):
@@ -355,8 +356,9 @@ class ObjectFolder:
                 self._operator.copy(source, target)
             except exceptions.NotFound:
                 if not self._operator.exists(target):
-                    raise
+                    return False
             self._operator.delete(source)
+            return True
 
     def delete(self, path: str, *, durably: bool = False) -> None:
         with self._typed(f"to remove {path}"):

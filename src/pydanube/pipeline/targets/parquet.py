@@ -8,6 +8,7 @@ carried out by whoever comes next. Folders that begin with _ are not seen by rea
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ from pydanube.pipeline.targets.record import Mark, Verdict, judge
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else has decided a batch
 KEPT = 5  # decisions
@@ -186,7 +189,8 @@ class _Decisions:
         if self._folder.exists(done):
             return
         for source, target in decision.moves:
-            self._folder.move(source, target)
+            if not self._folder.move(source, target):  # staged durably first: it was moved, then taken
+                log.warning("%s: %s was removed before its batch was marked as done", self._label, target)
         for path in decision.removes:
             self._folder.delete(path, durably=True)  # nobody looks again once it is done
         self._folder.put_new(done, b"")
