@@ -7,7 +7,7 @@ import time
 import click
 import pytest
 
-from pydanube.cli.values import due, duration, many, options_of, place, policies_of, size, topic
+from pydanube.cli.values import due, duration, many, options_of, place, policies_of, read_time, shown_time, size, topic
 
 MINUTE = 60_000_000
 
@@ -70,3 +70,14 @@ def test_options_are_nested_and_times_are_seconds() -> None:
 def test_names_and_numbers_are_written_as_people_do() -> None:
     assert (topic("orders"), topic("/shop/orders")) == ("/default/orders", "/shop/orders")
     assert (many(1), many(1200, "letter")) == ("1 message", "1,200 letters")
+
+
+@pytest.mark.parametrize("time", [-(1 << 63), -1, 0, (1 << 62) - 1, (1 << 63) - 1])
+def test_every_time_that_is_shown_can_be_read(time: int) -> None:
+    assert read_time(shown_time(time)) == read_time(time) == time
+
+
+@pytest.mark.parametrize("given", [str(1 << 63), str(-(1 << 63) - 1), 1 << 63, "1" * 40])
+def test_a_time_that_no_message_can_have_is_refused(given: str | int) -> None:
+    with pytest.raises(click.UsageError, match="is not a time"):
+        read_time(given)

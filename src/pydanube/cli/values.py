@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from pydanube.base.units import bytes_of, is_duration, iso_time_of, microseconds
 from pydanube.base.wording import many as many
 
 _WHOLE = re.compile(r"-?\d{1,18}")
+_DIGITS = re.compile(r"-?\d+")
 
 
 class Whole(click.IntRange):
@@ -111,15 +113,12 @@ def read_time(value: Any) -> int | None:
     """The other way round: what `shown_time` wrote, any ISO time, or microseconds."""
     if value is None or value == "":
         return None
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    found = value
     if isinstance(value, str):
-        if _WHOLE.fullmatch(value):
-            return int(value)
-        try:
-            return iso_time_of(value)
-        except ValueError:
-            pass
+        with suppress(ValueError):
+            found = int(value) if _DIGITS.fullmatch(value) else iso_time_of(value)
+    if isinstance(found, int) and not isinstance(found, bool) and -(1 << 63) <= found < 1 << 63:
+        return found
     raise click.UsageError(f"{value!r} is not a time")
 
 
