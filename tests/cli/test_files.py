@@ -13,6 +13,9 @@ import pytest
 
 import pydanube
 from cli.conftest import Danube
+from pydanube.base.limits import BATCH_BYTES_MAX
+from pydanube.cli.importing import _drafts
+from pydanube.cli.messages import text_or_base64, to_json
 
 FORMATS = ["parquet", "jsonl", "csv"]
 MESSAGES: list[dict[str, Any]] = [
@@ -161,3 +164,17 @@ def test_an_export_that_fails_leaves_no_file(danube: Danube, topic: str, tmp_pat
     danube("produce", topic, stdin=b"1\n")
     assert danube("export", topic, str(tmp_path / "no" / "topic.jsonl")).code == 1
     assert not list(tmp_path.glob("*.jsonl*"))
+
+
+def test_a_line_may_be_six_times_as_long_as_its_payload(tmp_path: Path) -> None:
+    payload = bytes(BATCH_BYTES_MAX - 1024)
+    (tmp_path / "zeros.jsonl").write_bytes(to_json(text_or_base64("payload", payload)).encode() + b"\n")
+    assert [each.payload for each in _drafts(str(tmp_path / "zeros.jsonl"), "jsonl")] == [payload]
+
+
+def test_times_finer_than_microseconds_are_refused_in_a_sentence(danube: Danube, topic: str, tmp_path: Path) -> None:
+    times = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
+    pq.write_table(pa.table({"payload": ["a"], "event_time": times}), tmp_path / "fine.parquet")
+    ended = danube("import", topic, str(tmp_path / "fine.parquet"))
+    assert ended.code == 1
+    assert "row 1: event_time does not fit into microseconds" in ended.err

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pydanube.base.errors import DanubeError, MessageTooLarge
-from pydanube.base.limits import BATCH_BYTES_MAX
+from pydanube.base.limits import BATCH_BYTES_MAX, KIB
 from pydanube.cli import values
 from pydanube.cli.export import format_of, format_option
 from pydanube.cli.failures import Failure
@@ -23,6 +23,7 @@ from pydanube.cli.values import many
 from pydanube.client import Client
 
 READ_ROWS = 1000
+LINE_BYTES_MAX = 6 * BATCH_BYTES_MAX + 64 * KIB  # a control character takes six bytes in JSON
 TIMES = ("event_time", "delivery_time")
 
 
@@ -113,8 +114,8 @@ def _drafts(file: str, kind: str) -> Iterator[Draft]:
 
 def _json_lines(file: str) -> Iterator[Draft]:
     with opened(file) as source:
-        while line := source.readline(BATCH_BYTES_MAX * 2):
-            if not line.endswith(b"\n") and len(line) >= BATCH_BYTES_MAX * 2:
+        while line := source.readline(LINE_BYTES_MAX):
+            if not line.endswith(b"\n") and len(line) >= LINE_BYTES_MAX:
                 raise click.UsageError("a line is longer than the maximum message size")
             if line.strip():
                 yield draft_of_line(line)
@@ -176,7 +177,11 @@ def _columns(batch: Any) -> Iterable[dict[str, Any]]:
     for at, name in enumerate(batch.schema.names):
         times = batch.column(at)
         if name in TIMES and pa.types.is_timestamp(times.type):
-            batch = batch.set_column(at, name, times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64()))
+            try:
+                times = times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                raise click.UsageError(f"{name} does not fit into microseconds: {error}") from None
+            batch = batch.set_column(at, name, times)
     rows: list[dict[str, Any]] = batch.to_pylist()
     return rows
 
