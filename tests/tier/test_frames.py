@@ -17,6 +17,7 @@ from pydanube.base.limits import BATCH_BYTES_MAX, MIB
 from pydanube.ledger.segments import Segment, SegmentPlan
 from pydanube.tier.frames import (
     BatchReader,
+    Frame,
     Kind,
     Link,
     LinkBroken,
@@ -32,6 +33,7 @@ from pydanube.tier.frames import (
 from pydanube.tier.kept import Kept
 from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX
 from pydanube.tier.turns import Turns
+from pydanube.tier.worker import Server
 from pydanube.wire.batch import Batch, build
 from tier.rows_world import simple, streams
 from wire.batches import NOW
@@ -164,3 +166,15 @@ def test_turns_are_bounded_and_given_back() -> None:
         await take()
 
     asyncio.run(work())
+
+
+def test_a_call_that_is_cancelled_before_it_began_leaves_nothing() -> None:
+    async def work(link: Link, _: Link) -> None:
+        server = Server(link)
+        server._take(Frame(Kind.CALL, 1, b'{"operation": "create", "key": "k"}'))
+        server._take(Frame(Kind.DATA, 1, bytes(1000)))
+        server._take(Frame(Kind.CANCEL, 1, b""))
+        await asyncio.wait(server._tasks.values())
+        assert (server._tasks, server._incoming) == ({}, {})
+
+    run_links(work)

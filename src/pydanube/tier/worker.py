@@ -175,7 +175,8 @@ class Server:
             self._incoming[number] = Incoming(lambda size: self._credit(number, size))
         if operation == "write":
             self._takes_batches.add(number)
-        self._tasks[number] = asyncio.create_task(self._do(number, operation, arguments))
+        task = self._tasks[number] = asyncio.create_task(self._do(number, operation, arguments))
+        task.add_done_callback(lambda _: self._forget(number, operation))  # also of one that never began
 
     async def _do(self, number: int, operation: str, arguments: dict[str, Any]) -> None:
         try:
@@ -188,12 +189,13 @@ class Server:
         except Exception as error:  # the process goes on for others
             log.exception("%s failed", operation)
             self._answer(number, ObjectsFailed(f"{operation}: {type(error).__name__}"))
-        finally:
-            self._incoming.pop(number, None)
-            self._takes_batches.discard(number)
-            self._tasks.pop(number, None)
-            if operation in _HEAVY:
-                give_back_memory()
+
+    def _forget(self, number: int, operation: str) -> None:
+        self._incoming.pop(number, None)
+        self._takes_batches.discard(number)
+        self._tasks.pop(number, None)
+        if operation in _HEAVY:
+            give_back_memory()
 
     def _answer(self, number: int, error: DanubeError) -> None:
         self._link.send_json(Kind.ERROR, number, from_error(error))
