@@ -6,15 +6,18 @@ In a thread of its own. A broker that is away changes nothing: the pipeline runs
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from pydanube.base.errors import DanubeError, PipelineRunning, VerbUnknown
+from pydanube.base.errors import ConnectionLost, DanubeError, PipelineRunning, VerbUnknown
 from pydanube.pipeline.progress import Lag, Progress
 from pydanube.spark.link import Link
+
+log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 2.0
 ANSWER_SECONDS = 5.0  # for one report
@@ -121,6 +124,10 @@ class Reporter:
                 self._deaf = True
             except DanubeError as error:
                 self._note_away(error)
+            except Exception as error:  # no descriptor or thread left: the next report may have one
+                if not self._away:
+                    log.warning("A report to the broker failed.", exc_info=True)
+                self._note_away(ConnectionLost(f"{type(error).__name__}: {error}"))
             else:
                 self._note_away(None)
 
