@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from pydanube import __version__
-from pydanube.base.errors import ConnectionLost, DanubeError, NodeBusy, ProtocolError, error_table
+from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError, NodeBusy, ProtocolError, error_table
 from pydanube.base.limits import CLIENT_REQUESTS_AT_ONCE, CLIENT_REQUESTS_MAX
 from pydanube.client.transport import Address, Dialer, Link
 from pydanube.wire.commands import (
@@ -283,9 +283,10 @@ class Connection:
             self._link.close()
         if not self._greeted.done():
             self._greeted.set_exception(self.error)
+        kind = ClientClosed if isinstance(self.error, ClientClosed) else ConnectionLost
         for answer in self._requests.values():
             if not answer.done():
-                answer.set_exception(ConnectionLost(*self.error.args))
+                answer.set_exception(kind(*self.error.args))
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             channel.broken(self.error)
