@@ -16,8 +16,9 @@ from pydanube.broker.notes import Notes
 from pydanube.broker.redrive import SUBSCRIPTION, Redriven, Wanted
 from pydanube.broker.republish import Noted
 from pydanube.broker.service import Service
+from pydanube.ledger.catalog import Lost
 from pydanube.ledger.dedup import ProducerTable
-from pydanube.wire.batch import build
+from pydanube.wire.batch import Batch, build
 
 DEAD, ORDERS, OTHERS = "/default/dead", "/default/orders", "/default/others"
 
@@ -247,3 +248,23 @@ def test_a_note_of_the_widest_offsets_fits() -> None:
     noted = Noted("/" + "n" * 200 + "/" + "t" * 255, 1 << 60, 1 << 60, 1 << 60, [each << 53 for each in range(500)])
     assert Noted.decode(noted.encode()) == noted
     assert len(noted.encode()) < 16 * 1024
+
+
+def test_letters_are_published_again_where_the_last_ones_were_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(service: Service) -> None:
+        await letters(service)
+        topic = service.reliable(await service.open(ANONYMOUS, DEAD))
+        await topic.ledger.stream.give_up([Lost(4, 5)])
+        topic.ledger._tail.clear()
+        read = topic.ledger.read
+
+        async def read_one(offset: int) -> list[Batch]:
+            """Damage ends a read where it begins."""
+            return await read(offset, 1)
+
+        monkeypatch.setattr(topic.ledger, "read", read_one)
+        assert (await redriven(service)).count == 4
+
+    world = ServiceWorld()
+    world.run(work)
+    world.end()

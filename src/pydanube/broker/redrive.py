@@ -140,7 +140,7 @@ async def _next_letters(
     found: list[Message] = []
     most = LISTED_MAX if wanted.limit is None else wanted.limit - done.count
     size, offset = 0, max(offset, topic.ledger.first)
-    while (offset := max(offset, cursor.above.next_missing(max(offset, cursor.floor)))) < end:
+    while (offset := _next_undone(topic, cursor, offset)) < end:
         for batch in await topic.ledger.read(offset):
             for first, last in cursor.pending(max(offset, batch.base_offset), min(batch.last_offset, end - 1)):
                 room = most - len(found), READ_AHEAD_BYTES - size
@@ -153,6 +153,11 @@ async def _next_letters(
             offset = max(offset, min(batch.last_offset + 1, end))
         await asyncio.sleep(0)  # the others of the loop first
     return found, offset
+
+
+def _next_undone(topic: Topic, cursor: Cursor, offset: int) -> int:
+    """The next letter that is neither done nor given up as damaged."""
+    return topic.ledger.past_lost(max(offset, cursor.above.next_missing(max(offset, cursor.floor))))
 
 
 def _letters_in(
