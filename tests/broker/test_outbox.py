@@ -25,6 +25,15 @@ def test_what_is_recalled_is_cut_out_and_the_rest_waits_in_order() -> None:
     assert left == [(ONE, 0, 2), (ONE, 5, 6), (ONE, 8, 9), (TWO, 10, 19), (ONE, 30, 34)]
 
 
+@pytest.mark.parametrize(("behind", "skipped", "left"), [(3, 3, (3, 4)), (5, 5, (7, 9)), (6, 5, (7, 9))])
+def test_what_is_skipped_is_of_the_first_one_only(behind: int, skipped: int, left: tuple[int, int]) -> None:
+    outbox = Outbox()
+    for first, last in ((0, 4), (7, 9)):
+        outbox.add(Deliver(ONE, first, last, 0), now=0)
+    assert outbox.skip(behind) == skipped
+    assert outbox.head == Deliver(ONE, *left, 0)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_cutting_out_agrees_with_sets(seed: int) -> None:
     chance = Random(seed)

@@ -49,6 +49,13 @@ class Outbox:
         """What is left of the one that was taken."""
         self._waiting.appendleft(rest)
 
+    def skip(self, behind: int) -> int:
+        """Takes out what of the first one lies below `behind`; how many messages that were."""
+        deliver = self._waiting.popleft()
+        if behind <= deliver.last:
+            self.put_back(deliver._replace(first=behind))
+        return min(behind, deliver.last + 1) - deliver.first
+
     def take_all(self) -> deque[Deliver]:
         waiting, self._waiting = self._waiting, deque()
         return waiting

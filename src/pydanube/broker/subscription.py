@@ -428,8 +428,9 @@ class SubscriptionHost:
             deliver, generation = self._outbox.head, self.known.cursor.generation
             if deliver is None:
                 break
-            if self._pass_lost(deliver.first) > deliver.first:
-                continue  # the engine takes it back
+            if (behind := self._pass_lost(deliver.first)) > deliver.first:
+                self.engine.grant(deliver.consumer, self._outbox.skip(behind), self.now)  # nobody gets these
+                continue
             try:
                 batch = await self._ahead.at(deliver.first)
             except DanubeError as error:

@@ -1,0 +1,73 @@
+"""Messages that were damaged and given up: whatever waits for one of them goes on without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.topic_world import TopicWorld, connected, publish, subscribed
+from pydanube.base.errors import DiskFailed
+from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.topic import Topic
+from pydanube.ledger.catalog import Lost
+from pydanube.ledger.state_records import Cause, SubscriptionKind
+from waiting import until
+
+ROUNDS_MAX = 1000
+
+
+def damage(world: TopicWorld, host: SubscriptionHost) -> None:
+    """Nothing is in memory, and nothing can be read until the disk is cured."""
+    host._ahead.let_go()
+    world.disk.fail_next("read", DiskFailed, count=1_000_000)
+
+
+async def give_up(world: TopicWorld, topic: Topic, host: SubscriptionHost, first: int, last: int) -> None:
+    """As `danube salvage` does it."""
+    world.disk.cure()
+    await topic.ledger.stream.give_up([Lost(first, last)])
+    host.go_on()
+
+
+def forbid_spinning(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks again and again without an end fails."""
+    past_lost, rounds = topic.ledger.past_lost, 0
+
+    def counted(offset: int) -> int:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < ROUNDS_MAX
+        return past_lost(offset)
+
+    monkeypatch.setattr(topic.ledger, "past_lost", counted)
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionKind))
+@pytest.mark.parametrize("last", [5, 6])
+def test_a_delivery_that_waits_for_its_read_is_left_out_once_its_messages_are_given_up(
+    kind: SubscriptionKind, last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = TopicWorld(cache_bytes=1)
+
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, kind)
+        inbox = connected(topic, host, permits=13)  # one more is there only if the lost one gives its own back
+        for number in range(10):
+            await publish(topic, f"m{number}", keys=["k"])
+        await inbox.until(10)
+        await inbox.ack(0, 1, 2, 3, 4, 8, 9)
+        inbox.forget()
+        damage(world, host)
+        inbox.nack(5, 6, 7)
+        await until(lambda: bool(host._outbox) and host._ahead.error is not None)
+        forbid_spinning(topic, monkeypatch)
+        await give_up(world, topic, host, 5, last)
+        await publish(topic, "new", keys=["k"])
+        left = [*range(last + 1, 8), 10]
+        assert await inbox.until(len(left)) == left
+        await inbox.ack(*left)
+        assert host.known.cursor.floor == 11
+        assert host.known.counts[Cause.LOST] == last - 4
+
+    world.run(main())
+    world.end()
