@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from broker.topic_world import TopicWorld, connected, publish, subscribed
 from pydanube.base.errors import DiskFailed
 from pydanube.broker.subscription import SubscriptionHost
 from pydanube.broker.topic import Topic
+from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ledger.catalog import Lost
 from pydanube.ledger.state_records import Cause, SubscriptionKind
 from waiting import until
@@ -68,6 +71,31 @@ def test_a_delivery_that_waits_for_its_read_is_left_out_once_its_messages_are_gi
         await inbox.ack(*left)
         assert host.known.cursor.floor == 11
         assert host.known.counts[Cause.LOST] == last - 4
+
+    world.run(main())
+    world.end()
+
+
+def test_a_poisoned_message_that_is_given_up_is_no_longer_set_aside() -> None:
+    world = TopicWorld(cache_bytes=1)
+
+    async def main() -> None:
+        topic = await world.open()
+        policy = FailurePolicy(max_redelivery_count=0, poison=PoisonPolicy.DEAD_LETTER, dead_letter_topic="/default/d")
+        host = await subscribed(topic, SubscriptionKind.SHARED, policy=policy)
+        inbox = connected(topic, host)
+        for number in range(3):
+            await publish(topic, f"m{number}")
+        await inbox.until(3)
+        await inbox.ack(0, 1)
+        damage(world, host)
+        inbox.nack(2)
+        await asyncio.sleep(5)  # of simulated time, as all here
+        assert host.known.cursor.floor == 2
+        await give_up(world, topic, host, 2, 2)
+        await until(lambda: host.known.cursor.floor == 3)
+        assert host.known.counts[Cause.LOST] == 1
+        assert world.dead_letters == []
 
     world.run(main())
     world.end()

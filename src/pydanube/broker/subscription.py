@@ -479,6 +479,8 @@ class SubscriptionHost:
         try:
             if poisoned.policy is PoisonPolicy.DEAD_LETTER:
                 self._log.check()  # a letter is published only where it can be recorded that it was
+                if self._pass_lost(poisoned.offset) > poisoned.offset:
+                    return
                 batch = await self._ahead.at(poisoned.offset)
                 if batch.base_offset > poisoned.offset:
                     self._settle(generation, (poisoned.offset, poisoned.offset), Cause.UNUSED)
