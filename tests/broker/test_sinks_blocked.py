@@ -19,6 +19,7 @@ from pydanube.broker.sinks import Sinks, staging_topic
 from pydanube.broker.standalone import Broker
 from pydanube.broker.topic import Topic
 from pydanube.ledger import sinks as core
+from pydanube.ledger.catalog import Lost
 from pydanube.ledger.sinks import Once, Request, SinkKey, SinkRecord, Verdict, overdue
 from tier.broker_world import in_loop, topic_of
 from waiting import until
@@ -85,6 +86,36 @@ async def test_a_decided_batch_whose_rows_are_lost_says_so_until_it_is_given_up(
         await publish(broker, TOPIC, "after")
         assert await Job(broker, "run-2").write(1, {TOPIC: rows_of("c", 2)}) is Verdict.NEW
         assert await seen(broker) == ["before", "after", "c0", "c1"]
+
+
+@in_loop
+@pytest.mark.parametrize("first", [3, 6])
+async def test_a_decided_batch_is_blocked_at_once_when_rows_of_it_were_given_up_as_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    real, decided, given_up = module.staged_batches, asyncio.Event(), asyncio.Event()
+
+    async def waiting(*arguments: Any) -> AsyncIterator[Any]:
+        decided.set()
+        await given_up.wait()
+        async for batch in real(*arguments):
+            yield batch
+
+    monkeypatch.setattr(module, "staged_batches", waiting)
+    async with started(tmp_path) as broker:
+        sinks = broker.service.sinks
+        writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 9)}))
+        await decided.wait()
+        staged = await topic_of(broker, staging_topic(KEY))
+        await staged.ledger.stream.give_up([Lost(first, first + 2)])
+        staged.ledger._tail.clear()  # as after a start
+        given_up.set()
+        await until(lambda: sinks.blocked(KEY) is not None)
+        with pytest.raises(SinkBlocked, match=f"offset {first} of .* is lost"):
+            await writing
+        await sinks.forget(ANONYMOUS, KEY, abandon=True)
+        await publish(broker, TOPIC, "after")
+        assert await seen(broker) == [*rows_of("a", first), "after"]
 
 
 @in_loop

@@ -10,7 +10,7 @@ import asyncio
 from asyncio import Future
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from pydanube.base.errors import NotReliable, SinkBlocked, TopicBusy, TopicClosed
+from pydanube.base.errors import NotReliable, SinkBlocked, SinkExpired, TopicBusy, TopicClosed
 from pydanube.base.limits import RATE_DEBT_SECONDS_MAX, READ_AHEAD_BYTES, SINK_SETTLE_SECONDS
 from pydanube.broker.holds import Opened
 from pydanube.broker.topic import Topic
@@ -107,9 +107,10 @@ async def staged_batches(staged: Topic, refs: Sequence[Ref], skipped: int) -> As
         offset, skipped = ref.first + skipped, 0
         while offset <= ref.last:
             for batch in await staged.ledger.read(offset):
-                first = max(offset, batch.base_offset)
-                last = min(ref.last, batch.last_offset)
-                if first > last:
+                if offset > ref.last:
                     break
-                yield batch.slice(first - batch.base_offset, last - first + 1)
+                if batch.base_offset > offset:  # damaged, and given up: what is left would not be the batch
+                    raise SinkExpired(f"offset {offset} of {staged.name} is lost")
+                last = min(ref.last, batch.last_offset)
+                yield batch.slice(offset - batch.base_offset, last - offset + 1)
                 offset = last + 1

@@ -413,7 +413,7 @@ class Sinks:
                 return log.warning("%s was deleted; %d decided rows for it are lost", part.place, part.rows)
             except DanubeError as error:
                 log.warning("%s: not all decided rows are written yet: %s", part.place, error)
-                self._fail(self._undone[digest], error)
+                self._fail(self._undone[digest], error, for_good=isinstance(error, SinkExpired))
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
