@@ -157,6 +157,89 @@ async def test_a_decided_batch_that_cannot_be_written_for_long_is_blocked_and_go
 
 
 @in_loop
+async def test_failures_far_apart_block_nothing_where_rows_were_written_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SINK_BLOCKED_SECONDS", 0.2)  # less than between one attempt and the one after the next
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.15)
+    real, attempts, told = module.staged_batches, 0, list[SinkBlocked | None]()
+
+    async def unreadable_after_a_while(staged: Topic, *arguments: Any) -> AsyncIterator[Any]:
+        nonlocal attempts
+        attempts += 1
+        told.append(target.blocked)
+        written = 0
+        async for batch in real(staged, *arguments):
+            if written == 2 and attempts < 4:
+                raise DiskFailed("a hiccup")
+            yield batch
+            written += 1
+
+    monkeypatch.setattr(module, "staged_batches", unreadable_after_a_while)
+    async with started(tmp_path) as broker:
+        await publish(broker, TOPIC, "before")
+        target = await topic_of(broker, TOPIC)
+        assert await Job(broker).write(0, {TOPIC: rows_of("a", 24)}) is Verdict.NEW
+        assert (attempts, told) == (4, [None] * 4)
+        assert await seen(broker) == ["before", *rows_of("a", 24)]
+
+
+@in_loop
+async def test_producers_are_let_in_again_as_soon_as_rows_of_a_blocked_batch_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SINK_BLOCKED_SECONDS", 0.2)
+    real, failing, finish = module.staged_batches, True, asyncio.Event()
+
+    async def unreadable(*arguments: Any) -> AsyncIterator[Any]:
+        if failing:
+            raise DiskFailed("a sector cannot be read")
+        async for batch in real(*arguments):
+            yield batch
+            if batch.base_offset >= 3:
+                await finish.wait()
+
+    monkeypatch.setattr(module, "staged_batches", unreadable)
+    async with started(tmp_path) as broker:
+        sinks = broker.service.sinks
+        writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 9)}))
+        await until(lambda: sinks.blocked(KEY) is not None)
+        failing = False
+        await until(lambda: sinks.blocked(KEY) is None)
+        assert not writing.done()
+        await publish(broker, TOPIC, "between")
+        finish.set()
+        assert await writing is Verdict.NEW
+        assert sorted(await seen(broker)) == sorted(["between", *rows_of("a", 9)])
+
+
+@in_loop
+async def test_what_is_written_elsewhere_does_not_hide_that_a_part_of_the_batch_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SINK_BLOCKED_SECONDS", 0.2)
+    real, finish = module.staged_batches, asyncio.Event()
+
+    async def unreadable(staged: Topic, refs: Any, skipped: int) -> AsyncIterator[Any]:
+        if len(refs) == 1 and not finish.is_set():
+            raise DiskFailed("a sector cannot be read")
+        async for batch in real(staged, refs, skipped):
+            await until(lambda: finish.is_set() or sinks.blocked(KEY) is not None)
+            yield batch
+
+    monkeypatch.setattr(module, "staged_batches", unreadable)
+    async with started(tmp_path) as broker:
+        sinks = broker.service.sinks
+        writing = asyncio.ensure_future(Job(broker).write(0, {TOPIC: rows_of("a", 9), OTHER: rows_of("b", 1)}))
+        target = await topic_of(broker, TOPIC)
+        await until(lambda: target.ledger.written_end == 9)
+        assert sinks.blocked(KEY) is not None
+        finish.set()
+        assert await writing is Verdict.NEW
+        assert sinks.blocked(KEY) is None
+
+
+@in_loop
 @pytest.mark.parametrize("abandon", [False, True])
 async def test_nothing_is_forgotten_once_the_operator_has_left_though_the_batch_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abandon: bool

@@ -102,7 +102,7 @@ class Sinks:
         self._undone: dict[str, SinkRecord] = {}  # decided and not committed, by digest
         self._unstored: dict[str, int] = {}  # of these, what is not known to be durable; the version it replaces
         self._held: dict[str, dict[str, Topic]] = {}  # what is reserved for them, and where their rows are staged
-        self._failing: dict[str, float] = {}  # of those decided, since when they cannot be written
+        self._failing: dict[str, dict[str, float]] = {}  # of those decided, since when nothing is written where
         self._blocked: dict[str, SinkBlocked] = {}  # of these, those that need somebody to look at them, and why
         self._unwritten: dict[str, float] = {}  # writers that began and staged nothing, and since when that is seen
         self._given_up: dict[str, int] = {}  # of these, those that operators do not want any more, and how many of them
@@ -359,17 +359,20 @@ class Sinks:
         while True:
             try:
                 staged = await self._staged(record.key)
-                return staged, await self._decision(staged, request)
+                refs = await self._decision(staged, request)
+                self._go_on(record.key.digest)
+                return staged, refs
             except DanubeError as error:
                 log.warning("a decided write to %s is waiting: %s", record.key.target, error)
                 self._fail(record, error, for_good=isinstance(error, LOST))
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
-    def _fail(self, record: SinkRecord, error: DanubeError, *, for_good: bool = False) -> None:
-        """It is tried again for as long as that may help; after some time, everybody who is in its way is told why."""
+    def _fail(self, record: SinkRecord, error: DanubeError, place: str = "", *, for_good: bool = False) -> None:
+        """It is tried again for as long as that may help; after some time in which nothing was written to the place,
+        everybody who is in its way is told why."""
         digest, now = record.key.digest, asyncio.get_running_loop().time()
-        since = self._failing.setdefault(digest, now)
+        since = self._failing.setdefault(digest, {}).setdefault(place, now)
         if for_good or now - since >= SINK_BLOCKED_SECONDS:
             what = f"batch {record.batch} of query {record.key.query} to {record.key.target} is decided"
             blocked = self._blocked[digest] = SinkBlocked(f"{what} but cannot be written: {error}")
@@ -378,6 +381,17 @@ class Sinks:
                     self._held[digest][part.place].blocked = blocked
             if for_good or digest in self._given_up:
                 raise blocked from error
+
+    def _go_on(self, digest: str, place: str = "") -> None:
+        """What failed there is over. With the last such place, whoever was refused may publish again."""
+        failing = self._failing.get(digest, {})
+        if failing.pop(place, None) is not None and not failing and self._blocked.pop(digest, None) is not None:
+            for topic in self._held.get(digest, {}).values():
+                topic.blocked = None
+
+    def _written(self, digest: str, place: str, confirmed: Future[None]) -> None:
+        if not confirmed.cancelled() and confirmed.exception() is None:
+            self._go_on(digest, place)
 
     async def _conclude(self, digest: str, record: SinkRecord) -> None:
         """It is durable that all rows are there. Before that no other job writes behind them: see `rows_from`."""
@@ -408,16 +422,19 @@ class Sinks:
                     return log.warning("%s was deleted; %d decided rows for it are lost", part.place, part.rows)
                 topic = self._service.reliable(opened)
                 self._reserve(digest, part, topic)
-                return await self._append(opened, topic, part, refs, staged)
+                await self._append(digest, opened, topic, part, refs, staged)
+                return self._go_on(digest, part.place)
             except TopicNotFound:
                 return log.warning("%s was deleted; %d decided rows for it are lost", part.place, part.rows)
             except DanubeError as error:
                 log.warning("%s: not all decided rows are written yet: %s", part.place, error)
-                self._fail(self._undone[digest], error, for_good=isinstance(error, SinkExpired))
+                self._fail(self._undone[digest], error, part.place, for_good=isinstance(error, SinkExpired))
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
-    async def _append(self, opened: Opened, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic) -> None:
+    async def _append(
+        self, digest: str, opened: Opened, topic: Topic, part: Part, refs: Sequence[Ref], staged: Topic
+    ) -> None:
         await certain(topic)  # what an attempt before this one has sent is there, or never will be
         failed = topic.failed
         there = await rows_from(topic, part.offset)
@@ -433,7 +450,9 @@ class Sinks:
                     bytes_under_way -= size
                 if topic.failed != failed:  # maybe one of those under way: what is there is counted again
                     raise TopicRecovering(f"a write to {topic.name} failed")
-                under_way.append((batch.size, topic.append_reserved(numbered(batch, there)).confirmed))
+                confirmed = topic.append_reserved(numbered(batch, there)).confirmed
+                confirmed.add_done_callback(partial(self._written, digest, part.place))
+                under_way.append((batch.size, confirmed))
                 opened.charge(batch)
                 there += batch.count
                 bytes_under_way += batch.size
