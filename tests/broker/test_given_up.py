@@ -13,6 +13,7 @@ from pydanube.broker.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ledger.catalog import Lost
 from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.wire.batch import Batch
 from waiting import until
 
 ROUNDS_MAX = 1000
@@ -99,3 +100,33 @@ def test_a_poisoned_message_that_is_given_up_is_no_longer_set_aside() -> None:
 
     world.run(main())
     world.end()
+
+
+def test_an_unexpected_error_while_a_delivery_waits_for_its_read_is_told_and_delivering_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, mistakes = TopicWorld(cache_bytes=1), [ValueError("a mistake")]
+
+    async def main() -> None:
+        topic = await world.open()
+        host = await subscribed(topic, SubscriptionKind.SHARED)
+        inbox = connected(topic, host)
+        await publish(topic, "m0")
+        await publish(topic, "m1")
+        await inbox.until(2)
+        inbox.forget()
+        host._ahead.let_go()
+        at = host._ahead.at
+
+        async def mistaken(offset: int) -> Batch:
+            if mistakes:
+                raise mistakes.pop()
+            return await at(offset)
+
+        monkeypatch.setattr(host._ahead, "at", mistaken)
+        inbox.nack(0)
+        assert await inbox.until(1) == [0]
+
+    world.run(main())
+    assert [str(failure.error) for failure in world.loop.failures] == ["a mistake"]
+    world.loop.shutdown()

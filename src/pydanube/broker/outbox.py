@@ -42,6 +42,10 @@ class Outbox:
             self.since = now
         self._waiting.append(deliver)
 
+    def waited_long(self, timeout: int | None, now: int) -> bool:
+        """So long that what is handed out now might be taken back before its consumer had time for it."""
+        return timeout is not None and now - self.since > timeout // 4
+
     def take(self) -> Deliver:
         return self._waiting.popleft()
 

@@ -418,6 +418,16 @@ class SubscriptionHost:
 
     async def _fetch(self) -> None:
         """Reads for the oldest delivery that waits, and hands it out in its turn, batch by batch."""
+        try:
+            await self._hand_out_waiting()
+        except Exception:  # a mistake here must not end all deliveries, nor be made without a pause
+            await asyncio.sleep(RETRY_SECONDS)
+            raise
+        finally:
+            self._fetching = False
+            self.wake()
+
+    async def _hand_out_waiting(self) -> None:
         for turn in count(1):
             if not self._outbox or self._closed:
                 break
@@ -438,17 +448,10 @@ class SubscriptionHost:
                 await self._ahead.fail(deliver.first, error)
                 continue
             self._ahead.could_read(deliver.first, batch.last_offset)
-            if self._waited_long():
+            if self._outbox.waited_long(self.engine.policy.ack_timeout, self.now):
                 self._give_back()
             elif self._outbox.head is deliver and generation == self.known.cursor.generation:
                 self._hand_over(self._outbox.take(), batch)  # else there was a seek, or the consumer left
-        self._fetching = False
-        self.wake()
-
-    def _waited_long(self) -> bool:
-        """So long that what is handed out now might be taken back before its consumer had time for it."""
-        timeout = self.engine.policy.ack_timeout
-        return timeout is not None and self.now - self._outbox.since > timeout // 4
 
     def _give_back(self) -> None:
         """Nobody was handed these: the engine decides again, and the time to acknowledge them starts then."""
