@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydanube.base.errors import DanubeError
+from pydanube.base.errors import DanubeError, EntryMissing
 from pydanube.sim.faults import Troublemaker
 from pydanube.sim.history import Violation
 from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
@@ -89,6 +89,8 @@ async def _story(world: World, trouble: Troublemaker) -> None:
                 await (drain_topics(world) if world.plan.topics else _drain(world))
             if world.tiered:
                 await drain_tier(world)
+    except EntryMissing as error:
+        world.history.check(False, "I1", f"gone after everything healed: {error}")
     except TimeoutError:
         why = f"{explain_topics(world)} {explain_tier(world)}"
         if isinstance(world, SinkWorld):
