@@ -102,6 +102,37 @@ def test_a_poisoned_message_that_is_given_up_is_no_longer_set_aside() -> None:
     world.end()
 
 
+def test_a_poisoned_message_is_not_set_aside_if_a_seek_comes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TopicWorld()
+
+    async def main() -> None:
+        topic = await world.open()
+        policy = FailurePolicy(max_redelivery_count=0, poison=PoisonPolicy.DEAD_LETTER, dead_letter_topic="/default/d")
+        host = await subscribed(topic, SubscriptionKind.SHARED, policy=policy)
+        inbox = connected(topic, host)
+        await publish(topic, "m0")
+        await inbox.until(1)
+        at, reading, read = host._ahead.at, asyncio.Event(), asyncio.Event()
+
+        async def slowly(offset: int) -> Batch:
+            reading.set()
+            await read.wait()
+            return await at(offset)
+
+        monkeypatch.setattr(host._ahead, "at", slowly)
+        inbox.nack(0)
+        await reading.wait()
+        inbox.forget()
+        await host.seek(0)
+        read.set()
+        assert await inbox.until(1) == [0]
+        await asyncio.sleep(5)
+        assert world.dead_letters == []
+
+    world.run(main())
+    world.end()
+
+
 def test_an_unexpected_error_while_a_delivery_waits_for_its_read_is_told_and_delivering_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -241,7 +241,7 @@ def test_dead_letters_that_are_published_again_are_found(monkeypatch: pytest.Mon
         self.ack(generation, [done], cause)
 
     monkeypatch.setattr(SubscriptionHost, "_settle", impatient)
-    first_violation("state", "I4", first=13)
+    first_violation("state", "I4")
 
 
 def test_deleting_by_a_clock_that_has_jumped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,8 @@ class Hindrance:
                 consumer.sink.hindered(error)
 
 
-def in_words(error: DanubeError) -> str:
+def in_words(error: Exception) -> str:
     """With what to do where waiting does not help, and without the full stop."""
+    if not isinstance(error, DanubeError):
+        return f"{type(error).__name__}: {error}"
     return str(error) if error.retriable else f"{error}. {error.help}".removesuffix(".")

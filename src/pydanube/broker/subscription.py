@@ -380,7 +380,7 @@ class SubscriptionHost:
                 if self._outbox or self._handed > DELIVERIES_AT_ONCE or not self._hand_out(effect):
                     self._outbox.add(effect, self.now)
             elif isinstance(effect, Poisoned):
-                self._task(self._give_up(effect))
+                self._task(self._give_up(effect, self.known.cursor.generation))
             elif isinstance(effect, Skipped):
                 self._settle(self.known.cursor.generation, (effect.first, effect.last), Cause.FILTERED)
         if self._outbox and not self._fetching:
@@ -477,14 +477,15 @@ class SubscriptionHost:
         if left:
             self.engine.grant(consumer.id, left, self.now)  # nobody got these
 
-    async def _give_up(self, poisoned: Poisoned) -> None:
-        generation = self.known.cursor.generation
+    async def _give_up(self, poisoned: Poisoned, generation: int) -> None:
         try:
             if poisoned.policy is PoisonPolicy.DEAD_LETTER:
                 self._log.check()  # a letter is published only where it can be recorded that it was
                 if self._pass_lost(poisoned.offset) > poisoned.offset:
                     return
                 batch = await self._ahead.at(poisoned.offset)
+                if generation != self.known.cursor.generation:
+                    return  # a seek was quicker
                 if batch.base_offset > poisoned.offset:
                     self._settle(generation, (poisoned.offset, poisoned.offset), Cause.UNUSED)
                     return  # it was only buffered, and is lost
@@ -496,8 +497,7 @@ class SubscriptionHost:
         except Exception as error:  # whatever it is, the message stays and is tried again
             self._seldom.warn("could not set aside offset", poisoned.offset, error)
             if not self._closed and generation == self.known.cursor.generation:
-                why = in_words(error) if isinstance(error, DanubeError) else f"{type(error).__name__}: {error}"
-                self.engine.poison_failed(poisoned.offset, self.now, why)
+                self.engine.poison_failed(poisoned.offset, self.now, in_words(error))
                 self.wake()
 
     def _settle(self, generation: int, done: Range, cause: Cause) -> None:

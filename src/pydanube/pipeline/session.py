@@ -224,11 +224,13 @@ def settings_not_in_force(spark: SparkSession, config: Mapping[str, str]) -> lis
 
 
 def quiet() -> None:
-    """PySpark's own loggers write each error as JSON to stderr, and a thread of it a traceback when the JVM goes: it is
-    told in one line instead.
+    """PySpark's own loggers write each error as JSON to stderr, and two of its parts a traceback when the JVM goes: it
+    is told in one line instead.
     """
+    from py4j import java_gateway
     from pyspark import accumulators
 
+    java_gateway.logging = java_gateway.logger  # it tells the root logger, with a traceback, that a call failed
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     for name in ("AccumulatorTCPServer", "AccumulatorUnixServer", "AccumulatorServer"):

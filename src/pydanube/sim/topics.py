@@ -318,16 +318,16 @@ class TopicBroker:
     async def _dead_letter(self, target: str, message: Batch) -> None:
         """The dead-letter topic, as the topic sees it: far away, and down at times."""
         memory = self.world.topics[target.removeprefix("/default/").removesuffix("-dead")]
+        [letter] = message.messages()
+        assert letter.attributes is not None
+        label = letter.attributes["x-original-subscription"]
+        generation = self.topics[memory.history.name].subscriptions[label].known.cursor.generation  # a seek may follow
         await asyncio.sleep(self.random.uniform(0.001, 0.02))
         if memory.dead_letters_down and not self.world.healed:
             raise TopicClosed("the dead-letter topic is down")
-        [letter] = message.messages()
-        assert letter.attributes is not None
         offset = int(letter.attributes["x-original-topic-offset"])
         self.world.history.see(memory.history.name, offset, letter.payload or b"")
-        label = letter.attributes["x-original-subscription"]
         memory.subscriptions[label].given_up.add(offset)
-        generation = self.topics[memory.history.name].subscriptions[label].known.cursor.generation
         place = (memory.history.instance, label, generation, offset)
         self.world.history.check(place not in memory.letters, "I4", f"{place} is published twice as a dead letter")
         memory.letters.add(place)
