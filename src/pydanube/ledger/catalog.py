@@ -58,7 +58,7 @@ class StreamRecord:
 
     @property
     def end(self) -> int:
-        """The last offset of the last sealed ledger, also if it was trimmed: confirmed, the caller.
+        """The last offset of the last sealed ledger, which is confirmed, even if it was trimmed since.
 
         It never falls: `kept_from` outlives ledgers that are deleted in whatever order their nodes answer.
         """
