@@ -12,9 +12,9 @@ from time import perf_counter
 
 from figures import Figures
 from pydanube.base.limits import CURSOR_CHUNK_OFFSETS, CURSOR_CHUNKS_MAX
-from pydanube.ledger.cursor import Cursor
-from pydanube.ledger.state_records import Acked, SubscriptionCreated, SubscriptionKind, decode, encode
-from pydanube.ledger.topic_state import TopicState
+from pydanube.topic.cursor import Cursor
+from pydanube.topic.records import Acked, SubscriptionCreated, SubscriptionKind, decode, encode
+from pydanube.topic.state import TopicState
 
 MANY = 1_000_000
 FEW = 10

@@ -22,8 +22,8 @@ from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.dispatch.roster import Member
 from pydanube.dispatch.shared import Shared
-from pydanube.ledger.cursor import Cursor
-from pydanube.ledger.state_records import Acked
+from pydanube.topic.cursor import Cursor
+from pydanube.topic.records import Acked
 
 BATCH = 1_000
 CONSUMERS = 8

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pydanube.pipeline.targets import iceberg_expiry
-from pydanube.pipeline.targets.iceberg import IcebergTarget
+from pydanube.pipeline.targets.iceberg import expiry as iceberg_expiry
+from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 from pydanube.pipeline.targets.record import Mark
 
 COMMITS, GROUPS, MILLISECONDS = 10_000, 20, 1000

@@ -24,10 +24,10 @@ from pydanube.adapters.system import SystemRandomness
 from pydanube.base.durability import Durability
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import MIB
-from pydanube.ledger.catalog import Copies, new_ledger
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.writer import LedgerWriter
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.writer import LedgerWriter
+from pydanube.stream.record import Copies, new_ledger
 from pydanube.wire.batch import Batch, build
 
 SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))  # how long the throughput figures are held

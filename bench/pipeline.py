@@ -30,9 +30,9 @@ import pydanube.sync
 from broker import Process
 from figures import Figures
 from pipeline_idle import idle
-from pydanube.pipeline import build
-from pydanube.pipeline.flow import Flow
-from pydanube.pipeline.session import BOUNDS
+from pydanube.pipeline.query import build
+from pydanube.pipeline.query.session import BOUNDS
+from pydanube.pipeline.spec.flow import Flow
 
 RUNS = int(os.environ.get("BENCH_RUNS", "3"))
 TRIGGER = int(os.environ.get("BENCH_TRIGGER", "1000000"))  # records

@@ -23,7 +23,7 @@ import uvloop
 from figures import Figures
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import MIB
-from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.stream.segments import Segment, SegmentPlan
 from pydanube.tier.cutting import CutRows
 from pydanube.tier.process import SegmentProcesses
 from pydanube.tier.rows import rows_of

@@ -20,7 +20,7 @@ import uvloop
 from figures import Figures
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import MIB
-from pydanube.ledger.segments import SegmentPlan
+from pydanube.stream.segments import SegmentPlan
 from pydanube.tier.process import SegmentProcesses
 from pydanube.wire.batch import Batch, Codec, build
 

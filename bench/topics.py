@@ -22,16 +22,16 @@ from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.ids import ConsumerId, NodeIdentity
 from pydanube.base.limits import ACK_RANGES_MAX
-from pydanube.broker.delivery import Delivery
-from pydanube.broker.options import TopicOptions
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Surroundings, Topic
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.state.options import TopicOptions
+from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.topic import Surroundings, Topic
 from pydanube.ports.storage import StorageNode
-from pydanube.sim.catalog import SimCatalog
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.tail import TailCache
+from pydanube.sim.world.catalog import SimCatalog
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.tail import TailCache
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
 ACKS = 1_000_000

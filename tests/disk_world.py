@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pydanube.ports.disk import Disk, DiskFile
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimLoop
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import SimLoop
 
 
 class World:

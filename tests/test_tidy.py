@@ -28,7 +28,7 @@ Rule = Callable[[str, ast.Module], Iterator[str]]  # module name, its tree -> co
 
 # -- the direction of imports (see ARCHITECTURE.md) --------------------------------------------------------------------
 
-CORES = frozenset({"wire", "raft", "metadata", "ledger", "dispatch", "schema", "access", "placement"})
+CORES = frozenset({"wire", "metadata", "journal", "stream", "topic", "dispatch"})
 BELOW_HOSTS = CORES | {"base", "ports"}
 EVERYTHING = BELOW_HOSTS | {"adapters", "storage", "tier", "broker", "api", "client", "spark", "connect", "cli"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "ports": CORES | {"base"},
     "adapters": BELOW_HOSTS,
     "storage": BELOW_HOSTS,
-    "tier": frozenset({"base", "wire", "ledger", "ports", "adapters"}),  # adapters: only the process of its own
+    "tier": frozenset({"base", "wire", "stream", "ports", "adapters"}),  # adapters: only the process of its own
     "broker": BELOW_HOSTS | {"storage", "adapters", "tier"},  # tier: only the process that puts all together
     "api": BELOW_HOSTS | {"storage", "adapters", "broker"},
     "client": frozenset({"base", "wire", "ports"}),
@@ -207,7 +207,7 @@ def test_faces_know_the_door_and_nothing_behind_it() -> None:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
-                assert not (node.module or "").startswith(("pydanube.storage", "pydanube.ledger.topic_state")), path
+                assert not (node.module or "").startswith(("pydanube.storage", "pydanube.topic.state")), path
                 assert not behind & {alias.name for alias in node.names}, path
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute | ast.Name):
                 owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id
@@ -370,16 +370,24 @@ def test_every_dependency_has_its_reason() -> None:
     [
         ("pydanube.base.ids", "from pydanube.wire.batch import Batch", "base may not import wire"),
         ("pydanube.wire.batch", "from pydanube.ports import disk", "wire may not import ports"),
-        ("pydanube.ledger.index", "import pydanube.storage.node", "ledger may not import storage"),
-        ("pydanube.ledger.index", "from pydanube import storage", "ledger may not import storage"),
-        ("pydanube.ledger.index", "from ..storage import node", "ledger may not import storage"),
-        ("pydanube.ledger.index", "if 1:\n    from pydanube.adapters import posix", "ledger may not import adapters"),
+        ("pydanube.journal.index", "import pydanube.storage.node.disk", "journal may not import storage"),
+        ("pydanube.journal.index", "from pydanube import storage", "journal may not import storage"),
+        ("pydanube.journal.index", "from ..storage import node", "journal may not import storage"),
+        ("pydanube.journal.index", "if 1:\n    from pydanube.adapters import posix", "journal may not import adapters"),
         ("pydanube.ports.disk", "import pydanube.adapters.posix", "ports may not import adapters"),
-        ("pydanube.storage.node", "from pydanube.adapters.posix import PosixDisk", "storage may not import adapters"),
-        ("pydanube.storage.node", "from pydanube.sim import clock", "storage may not import sim"),
-        ("pydanube.storage.node", "importlib.import_module('pydanube.broker')", "storage may not import broker"),
-        ("pydanube.client.producer", "from pydanube.broker.service import Service", "client may not import broker"),
-        ("pydanube.cli.topic", "import pydanube.broker", "cli may not import broker"),
+        (
+            "pydanube.storage.node.disk",
+            "from pydanube.adapters.posix import PosixDisk",
+            "storage may not import adapters",
+        ),
+        ("pydanube.storage.node.disk", "from pydanube.sim import clock", "storage may not import sim"),
+        ("pydanube.storage.node.disk", "importlib.import_module('pydanube.broker')", "storage may not import broker"),
+        (
+            "pydanube.client.producer",
+            "from pydanube.broker.door.service import Service",
+            "client may not import broker",
+        ),
+        ("pydanube.cli.commands.topic", "import pydanube.broker", "cli may not import broker"),
         ("pydanube", "from pydanube.storage import node", "pydanube may not import storage"),
         ("pydanube.misc.helpers", "", "has no row in MAY_IMPORT"),
     ],
@@ -394,9 +402,9 @@ def test_the_direction_rule_finds_a_planted_import(module: str, source: str, com
     ("module", "source"),
     [
         ("pydanube.wire.batch", "import struct\nfrom pydanube.base import limits"),
-        ("pydanube.ledger.index", "from pydanube.wire.batch import Batch\nfrom . import quorum"),
-        ("pydanube.storage.node", "from pydanube import __version__\nfrom pydanube.ports.disk import Disk"),
-        ("pydanube.sim.world", "import pydanube.storage.node, pydanube.broker, pydanube.testing"),
+        ("pydanube.journal.index", "from pydanube.wire.batch import Batch\nfrom . import quorum"),
+        ("pydanube.storage.node.disk", "from pydanube import __version__\nfrom pydanube.ports.disk import Disk"),
+        ("pydanube.sim.world.world", "import pydanube.storage.node.disk, pydanube.broker, pydanube.testing"),
         ("pydanube.testing.kit", "from pydanube.sim import world"),
     ],
 )
@@ -418,34 +426,34 @@ def test_the_circle_rule_finds_a_planted_circle() -> None:
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
-        *((impure_core, "pydanube.raft.node", f"import {name}") for name in sorted(CORE_FORBIDDEN_MODULES)),
+        *((impure_core, "pydanube.stream.quorum", f"import {name}") for name in sorted(CORE_FORBIDDEN_MODULES)),
         (impure_core, "pydanube.base.ids", "from os.path import join"),
         (impure_core, "pydanube.wire.batch", "def late():\n    from time import monotonic"),
         (dangerous, "pydanube.wire.batch", "import pickle"),
         (dangerous, "pydanube.adapters.posix", "from marshal import loads"),
-        (dangerous, "pydanube.cli.config", "import yaml\nyaml.load(text)"),
-        (dangerous, "pydanube.cli.config", "from yaml import load"),
-        (dangerous, "pydanube.sim.world", "eval('1')"),
-        (dangerous, "pydanube.sim.world", "exec('1')"),
-        (unrepeatable_host, "pydanube.storage.node", "asyncio.to_thread(work)"),
-        (unrepeatable_host, "pydanube.storage.node", "from asyncio import to_thread"),
-        (unrepeatable_host, "pydanube.broker.topic", "loop.run_in_executor(None, work)"),
-        (unrepeatable_host, "pydanube.broker.topic", "slot = hash(key) % 8"),
-        (unrepeatable_host, "pydanube.api.tcp.server", "names[id(task)] = task"),
+        (dangerous, "pydanube.cli.commands.config", "import yaml\nyaml.load(text)"),
+        (dangerous, "pydanube.cli.commands.config", "from yaml import load"),
+        (dangerous, "pydanube.sim.world.world", "eval('1')"),
+        (dangerous, "pydanube.sim.world.world", "exec('1')"),
+        (unrepeatable_host, "pydanube.storage.node.disk", "asyncio.to_thread(work)"),
+        (unrepeatable_host, "pydanube.storage.node.disk", "from asyncio import to_thread"),
+        (unrepeatable_host, "pydanube.broker.topic.topic", "loop.run_in_executor(None, work)"),
+        (unrepeatable_host, "pydanube.broker.topic.topic", "slot = hash(key) % 8"),
+        (unrepeatable_host, "pydanube.api.native.server", "names[id(task)] = task"),
         (unrepeatable_host, "pydanube.client.producer", "import uuid"),
         (unrepeatable_host, "pydanube.client.producer", "from secrets import token_hex"),
         (unrepeatable_host, "pydanube.client.producer", "import random"),
-        (unrepeatable_host, "pydanube.storage.node", "import time"),
-        (unrepeatable_host, "pydanube.storage.node", "from time import monotonic"),
-        (unrepeatable_host, "pydanube.storage.node", "datetime.now()"),
-        (unrepeatable_host, "pydanube.storage.node", "datetime.datetime.utcnow()"),
-        (unrepeatable_host, "pydanube.storage.node", "class Node:\n    def __del__(self): ..."),
-        (unrepeatable_host, "pydanube.storage.node", "for node in {a, b}: ..."),
-        (unrepeatable_host, "pydanube.storage.node", "for node in set(nodes): ..."),
-        (unrepeatable_host, "pydanube.storage.node", "for at, node in enumerate(set(nodes) - gone): ..."),
-        (unrepeatable_host, "pydanube.storage.node", "[node for node in {name for name in nodes}]"),
-        (undocumented, "pydanube.storage.node", "import asyncio"),
-        (undocumented, "pydanube.storage.node", '""" """'),
+        (unrepeatable_host, "pydanube.storage.node.disk", "import time"),
+        (unrepeatable_host, "pydanube.storage.node.disk", "from time import monotonic"),
+        (unrepeatable_host, "pydanube.storage.node.disk", "datetime.now()"),
+        (unrepeatable_host, "pydanube.storage.node.disk", "datetime.datetime.utcnow()"),
+        (unrepeatable_host, "pydanube.storage.node.disk", "class Node:\n    def __del__(self): ..."),
+        (unrepeatable_host, "pydanube.storage.node.disk", "for node in {a, b}: ..."),
+        (unrepeatable_host, "pydanube.storage.node.disk", "for node in set(nodes): ..."),
+        (unrepeatable_host, "pydanube.storage.node.disk", "for at, node in enumerate(set(nodes) - gone): ..."),
+        (unrepeatable_host, "pydanube.storage.node.disk", "[node for node in {name for name in nodes}]"),
+        (undocumented, "pydanube.storage.node.disk", "import asyncio"),
+        (undocumented, "pydanube.storage.node.disk", '""" """'),
     ],
 )
 def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) -> None:
@@ -456,11 +464,15 @@ def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) 
     ("rule", "module", "source"),
     [
         (impure_core, "pydanube.adapters.posix", "import os, time, threading"),
-        (dangerous, "pydanube.cli.config", "import yaml\nyaml.safe_load(text)\nmodel.eval()"),
+        (dangerous, "pydanube.cli.commands.config", "import yaml\nyaml.safe_load(text)\nmodel.eval()"),
         (unrepeatable_host, "pydanube.adapters.clock", "import time\ntime.monotonic()"),
-        (unrepeatable_host, "pydanube.sim.loop", "import random\nhash(seed)"),
-        (unrepeatable_host, "pydanube.storage.node", "for node in sorted(set(nodes)): ...\nnode.id\nself.clock.now()"),
-        (undocumented, "pydanube.storage.node", '"""Keeps ledgers."""'),
+        (unrepeatable_host, "pydanube.sim.machine.loop", "import random\nhash(seed)"),
+        (
+            unrepeatable_host,
+            "pydanube.storage.node.disk",
+            "for node in sorted(set(nodes)): ...\nnode.id\nself.clock.now()",
+        ),
+        (undocumented, "pydanube.storage.node.disk", '"""Keeps ledgers."""'),
     ],
 )
 def test_a_rule_lets_good_source_pass(rule: Rule, module: str, source: str) -> None:

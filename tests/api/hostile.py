@@ -23,11 +23,11 @@ from time import monotonic, thread_time
 from typing import Any, NamedTuple, cast
 from unittest import mock
 
-from pydanube.api.doorway import Doorway
 from pydanube.api.http.connection import HttpConnection
+from pydanube.api.listening.doorway import Doorway
 from pydanube.api.server import Server, StandaloneSettings, collect_seldom
 from pydanube.base.limits import MIB
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 
 KEPT_BYTES = 1 << 17  # of what was answered
 SECONDS = 100.0  # for anything, on a machine that does much else

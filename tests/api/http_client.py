@@ -12,7 +12,7 @@ from api.frame_client import close_all
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import MIB
 from pydanube.ports.clock import Clock
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 
 
 class Reply(NamedTuple):

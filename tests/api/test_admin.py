@@ -11,8 +11,8 @@ import pytest
 from api.frame_client import Client, payloads
 from api.test_native import TOPIC, run
 from pydanube.api.server import Server
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.state_log import state_stream
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.state.log import state_stream
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Ack, Closed, Deliver, Error, Grant, Publish, Published, Reply, Request, Reset
 

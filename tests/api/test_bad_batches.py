@@ -12,7 +12,7 @@ from api.frame_client import Client, close_all
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import BatchInvalid
 from pydanube.base.limits import ATTRIBUTES_CHECKED_BYTES_MAX, MIB
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch, Codec, build
 from pydanube.wire.columns import Column, Kind
 from pydanube.wire.commands import Error, Publish

@@ -13,7 +13,7 @@ import pytest
 import pydanube.sync
 from pydanube.base.errors import NothingReceived, OffsetsDamaged, TopicNotFound
 from pydanube.base.limits import BLOCK_BYTES
-from pydanube.ledger.group import GroupHead, GroupKind, Kind, decode_directory
+from pydanube.journal.group import GroupHead, GroupKind, Kind, decode_directory
 from pydanube.sync import Client
 from pydanube.testing.broker import broker_beside
 from storage.damage import groups

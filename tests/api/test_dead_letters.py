@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from api.frame_client import Client, close_all, payloads
+from pydanube.api.native.channels import ConsumerChannel
 from pydanube.api.server import Server, StandaloneSettings
-from pydanube.api.tcp.channels import ConsumerChannel
 from pydanube.base.limits import MIB, SEND_BUFFER_BYTES_MAX
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Deliver, Grant, Nack, Publish
 

@@ -16,7 +16,7 @@ from api.tiered import in_memory
 from pydanube.adapters.objects_url import ObjectsPlace, parse_objects_url
 from pydanube.api.server import Server
 from pydanube.base.errors import RequestInvalid, TopicNotFound
-from pydanube.ledger import cold as cold_module
+from pydanube.stream import cold as cold_module
 from pydanube.testing.broker import broker
 from tier.objects_world import WorldObjects
 from waiting import until

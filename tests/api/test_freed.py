@@ -15,10 +15,10 @@ from api.frame_client import Client, close_all
 from api.http_client import Http
 from grpc_face.rig import Consumers, Producers, api, channel, message
 from grpc_face.test_calls import made, subscribed
-from pydanube.api.doorway import Doorway
+from pydanube.api.listening.doorway import Doorway
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import KIB, MIB
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Closed, Grant, Publish
 from pydanube.wire.http2.frames import PREFACE as HTTP2_PREFACE

@@ -12,10 +12,10 @@ import pytest
 
 import pydanube
 from api.frame_client import Client, close_all
-from pydanube.api import doorway as doorway_module
+from pydanube.api.listening import doorway as doorway_module
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import KIB, MIB
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Ack, Closed, Grant, Hello, Ping, Publish
 from pydanube.wire.frames import PREFACE

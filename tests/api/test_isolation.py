@@ -18,8 +18,8 @@ import pydanube
 from api.frame_client import Client, close_all
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import KIB, MIB, UNCONFIRMED_BYTES_MAX
-from pydanube.storage.journal import Journal
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.journal import Journal
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Grant, Ping, Publish, Published
 from pydanube.wire.frames import PREFACE

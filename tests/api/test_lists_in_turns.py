@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from api.http_client import Http, with_http
-from pydanube.api import verbs as verbs_module
 from pydanube.api.grpc.admin import BROKER, NamespaceAdmin, TopicAdmin
 from pydanube.api.grpc.messages import Messages
+from pydanube.api.operations import verbs as verbs_module
 from pydanube.api.server import Server
 from pydanube.base.errors import SubscriptionNotFound
-from pydanube.broker import admin as admin_module
-from pydanube.broker.directory import Directory
+from pydanube.broker.directory.directory import Directory
+from pydanube.broker.door import admin as admin_module
 
 FEW, MANY = 3, 20
 ORDERS = "/api/v1/topics/default/orders"

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 import pydanube
 from api.frame_client import Client, close_all
 from api.http_client import Http
-from pydanube.api import buffers as buffers_module
-from pydanube.api import doorway as doorway_module
-from pydanube.api import listener as listener_module
-from pydanube.api.buffers import SMALL_BYTES, coalesced
-from pydanube.api.doorway import Doorway
+from pydanube.api.listening import buffers as buffers_module
+from pydanube.api.listening import doorway as doorway_module
+from pydanube.api.listening import listener as listener_module
+from pydanube.api.listening.buffers import SMALL_BYTES, coalesced
+from pydanube.api.listening.doorway import Doorway
+from pydanube.api.native import unfinished as unfinished_module
+from pydanube.api.native.connection import FLUSH_BYTES
 from pydanube.api.server import Server, StandaloneSettings
-from pydanube.api.tcp import unfinished as unfinished_module
-from pydanube.api.tcp.connection import FLUSH_BYTES
 from pydanube.base.errors import TooManyConnections
 from pydanube.base.limits import KIB, MIB
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Closed, Error, Ping, Publish, Published, Request
 from pydanube.wire.frames import FRAME_HEADER_BYTES

@@ -20,10 +20,10 @@ from pydanube.api.http.kept import KeptPage
 from pydanube.api.server import Server
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import LedgerDamaged
-from pydanube.broker import metrics as metrics_module
-from pydanube.broker.holds import Opened, Principal
-from pydanube.broker.metrics import FAMILIES, LoopWatch, Page
-from pydanube.broker.service import Service
+from pydanube.broker.door import metrics as metrics_module
+from pydanube.broker.door.metrics import FAMILIES, LoopWatch, Page
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import Opened, Principal
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDERS = "/api/v1/topics/default/orders"

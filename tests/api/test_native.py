@@ -12,7 +12,7 @@ from api.frame_client import Client, close_all, payloads
 from pydanube.api.server import Server
 from pydanube.base.limits import KIB
 from pydanube.broker.standalone import StandaloneSettings
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import (
     Ack,

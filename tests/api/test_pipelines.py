@@ -25,9 +25,9 @@ from pydanube.base.errors import (
     RequestInvalid,
 )
 from pydanube.base.limits import ABANDONED_SECONDS, MIB, PIPELINE_LEASE_SECONDS, PIPELINE_LINES_KEPT, PIPELINES_MAX
-from pydanube.cli import doctor
+from pydanube.cli.commands import doctor
 from pydanube.client import Client
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.testing.broker import broker_beside
 from pydanube.testing.clock import VirtualClock
 

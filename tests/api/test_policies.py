@@ -25,7 +25,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import KIB, UNCONFIRMED_ALONE_BYTES_MAX
 from pydanube.broker.standalone import StandaloneSettings
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Deliver, Error, Grant, Publish, Published
 

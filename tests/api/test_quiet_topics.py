@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pydanube
-from pydanube.broker import house
+from pydanube.broker.serving import house
 from pydanube.testing.broker import broker
 
 PATIENCE_SECONDS = 20.0

@@ -18,9 +18,9 @@ from pydanube.api.server import Server
 from pydanube.base.errors import ConsumerBusy, OffsetsDamaged
 from pydanube.base.limits import KIB
 from pydanube.base.names import parse_topic
-from pydanube.broker import leasing as leasing_module
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.leasing import Poll
+from pydanube.broker.door import leasing as leasing_module
+from pydanube.broker.door.leasing import Poll
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.testing.clock import VirtualClock
 from pydanube.wire.batch import build
 

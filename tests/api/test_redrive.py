@@ -9,9 +9,9 @@ import pytest
 
 from api.http_client import Http, with_http
 from pydanube.api.server import Server
-from pydanube.broker import redrive as redrive_module
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.topic import Topic
+from pydanube.broker.serving import redrive as redrive_module
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.topic.topic import Topic
 
 DEFAULT = "/api/v1/topics/default"
 DEAD = f"{DEFAULT}/dead"

@@ -20,14 +20,14 @@ from pydanube.api.http.answer import JSON
 from pydanube.api.http.problem import errors_page, status_of
 from pydanube.api.http.rest import make_router
 from pydanube.api.http.router import RAW
+from pydanube.api.operations.verbs import VERBS
 from pydanube.api.server import Server, load, settings
-from pydanube.api.verbs import VERBS
 from pydanube.base.errors import error_table
 from pydanube.base.limits import KIB, MIB, PUBLISHED_MESSAGES_MAX
-from pydanube.cli.dlq import dlq
-from pydanube.cli.namespace import namespace
-from pydanube.cli.subscription import subscription
-from pydanube.cli.topic import topic
+from pydanube.cli.commands.dlq import dlq
+from pydanube.cli.commands.namespace import namespace
+from pydanube.cli.commands.subscription import subscription
+from pydanube.cli.commands.topic import topic
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDERS = "/api/v1/topics/default/orders"

@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 
 from api.frame_client import Client, close_all
-from pydanube.api import listener as listener_module
-from pydanube.api.doorway import Doorway
-from pydanube.api.listener import Listener
+from pydanube.api.listening import listener as listener_module
+from pydanube.api.listening.doorway import Doorway
+from pydanube.api.listening.listener import Listener
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.limits import MIB, SWEEP_CONNECTIONS
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.testing import SimLoop
 from pydanube.wire.batch import build
 from pydanube.wire.commands import Closed, Grant, Hello, Ping, Pong, Publish

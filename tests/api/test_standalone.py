@@ -25,7 +25,7 @@ from pydanube.api.server import Server, StandaloneSettings, write_ready_file
 from pydanube.base.addresses import HostPort
 from pydanube.base.limits import MIB
 from pydanube.cli.main import main
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 
 COMMAND = [sys.executable, "-m", "pydanube.cli.main", "standalone"]
 

@@ -16,10 +16,10 @@ from api.tiered import in_memory
 from pydanube.api.http import kept as kept_module
 from pydanube.api.server import Server
 from pydanube.base.errors import ObjectsRefused, PartitionMissing, SegmentMissing
-from pydanube.broker import tiers as tiers_module
-from pydanube.broker.claim import MARK
-from pydanube.ledger import cold as cold_module
-from pydanube.ledger.segments import Segment
+from pydanube.broker.cold import tiers as tiers_module
+from pydanube.broker.cold.claim import MARK
+from pydanube.stream import cold as cold_module
+from pydanube.stream.segments import Segment
 from pydanube.tier.direct import DirectSegments
 from tier.objects_world import Fault, WorldObjects
 from waiting import until

@@ -17,12 +17,12 @@ import pydanube
 from api.frame_client import Client as FrameClient
 from api.frame_client import close_all
 from certificates import Authority
-from pydanube.api import doorway as doorway_module
-from pydanube.api import listener as listener_module
+from pydanube.api.listening import doorway as doorway_module
+from pydanube.api.listening import listener as listener_module
 from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.errors import ConfigInvalid, ConnectionLost, TlsFailed, TooManyConnections
 from pydanube.base.limits import MIB
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 
 TOPIC = "/default/orders"
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

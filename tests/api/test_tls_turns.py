@@ -14,9 +14,9 @@ import pytest
 
 from api.hostile import SECONDS, TURN_SECONDS_MAX, Crowd, Watch, watched
 from certificates import Authority
+from pydanube.api.listening.tls import Ciphertext, Handshakes
+from pydanube.api.listening.turns import Turns
 from pydanube.api.server import Server
-from pydanube.api.tls import Ciphertext, Handshakes
-from pydanube.api.turns import Turns
 from pydanube.base.limits import HANDSHAKES_BEGUN_PER_TURN, TLS_RECORDS_AT_ONCE
 
 HELLOS = 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pydanube.api.turns import Turns, Worker
+from pydanube.api.listening.turns import Turns, Worker
 from pydanube.base.limits import REQUESTS_BEGUN_PER_TURN, TURN_SECONDS
 
 

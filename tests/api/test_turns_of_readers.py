@@ -17,8 +17,8 @@ from pydanube.api.grpc.ids import consumer_id
 from pydanube.api.grpc.messages import Messages
 from pydanube.api.server import Server
 from pydanube.base.limits import BATCH_MESSAGES_MAX, LOOKAHEAD_MESSAGES_MAX, MIB, UNACKED_MAX
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Topic
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.topic import Topic
 from pydanube.wire.batch import Codec
 from pydanube.wire.commands import Grant, Nack, Publish
 from pydanube.wire.http2.frames import Kind, Setting, frame, settings_frame

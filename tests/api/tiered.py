@@ -6,8 +6,8 @@ from typing import Any
 
 from pydanube.adapters.objects_url import ObjectsPlace
 from pydanube.broker.standalone import ObjectsSettings
-from pydanube.ledger.tiering import TierSettings
 from pydanube.ports.segments import Segments
+from pydanube.stream.tiering import TierSettings
 from pydanube.tier.direct import DirectSegments
 from tier.objects_world import WorldObjects
 

@@ -8,16 +8,16 @@ from random import Random
 from typing import Any
 
 from pydanube.base.limits import KIB
-from pydanube.broker.directory import Directory
-from pydanube.broker.service import Service
-from pydanube.sim.clock import SimClock
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimLoop
-from pydanube.sim.offload import SimOffload
-from pydanube.sim.platter import Keep
-from pydanube.sim.randomness import SimRandomness
+from pydanube.broker.directory.directory import Directory
+from pydanube.broker.door.service import Service
+from pydanube.sim.machine.clock import SimClock
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import SimLoop
+from pydanube.sim.machine.offload import SimOffload
+from pydanube.sim.machine.platter import Keep
+from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.storage.local import open_local
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 
 Work = Callable[[Service], Coroutine[Any, Any, None]]
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker
-from pydanube.ledger.sinks import Once, Request, SinkKey, Verdict
+from pydanube.topic.sinks import Once, Request, SinkKey, Verdict
 from pydanube.wire.batch import Batch, build
 from tier.broker_world import opened, read_all, topic_of
 

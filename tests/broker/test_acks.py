@@ -8,8 +8,8 @@ import pytest
 
 from broker.topic_world import Inbox, TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import AckInvalid, OffsetNotConfirmed, SubscriptionKindDiffers, SubscriptionNotFound
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic.records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
 ORDERED = [SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER]

@@ -23,13 +23,13 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import UNUSED_SUBSCRIPTION_SECONDS
-from pydanube.broker import best_effort_topic
-from pydanube.broker.best_effort_topic import BestEffortSubscription, BestEffortTopic
-from pydanube.broker.delivery import Delivery
-from pydanube.broker.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.topic import best_effort as best_effort_topic
+from pydanube.broker.topic.best_effort import BestEffortSubscription, BestEffortTopic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
-from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.clock import Clock
+from pydanube.topic.records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
 EXCLUSIVE, SHARED = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED

@@ -10,9 +10,10 @@ import pytest
 
 from broker.topic_world import Inbox, TopicWorld, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import NodeBusy, NodeUnreachable, TopicBusy, TopicRecovering
-from pydanube.broker import state_group, state_log
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.state import group as state_group
+from pydanube.broker.state import log as state_log
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
 

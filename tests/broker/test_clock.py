@@ -11,11 +11,11 @@ from broker.test_housekeeping import SHARED, SMALL
 from broker.topic_world import TopicWorld, publish, subscribed
 from pydanube.base.errors import TooManyProducers
 from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS, CLOCK_HELD_SECONDS, CLOCK_JUMP_SECONDS
-from pydanube.broker.topic import Topic
-from pydanube.ledger import dedup
-from pydanube.ledger.retention import RetentionPolicy
-from pydanube.ledger.state_records import Cause
+from pydanube.broker.topic.topic import Topic
 from pydanube.storage.watched_clock import WatchedClock
+from pydanube.stream.retention import RetentionPolicy
+from pydanube.topic import dedup
+from pydanube.topic.records import Cause
 
 SECOND = 1_000_000
 HOUR = 3600.0

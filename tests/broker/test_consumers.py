@@ -11,7 +11,7 @@ from pydanube.base.errors import ConsumerBusy, ConsumerNotFound, FilterInvalid
 from pydanube.base.ids import ConsumerId
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.dispatch.policy import DispatchSettings, Unmatched
-from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.topic.records import Cause, SubscriptionKind
 
 ALL = list(SubscriptionKind)
 EXCLUSIVE, SHARED = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED

@@ -7,9 +7,9 @@ import pytest
 from broker.service_world import ServiceWorld
 from broker.test_salvage import ORDERS, damage
 from pydanube.base.errors import OffsetsDamaged
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.service import Service
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.topic.records import SubscriptionKind
 
 NAMES = ["found-by-its-name", "another-one"]
 

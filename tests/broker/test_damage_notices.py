@@ -10,9 +10,9 @@ import pytest
 
 from broker.topic_world import SECOND, TopicWorld, connected, publish, subscribed
 from pydanube.base.errors import OffsetsDamaged
-from pydanube.broker.topic import Topic
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 
 

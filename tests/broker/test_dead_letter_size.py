@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pydanube.base.limits import BATCH_BYTES_MAX
-from pydanube.broker.dead_letter import dead_letter_of
+from pydanube.broker.topic.dead_letter import dead_letter_of
 from pydanube.dispatch.events import Poisoned
 from pydanube.dispatch.policy import PoisonPolicy
 from pydanube.wire.batch import build

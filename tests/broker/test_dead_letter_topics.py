@@ -6,12 +6,12 @@ import pytest
 
 from broker.service_world import ServiceWorld
 from pydanube.base.errors import PolicyInvalid
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.redrive import publish_dead_letter
-from pydanube.broker.service import Service
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.serving.redrive import publish_dead_letter
+from pydanube.broker.state.options import SubscriptionOptions
 from pydanube.dispatch.policy import PoisonPolicy
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
 LETTERS = "/default/orders-billing-dlq"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import DiskFailed
-from pydanube.broker.errands import Errands
-from pydanube.broker.turns import Turns
+from pydanube.broker.work.errands import Errands
+from pydanube.broker.work.turns import Turns
 from tier.broker_world import in_loop
 
 

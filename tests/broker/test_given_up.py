@@ -8,11 +8,11 @@ import pytest
 
 from broker.topic_world import TopicWorld, connected, publish, subscribed
 from pydanube.base.errors import DiskFailed
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Topic
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
-from pydanube.ledger.catalog import Lost
-from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.stream.record import Lost
+from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import Batch
 from waiting import until
 

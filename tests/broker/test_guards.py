@@ -11,18 +11,21 @@ from typing import Any
 
 import pytest
 
-from pydanube.broker import house, room, sinks, tiering
-from pydanube.broker.house import Housekeeping
-from pydanube.broker.metrics import Metrics, Page
-from pydanube.broker.room import Room
-from pydanube.broker.sinks import Sinks
+from pydanube.broker.cold import tiering
+from pydanube.broker.cold.tiering import PLACE, Tiering
+from pydanube.broker.commit import sinks
+from pydanube.broker.commit.sinks import Sinks
+from pydanube.broker.directory.topic_changes import TopicChanges
+from pydanube.broker.door.metrics import Metrics, Page
+from pydanube.broker.limits import disk_room as room
+from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.serving import house
+from pydanube.broker.serving.house import Housekeeping
 from pydanube.broker.standalone import Broker
-from pydanube.broker.tiering import PLACE, Tiering
-from pydanube.broker.topic_changes import TopicChanges
-from pydanube.ledger.tiering import TierSettings
 from pydanube.storage import guard as module
 from pydanube.storage.guard import Guard
-from pydanube.storage.keeper import Keeper
+from pydanube.storage.node.keeper import Keeper
+from pydanube.stream.tiering import TierSettings
 from tier.broker_world import in_loop, settings_of, topic_of
 from tier.objects_world import WorldObjects
 

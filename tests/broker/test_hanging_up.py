@@ -14,14 +14,14 @@ from broker.service_world import ServiceWorld
 from broker.sink_world import KEY, Job, rows_of
 from broker.sink_world import TOPIC as TARGET
 from pydanube.base.errors import DanubeError, SinkBlocked, SinkExpired, TopicNotFound
-from pydanube.broker.dead_letter import ORIGIN
-from pydanube.broker.delivery import Delivery
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.redrive import SUBSCRIPTION, Wanted
-from pydanube.broker.service import Service
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.serving.redrive import SUBSCRIPTION, Wanted
 from pydanube.broker.standalone import Broker
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.topic.dead_letter import ORIGIN
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
 TOPIC, LETTERS = "/default/orders", "/default/letters"

@@ -12,14 +12,14 @@ import pytest
 
 from pydanube.base.errors import MetadataBusy
 from pydanube.base.limits import HOUSE_TURNS, MIB
-from pydanube.broker import house
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.leftovers import Leftovers
-from pydanube.broker.service import Service
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving import house
+from pydanube.broker.serving.leftovers import Leftovers
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker, StandaloneSettings
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import Cause, SubscriptionKind
-from pydanube.storage.settings import NodeSettings
+from pydanube.broker.topic.topic import Topic
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import build
 from waiting import until
 

@@ -11,11 +11,11 @@ import pytest
 from broker.topic_world import SECOND, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import PolicyInvalid, TopicRecovering
 from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB, LOOKED_INTO_AT_ONCE
-from pydanube.broker import upkeep
-from pydanube.broker.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.topic import Topic
-from pydanube.ledger.retention import RetentionPolicy
-from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.topic import upkeep
+from pydanube.broker.topic.topic import Topic
+from pydanube.stream.retention import RetentionPolicy
+from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import Batch
 
 SHARED = SubscriptionKind.SHARED

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish
-from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.state.options import SubscriptionOptions
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic.records import SubscriptionKind
 
 EXCLUSIVE = SubscriptionKind.EXCLUSIVE
 A_MINUTE = SubscriptionOptions(idle_seconds=60)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import ObjectsFailed, TierBusy
-from pydanube.broker import jobs as jobs_module
-from pydanube.broker.jobs import Jobs
+from pydanube.broker.work import jobs as jobs_module
+from pydanube.broker.work.jobs import Jobs
 
 SOON = 0.001
 LATER = 10.0

@@ -15,7 +15,7 @@ import pydanube
 from pydanube.base.keys import KeyHash, fnv1a64
 from pydanube.base.limits import KEY_MEMO_BYTES_MAX
 from pydanube.base.names import parse_topic
-from pydanube.broker.directory import TopicRecord
+from pydanube.broker.directory.directory import TopicRecord
 from pydanube.spark.key_hashes import hashes_of
 from pydanube.spark.staging import find_target
 from pydanube.testing.broker import broker

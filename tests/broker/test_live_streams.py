@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from broker.topic_world import SECOND, TopicWorld, connected, numbers, publish
-from pydanube.broker.delivery import Timing
-from pydanube.broker.options import SubscriptionOptions
+from pydanube.broker.state.options import SubscriptionOptions
+from pydanube.broker.subscription.delivery import Timing
 from pydanube.dispatch.policy import FailurePolicy
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
 

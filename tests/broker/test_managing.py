@@ -8,9 +8,9 @@ import pytest
 
 from broker.topic_world import TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import DanubeError, SubscriptionNotFound, TopicClosed, TopicNotFound
-from pydanube.broker.topic import Topic
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy
-from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.topic.records import Cause, SubscriptionKind
 
 ALL = list(SubscriptionKind)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
 from pydanube.base.limits import TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import parse_topic
-from pydanube.broker.options import SubscriptionOptions, dead_letter_topic
-from pydanube.broker.policies import Policies
+from pydanube.broker.limits.policies import Policies
+from pydanube.broker.state.options import SubscriptionOptions, dead_letter_topic
 from pydanube.dispatch.policy import PoisonPolicy
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import SubscriptionOptionInvalid
-from pydanube.broker.options import DURATIONS, OPTIONS, SubscriptionOptions
+from pydanube.broker.state.options import DURATIONS, OPTIONS, SubscriptionOptions
 from pydanube.client.consumer import Consumer
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from pydanube.base.ids import ConsumerId
-from pydanube.broker.outbox import Outbox
+from pydanube.broker.subscription.outbox import Outbox
 from pydanube.dispatch.events import Deliver
 
 ONE, TWO = ConsumerId(1), ConsumerId(2)

@@ -9,9 +9,9 @@ import pytest
 from broker.topic_world import Inbox, TopicWorld, batch_of, connected, numbers, publish, subscribed
 from pydanube.base.errors import DanubeError, OwnershipLost, TopicClosed
 from pydanube.base.limits import KIB
-from pydanube.broker.options import TopicOptions
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.state.options import TopicOptions
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic.records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
 

@@ -10,10 +10,10 @@ import pytest
 
 from broker.service_world import ServiceWorld
 from pydanube.base.limits import PARTITIONS_AT_ONCE, PARTITIONS_MAX
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.service import Service
-from pydanube.broker.spreading import together
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.serving.spreading import together
+from pydanube.topic.records import SubscriptionKind
 
 TOPIC = "/default/orders"
 

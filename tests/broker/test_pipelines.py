@@ -15,8 +15,8 @@ from pydanube.base.limits import (
     PIPELINE_LINES_KEPT_BYTES,
     PIPELINES_MAX,
 )
-from pydanube.broker import pipelines as pipelines_module
-from pydanube.broker.pipelines import Pipelines, Report, State, What
+from pydanube.broker.door import pipelines as pipelines_module
+from pydanube.broker.door.pipelines import Pipelines, Report, State, What
 from pydanube.testing.clock import VirtualClock
 
 START = 1_800_000_000_000_000

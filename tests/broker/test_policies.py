@@ -9,11 +9,11 @@ import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import BacklogFull, NotReliable, PolicyInvalid
-from pydanube.broker.options import TopicOptions
-from pydanube.broker.policies import Policies
-from pydanube.broker.quotas import BacklogQuota
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.broker.limits.policies import Policies
+from pydanube.broker.limits.quotas import BacklogQuota
+from pydanube.broker.state.options import TopicOptions
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic.records import Cause, SubscriptionKind
 
 SHARED, EXCLUSIVE = SubscriptionKind.SHARED, SubscriptionKind.EXCLUSIVE
 FILLER = "x" * 1000

@@ -23,11 +23,11 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
-from pydanube.broker import topic as topic_module
-from pydanube.broker.topic import Receipt, Session, Topic
-from pydanube.ledger import dedup
-from pydanube.ledger.dedup import Renewal
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.topic import topic as topic_module
+from pydanube.broker.topic.topic import Receipt, Session, Topic
+from pydanube.topic import dedup
+from pydanube.topic.dedup import Renewal
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 from storage.node_world import until
 

@@ -9,11 +9,11 @@ import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.limits import CURSOR_CHUNK_OFFSETS
-from pydanube.broker.read_ahead import Shelf
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Topic
-from pydanube.ledger import ackset
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.subscription.read_ahead import Shelf
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic import ackset
+from pydanube.topic.records import SubscriptionKind
 
 KINDS = list(SubscriptionKind)
 

@@ -10,11 +10,11 @@ from broker.topic_world import Inbox, TopicWorld, batch_of, connected, numbers, 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import ArgumentInvalid, DiskFailed, SubscriptionInvalid, TopicRecovering
 from pydanube.base.limits import KIB, RESERVE_OFFSETS
-from pydanube.broker.options import TopicOptions
-from pydanube.broker.topic import Topic
+from pydanube.broker.state.options import TopicOptions
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
-from pydanube.ledger.state_records import Cause, SubscriptionKind
-from pydanube.storage.tail import TailCache
+from pydanube.storage.stream.tail import TailCache
+from pydanube.topic.records import Cause, SubscriptionKind
 
 ALL = list(SubscriptionKind)
 EXCLUSIVE, SHARED = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED

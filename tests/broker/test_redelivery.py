@@ -10,11 +10,11 @@ import pytest
 
 from broker.topic_world import SECOND, Inbox, TopicWorld, batch_of, connected, numbers, publish, subscribed
 from pydanube.base.errors import NodeUnreachable, PolicyInvalid
-from pydanube.broker.delivery import Delivery
-from pydanube.broker.topic import Topic
+from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why
 from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
-from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import Batch
 
 ALL = list(SubscriptionKind)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from broker.service_world import ServiceWorld
-from pydanube.broker import redrive as module
-from pydanube.broker.dead_letter import ORIGIN
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.notes import Notes
-from pydanube.broker.redrive import SUBSCRIPTION, Redriven, Wanted
-from pydanube.broker.republish import Noted
-from pydanube.broker.service import Service
-from pydanube.ledger.catalog import Lost
-from pydanube.ledger.dedup import ProducerTable
+from pydanube.broker.directory.notes import Notes
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving import redrive as module
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.serving.redrive import SUBSCRIPTION, Redriven, Wanted
+from pydanube.broker.serving.republish import Noted
+from pydanube.broker.topic.dead_letter import ORIGIN
+from pydanube.stream.record import Lost
+from pydanube.topic.dedup import ProducerTable
 from pydanube.wire.batch import Batch, build
 
 DEAD, ORDERS, OTHERS = "/default/dead", "/default/orders", "/default/others"

@@ -13,14 +13,14 @@ from broker.topic_world import OneNode
 from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemClock, SystemRandomness
 from pydanube.base.limits import ACK_RANGES_MAX
-from pydanube.broker.options import TopicOptions
-from pydanube.broker.topic import Surroundings, Topic
-from pydanube.ledger.state_records import SubscriptionKind
-from pydanube.sim.catalog import SimCatalog
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.tail import TailCache
+from pydanube.broker.state.options import TopicOptions
+from pydanube.broker.topic.topic import Surroundings, Topic
+from pydanube.sim.world.catalog import SimCatalog
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
 ACKS = 100_000

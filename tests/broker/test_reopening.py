@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from pydanube.base.limits import MIB, TOPICS_REOPENING
-from pydanube.broker.holds import ANONYMOUS, Opened, Principal
-from pydanube.broker.service import Service
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS, Opened, Principal
 from pydanube.broker.standalone import Broker, StandaloneSettings
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind
-from pydanube.storage.settings import NodeSettings
+from pydanube.broker.topic.topic import Topic
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.testing import VirtualClock
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
 HOUR = 3_600

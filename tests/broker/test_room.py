@@ -10,8 +10,8 @@ import pytest
 
 from pydanube.base.errors import DiskFailed, DiskFull
 from pydanube.base.limits import MIB
-from pydanube.broker import room as room_module
-from pydanube.broker.room import Room, check_new, reserve_of
+from pydanube.broker.limits import disk_room as room_module
+from pydanube.broker.limits.disk_room import Room, check_new, reserve_of
 
 RESERVE = 800
 

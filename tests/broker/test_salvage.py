@@ -13,13 +13,13 @@ from broker.topic_world import Inbox
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import BLOCK_BYTES, HINDRANCE_TOLD_SECONDS
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.salvage import TOPICS_A_TURN, Examined
-from pydanube.broker.service import Service
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind
-from pydanube.storage.tail import TailCache
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.serving.salvage import TOPICS_A_TURN, Examined
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.topic import Topic
+from pydanube.storage.stream.tail import TailCache
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
 ORDERS = "/default/orders"
@@ -187,7 +187,7 @@ def test_looking_for_damaged_topics_leaves_turns_to_others(monkeypatch: pytest.M
 
         with monkeypatch.context() as patch:
             patch.setattr(service.surroundings.catalog, "load", counted)
-            patch.setattr("pydanube.broker.salvage.asyncio.sleep", turn)
+            patch.setattr("pydanube.broker.serving.salvage.asyncio.sleep", turn)
             assert await service.salvage.topics(ANONYMOUS) == []
         assert 0 < most <= 2 * TOPICS_A_TURN  # messages and state of each place
 

@@ -8,9 +8,9 @@ import pytest
 
 from broker.topic_world import SECOND, Inbox, TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import OffsetNotConfirmed
-from pydanube.broker.topic import Topic
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy
-from pydanube.ledger.state_records import Cause, SubscriptionKind
+from pydanube.topic.records import Cause, SubscriptionKind
 
 ALL = list(SubscriptionKind)
 

@@ -9,10 +9,10 @@ import pytest
 from broker.topic_world import TopicWorld, batch_of
 from pydanube.base.errors import ProducerUnknown, TopicRecovering
 from pydanube.base.limits import PRODUCER_AWAY_SECONDS
-from pydanube.broker.sessions import Session
-from pydanube.broker.topic import Topic
-from pydanube.ledger import dedup
-from pydanube.ledger.dedup import Renewal
+from pydanube.broker.topic.producer_sessions import Session
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic import dedup
+from pydanube.topic.dedup import Renewal
 from storage.node_world import until
 
 HOUR = 3600

@@ -18,11 +18,11 @@ from pydanube.base.errors import (
     TopicBusy,
     TopicNotFound,
 )
-from pydanube.broker import sinks as module
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.sinks import Sinks, staging_topic
-from pydanube.broker.topic import Receipt, Topic
-from pydanube.ledger.sinks import Once, SinkKey, Verdict
+from pydanube.broker.commit import sinks as module
+from pydanube.broker.commit.sinks import Sinks, staging_topic
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.topic.topic import Receipt, Topic
+from pydanube.topic.sinks import Once, SinkKey, Verdict
 from pydanube.wire.batch import Batch
 from tier.broker_world import in_loop, opened, read_all, topic_of
 

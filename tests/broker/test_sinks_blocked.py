@@ -11,16 +11,16 @@ import pytest
 
 from broker.sink_world import KEY, OTHER, TOPIC, Job, message, rows_of, seen, started
 from pydanube.base.errors import DiskFailed, SinkBlocked, SinkExpired, TooManySinks
-from pydanube.broker import sink_records as records
-from pydanube.broker import sinks as module
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.metrics import Metrics, Page
-from pydanube.broker.sinks import Sinks, staging_topic
+from pydanube.broker.commit import records
+from pydanube.broker.commit import sinks as module
+from pydanube.broker.commit.sinks import Sinks, staging_topic
+from pydanube.broker.door.metrics import Metrics, Page
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker
-from pydanube.broker.topic import Topic
-from pydanube.ledger import sinks as core
-from pydanube.ledger.catalog import Lost
-from pydanube.ledger.sinks import Once, Request, SinkKey, SinkRecord, Verdict, overdue
+from pydanube.broker.topic.topic import Topic
+from pydanube.stream.record import Lost
+from pydanube.topic import sinks as core
+from pydanube.topic.sinks import Once, Request, SinkKey, SinkRecord, Verdict, overdue
 from tier.broker_world import in_loop, topic_of
 from waiting import until
 

@@ -11,10 +11,10 @@ import pytest
 
 from broker.sink_world import KEY, TOPIC, Job, rows_of, seen, started
 from pydanube.base.errors import MetadataDamaged, RequestInvalid, SinkConflict
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.sink_records import PREFIX
+from pydanube.broker.commit.records import PREFIX
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker
-from pydanube.ledger.sinks import Once, Repeat, SinkKey, SinkRecord, Verdict
+from pydanube.topic.sinks import Once, Repeat, SinkKey, SinkRecord, Verdict
 from tier.broker_world import in_loop
 
 

@@ -11,11 +11,11 @@ import pytest
 from broker.sink_world import KEY, TOPIC, Job, rows_of, seen, started
 from pydanube.base.errors import MessageTooLarge, QuotaReached, RateExceeded
 from pydanube.base.limits import MIB, RATE_DEBT_SECONDS_MAX
-from pydanube.broker import sinks
-from pydanube.broker.holds import ANONYMOUS, Opened
-from pydanube.broker.sink_rows import slow_down
+from pydanube.broker.commit import sinks
+from pydanube.broker.commit.rows import slow_down
+from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
 from pydanube.broker.standalone import Broker
-from pydanube.ledger.sinks import Verdict
+from pydanube.topic.sinks import Verdict
 from pydanube.wire.batch import Batch, build
 from tier.broker_world import in_loop
 

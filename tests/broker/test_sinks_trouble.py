@@ -11,13 +11,13 @@ import pytest
 
 from broker.sink_world import KEY, OTHER, TOPIC, Crash, Job, message, rows_of, seen, started
 from pydanube.base.errors import DiskFailed, DiskFull, MetadataConflict
-from pydanube.broker import sinks as module
-from pydanube.broker.sink_records import PREFIX
-from pydanube.broker.sinks import Sinks, staging_topic
-from pydanube.broker.topic import Receipt, Topic
-from pydanube.ledger.sinks import Verdict
-from pydanube.storage.managed import ManagedLedger
-from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.broker.commit import sinks as module
+from pydanube.broker.commit.records import PREFIX
+from pydanube.broker.commit.sinks import Sinks, staging_topic
+from pydanube.broker.topic.topic import Receipt, Topic
+from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.stream.managed import ManagedLedger
+from pydanube.topic.sinks import Verdict
 from pydanube.wire.batch import Batch
 from tier.broker_world import in_loop, opened, topic_of
 

@@ -11,12 +11,13 @@ import pytest
 from broker.topic_world import Inbox, TopicWorld, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import TopicBusy
 from pydanube.base.limits import KIB
-from pydanube.broker import state_group, state_log
-from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.topic import Topic
+from pydanube.broker.state import group as state_group
+from pydanube.broker.state import log as state_log
+from pydanube.broker.state.options import SubscriptionOptions
+from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
-from pydanube.ledger.state_records import SubscriptionKind, encode
-from pydanube.storage import writer
+from pydanube.storage.stream import writer
+from pydanube.topic.records import SubscriptionKind, encode
 from storage.node_world import until
 
 SHARED = SubscriptionKind.SHARED

@@ -10,13 +10,13 @@ from broker.service_world import ServiceWorld, Work
 from pydanube.base.errors import DanubeError, MetadataFull, NodeBusy, TopicClosed, TopicNotFound
 from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
 from pydanube.base.names import parse_topic
-from pydanube.broker.holds import ANONYMOUS, Opened
-from pydanube.broker.options import SubscriptionOptions
-from pydanube.broker.service import Service
-from pydanube.broker.spreading import change_of
-from pydanube.broker.topic import Topic
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
+from pydanube.broker.serving.spreading import change_of
+from pydanube.broker.state.options import SubscriptionOptions
+from pydanube.broker.topic.topic import Topic
 from pydanube.metadata import state as metadata
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
 TOPIC = "/default/orders"

@@ -12,11 +12,11 @@ import pytest
 from broker.topic_world import Inbox, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import AcksScattered, DanubeError, StateInvalid, TopicBusy, TopicClosed, TopicRecovering
 from pydanube.base.limits import KIB
-from pydanube.broker import state_log
-from pydanube.broker.topic import Topic
-from pydanube.ledger import ackset
-from pydanube.ledger.state_records import Cause, SubscriptionDeleted, SubscriptionKind, encode
-from pydanube.ledger.topic_state import TopicState
+from pydanube.broker.state import log as state_log
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic import ackset
+from pydanube.topic.records import Cause, SubscriptionDeleted, SubscriptionKind, encode
+from pydanube.topic.state import TopicState
 from pydanube.wire.batch import build
 
 SHARED = SubscriptionKind.SHARED

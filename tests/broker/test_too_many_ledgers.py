@@ -9,15 +9,15 @@ import pytest
 
 from broker.service_world import ServiceWorld
 from pydanube.base.errors import TooManyLedgers, TopicRecovering
-from pydanube.broker import room as room_module
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.room import Room
-from pydanube.broker.service import Service
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Topic
-from pydanube.ledger import table
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.door.service import Service
+from pydanube.broker.limits import disk_room as room_module
+from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.topic import Topic
+from pydanube.journal import ledger_table as table
 from pydanube.storage import local
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import build
 
 HEALTHY, KEEPS = "/default/healthy", "/default/keeps"

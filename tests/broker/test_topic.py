@@ -8,8 +8,8 @@ import pytest
 
 from broker.topic_world import TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import DanubeError, TopicClosed
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.topic.records import SubscriptionKind
 
 ALL = list(SubscriptionKind)
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pydanube.base.errors import TopicBusy
-from pydanube.broker import topic_changes
-from pydanube.broker.topic_changes import Changes, TopicChanges
+from pydanube.broker.directory import topic_changes
+from pydanube.broker.directory.topic_changes import Changes, TopicChanges
 from pydanube.metadata.watch import Feed
-from pydanube.storage.metadata_store import MemoryMetadata
+from pydanube.storage.metadata.store import MemoryMetadata
 
 HOUR = 3_600.0
 

@@ -16,13 +16,13 @@ from broker.topic_world import SECOND, TopicWorld, batch_of, insist, numbers
 from pydanube.base.errors import DanubeError, DiskFailed, DiskFull
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import KIB
-from pydanube.broker import state_log
-from pydanube.broker.delivery import Delivery
-from pydanube.broker.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Session, Topic
+from pydanube.broker.state import log as state_log
+from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.topic import Session, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch
 from storage.node_world import until
 

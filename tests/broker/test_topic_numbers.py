@@ -8,8 +8,8 @@ import pytest
 
 from pydanube.base.errors import TopicLimitReached
 from pydanube.base.names import parse_topic
-from pydanube.broker.directory import Directory
-from pydanube.storage.metadata_store import MemoryMetadata
+from pydanube.broker.directory.directory import Directory
+from pydanube.storage.metadata.store import MemoryMetadata
 
 
 async def directory(store: MemoryMetadata | None = None) -> tuple[Directory, MemoryMetadata]:

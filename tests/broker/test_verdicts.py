@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from broker.topic_world import TopicWorld, batch_of, connected, numbers, subscribed
 from dispatch.desk import A, connect
 from pydanube.base.limits import ACKED_AT_ONCE, DELIVERIES_AT_ONCE, NACKED_AT_ONCE, UNACKED_MAX
-from pydanube.broker.delivery import Delivery
-from pydanube.broker.verdicts import Parts, Verdicts
+from pydanube.broker.subscription.delivery import Delivery
+from pydanube.broker.subscription.verdicts import Parts, Verdicts
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Run
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.dispatch.shared import Shared
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 
 EXCLUSIVE, SHARED, KEY_SHARED = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED
 MESSAGES = 20_000

@@ -10,23 +10,23 @@ from typing import Any, TypeVar
 from pydanube.base.errors import DanubeError, TopicClosed
 from pydanube.base.ids import ConsumerId, NodeIdentity
 from pydanube.base.limits import KIB
-from pydanube.broker.delivery import Delivery, Timing
-from pydanube.broker.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.read_ahead import Shelf
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Surroundings, Topic
+from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.subscription.delivery import Delivery, Timing
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.subscription.read_ahead import Shelf
+from pydanube.broker.topic.topic import Surroundings, Topic
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
-from pydanube.ledger.state_records import SubscriptionKind
 from pydanube.ports.storage import StorageNode
-from pydanube.sim.catalog import SimCatalog
-from pydanube.sim.clock import SimClock
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimLoop
-from pydanube.sim.randomness import SimRandomness
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.tail import TailCache
+from pydanube.sim.machine.clock import SimClock
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import SimLoop
+from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.sim.world.catalog import SimCatalog
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
+from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
 SECOND = 1_000_000

@@ -10,8 +10,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from cli.conftest import Danube
-from pydanube.cli import offers
 from pydanube.cli.main import danube as root
+from pydanube.cli.shell import completions as offers
 
 
 def offered(*words: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_a_broker_that_does_not_answer_is_given_up_soon_and_in_silence(
 
 
 def test_a_broken_file_of_contexts_offers_nothing(run: Danube) -> None:
-    from pydanube.cli.contexts import contexts_file
+    from pydanube.cli.shell.contexts import contexts_file
 
     run("context", "add", "one", "--url", "danube://127.0.0.1:1")
     contexts_file().write_text("- not\n- a mapping\n")

@@ -9,7 +9,7 @@ import pytest
 
 import pydanube
 from cli.conftest import Danube
-from pydanube.cli import dlq
+from pydanube.cli.commands import dlq
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Danube
-from pydanube.cli import doctor
-from pydanube.cli.contexts import Contexts, contexts_file
+from pydanube.cli.commands import doctor
+from pydanube.cli.shell.contexts import Contexts, contexts_file
 from pydanube.testing.broker import broker_thread
 from pydanube.testing.clock import VirtualClock
 

@@ -12,10 +12,10 @@ import pytest
 
 from cli.conftest import Danube
 from pydanube import __version__
-from pydanube.cli.failures import MEANING, Exit
 from pydanube.cli.main import COMMANDS, main
 from pydanube.cli.main import danube as root
 from pydanube.cli.reference import reference, walk
+from pydanube.cli.shell.failures import MEANING, Exit
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ALL = list(walk(click.Context(root, info_name="danube")))

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from cli.conftest import Danube
 from pydanube import sync
-from pydanube.cli.formats import by_format
-from pydanube.cli.intake import fill
-from pydanube.cli.messages import Draft, draft_of, text_or_base64
-from pydanube.cli.values import read_time
+from pydanube.cli.shell.values import read_time
+from pydanube.cli.text.formats import by_format
+from pydanube.cli.text.intake import fill
+from pydanube.cli.text.messages import Draft, draft_of, text_or_base64
 
 
 def values_of(danube: Danube, topic: str, *options: str) -> list[str]:
@@ -195,7 +195,7 @@ def test_people_are_told_what_is_stored_when_only_new_messages_are_printed(
     danube("topic", "create", topic, "--partitions", "2")
     danube("produce", topic, "1", "2")
     assert danube("consume", topic, "-e").err == ""  # a program is not
-    monkeypatch.setattr("pydanube.cli.consume.somebody_looks", lambda: True)
+    monkeypatch.setattr("pydanube.cli.commands.consume.somebody_looks", lambda: True)
     assert danube("consume", topic, "-e").err == "danube: no new messages; 2 stored, `--from earliest` shows them\n"
     assert danube("consume", topic, "--from", "earliest", "-e").err == ""
     danube("topic", "truncate", topic, "--yes")
@@ -207,7 +207,7 @@ def test_people_are_told_where_a_subscription_begins(
 ) -> None:
     danube("produce", topic, "1", "2")
     seek = f"danube subscription seek /default/{topic} s --to earliest"
-    monkeypatch.setattr("pydanube.cli.consume.somebody_looks", lambda: True)
+    monkeypatch.setattr("pydanube.cli.commands.consume.somebody_looks", lambda: True)
     told = danube("consume", topic, "-s", "s", "-e").err
     assert told == f"danube: no new messages; 2 stored, `{seek}` goes back to them\n"
     assert danube(*seek.split()[1:], "--yes").code == 0
@@ -299,7 +299,7 @@ def test_a_table_shows_what_cannot_be_printed(danube: Danube, topic: str) -> Non
 
 
 def test_a_reader_that_went_away_ends_it_quietly(danube: Danube, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pydanube.cli import consume
+    from pydanube.cli.commands import consume
 
     def gone(self: object, messages: object) -> None:
         raise BrokenPipeError

@@ -13,8 +13,8 @@ import pytest
 from cli.conftest import Danube
 from pydanube.api.server import Server, StandaloneSettings, load
 from pydanube.base.redaction import HIDDEN, is_secret, redacted, redacted_options
-from pydanube.cli.contexts import contexts_file
-from pydanube.cli.standalone import _Formatter
+from pydanube.cli.commands.standalone import _Formatter
+from pydanube.cli.shell.contexts import contexts_file
 
 SECRET = "TOPSECRET"
 DOCTOR = pytest.param(["doctor"], marks=pytest.mark.slow)  # asks Java and Python for their versions

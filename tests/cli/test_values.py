@@ -7,7 +7,18 @@ import time
 import click
 import pytest
 
-from pydanube.cli.values import due, duration, many, options_of, place, policies_of, read_time, shown_time, size, topic
+from pydanube.cli.shell.values import (
+    due,
+    duration,
+    many,
+    options_of,
+    place,
+    policies_of,
+    read_time,
+    shown_time,
+    size,
+    topic,
+)
 
 MINUTE = 60_000_000
 

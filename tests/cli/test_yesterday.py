@@ -8,8 +8,9 @@ import pytest
 
 from cli.conftest import Danube
 from module_clock import set_clock
-from pydanube.cli import consume, values
-from pydanube.cli.values import shown_time
+from pydanube.cli.commands import consume
+from pydanube.cli.shell import values
+from pydanube.cli.shell.values import shown_time
 from pydanube.testing import VirtualClock
 from pydanube.testing.broker import broker_thread
 

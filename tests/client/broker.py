@@ -15,7 +15,7 @@ from pydanube.base.limits import MIB
 from pydanube.broker.standalone import StandaloneSettings
 from pydanube.client import Client
 from pydanube.client.producer import Producer
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 
 TOPIC = "/default/orders"
 

@@ -20,7 +20,7 @@ from pydanube.base.errors import (
     TopicExists,
     TopicNotFound,
 )
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.client import Client, Consumer, Message
 from pydanube.testing.broker import broker_thread
 from pydanube.wire.commands import Closed, Hello, Reply, Request, Welcome, decode

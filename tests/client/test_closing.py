@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client.broker import TOPIC, Door, until, with_client, with_door
-from pydanube.api.tcp import connection as broker_connection
+from pydanube.api.native import connection as broker_connection
 from pydanube.base.errors import ClientClosed, ConnectionLost, DanubeError, NotAnswered, NothingReceived
 from pydanube.client import Client, Consumer, Message
 from pydanube.client import connection as client_connection

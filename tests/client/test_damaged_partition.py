@@ -11,7 +11,7 @@ import pytest
 import pydanube
 from client.broker import TOPIC
 from pydanube.base.errors import DanubeError, OffsetsDamaged
-from pydanube.broker.topic import Topic
+from pydanube.broker.topic.topic import Topic
 from pydanube.client import Client, Producer
 from pydanube.testing.broker import broker
 

@@ -19,8 +19,8 @@ from pydanube.base.errors import (
     SequenceUnknown,
 )
 from pydanube.base.limits import DEDUP_WINDOW_BATCHES
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.topic import Topic
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.topic.topic import Topic
 from pydanube.client import Client
 
 

@@ -229,7 +229,7 @@ def test_who_follows_more_namespaces_than_a_connection_serves_requests_still_ask
 ) -> None:
     """Far more than this machine opens quickly would be needed: so fewer are served at once."""
     monkeypatch.setattr("pydanube.client.connection.CLIENT_REQUESTS_AT_ONCE", 5)
-    monkeypatch.setattr("pydanube.api.tcp.connection.REQUESTS_AT_ONCE_MAX", 6)
+    monkeypatch.setattr("pydanube.api.native.connection.REQUESTS_AT_ONCE_MAX", 6)
     monkeypatch.setattr("pydanube.client.topic_watch.TOPIC_WATCH_NAMESPACES_MAX", 8)
 
     async def run(client: Client) -> None:

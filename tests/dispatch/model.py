@@ -12,7 +12,7 @@ from pydanube.base.ids import ConsumerId
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Skipped
 from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.ring import ring_hash
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 
 Filters = tuple[bytes, ...]
 

@@ -8,7 +8,7 @@ from dispatch.desk import A, B
 from pydanube.base.errors import ConsumerBusy, FilterInvalid
 from pydanube.dispatch.best_effort import BestEffort, Routed
 from pydanube.dispatch.events import Deliver, Run
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 
 
 def best_effort(kind: SubscriptionKind, a: int, b: int | None = None) -> BestEffort:

@@ -26,7 +26,7 @@ from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.policy import Backoff, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.roster import Member
 from pydanube.dispatch.shared import Shared
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 
 ENGINES: dict[SubscriptionKind, type[Engine[Member]]] = {
     SubscriptionKind.EXCLUSIVE: Exclusive,

@@ -12,7 +12,7 @@ from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run
 from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import Member
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 
 COUNT, AT_ONCE = 200, 7
 SCATTERED = list(range(1, COUNT, 2))

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 from hpack import Decoder
 
-from pydanube.api import turns as turns_module
 from pydanube.api.grpc import connection as module
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.connection import GrpcConnection
 from pydanube.api.grpc.messages import message_class
 from pydanube.api.grpc.reflection import ReflectionService
-from pydanube.api.turns import Turns
-from pydanube.broker.intake import Intake
+from pydanube.api.listening import turns as turns_module
+from pydanube.api.listening.turns import Turns
+from pydanube.broker.limits.intake import Intake
 from pydanube.wire.http2.frames import PREFACE, WINDOW_BYTES, Kind
 from pydanube.wire.http2.grpc import Status, framed
 from wire.http2.peer import EMPTY_SETTINGS, data, frames_of, headers, rst_stream, window_update

@@ -12,7 +12,7 @@ from grpc_face.rig import Broker, Consumer, Consumers, Producers, api, channel, 
 from pydanube.api.grpc.consumers import encoded
 from pydanube.api.grpc.encoding import Encoder
 from pydanube.base.errors import BatchUnreadable
-from pydanube.broker.delivery import PRODUCER_ATTRIBUTE, Delivery
+from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE, Delivery
 from pydanube.wire.batch import Batch, Message, build
 from pydanube.wire.commands import Deliver, Error, Grant, Publish
 

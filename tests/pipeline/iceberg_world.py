@@ -10,8 +10,8 @@ from uuid import uuid4
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from pydanube.pipeline.targets.iceberg import IcebergTarget
-from pydanube.pipeline.targets.iceberg_files import StagedFile
+from pydanube.pipeline.targets.iceberg.files import StagedFile
+from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 from pydanube.pipeline.targets.record import Mark, Verdict
 
 

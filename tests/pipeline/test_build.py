@@ -17,9 +17,9 @@ from pyspark.sql.functions import udf
 
 import pydanube.pipeline
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.build import batch, explain, query
-from pydanube.pipeline.flow import Flow
-from pydanube.pipeline.progress import Progress
+from pydanube.pipeline.query.build import batch, explain, query
+from pydanube.pipeline.query.progress import Progress
+from pydanube.pipeline.spec.flow import Flow
 from pydanube.spark.launch import STATE, STATE_OF_SPARK, STATE_SETTINGS
 from pydanube.sync import Client
 
@@ -438,6 +438,6 @@ def test_in_a_session_of_spark_s_defaults_state_is_on_disk_too_and_what_a_run_sa
             spark.conf.set(name, value)
     assert list((tmp_path / "points").rglob("*.changelog")), "state is in RocksDB, and written as what changed"
     assert table(tmp_path / "out", "id") == [(1,)]
-    assert [each.getMessage() for each in caplog.records if each.name == "pydanube.pipeline.runner"] == [
+    assert [each.getMessage() for each in caplog.records if each.name == "pydanube.pipeline.run.runner"] == [
         "own: late: rows behind the watermark are dropped and counted as late_rows, because dead_letters is not set"
     ]

@@ -18,7 +18,7 @@ from pydanube.base.errors import (
     TargetFailed,
     TopicNotFound,
 )
-from pydanube.pipeline.cause import CHARACTERS_MAX, cause_of, ours_in
+from pydanube.pipeline.query.cause import CHARACTERS_MAX, cause_of, ours_in
 
 TEXTS = json.loads((Path(__file__).parent / "spark_errors.json").read_text())
 

@@ -19,11 +19,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from pydanube.pipeline.build import query
-from pydanube.pipeline.cause import cause_of
-from pydanube.pipeline.changes import fixed
-from pydanube.pipeline.checkpoint import open_checkpoint
-from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.query.build import query
+from pydanube.pipeline.query.cause import cause_of
+from pydanube.pipeline.run.checkpoint import open_checkpoint
+from pydanube.pipeline.spec.changes import fixed
+from pydanube.pipeline.spec.flow import Flow
 from pydanube.sync import Client
 
 DDL = "id BIGINT, customer STRING, amount DOUBLE"

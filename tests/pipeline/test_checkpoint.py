@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import FlowInvalid, PipelineRunning, TargetRefused
-from pydanube.pipeline.checkpoint import REPLACES_MAX, Record, look, open_checkpoint, peek
+from pydanube.pipeline.run.checkpoint import REPLACES_MAX, Record, look, open_checkpoint, peek
 
 FIRST, SECOND = "8a06ee86-f454-4d0e-ae58-5de43bffaa7b", "1b06ee86-f454-4d0e-ae58-5de43bffaa7c"
 
@@ -124,7 +124,7 @@ def test_of_many_resets_the_newest_are_known(tmp_path: Path) -> None:
 
 HOLD = """
 import sys
-from pydanube.pipeline.checkpoint import open_checkpoint
+from pydanube.pipeline.run.checkpoint import open_checkpoint
 held = open_checkpoint(sys.argv[1], "orders", "run-1")
 print("held", flush=True)
 sys.stdin.read()

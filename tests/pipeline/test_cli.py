@@ -16,10 +16,10 @@ import pytest
 import pydanube.sync
 from cli.conftest import Danube, danube, run
 from pydanube.base.errors import SubscriptionNotFound
-from pydanube.pipeline.build import topic_options
-from pydanube.pipeline.checkpoint import open_checkpoint, peek
-from pydanube.pipeline.flow import Flow
-from pydanube.pipeline.preflight import check
+from pydanube.pipeline.query.build import topic_options
+from pydanube.pipeline.run.checkpoint import open_checkpoint, peek
+from pydanube.pipeline.run.preflight import check
+from pydanube.pipeline.spec.flow import Flow
 from pydanube.spark.link import Link
 from pydanube.spark.options import Options
 from pydanube.spark.topics import look, offsets_at
@@ -136,7 +136,7 @@ def test_no_java_is_one_sentence(danube: Danube, file: Path, monkeypatch: pytest
 
 
 def test_a_package_that_is_missing_is_one_sentence(danube: Danube, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydanube.cli.pipeline_files.find_spec", lambda name: None)
+    monkeypatch.setattr("pydanube.cli.commands.pipeline_files.find_spec", lambda name: None)
     ended = danube("pipeline", "run", str(file))
     assert (
         ended.err == "danube: pipelines needs pyspark, which is not installed (Run pip install 'pydanube[pipeline]'.)\n"

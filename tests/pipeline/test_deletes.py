@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 from pipeline.iceberg_world import Lake
 from pipeline.tables_world import batch
 from pydanube.base.errors import FlowInvalid, RowInvalid, SchemaMismatch
-from pydanube.pipeline.build import query
-from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.query.build import query
+from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.targets import deletes
-from pydanube.pipeline.targets.delta import DeltaTarget
-from pydanube.pipeline.targets.iceberg_table import close_catalog, open_catalog
+from pydanube.pipeline.targets.delta.target import DeltaTarget
+from pydanube.pipeline.targets.iceberg.table import close_catalog, open_catalog
 from pydanube.pipeline.targets.record import Verdict
 from pydanube.pipeline.targets.target import CHANGE, Target, with_change
 from pydanube.sync import Client

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables_world import FIRST, SCHEMA, batch, by_id, rows, stage, write
 from pydanube.base.errors import RowInvalid, SchemaMismatch, SinkConflict, TableUnsupported, TargetFailed, TargetRefused
-from pydanube.pipeline.targets.delta import DeltaTarget, number_of
+from pydanube.pipeline.targets.delta.target import DeltaTarget, number_of
 from pydanube.pipeline.targets.maintenance import BATCHES, Maintenance
 from pydanube.pipeline.targets.record import Verdict
 

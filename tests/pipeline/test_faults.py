@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline.faults_world import Attempt, Died, Pipeline
 from pydanube.base.errors import SinkConflict
 from pydanube.pipeline.targets import sink
-from pydanube.pipeline.targets.folder import LocalFolder
+from pydanube.pipeline.targets.files.target import LocalFolder
 
 STEPS = st.one_of(
     st.just(("commit", 0)),

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.flow import KEYS, TABLE_TRIGGER, Flow, check_master, is_local, warnings
-from pydanube.pipeline.spec_fields import FILE_BYTES_MAX, Duration, parse_duration
-from pydanube.pipeline.spec_sinks import IcebergSink, TableSink, TopicSink, parse_dead_letters
-from pydanube.pipeline.spec_source import FileSource, RateSource, TopicSource
-from pydanube.pipeline.spec_steps import Aggregate, Deduplicate, Python, Sql, Watermark
+from pydanube.pipeline.spec.fields import FILE_BYTES_MAX, Duration, parse_duration
+from pydanube.pipeline.spec.flow import KEYS, TABLE_TRIGGER, Flow, check_master, is_local, warnings
+from pydanube.pipeline.spec.sinks import IcebergSink, TableSink, TopicSink, parse_dead_letters
+from pydanube.pipeline.spec.source import FileSource, RateSource, TopicSource
+from pydanube.pipeline.spec.steps import Aggregate, Deduplicate, Python, Sql, Watermark
 
 DDL = "id BIGINT, customer STRING, amount DOUBLE, at TIMESTAMP"
 WHOLE = """
@@ -289,7 +289,7 @@ def test_a_flow_in_words() -> None:
 
 
 def test_reading_a_declaration_needs_no_spark() -> None:
-    code = "import sys, pydanube.pipeline.flow as _; sys.exit(bool({'pyspark', 'pyarrow'} & set(sys.modules)))"
+    code = "import sys, pydanube.pipeline.spec.flow as _; sys.exit(bool({'pyspark', 'pyarrow'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.spec.flow import Flow
 
 DDL = "id BIGINT, customer STRING, amount DOUBLE, at TIMESTAMP"
 

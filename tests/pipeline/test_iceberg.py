@@ -23,9 +23,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from pipeline.iceberg_world import Lake, mark, rows, staged, written
 from pydanube.base.errors import SinkConflict, TargetFailed, TargetRefused
-from pydanube.pipeline.targets import iceberg
-from pydanube.pipeline.targets.iceberg import IcebergTarget
-from pydanube.pipeline.targets.iceberg_table import close_catalog
+from pydanube.pipeline.targets.iceberg import target as iceberg
+from pydanube.pipeline.targets.iceberg.table import close_catalog
+from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 from pydanube.pipeline.targets.record import Verdict
 from servers.fixtures import ObjectServer
 
@@ -312,7 +312,7 @@ def test_a_table_that_was_made_anew_while_a_batch_was_written_is_not_given_its_f
 
 BY_NAME = """
 import pyarrow as pa
-from pydanube.pipeline.targets.iceberg import IcebergTarget
+from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 target = IcebergTarget.of({"kind": "iceberg", "table": "lake.named", "catalog": "team"})
 target.prepare(pa.schema([("id", pa.int64())]))
 print(target.place.load().location())

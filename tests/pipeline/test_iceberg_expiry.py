@@ -19,9 +19,10 @@ from pyiceberg.manifest import ManifestEntryStatus
 
 from module_clock import set_clock
 from pipeline.iceberg_world import Lake, mark, rows, staged, written
-from pydanube.pipeline.targets import iceberg, iceberg_expiry
-from pydanube.pipeline.targets.iceberg_expiry import AGE_MAX_MS, EXPIRED_MAX, KEPT_MIN, SNAPSHOTS_MAX
-from pydanube.pipeline.targets.iceberg_table import close_catalog
+from pydanube.pipeline.targets.iceberg import expiry as iceberg_expiry
+from pydanube.pipeline.targets.iceberg import target as iceberg
+from pydanube.pipeline.targets.iceberg.expiry import AGE_MAX_MS, EXPIRED_MAX, KEPT_MIN, SNAPSHOTS_MAX
+from pydanube.pipeline.targets.iceberg.table import close_catalog
 from pydanube.pipeline.targets.record import Verdict
 
 SCHEMA = rows(1).schema

@@ -16,8 +16,9 @@ from pyiceberg.table.snapshots import Operation
 
 from module_clock import set_clock
 from pipeline.iceberg_world import Lake, mark, rows, staged, written
-from pydanube.pipeline.targets import iceberg, iceberg_maintenance
-from pydanube.pipeline.targets.iceberg_table import close_catalog
+from pydanube.pipeline.targets.iceberg import maintenance as iceberg_maintenance
+from pydanube.pipeline.targets.iceberg import target as iceberg
+from pydanube.pipeline.targets.iceberg.table import close_catalog
 from pydanube.pipeline.targets.maintenance import BATCHES, Maintenance
 from pydanube.pipeline.targets.record import Verdict
 
@@ -150,7 +151,7 @@ def test_files_that_were_merged_go_when_their_snapshot_ends(lake: Lake, monkeypa
 def test_snapshots_of_a_table_that_says_nothing_end_if_the_pipeline_says_so(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pydanube.pipeline.targets import iceberg_table
+    from pydanube.pipeline.targets.iceberg import table as iceberg_table
 
     monkeypatch.setattr(iceberg_table, "_PROPERTIES", {})
     for number in range(3):

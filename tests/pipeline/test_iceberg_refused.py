@@ -27,8 +27,8 @@ from pydanube.base.errors import (
     TargetFailed,
     TargetRefused,
 )
-from pydanube.pipeline.targets.iceberg import IcebergTarget
-from pydanube.pipeline.targets.iceberg_table import close_catalog, typed
+from pydanube.pipeline.targets.iceberg.table import close_catalog, typed
+from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),

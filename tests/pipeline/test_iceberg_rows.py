@@ -20,9 +20,10 @@ from pyiceberg.types import LongType, StringType
 
 from pipeline.iceberg_world import Lake, mark, staged, written
 from pydanube.base.errors import RowInvalid, SchemaMismatch, TargetFailed, TargetRefused
-from pydanube.pipeline.targets import iceberg_upsert, partitioned
-from pydanube.pipeline.targets.iceberg_files import IcebergFiles, Layout
-from pydanube.pipeline.targets.iceberg_table import close_catalog
+from pydanube.pipeline.targets.files import partitioned
+from pydanube.pipeline.targets.iceberg import upsert as iceberg_upsert
+from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout
+from pydanube.pipeline.targets.iceberg.table import close_catalog
 from pydanube.pipeline.targets.record import Verdict
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {

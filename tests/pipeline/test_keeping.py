@@ -8,8 +8,8 @@ import pytest
 
 from pydanube.base.errors import ConnectionLost, FlowInvalid, LimitReached
 from pydanube.base.limits import NOTE_BYTES_MAX
-from pydanube.pipeline.checkpoint import open_checkpoint, peek
-from pydanube.pipeline.keeping import Keeper
+from pydanube.pipeline.run.checkpoint import open_checkpoint, peek
+from pydanube.pipeline.run.keeping import Keeper
 
 PLACE = "s3a://bucket/points"
 

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 import pydanube.sync
 from pydanube.base.errors import FlowInvalid
-from pydanube.cli.pipeline_lakehouse import lakehouse
-from pydanube.pipeline.build import query
-from pydanube.pipeline.flow import Flow
-from pydanube.pipeline.lakehouse import Job
-from pydanube.pipeline.targets.iceberg import IcebergTarget
+from pydanube.cli.commands.pipeline_lakehouse import lakehouse
+from pydanube.pipeline.query.build import query
+from pydanube.pipeline.spec.flow import Flow
+from pydanube.pipeline.spec.lakehouse import Job
+from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 from spark.tiered import Broker, tiered_broker
 
 DDL = "id BIGINT, city STRING, amount DOUBLE, message STRING"

@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pydanube.base.errors import FlowInvalid, OptionInvalid
-from pydanube.pipeline.flow import Flow, warnings
-from pydanube.pipeline.late import Rule, may_drop, rule_of
-from pydanube.pipeline.runner import Outcome, Runner
-from pydanube.pipeline.spec_fields import Duration
-from pydanube.pipeline.spec_steps import parse_steps
+from pydanube.pipeline.run.runner import Outcome, Runner
+from pydanube.pipeline.spec.fields import Duration
+from pydanube.pipeline.spec.flow import Flow, warnings
+from pydanube.pipeline.spec.late import Rule, may_drop, rule_of
+from pydanube.pipeline.spec.steps import parse_steps
 from pydanube.spark.watermark import late_watermark
 from pydanube.sync import Client
 

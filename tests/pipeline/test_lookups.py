@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline import lookups
-from pydanube.pipeline.build import query
-from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.query import lookups
+from pydanube.pipeline.query.build import query
+from pydanube.pipeline.spec.flow import Flow
 from pydanube.sync import Client
 
 

@@ -23,9 +23,9 @@ from module_clock import set_clock
 from pipeline.tables_world import SCHEMA, batch, by_id, rows, write
 from pydanube.base.errors import OptionInvalid
 from pydanube.base.limits import TABLE_FILE_BYTES
-from pydanube.pipeline.targets import delta as delta_target
-from pydanube.pipeline.targets import delta_maintenance
-from pydanube.pipeline.targets.delta import DeltaTarget
+from pydanube.pipeline.targets.delta import maintenance as delta_maintenance
+from pydanube.pipeline.targets.delta import target as delta_target
+from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.maintenance import BATCHES, FILES_MIN, FULL_BYTES, Maintenance, groups, is_due, smallest
 from pydanube.pipeline.targets.record import Verdict
 

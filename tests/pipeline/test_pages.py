@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pydanube.pipeline import flow, spec_sinks, spec_source, spec_steps
-from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.spec import flow
+from pydanube.pipeline.spec import sinks as spec_sinks
+from pydanube.pipeline.spec import source as spec_source
+from pydanube.pipeline.spec import steps as spec_steps
+from pydanube.pipeline.spec.flow import Flow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/pipelines.md").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import OptionInvalid
-from pydanube.pipeline.targets.delta import DeltaTarget
-from pydanube.pipeline.targets.parquet import ParquetTarget
+from pydanube.pipeline.targets.delta.target import DeltaTarget
+from pydanube.pipeline.targets.files.parquet import ParquetTarget
 from pydanube.pipeline.targets.plan import Plan, target_of
 from pydanube.pipeline.targets.topic import TopicTarget
 

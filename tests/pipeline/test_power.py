@@ -23,12 +23,13 @@ from pipeline.iceberg_world import Lake
 from pipeline.power_world import Disk
 from pipeline.tables_world import batch
 from pydanube.base.errors import TargetFailed
-from pydanube.pipeline.targets import delta_durable, maintenance
-from pydanube.pipeline.targets.delta import DeltaTarget
-from pydanube.pipeline.targets.delta_durable import settle
-from pydanube.pipeline.targets.iceberg_table import close_catalog, open_catalog
+from pydanube.pipeline.targets import maintenance
+from pydanube.pipeline.targets.delta import durable as delta_durable
+from pydanube.pipeline.targets.delta.durable import settle
+from pydanube.pipeline.targets.delta.target import DeltaTarget
+from pydanube.pipeline.targets.files.parquet import ParquetTarget
+from pydanube.pipeline.targets.iceberg.table import close_catalog, open_catalog
 from pydanube.pipeline.targets.maintenance import Maintenance
-from pydanube.pipeline.targets.parquet import ParquetTarget
 from pydanube.pipeline.targets.record import Verdict
 from pydanube.pipeline.targets.target import CHANGE, Target, with_change
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pydanube.sync
-from pydanube.broker.metrics import OF_PROGRESS
-from pydanube.pipeline.progress import Lag, Progress
+from pydanube.broker.door.metrics import OF_PROGRESS
+from pydanube.pipeline.query.progress import Lag, Progress
 from pydanube.spark.link import Link
 from pydanube.spark.offsets import TopicOffsets
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle
 
-from pydanube.pipeline.transforms import StepFailed, load
+from pydanube.pipeline.query.transforms import StepFailed, load
 
 
 def written(folder: Path, limit: int, step: str = "import rules\ndef clean(frame): return rules.LIMIT\n") -> str:
@@ -56,7 +56,7 @@ def test_what_is_installed_below_the_folder_of_a_step_is_loaded_once(tmp_path: P
     file = written(tmp_path, 1, step)
     program = f"""
 from pathlib import Path
-from pydanube.pipeline.transforms import load
+from pydanube.pipeline.query.transforms import load
 assert load({file!r}).clean(None) == 16
 Path({str(tmp_path / "rules.py")!r}).write_text("LIMIT = 2")
 Path({str(tmp_path / "sub" / "more.py")!r}).write_text("LIMIT = 20")

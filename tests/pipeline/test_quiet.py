@@ -8,7 +8,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed")
 
 from py4j import java_gateway, protocol
 
-from pydanube.pipeline import session
+from pydanube.pipeline.query import session
 
 
 class Gone:

@@ -18,13 +18,14 @@ from deltalake import write_deltalake
 
 import pydanube
 from pydanube.base.errors import ConnectionLost, RedriveOvertaken
-from pydanube.pipeline import keeping, redriving
-from pydanube.pipeline.flow import Flow
-from pydanube.pipeline.keeping import Marks, Pending, _page_of
-from pydanube.pipeline.redriving import ORIGIN, Redriven, redrive
-from pydanube.pipeline.spans import Spans
-from pydanube.pipeline.spec_sinks import TopicSink
-from pydanube.pipeline.targets.json_rows import json_of
+from pydanube.pipeline.dead_letters import redriving
+from pydanube.pipeline.dead_letters.redriving import ORIGIN, Redriven, redrive
+from pydanube.pipeline.run import keeping
+from pydanube.pipeline.run.keeping import Marks, Pending, _page_of
+from pydanube.pipeline.run.spans import Spans
+from pydanube.pipeline.spec.flow import Flow
+from pydanube.pipeline.spec.sinks import TopicSink
+from pydanube.pipeline.targets.files.json_rows import json_of
 from pydanube.pipeline.targets.sink import letter_schema
 from pydanube.sync import Client
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pipeline.iceberg_world import Lake
 from pipeline.tables_world import SCHEMA
 from pydanube.base.errors import DanubeError, SchemaMismatch, TableUnsupported
-from pydanube.pipeline.targets.delta import DeltaTarget
+from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.plan import Plan
 from pydanube.pipeline.targets.sink import TablesStreamWriter, letter_schema
 

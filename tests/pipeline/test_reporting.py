@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from pydanube.base.errors import DanubeError
-from pydanube.pipeline import reporting
-from pydanube.pipeline.reporting import STOPPED, Reporter
+from pydanube.pipeline.run import reporting
+from pydanube.pipeline.run.reporting import STOPPED, Reporter
 
 
 def test_reports_go_on_after_some_that_failed_unexpectedly(

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
 from pydanube.base.limits import TASK_ROWS_BYTES
 from pydanube.pipeline.targets import sink
-from pydanube.pipeline.targets.delta import DeltaTarget
+from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.plan import Plan
 from pydanube.pipeline.targets.sink import (
     DEAD_DDL,

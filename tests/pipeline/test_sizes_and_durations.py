@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline import flow as module
-from pydanube.pipeline.flow import Flow
-from pydanube.pipeline.spec_fields import parse_duration, parse_size
+from pydanube.pipeline.spec import flow as module
+from pydanube.pipeline.spec.fields import parse_duration, parse_size
+from pydanube.pipeline.spec.flow import Flow
 
 MARK = {"watermark": {"column": "event_time", "delay": "1 minute"}}
 Declared = Callable[[Any], dict[str, Any]]

@@ -16,9 +16,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables_world import SCHEMA, batch, by_id, rows, write
 from pydanube.base.errors import TargetFailed
-from pydanube.pipeline.targets import delta_durable
-from pydanube.pipeline.targets.delta import DeltaTarget
-from pydanube.pipeline.targets.delta_durable import TORN
+from pydanube.pipeline.targets.delta import durable as delta_durable
+from pydanube.pipeline.targets.delta.durable import TORN
+from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.record import Mark, Verdict
 
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from pipeline.tables_world import FIRST, batch, stage, write
 from pydanube.base.errors import OptionInvalid, RowInvalid, SchemaMismatch, SinkConflict, TargetRefused
-from pydanube.pipeline.targets.delta import DeltaTarget
+from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.plan import target_of
 from pydanube.pipeline.targets.record import Verdict
 

@@ -11,10 +11,10 @@ import pytest
 from pydanube.ports.clock import Clock
 from pydanube.ports.offload import Offload
 from pydanube.ports.randomness import Randomness
-from pydanube.sim.clock import EPOCH_SECONDS, SimClock
-from pydanube.sim.loop import SimLoop
-from pydanube.sim.offload import SimOffload
-from pydanube.sim.randomness import SimRandomness
+from pydanube.sim.machine.clock import EPOCH_SECONDS, SimClock
+from pydanube.sim.machine.loop import SimLoop
+from pydanube.sim.machine.offload import SimOffload
+from pydanube.sim.machine.randomness import SimRandomness
 
 START = EPOCH_SECONDS * 1_000_000
 

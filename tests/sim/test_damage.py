@@ -12,14 +12,14 @@ from broker.topic_world import OneNode, TopicWorld, batch_of
 from pydanube.base.durability import Durability
 from pydanube.base.errors import OffsetsDamaged
 from pydanube.base.limits import BLOCK_BYTES, KIB
-from pydanube.broker.options import TopicOptions
-from pydanube.broker.state_log import state_stream
-from pydanube.broker.topic import Topic
-from pydanube.ledger.group import CHECKPOINTS
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.stream import Stream, StreamSettings
-from pydanube.storage.tail import TailCache
+from pydanube.broker.state.log import state_stream
+from pydanube.broker.state.options import TopicOptions
+from pydanube.broker.topic.topic import Topic
+from pydanube.journal.group import CHECKPOINTS
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
 from storage.damage import groups
 

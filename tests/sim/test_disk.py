@@ -12,8 +12,8 @@ from disk_contract import DiskContract, Run
 from disk_world import World, lose, make
 from pydanube.base.errors import DirectoryInUse, DiskFailed
 from pydanube.ports.disk import Disk, DiskFile
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import Process
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import Process
 
 BLOCK = 2048  # four sectors
 

@@ -10,7 +10,7 @@ import pytest
 from disk_world import World, lose, make
 from pydanube.base.errors import DiskFailed, DiskFull, FileMissing
 from pydanube.ports.disk import DiskFile
-from pydanube.sim.disk import SimDisk
+from pydanube.sim.machine.disk import SimDisk
 
 
 @pytest.fixture

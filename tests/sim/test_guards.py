@@ -9,15 +9,27 @@ import pytest
 
 from pydanube.base.errors import DanubeError, NodeBusy
 from pydanube.base.limits import OFFSET_MAX
-from pydanube.broker.sessions import Sessions
-from pydanube.broker.subscription import SubscriptionHost
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.producer_sessions import Sessions
 from pydanube.dispatch.key_shared import KeyShared
 from pydanube.dispatch.keys import KeyState
-from pydanube.ledger import table
-from pydanube.ledger.catalog import Copies, Phase, StreamRecord
-from pydanube.ledger.cursor import Range
-from pydanube.ledger.dedup import FRESH, Fresh, ProducerTable
-from pydanube.ledger.state_records import (
+from pydanube.journal import ledger_table as table
+from pydanube.journal.ledger_table import Ledger
+from pydanube.ports.disk import Disk
+from pydanube.sim.run import Outcome, run_seed
+from pydanube.storage import local
+from pydanube.storage.node import node_file
+from pydanube.storage.node.journal import ActiveFile, Journal, Pending
+from pydanube.storage.node.keeper import Keeper
+from pydanube.storage.node.node_file import read_node_file
+from pydanube.storage.stream import recovery, writer
+from pydanube.storage.stream.managed import ManagedLedger
+from pydanube.storage.stream.patience import Answers
+from pydanube.storage.watched_clock import WatchedClock
+from pydanube.stream.record import Copies, Phase, StreamRecord
+from pydanube.topic.cursor import Range
+from pydanube.topic.dedup import FRESH, Fresh, ProducerTable
+from pydanube.topic.records import (
     Cause,
     CursorChunks,
     ProducerState,
@@ -26,17 +38,7 @@ from pydanube.ledger.state_records import (
     SnapshotEnd,
     SubscriptionState,
 )
-from pydanube.ledger.table import Ledger
-from pydanube.ledger.topic_state import TopicState
-from pydanube.ports.disk import Disk
-from pydanube.sim.run import Outcome, run_seed
-from pydanube.storage import local, node_file, recovery, writer
-from pydanube.storage.journal import ActiveFile, Journal, Pending
-from pydanube.storage.keeper import Keeper
-from pydanube.storage.managed import ManagedLedger
-from pydanube.storage.node_file import read_node_file
-from pydanube.storage.patience import Answers
-from pydanube.storage.watched_clock import WatchedClock
+from pydanube.topic.state import TopicState
 from pydanube.wire.batch import Batch
 
 pytestmark = pytest.mark.timeout(1200)  # exhaustive: minutes on a busy machine
@@ -197,7 +199,7 @@ def test_delivering_what_is_not_confirmed_is_found(monkeypatch: pytest.MonkeyPat
 
 def test_an_ack_timeout_that_runs_in_a_clients_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every consumer is timed from the delivery on, as if it never said what it has taken."""
-    monkeypatch.setattr("pydanube.broker.delivery.Consumer.is_timed", lambda consumer, options: True)
+    monkeypatch.setattr("pydanube.broker.subscription.delivery.Consumer.is_timed", lambda consumer, options: True)
     first_violation("churn", "I4")
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from pydanube.sim.loop import PROCESS, SimBudgetExceeded, SimLoop, SimStalled
+from pydanube.sim.machine.loop import PROCESS, SimBudgetExceeded, SimLoop, SimStalled
 
 
 @pytest.fixture

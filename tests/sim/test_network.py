@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from pydanube.ports.network import Network
-from pydanube.sim.loop import PROCESS, Process, SimLoop
-from pydanube.sim.network import Link, SimNetwork
+from pydanube.sim.machine.loop import PROCESS, Process, SimLoop
+from pydanube.sim.machine.network import Link, SimNetwork
 
 Message = tuple[str, str, object]  # from, to, what
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pydanube.ledger import ackset
 from pydanube.sim.boundaries import SCRIPT, count_boundaries, cut_everywhere
 from pydanube.sim.plan import FAULTS, PROFILES, plan_for
 from pydanube.sim.run import run_seed
+from pydanube.topic import ackset
 
 # Seeds that once broke a promise, and what was wrong. All but the last ran when publishers were done earlier; they stay
 # as seeds like any other.

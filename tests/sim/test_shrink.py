@@ -8,7 +8,7 @@ from pydanube.sim.__main__ import main
 from pydanube.sim.plan import plan_for
 from pydanube.sim.run import run_plan
 from pydanube.sim.shrink import shrink
-from pydanube.storage.journal import Journal
+from pydanube.storage.node.journal import Journal
 
 
 def test_a_failing_seed_shrinks_to_what_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pydanube.base.errors import DanubeError, DiskFailed
-from pydanube.broker import sinks
-from pydanube.broker.sinks import Sinks
-from pydanube.broker.topic import Topic
-from pydanube.ledger import sinks as ledger
-from pydanube.ledger.sinks import Part, Ref, Request, SinkRecord, Verdict, judge
+from pydanube.broker.commit import sinks
+from pydanube.broker.commit.sinks import Sinks
+from pydanube.broker.topic.topic import Topic
 from pydanube.sim.plan import plan_for
 from pydanube.sim.run import Outcome, run_plan, run_seed
-from pydanube.storage.managed import ManagedLedger
+from pydanube.storage.stream.managed import ManagedLedger
+from pydanube.topic import sinks as ledger
+from pydanube.topic.sinks import Part, Ref, Request, SinkRecord, Verdict, judge
 from pydanube.wire.batch import Batch
 
 SEEDS = 40

@@ -8,15 +8,15 @@ import pytest
 
 from pydanube.base.errors import SegmentMissing
 from pydanube.base.limits import OFFSET_MAX
-from pydanube.broker.tiering import Tiering, _Measured
-from pydanube.broker.topic import Topic
-from pydanube.ledger import tiering as ledger
-from pydanube.ledger.catalog import LedgerRecord, Phase, StreamRecord
-from pydanube.ledger.cold import Cold
-from pydanube.ledger.segments import Segment, segment_key
+from pydanube.broker.cold.tiering import Tiering, _Measured
+from pydanube.broker.topic.topic import Topic
 from pydanube.sim.run import Outcome, run_seed
-from pydanube.storage.cold import ColdReader
-from pydanube.storage.stream import Stream
+from pydanube.storage.stream.cold import ColdReader
+from pydanube.storage.stream.stream import Stream
+from pydanube.stream import tiering as ledger
+from pydanube.stream.cold import Cold
+from pydanube.stream.record import LedgerRecord, Phase, StreamRecord
+from pydanube.stream.segments import Segment, segment_key
 from pydanube.tier import direct
 from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import Batch

@@ -106,6 +106,6 @@ def test_doctor_fails_for_spark_only_if_it_was_asked_about_it(
 
     assert results()["spark workers"] == WARN
     assert results("--spark")["spark workers"] == FAIL
-    monkeypatch.setattr("pydanube.cli.doctor.find_spec", lambda name: None)
+    monkeypatch.setattr("pydanube.cli.commands.doctor.find_spec", lambda name: None)
     assert "spark workers" not in results()
     assert results("--spark")["spark workers"] == FAIL

@@ -15,11 +15,11 @@ import pydanube.sync
 from pydanube.adapters.objects_url import parse_objects_url
 from pydanube.api.server import StandaloneSettings
 from pydanube.broker.standalone import ObjectsSettings
-from pydanube.ledger.tiering import TierSettings
 from pydanube.spark import fetch
 from pydanube.spark.link import close_links
 from pydanube.spark.plan import Job
 from pydanube.spark.source import BatchReader
+from pydanube.stream.tiering import TierSettings
 from pydanube.testing.broker import NODE, Life
 from pydanube.testing.faults import DiskFaults
 

@@ -10,7 +10,7 @@ from functools import cache
 from pydanube.base.errors import NodeDirectoryInvalid
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES
-from pydanube.ledger.group import (
+from pydanube.journal.group import (
     GROUP_HEADER_BYTES,
     NAME_BYTES,
     TRAILER_BYTES,
@@ -21,8 +21,8 @@ from pydanube.ledger.group import (
     decode_file_header,
     decode_group_head,
 )
-from pydanube.sim.disk import SimDisk
-from pydanube.storage.node import DiskNode
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.storage.node.disk import DiskNode
 from pydanube.wire.batch import Batch
 from storage.node_world import FENCER, MAKER, Image, NodeWorld, append, batch_of, create, damaged_ledgers
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from disk_world import World
 from pydanube.base.limits import KIB
-from pydanube.sim.randomness import SimRandomness
-from pydanube.storage.metadata_file import LocalMetadata
-from pydanube.storage.metadata_store import LocalStore
+from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.metadata.store import LocalStore
 
 LOG_BYTES = 32 * KIB  # a few transactions, so that files are replaced often
 Shown = dict[str, tuple[bytes, int]]  # value and version by key

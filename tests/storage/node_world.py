@@ -12,11 +12,11 @@ from pydanube.base.errors import LedgerDamaged
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import KIB
 from pydanube.ports.storage import StorageNode
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimLoop
-from pydanube.sim.randomness import SimRandomness
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import SimLoop
+from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch, build
 
 SMALL = NodeSettings(file_bytes=64 * KIB)

@@ -13,17 +13,17 @@ import pytest
 from pydanube.base.errors import DanubeError, NodeBusy, NodeUnreachable
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import CALL_SECONDS
-from pydanube.ledger.catalog import Copies
 from pydanube.ports.storage import StorageNode
-from pydanube.sim.catalog import SimCatalog
-from pydanube.sim.clock import SimClock
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimLoop
-from pydanube.sim.randomness import SimRandomness
-from pydanube.storage.memory import MemoryNode
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.stream import Stream, StreamSettings
+from pydanube.sim.machine.clock import SimClock
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import SimLoop
+from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.sim.world.catalog import SimCatalog
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.memory import MemoryNode
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.stream.record import Copies
 from pydanube.wire.batch import Batch, build
 
 ONE = Copies(1, 1, 1)

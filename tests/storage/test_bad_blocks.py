@@ -12,11 +12,11 @@ import pytest
 from broker.service_world import ServiceWorld
 from pydanube.base.errors import DanubeError, DiskFailed, OffsetsDamaged
 from pydanube.base.limits import BLOCK_BYTES
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.service import Service
-from pydanube.ledger.group import CHECKPOINTS, GroupKind
-from pydanube.sim.disk import SimDisk, SimFile
-from pydanube.storage.bad_blocks import NODE_FILE
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.journal.group import CHECKPOINTS, GroupKind
+from pydanube.sim.machine.disk import SimDisk, SimFile
+from pydanube.storage.node.bad_blocks import NODE_FILE
 from pydanube.wire.batch import build
 from storage.damage import groups
 

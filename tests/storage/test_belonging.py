@@ -7,8 +7,8 @@ import pytest
 from pydanube.base.errors import NodeDirectoryInvalid
 from pydanube.base.ids import NodeIdentity
 from pydanube.base.limits import BLOCK_BYTES, DATA_DIRECTORIES_MAX
-from pydanube.ledger.group import FileHeader, encode_file_header
-from pydanube.storage.node import DiskNode
+from pydanube.journal.group import FileHeader, encode_file_header
+from pydanube.storage.node.disk import DiskNode
 from storage.node_world import PLENTY, NodeWorld, append, batch_of, create
 
 

@@ -14,12 +14,12 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import NodeBusy, TooManyLedgers
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB
-from pydanube.ledger import table
+from pydanube.journal import ledger_table as table
 from pydanube.ports.disk import DiskFile
 from pydanube.ports.storage import StorageNode
-from pydanube.sim.disk import SimDisk, SimFile
-from pydanube.storage.memory import MemoryNode
-from pydanube.storage.settings import NodeSettings
+from pydanube.sim.machine.disk import SimDisk, SimFile
+from pydanube.storage.node.memory import MemoryNode
+from pydanube.storage.node.settings import NodeSettings
 from storage.node_world import MAKER, PLENTY, NodeWorld, append, batch_of, create, damaged_ledgers, entry_bytes
 
 

@@ -11,7 +11,7 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, LedgerDamaged, LedgerFenced
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB, RESERVE_OFFSETS
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from storage.node_world import FENCER, MAKER, NodeWorld, append, batch_of, create
 
 LEDGER = LedgerId(1)

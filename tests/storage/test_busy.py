@@ -9,9 +9,9 @@ import pytest
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, LedgerFenced, MetadataBusy
 from pydanube.base.ids import Epoch, LedgerId
-from pydanube.ledger.catalog import Copies, new_ledger
-from pydanube.storage.stream import Stream
-from pydanube.storage.writer import LedgerWriter
+from pydanube.storage.stream.stream import Stream
+from pydanube.storage.stream.writer import LedgerWriter
+from pydanube.stream.record import Copies, new_ledger
 from storage.stream_world import ONE, THREE, Nodes, Scene, batch, read_all, until
 
 TOPICS = 40

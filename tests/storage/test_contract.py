@@ -16,13 +16,13 @@ from pydanube.adapters.system import SystemRandomness
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import KIB
 from pydanube.ports.storage import LedgerStatus, StorageNode
-from pydanube.sim.network import Link, SimNetwork
-from pydanube.sim.randomness import SimRandomness
-from pydanube.storage.memory import MemoryNode
-from pydanube.storage.node import DiskNode
-from pydanube.storage.registry import ClosableNode, Opening
-from pydanube.storage.remote import NodeServer, RemoteCaller
-from pydanube.storage.settings import NodeSettings
+from pydanube.sim.machine.network import Link, SimNetwork
+from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.memory import MemoryNode
+from pydanube.storage.node.registry import ClosableNode, Opening
+from pydanube.storage.node.remote import NodeServer, RemoteCaller
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.testing.storage_contract import DurableNodeContract, StorageNodeContract
 from pydanube.wire.batch import Batch
 from storage.node_world import NodeWorld

@@ -12,16 +12,16 @@ import pytest
 
 from pydanube.base.errors import DiskFailed, NodeBusy
 from pydanube.base.limits import BLOCK_BYTES, KIB
-from pydanube.broker.backups import Backups
-from pydanube.broker.room import Room
-from pydanube.sim.clock import SimClock
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimLoop
-from pydanube.sim.randomness import SimRandomness
+from pydanube.broker.door.backups import Backups
+from pydanube.broker.limits.disk_room import Room
+from pydanube.sim.machine.clock import SimClock
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import SimLoop
+from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.storage.cut import Cut, take_cut
 from pydanube.storage.local import LocalStorage, open_local
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.stream import Stream, StreamSettings
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.stream import Stream, StreamSettings
 from pydanube.wire.batch import build
 
 STREAMS = ("first", "second", "third")

@@ -13,7 +13,7 @@ import pytest
 from pydanube.base.errors import LedgerDamaged
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, KIB
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from storage.damage import Bench, groups, one_file, several_files, valid_end
 from storage.node_world import NodeWorld, damaged_ledgers
 

@@ -20,8 +20,8 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import DATA_DIRECTORIES_MAX, KIB
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch
 from storage.node_world import FENCER, MAKER, NodeWorld, append, batch_of, create, damaged_ledgers, until
 

@@ -18,9 +18,9 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, DiskFull, LedgerFenced, LedgerNotFound
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB, MIB
-from pydanube.storage import journal
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node import journal
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch
 from storage.node_world import MAKER, PLENTY, NodeWorld, batch_of, damaged_ledgers, until
 

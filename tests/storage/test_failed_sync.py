@@ -11,8 +11,8 @@ import pytest
 from pydanube.base.errors import DiskFailed, DiskFull, EntryMissing, LedgerFenced
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
 from storage.node_world import FENCER, MAKER, PLENTY, NodeWorld, append, batch_of, create, damaged_ledgers, until
 
 

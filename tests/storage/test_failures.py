@@ -18,8 +18,8 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, DiskFailed, DiskFull, LedgerDamaged, LedgerFenced
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch
 from storage.node_world import MAKER, NodeWorld, batch_of, damaged_ledgers
 

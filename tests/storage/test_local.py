@@ -19,13 +19,13 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import KIB
-from pydanube.sim.clock import SimClock
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimLoop
-from pydanube.sim.randomness import SimRandomness
+from pydanube.sim.machine.clock import SimClock
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import SimLoop
+from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.storage.local import LocalStorage, open_local, registration
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.stream import Stream, StreamSettings
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.stream import Stream, StreamSettings
 from pydanube.wire.batch import build
 
 Image = dict[str, tuple[int, bytes]]

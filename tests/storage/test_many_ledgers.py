@@ -20,15 +20,15 @@ from pydanube.base.limits import (
     METADATA_VALUE_BYTES_MAX,
 )
 from pydanube.broker import lost_node
-from pydanube.ledger.catalog import Copies, LedgerRecord, Ledgers, Phase, StreamRecord
 from pydanube.metadata import records as records_module
 from pydanube.metadata import state as state_module
-from pydanube.storage.catalog import PAGES, STREAMS, MetadataCatalog
 from pydanube.storage.local import STORAGE_NODE
-from pydanube.storage.memory import MemoryNode
-from pydanube.storage.metadata_store import MemoryMetadata
-from pydanube.storage.removal import remove_stream
-from pydanube.storage.stream import Stream, StreamSettings
+from pydanube.storage.metadata.store import MemoryMetadata
+from pydanube.storage.node.memory import MemoryNode
+from pydanube.storage.stream.catalog import PAGES, STREAMS, MetadataCatalog
+from pydanube.storage.stream.removal import remove_stream
+from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.stream.record import Copies, LedgerRecord, Ledgers, Phase, StreamRecord
 from pydanube.wire.batch import build
 
 MANY = 50_000

@@ -16,8 +16,8 @@ from pydanube.adapters.system import SystemRandomness
 from pydanube.base.durability import Durability
 from pydanube.base.errors import NodeBusy
 from pydanube.base.ids import Epoch, LedgerId
-from pydanube.storage.memory import MemoryNode
-from pydanube.storage.tail import TailCache
+from pydanube.storage.node.memory import MemoryNode
+from pydanube.storage.stream.tail import TailCache
 from pydanube.wire.batch import Batch, Codec, build
 
 kind, where, bound = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -14,10 +14,10 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import CatalogConflict, MetadataDamaged
 from pydanube.base.ids import Epoch, LedgerId, NodeIdentity
 from pydanube.base.limits import LEDGER_ID_BLOCK
-from pydanube.ledger.catalog import Copies, LedgerRecord, Ledgers, Phase, StreamRecord, new_ledger
 from pydanube.ports.catalog import Catalog
-from pydanube.storage.catalog import LEDGER_IDS, STREAMS, MetadataCatalog, decode_stream, encode_stream
-from pydanube.storage.metadata_store import MemoryMetadata
+from pydanube.storage.metadata.store import MemoryMetadata
+from pydanube.storage.stream.catalog import LEDGER_IDS, STREAMS, MetadataCatalog, decode_stream, encode_stream
+from pydanube.stream.record import Copies, LedgerRecord, Ledgers, Phase, StreamRecord, new_ledger
 from storage.metadata_world import MetadataWorld
 
 numbers = st.integers(0, 1 << 62)

@@ -14,7 +14,7 @@ import pytest
 from disk_world import lose
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import KIB
-from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.storage.metadata.file import LocalMetadata
 from storage.metadata_world import MetadataWorld, Shown, put, shown
 
 ROUNDS = 14

@@ -14,7 +14,7 @@ import pytest
 
 from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFailed, MetadataDamaged, NodeDirectoryInvalid
 from pydanube.base.limits import BLOCK_BYTES, KIB
-from pydanube.storage.metadata_file import LocalMetadata, log_name
+from pydanube.storage.metadata.file import LocalMetadata, log_name
 from storage.metadata_world import MetadataWorld, Shown, put, shown
 
 Image = dict[str, tuple[int, bytes]]

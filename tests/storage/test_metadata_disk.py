@@ -13,8 +13,8 @@ from pydanube.adapters.posix_disk import PosixDisk
 from pydanube.adapters.system import SystemRandomness
 from pydanube.base.errors import DirectoryInUse, MetadataDamaged
 from pydanube.base.limits import KIB
-from pydanube.sim.randomness import SimRandomness
-from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.storage.metadata.file import LocalMetadata
 from storage.metadata_world import Shown, put, shown
 
 GOLDEN = Path(__file__).parent.parent / "metadata" / "golden"

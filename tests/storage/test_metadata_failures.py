@@ -15,7 +15,7 @@ import pytest
 from disk_world import lose
 from pydanube.base.errors import DanubeError, DiskFailed, DiskFull, MetadataConflict
 from pydanube.base.limits import KIB, MIB
-from pydanube.storage.metadata_file import LocalMetadata
+from pydanube.storage.metadata.file import LocalMetadata
 from storage.metadata_world import LOG_BYTES, MetadataWorld, Shown, put, shown
 
 KINDS = ("write", "sync", "create", "rename", "remove", "sync_directory", "open", "list", "read", "size")

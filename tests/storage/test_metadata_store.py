@@ -28,7 +28,7 @@ from pydanube.base.limits import (
 )
 from pydanube.metadata.records import Entry
 from pydanube.ports.metadata import MetadataStore
-from pydanube.storage.metadata_store import LocalStore, MemoryMetadata
+from pydanube.storage.metadata.store import LocalStore, MemoryMetadata
 from storage.metadata_world import MetadataWorld, put, shown
 
 MOMENT = 1e-6  # less than any operation of the disk takes: what was started is under way then, and not over

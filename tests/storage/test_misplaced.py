@@ -11,13 +11,13 @@ import pytest
 from pydanube.base.errors import DanubeError, DiskFailed, NodeDirectoryInvalid
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, KIB
-from pydanube.ledger.group import decode_file_header
-from pydanube.ledger.index import FileIndex, decode_index
-from pydanube.ledger.table import Control
-from pydanube.storage.files import file_name, index_name
-from pydanube.storage.keeper import Keeper
-from pydanube.storage.node_file import decode_node_file
-from pydanube.storage.settings import NodeSettings
+from pydanube.journal.group import decode_file_header
+from pydanube.journal.index import FileIndex, decode_index
+from pydanube.journal.ledger_table import Control
+from pydanube.storage.node.files import file_name, index_name
+from pydanube.storage.node.keeper import Keeper
+from pydanube.storage.node.node_file import decode_node_file
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.wire.batch import Batch
 from storage.damage import groups, several_files
 from storage.node_world import Image, NodeWorld, append, batch_of, create, damaged_ledgers

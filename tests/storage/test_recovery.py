@@ -11,11 +11,11 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, LedgerDamaged, LedgerNotFound, LedgerUnrecoverable
 from pydanube.base.ids import Epoch, LedgerId
 from pydanube.base.limits import CALL_SECONDS
-from pydanube.ledger.catalog import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
-from pydanube.ledger.ledgers import Ledgers
-from pydanube.ledger.quorum import write_set
-from pydanube.storage.recovery import recover_ledger
-from pydanube.storage.stream import Stream
+from pydanube.storage.stream.recovery import recover_ledger
+from pydanube.storage.stream.stream import Stream
+from pydanube.stream.ledgers import Ledgers
+from pydanube.stream.quorum import write_set
+from pydanube.stream.record import Copies, LedgerRecord, Phase, StreamRecord, new_ledger
 from pydanube.wire.batch import Batch
 from storage.stream_world import THREE, Nodes, Reached, Scene, batch, read_all, refused
 

@@ -14,10 +14,10 @@ from pydanube.adapters.system import SystemRandomness
 from pydanube.base.durability import Durability
 from pydanube.base.errors import NodeDirectoryInvalid, StorageKindUnknown
 from pydanube.base.ids import LedgerId
-from pydanube.storage.memory import MemoryNode
-from pydanube.storage.node import DiskNode
-from pydanube.storage.registry import GROUP, Opening, open_node
-from pydanube.storage.settings import NodeSettings, StorageSettings
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.memory import MemoryNode
+from pydanube.storage.node.registry import GROUP, Opening, open_node
+from pydanube.storage.node.settings import NodeSettings, StorageSettings
 from storage.node_world import MAKER, batch_of
 from storage.toy_node import ToyNode
 

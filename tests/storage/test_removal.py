@@ -8,11 +8,11 @@ import pytest
 
 from pydanube.base.errors import CatalogConflict, DanubeError, NodeUnreachable, OwnershipLost
 from pydanube.base.ids import LedgerId
-from pydanube.ledger.catalog import StreamRecord
-from pydanube.storage.catalog import MetadataCatalog
-from pydanube.storage.metadata_store import MemoryMetadata
-from pydanube.storage.removal import remove_stream
-from pydanube.storage.stream import Stream
+from pydanube.storage.metadata.store import MemoryMetadata
+from pydanube.storage.stream.catalog import MetadataCatalog
+from pydanube.storage.stream.removal import remove_stream
+from pydanube.storage.stream.stream import Stream
+from pydanube.stream.record import StreamRecord
 from storage.test_stream import THREE, Nodes, Scene, batch, read_all
 
 

@@ -11,9 +11,9 @@ import pytest
 from pydanube.base.durability import Durability
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import KIB, MIB
-from pydanube.sim.disk import SimDisk
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
 from storage.node_world import MAKER, NodeWorld, append, batch_of, create, damaged_ledgers
 
 WRITTEN_PER_APPENDED_MAX = 1.2

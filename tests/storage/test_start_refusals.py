@@ -14,11 +14,11 @@ from pydanube.adapters.system import SystemRandomness
 from pydanube.base.errors import DirectoryInUse, NodeDirectoryInvalid
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import BLOCK_BYTES, KIB
-from pydanube.ledger.group import CHECKPOINTS, decode_file_header
-from pydanube.sim.disk import SimDisk
-from pydanube.storage.node import DiskNode
-from pydanube.storage.node_file import decode_node_file
-from pydanube.storage.settings import NodeSettings
+from pydanube.journal.group import CHECKPOINTS, decode_file_header
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.node_file import decode_node_file
+from pydanube.storage.node.settings import NodeSettings
 from storage.damage import Bench, Directory, flipped, groups, one_file, regions, several_files
 from storage.node_world import PLENTY, Image, NodeWorld, append, batch_of, create
 

@@ -17,8 +17,8 @@ from pydanube.base.errors import (
     OwnershipLost,
 )
 from pydanube.base.ids import Epoch, LedgerId
-from pydanube.ledger.catalog import Copies, Phase
-from pydanube.storage.node import DiskNode
+from pydanube.storage.node.disk import DiskNode
+from pydanube.stream.record import Copies, Phase
 from storage.stream_world import ONE, THREE, Nodes, Scene, batch, read_all, until
 
 

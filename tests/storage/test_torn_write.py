@@ -10,7 +10,7 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing
 from pydanube.base.ids import LedgerId
 from pydanube.ports.storage import LedgerState
-from pydanube.sim.platter import SECTOR_BYTES
+from pydanube.sim.machine.platter import SECTOR_BYTES
 from storage.node_world import FENCER, MAKER, PLENTY, Image, NodeWorld, batch_of
 
 ACKED = {1: [batch_of(1, 0), batch_of(1, 1, size=3000)], 2: [batch_of(2, 0, count=4)]}

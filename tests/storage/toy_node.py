@@ -21,7 +21,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
 from pydanube.ports.storage import LedgerState, LedgerStatus
-from pydanube.storage.registry import Opening
+from pydanube.storage.node.registry import Opening
 from pydanube.wire.batch import Batch
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from pydanube.adapters.objects_url import ObjectsPlace
 from pydanube.base.limits import KIB
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.cold.tiering import Tiering
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
-from pydanube.broker.tiering import Tiering
-from pydanube.broker.topic import Topic
-from pydanube.ledger.tiering import TierSettings
-from pydanube.storage.settings import NodeSettings
+from pydanube.broker.topic.topic import Topic
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.stream.tiering import TierSettings
 from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import Message, build
 from tier.objects_world import WorldObjects

@@ -16,12 +16,12 @@ from pathlib import Path
 from pydanube.adapters.objects_url import ObjectsPlace, parse_objects_url
 from pydanube.adapters.opendal_objects import OpendalObjects
 from pydanube.base.limits import KIB
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
-from pydanube.broker.topic import Topic
-from pydanube.ledger.tiering import TierSettings
+from pydanube.broker.topic.topic import Topic
 from pydanube.ports.segments import Segments
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.stream.tiering import TierSettings
 from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import build
 

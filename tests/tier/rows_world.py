@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pydanube.base.ids import Epoch
-from pydanube.ledger.segments import SegmentPlan
+from pydanube.stream.segments import SegmentPlan
 from pydanube.tier.cutting import CutRows
 from pydanube.tier.rows import rows_of
 from pydanube.tier.segment_file import SegmentWriter

@@ -17,12 +17,12 @@ from deltalake import DeltaTable
 from pydanube.adapters.objects_url import delta_options, parse_objects_url
 from pydanube.adapters.opendal_objects import OpendalObjects
 from pydanube.adapters.threads import ThreadOffload
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker, ObjectsSettings
-from pydanube.broker.topic import Topic
-from pydanube.ledger.segments import folder_of, partition_of
-from pydanube.ledger.tables import Folded, TableListing
-from pydanube.ledger.tiering import TierSettings
+from pydanube.broker.topic.topic import Topic
+from pydanube.stream.delta_table import Folded, TableListing
+from pydanube.stream.segments import folder_of, partition_of
+from pydanube.stream.tiering import TierSettings
 from pydanube.tier.delta import DeltaTables
 from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import Message

@@ -15,11 +15,11 @@ from deltalake.exceptions import CommitFailedError
 from pydanube.base.errors import ObjectsFailed, OwnershipLost
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import KIB
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker
-from pydanube.broker.topic import Topic
-from pydanube.ledger.segments import SegmentPlan, segment_key
-from pydanube.ledger.tables import SMALL_RUN_MAX, Folded, TableListing, listing_of
+from pydanube.broker.topic.topic import Topic
+from pydanube.stream.delta_table import SMALL_RUN_MAX, Folded, TableListing, listing_of
+from pydanube.stream.segments import SegmentPlan, segment_key
 from pydanube.tier import delta, direct
 from pydanube.tier.direct import DirectSegments
 from pydanube.wire.batch import build

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from pydanube.adapters.objects_url import parse_objects_url
 from pydanube.base.errors import ObjectsRefused, OwnershipLost
 from pydanube.base.ids import Epoch
-from pydanube.ledger.cold import make_index
-from pydanube.ledger.segments import Segment
-from pydanube.ledger.tables import Folded, TableListing, listing_of
+from pydanube.stream.cold import make_index
+from pydanube.stream.delta_table import Folded, TableListing, listing_of
+from pydanube.stream.segments import Segment
 from pydanube.tier.frames import from_listing, listing_pieces, to_listing
 from pydanube.tier.limits import TABLE_FILES_A_PIECE
 from pydanube.tier.process import SegmentProcesses

@@ -13,8 +13,8 @@ from pydanube.adapters.objects_url import delta_options, parse_objects_url
 from pydanube.adapters.opendal_objects import OpendalObjects
 from pydanube.base.errors import ObjectsFailed, ObjectsRefused
 from pydanube.base.ids import Epoch
-from pydanube.ledger.segments import Segment, segment_key
-from pydanube.ledger.tables import TableListing, listing_of
+from pydanube.stream.delta_table import TableListing, listing_of
+from pydanube.stream.segments import Segment, segment_key
 from pydanube.tier.delta import DeltaTables
 from pydanube.tier.direct import DirectSegments
 from servers.fixtures import ObjectServer

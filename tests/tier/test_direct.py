@@ -22,7 +22,7 @@ from pydanube.base.errors import (
     SegmentMissing,
 )
 from pydanube.base.limits import SMALL_OBJECT_BYTES_MAX
-from pydanube.ledger.segments import Segment, segment_key
+from pydanube.stream.segments import Segment, segment_key
 from pydanube.tier import direct as direct_module
 from pydanube.tier.direct import STEPS, DirectSegments
 from pydanube.tier.limits import TAIL_BYTES

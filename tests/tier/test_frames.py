@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydanube.base.errors import DanubeError, ObjectsFailed, SegmentDamaged, TierBusy
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import BATCH_BYTES_MAX, MIB
-from pydanube.ledger.segments import Segment, SegmentPlan
+from pydanube.stream.segments import Segment, SegmentPlan
 from pydanube.tier.frames import (
     BatchReader,
     Frame,

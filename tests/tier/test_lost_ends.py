@@ -9,11 +9,11 @@ import pytest
 from pydanube.base.durability import Durability
 from pydanube.base.errors import EntryMissing, LedgerDamaged
 from pydanube.base.ids import LedgerId
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.topic import Topic
-from pydanube.ledger.catalog import LedgerRecord, Lost
-from pydanube.ledger.segments import Segment
-from pydanube.storage.copies import CopyReader
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.topic.topic import Topic
+from pydanube.storage.stream.copies import CopyReader
+from pydanube.stream.record import LedgerRecord, Lost
+from pydanube.stream.segments import Segment
 from pydanube.wire.batch import Batch
 from tier.broker_world import (
     LOCAL_NOTHING,

@@ -9,7 +9,7 @@ import pytest
 
 from pydanube.base.errors import ObjectMissing
 from pydanube.base.limits import MIB
-from pydanube.ledger.segments import segment_key
+from pydanube.stream.segments import segment_key
 from pydanube.tier.process import open_segments
 from tier.rows_world import STREAM, full, messages, plan_of, simple
 from tier.test_direct import flow, read_all

@@ -25,7 +25,7 @@ from pydanube.base.errors import (
     TierBusy,
 )
 from pydanube.base.limits import MIB
-from pydanube.ledger.segments import Segment, segment_key
+from pydanube.stream.segments import Segment, segment_key
 from pydanube.tier import process as process_module
 from pydanube.tier.limits import FRAME_BYTES_MAX, WINDOW_BYTES
 from pydanube.tier.link import Worker

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pydanube.base.ids import Epoch
-from pydanube.ledger.segments import SegmentPlan
+from pydanube.stream.segments import SegmentPlan
 from pydanube.tier import projection
 from pydanube.tier.projection import read_columns, stretches
 from pydanube.tier.rows import rows_of

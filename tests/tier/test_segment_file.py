@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pydanube.tier.segment_file as segment_file
 from pydanube.base.errors import BatchInvalid
 from pydanube.base.ids import Epoch
-from pydanube.ledger.segments import SegmentPlan
+from pydanube.stream.segments import SegmentPlan
 from pydanube.tier.cutting import CutRows
 from pydanube.tier.rows import rows_of
 from pydanube.tier.segment_file import (

@@ -11,11 +11,11 @@ import pytest
 
 from pydanube.base import limits
 from pydanube.base.errors import ConfigInvalid, ObjectsFailed, ObjectsRefused, SegmentDamaged, SegmentMissing
-from pydanube.broker.claim import MARK
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.cold.claim import MARK
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.broker.standalone import Broker
-from pydanube.ledger import cold
-from pydanube.ledger.segments import segment_key
+from pydanube.stream import cold
+from pydanube.stream.segments import segment_key
 from pydanube.tier import direct
 from pydanube.wire.batch import build
 from tier.broker_world import (

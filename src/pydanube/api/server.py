@@ -21,18 +21,18 @@ from pydanube.api.http.connection import Web
 from pydanube.api.http.door import Door
 from pydanube.api.http.kept import KeptPage
 from pydanube.api.http.rest import make_router
-from pydanube.api.listener import Listener
-from pydanube.api.tls import Certificate
+from pydanube.api.listening.listener import Listener
+from pydanube.api.listening.tls import Certificate
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
 from pydanube.base.limits import FILES_RESERVED, NODE_LEDGERS_MAX, NODE_LEDGERS_RESERVED
 from pydanube.base.redaction import redacted_options
 from pydanube.broker.config import ADMIN_LOOPBACK, Config, Limits, Loaded, Objects, load, settings
-from pydanube.broker.metrics import LoopWatch, Metrics, Page
+from pydanube.broker.door.metrics import LoopWatch, Metrics, Page
 from pydanube.broker.standalone import Broker, ObjectsSettings, StandaloneSettings
-from pydanube.ledger.tiering import TierSettings
 from pydanube.ports.clock import Clock
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.stream.tiering import TierSettings
 from pydanube.wire.objects import Object
 
 __all__ = [

@@ -147,3 +147,11 @@ def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
     if last >= 0:
         found.append((first, last))
     return found
+
+
+def extend_ranges(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    """Appends a range, as one with the last where they touch."""
+    if ranges and ranges[-1][1] + 1 == first:
+        ranges[-1] = (ranges[-1][0], last)
+    else:
+        ranges.append((first, last))

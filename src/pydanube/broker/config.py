@@ -32,7 +32,7 @@ from pydanube.base.limits import (
 )
 from pydanube.base.redaction import redacted_options, redacted_url
 from pydanube.base.units import bytes_of, seconds_of
-from pydanube.ledger.tiering import TierSettings
+from pydanube.stream.tiering import TierSettings
 
 PREFIX = "DANUBE_"
 _OF_THE_CLIENT = frozenset({"DANUBE_URL"})

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from pydanube.base.errors import NodeDirectoryInvalid
 from pydanube.base.ids import NodeIdentity
-from pydanube.broker.directory import Directory
-from pydanube.broker.state_log import state_stream
-from pydanube.ledger.catalog import StreamRecord
+from pydanube.broker.directory.directory import Directory
+from pydanube.broker.state.log import state_stream
 from pydanube.ports.disk import Disk
 from pydanube.ports.randomness import Randomness
-from pydanube.storage.catalog import MetadataCatalog
 from pydanube.storage.local import STORAGE_NODE, registration
-from pydanube.storage.metadata_file import LocalMetadata
-from pydanube.storage.node_file import read_node_file
+from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.node.node_file import read_node_file
+from pydanube.storage.stream.catalog import MetadataCatalog
+from pydanube.stream.record import StreamRecord
 
 
 class LostTopic(NamedTuple):

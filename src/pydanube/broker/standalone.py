@@ -21,23 +21,23 @@ from pydanube.base.addresses import HostPort
 from pydanube.base.counting import Histogram
 from pydanube.base.errors import ConfigInvalid, DanubeError, DirectoryInUse, DiskFailed
 from pydanube.base.limits import CONNECTIONS_MAX, KEEPALIVE_SECONDS
-from pydanube.broker.backups import Backups
-from pydanube.broker.claim import Claim
-from pydanube.broker.directory import Directory
-from pydanube.broker.room import Room, check_new, reserve_of
-from pydanube.broker.service import Service
-from pydanube.broker.tiering import Space
-from pydanube.ledger.tiering import TierSettings
+from pydanube.broker.cold.claim import Claim
+from pydanube.broker.cold.tiering import Space
+from pydanube.broker.directory.directory import Directory
+from pydanube.broker.door.backups import Backups
+from pydanube.broker.door.service import Service
+from pydanube.broker.limits.disk_room import Room, check_new, reserve_of
 from pydanube.ports.clock import Clock
 from pydanube.ports.segments import Segments
-from pydanube.storage.bad_blocks import NODE_FILE
-from pydanube.storage.cold import ColdReader, ColdTier
 from pydanube.storage.local import open_local
-from pydanube.storage.metadata_file import LocalMetadata
-from pydanube.storage.node import DiskNode
-from pydanube.storage.settings import NodeSettings
-from pydanube.storage.tail import TailCache
+from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.node.bad_blocks import NODE_FILE
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.cold import ColdReader, ColdTier
+from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
+from pydanube.stream.tiering import TierSettings
 
 log = logging.getLogger(__name__)
 FORGETFUL = ("memory",)  # places that are empty after a restart: nothing is kept there alone

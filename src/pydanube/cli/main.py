@@ -10,8 +10,8 @@ from contextlib import suppress
 import click
 
 from pydanube import __version__
-from pydanube.cli.lazy import Entry, LazyGroup, ReaderGone
-from pydanube.cli.settings import place_options
+from pydanube.cli.shell.lazy import Entry, LazyGroup, ReaderGone
+from pydanube.cli.shell.settings import place_options
 
 _SUMMARIES = {
     "produce": "Publish messages: arguments, lines of stdin, files, or generated text.",
@@ -39,7 +39,7 @@ _SUMMARIES = {
 }
 _ELSEWHERE = {"import": ("importing", "import_"), "version": ("status", "version")}  # not in a module of the name
 COMMANDS = {
-    name: Entry(f"pydanube.cli.{module}", attribute, summary)
+    name: Entry(f"pydanube.cli.commands.{module}", attribute, summary)
     for name, summary in _SUMMARIES.items()
     for module, attribute in [_ELSEWHERE.get(name, (name, name))]
 }
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if "--debug" in (sys.argv[1:] if arguments is None else arguments):
             raise
-        from pydanube.cli.failures import fail
+        from pydanube.cli.shell.failures import fail
 
         return fail(error)
 

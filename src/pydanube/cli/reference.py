@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import click
 
 from pydanube.api.server import settings
-from pydanube.cli.failures import MEANING
 from pydanube.cli.main import danube
+from pydanube.cli.shell.failures import MEANING
 
 _BEGIN = """\
 # The command line

@@ -14,7 +14,7 @@ from pydanube.dispatch.engine import no_filters
 from pydanube.dispatch.events import Deliver, Run
 from pydanube.dispatch.ring import Filters, Ring
 from pydanube.dispatch.roster import Member, Roster
-from pydanube.ledger.state_records import SubscriptionKind
+from pydanube.topic.records import SubscriptionKind
 
 
 class Routed(NamedTuple):

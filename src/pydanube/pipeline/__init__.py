@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydanube.pipeline.api import Pipeline, files, rate, topic
-    from pydanube.pipeline.flow import Flow
+    from pydanube.pipeline.spec.flow import Flow
 
 __all__ = ["Flow", "Pipeline", "files", "rate", "topic"]
 
@@ -21,4 +21,4 @@ def __getattr__(name: str) -> Any:
     """Loaded when they are first asked for: executors need none of them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("pydanube.pipeline.flow" if name == "Flow" else "pydanube.pipeline.api"), name)
+    return getattr(import_module("pydanube.pipeline.spec.flow" if name == "Flow" else "pydanube.pipeline.api"), name)

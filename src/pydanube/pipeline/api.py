@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydanube.pipeline.flow import Flow
+from pydanube.pipeline.spec.flow import Flow
 from pydanube.spark.options import url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pydanube.pipeline.runner import Outcome
+    from pydanube.pipeline.run.runner import Outcome
 
 Names = str | Sequence[str]
 
@@ -190,7 +190,7 @@ class Pipeline:
 
         It restarts and reports to the broker as `danube pipeline run` does. `tell` receives lines for people to read.
         """
-        from pydanube.pipeline.runner import run
+        from pydanube.pipeline.run.runner import run
 
         broker = _url(url)
         options: dict[str, Any] = {"ca_file": ca_file, "master": master, "remote": remote, "tell": tell}
@@ -200,13 +200,13 @@ class Pipeline:
         self, spark: SparkSession, name: str, *, url: str | None = None, available_now: bool | None = None, **keys: Any
     ) -> StreamingQuery:
         """Starts it as a query in an existing session; watching and stopping it is up to you."""
-        from pydanube.pipeline.runner import start
+        from pydanube.pipeline.run.runner import start
 
         return start(spark, self.flow(name, **keys), url=_url(url), available_now=available_now)
 
     def explain(self, spark: SparkSession | None = None, name: str = "pipeline", *, url: str | None = None) -> str:
         """The pipeline in words, its columns and Spark's plan."""
-        from pydanube.pipeline.build import explain
+        from pydanube.pipeline.query.build import explain
         from pydanube.spark import session
 
         return explain(spark or session(), self.flow(name), _url(url))

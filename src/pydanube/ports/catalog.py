@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pydanube.base.ids import LedgerId
-from pydanube.ledger.catalog import StreamRecord
+from pydanube.stream.record import StreamRecord
 
 
 class Catalog(Protocol):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from pydanube.ledger.segments import Segment, SegmentPlan
-from pydanube.ledger.tables import Folded, TableListing
+from pydanube.stream.delta_table import Folded, TableListing
+from pydanube.stream.segments import Segment, SegmentPlan
 from pydanube.wire.batch import Batch
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pydanube.base.durability import Durability
-from pydanube.ledger.catalog import Copies
 from pydanube.sim.plan import Plan
 from pydanube.sim.run import Outcome, run_plan
-from pydanube.sim.world import World
+from pydanube.sim.world.world import World
+from pydanube.stream.record import Copies
 
 # One broker with its own disk: ledgers roll, files roll, ledgers are trimmed, files are copied out and removed.
 SCRIPT = Plan(

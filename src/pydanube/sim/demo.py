@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pydanube.base.durability import Durability
-from pydanube.ledger.catalog import Copies
 from pydanube.sim.plan import Fault, Plan
 from pydanube.sim.run import run_plan
+from pydanube.stream.record import Copies
 
 STORY = Plan(
     seed=7,

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, replace
 
 from pydanube.base.durability import Durability
-from pydanube.ledger.catalog import Copies
+from pydanube.stream.record import Copies
 
 # kind: (row of the fault matrix, what it does)
 FAULTS = {

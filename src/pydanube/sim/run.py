@@ -9,16 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydanube.base.errors import DanubeError, EntryMissing
-from pydanube.sim.faults import Troublemaker
-from pydanube.sim.history import Violation
-from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
+from pydanube.sim.jobs.drain import drain_sinks, explain_sinks
+from pydanube.sim.jobs.world import SinkTroublemaker, SinkWorld
+from pydanube.sim.machine.loop import SimBudgetExceeded, SimLoop, SimStalled
 from pydanube.sim.plan import Plan, plan_for
-from pydanube.sim.reading import read_all
-from pydanube.sim.sink_drain import drain_sinks, explain_sinks
-from pydanube.sim.sink_world import SinkTroublemaker, SinkWorld
-from pydanube.sim.tier_drain import check_losses, drain_tier, explain_tier
-from pydanube.sim.topic_drain import drain_topics, explain_topics
-from pydanube.sim.world import World
+from pydanube.sim.streams.history import Violation
+from pydanube.sim.streams.reading import read_all
+from pydanube.sim.topics.drain import drain_topics, explain_topics
+from pydanube.sim.topics.tier_drain import check_losses, drain_tier, explain_tier
+from pydanube.sim.world.faults import Troublemaker
+from pydanube.sim.world.world import World
 
 DRAIN_SECONDS = 120.0  # of virtual time, after everything healed: by then all must work again
 FILES_SPARE = 24  # journal files that may be there beyond what their content needs

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from pydanube.base.errors import FileMissing, NodeBusy
 from pydanube.ports.disk import Disk, DiskFile
-from pydanube.storage.bad_blocks import NODE_FILE
-from pydanube.storage.metadata_file import LocalMetadata, log_name
-from pydanube.storage.node import DiskNode
-from pydanube.storage.node_file import node_file_content
+from pydanube.storage.metadata.file import LocalMetadata, log_name
+from pydanube.storage.node.bad_blocks import NODE_FILE
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.node_file import node_file_content
 
 METADATA, NODE = "metadata", "node"  # folders, as in a data directory
 CUT_SECONDS_MAX = 60.0  # for a copy that is under way to be finished, or a disk that failed to be back

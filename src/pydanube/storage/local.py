@@ -29,11 +29,11 @@ from pydanube.ports.disk import Disk
 from pydanube.ports.metadata import MetadataStore
 from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNode
-from pydanube.storage.catalog import MetadataCatalog
-from pydanube.storage.metadata_file import LocalMetadata
-from pydanube.storage.node import DiskNode
-from pydanube.storage.node_file import free_set_aside, read_node_file
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.metadata.file import LocalMetadata
+from pydanube.storage.node.disk import DiskNode
+from pydanube.storage.node.node_file import free_set_aside, read_node_file
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.catalog import MetadataCatalog
 
 log = logging.getLogger(__name__)
 STORAGE_NODE = "storage-node"  # the key

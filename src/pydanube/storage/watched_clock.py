@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 
 from pydanube.base.limits import CLOCK_AHEAD_DAYS, CLOCK_DISTRUST_SECONDS
-from pydanube.ledger.retention import ClockGuard
-from pydanube.ledger.times import SECOND, ClockBelief
 from pydanube.ports.clock import Clock
+from pydanube.stream.retention import ClockGuard
+from pydanube.stream.times import SECOND, ClockBelief
 
 log = logging.getLogger(__name__)
 DAY = 24 * 3600 * SECOND

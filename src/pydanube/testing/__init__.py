@@ -5,15 +5,15 @@ simulated ports run Danube's own code on virtual time, with disks and networks t
 whole simulated world and says which promises it broke. Nothing here needs pytest. See docs/testing.md.
 """
 
-from pydanube.sim.catalog import SimCatalog
-from pydanube.sim.clock import SimClock
-from pydanube.sim.disk import SimDisk
-from pydanube.sim.loop import SimBudgetExceeded, SimLoop, SimStalled
-from pydanube.sim.network import Link, SimNetwork
-from pydanube.sim.offload import SimOffload
+from pydanube.sim.machine.clock import SimClock
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.loop import SimBudgetExceeded, SimLoop, SimStalled
+from pydanube.sim.machine.network import Link, SimNetwork
+from pydanube.sim.machine.offload import SimOffload
+from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.sim.plan import plan_for
-from pydanube.sim.randomness import SimRandomness
 from pydanube.sim.run import Outcome, run_plan, run_seed
+from pydanube.sim.world.catalog import SimCatalog
 from pydanube.testing.clock import VirtualClock
 from pydanube.testing.faults import SlowDialer
 from pydanube.testing.storage_contract import DurableNodeContract, StorageNodeContract

@@ -21,7 +21,7 @@ from pydanube.api.server import Server, StandaloneSettings
 from pydanube.base.ids import LedgerId
 from pydanube.base.limits import MIB
 from pydanube.broker.standalone import ObjectsSettings
-from pydanube.storage.settings import NodeSettings
+from pydanube.storage.node.settings import NodeSettings
 from pydanube.testing.clock import VirtualClock
 from pydanube.testing.faults import DiskFaults, use_up
 

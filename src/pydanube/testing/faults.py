@@ -22,7 +22,7 @@ from pydanube.base.errors import DiskFull
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import KIB
 from pydanube.client.transport import Address, Link, Receiver, SocketLink
-from pydanube.storage.node import DiskNode
+from pydanube.storage.node.disk import DiskNode
 from pydanube.wire.batch import build
 
 SOCKET_BYTES = 4 * KIB  # that the system keeps for a slow reader: with more, a test would wait for it to fill up

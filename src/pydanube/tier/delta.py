@@ -22,8 +22,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused, OwnershipLost
 from pydanube.base.ids import NO_OFFSET
-from pydanube.ledger.segments import folder_of, partition_of
-from pydanube.ledger.tables import Change, Folded, Listed, TableFile, TableListing, table_changes
+from pydanube.stream.delta_table import Change, Folded, Listed, TableFile, TableListing, table_changes
+from pydanube.stream.segments import folder_of, partition_of
 from pydanube.wire.arrow import record_schema
 
 PARTITION = "partition"

@@ -20,10 +20,10 @@ from pydanube.base.errors import (
     SegmentMissing,
 )
 from pydanube.base.limits import SEGMENT_BATCHES_BYTES_MAX, SMALL_OBJECT_BYTES_MAX
-from pydanube.ledger.segments import Segment, SegmentPlan
-from pydanube.ledger.tables import Folded, TableListing
 from pydanube.ports.objects import Objects
 from pydanube.ports.offload import Offload
+from pydanube.stream.delta_table import Folded, TableListing
+from pydanube.stream.segments import Segment, SegmentPlan
 from pydanube.tier.limits import (
     GATHERED_BYTES,
     GATHERED_ROWS,

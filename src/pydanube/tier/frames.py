@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from pydanube.base.errors import DanubeError, error_table
 from pydanube.base.ids import Epoch
 from pydanube.base.limits import BATCH_BYTES_MAX
-from pydanube.ledger.segments import Segment, SegmentPlan
-from pydanube.ledger.tables import Folded, TableFile, TableListing
+from pydanube.stream.delta_table import Folded, TableFile, TableListing
+from pydanube.stream.segments import Segment, SegmentPlan
 from pydanube.tier.limits import CHUNK_BYTES, FRAME_BYTES_MAX, TABLE_FILES_A_PIECE
 from pydanube.wire.batch import PREFIX_BYTES, STAMP_BYTES, Batch
 

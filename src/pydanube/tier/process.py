@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused
-from pydanube.ledger.segments import Segment, SegmentPlan
-from pydanube.ledger.tables import Folded, TableListing
 from pydanube.ports.segments import Segments
+from pydanube.stream.delta_table import Folded, TableListing
+from pydanube.stream.segments import Segment, SegmentPlan
 from pydanube.tier.frames import (
     Kind,
     LinkBroken,

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from pydanube.base.errors import DanubeError, ObjectMissing, SegmentDamaged, SegmentMissing
-from pydanube.ledger.segments import Segment
 from pydanube.ports.objects import Objects
+from pydanube.stream.segments import Segment
 from pydanube.tier.cutting import CutRows
 from pydanube.tier.kept import Kept
 from pydanube.tier.limits import FOOTERS_KEPT_BYTES, GROUPS_KEPT_BYTES, READ_BYTES_MAX, READS_AT_ONCE, TAIL_BYTES

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pydanube.base.checksum import crc32c, crc32c_extend
 from pydanube.base.errors import BatchInvalid
 from pydanube.base.ids import Epoch
-from pydanube.ledger.segments import Segment, SegmentPlan, folder_of
+from pydanube.stream.segments import Segment, SegmentPlan, folder_of
 from pydanube.tier.cutting import check_rows
 from pydanube.tier.digest import RowDigest
 from pydanube.tier.limits import FOOTER_BYTES_MAX, GROUP_BYTES, GROUP_ROWS

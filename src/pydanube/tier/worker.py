@@ -23,8 +23,8 @@ from typing import Any
 from pydanube.adapters.threads import ThreadOffload
 from pydanube.base.errors import DanubeError, ObjectsFailed, ObjectsRefused, SegmentDamaged
 from pydanube.base.limits import KIB, MIB, SMALL_OBJECT_BYTES_MAX
-from pydanube.ledger.tables import Folded, TableListing
 from pydanube.ports.objects import Objects
+from pydanube.stream.delta_table import Folded, TableListing
 from pydanube.tier.frames import (
     BatchReader,
     Frame,

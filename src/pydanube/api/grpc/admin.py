@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.consumers import NUMBERS
 from pydanube.api.grpc.messages import Messages
-from pydanube.api.verbs import topics_of
+from pydanube.api.operations.verbs import topics_of
 from pydanube.base.errors import (
     BrokerNotFound,
     ConsumerBusy,
@@ -27,10 +27,10 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import LISTED_MAX, TOPICS_A_TURN
 from pydanube.base.names import parse_topic
-from pydanube.broker.admin import SubscriptionStats
-from pydanube.broker.directory import TopicRecord
-from pydanube.broker.holds import ANONYMOUS
-from pydanube.broker.policies import Policies
+from pydanube.broker.directory.directory import TopicRecord
+from pydanube.broker.door.admin import SubscriptionStats
+from pydanube.broker.limits.policies import Policies
+from pydanube.broker.serving.open_topic import ANONYMOUS
 from pydanube.dispatch.policy import Backoff, FailurePolicy, PoisonPolicy
 
 if TYPE_CHECKING:

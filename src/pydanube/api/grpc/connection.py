@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydanube.api.buffers import coalesced
 from pydanube.api.grpc.calls import Call, Method
 from pydanube.api.grpc.crowding import is_crowded
 from pydanube.api.grpc.messages import DecodeError
-from pydanube.api.peer import peer_of
-from pydanube.api.turns import Worker
+from pydanube.api.listening.buffers import coalesced
+from pydanube.api.listening.peer import peer_of
+from pydanube.api.listening.turns import Worker
 from pydanube.base.errors import (
     DanubeError,
     GrpcCallInvalid,
@@ -36,7 +36,7 @@ from pydanube.base.limits import (
     GRPC_MESSAGES_AT_ONCE,
     HTTP2_WORK_AT_ONCE,
 )
-from pydanube.broker.intake import Account
+from pydanube.broker.limits.intake import Account
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, Event, RequestReceived, StreamReset
 from pydanube.wire.http2.fields import Head
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pydanube.api.grpc.consumers import Acks, GrpcConsumer
     from pydanube.api.grpc.face import GrpcFace
     from pydanube.api.grpc.producers import GrpcProducer, Sends
-    from pydanube.broker.subscription import SubscriptionHost
+    from pydanube.broker.subscription.host import SubscriptionHost
 
 log = logging.getLogger(__name__)
 MICROSECONDS = 1_000_000

@@ -41,14 +41,14 @@ from pydanube.base.limits import (
 )
 from pydanube.base.names import parse_topic
 from pydanube.base.ranges import ranges_of
-from pydanube.broker.best_effort_topic import BestEffortSubscription
-from pydanube.broker.delivery import Delivery, Timing
-from pydanube.broker.heavy import is_heavy
-from pydanube.broker.holds import ANONYMOUS, AnySubscription, ConsumerHold, Principal
-from pydanube.broker.subscription import SubscriptionHost
-from pydanube.broker.topic import Topic
+from pydanube.broker.serving.open_topic import ANONYMOUS, AnySubscription, ConsumerHold, Principal
+from pydanube.broker.subscription.delivery import Delivery, Timing
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.best_effort import BestEffortSubscription
+from pydanube.broker.topic.topic import Topic
+from pydanube.broker.work.heavy import is_heavy
 from pydanube.dispatch.explain import Cause
-from pydanube.ledger.state_records import SubscriptionKind, name_bytes
+from pydanube.topic.records import SubscriptionKind, name_bytes
 from pydanube.wire.http2.grpc import Status
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import TopicNotFound
 from pydanube.base.names import parse_topic
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.serving.open_topic import ANONYMOUS
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.face import GrpcFace

@@ -6,8 +6,8 @@ from asyncio import Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pydanube.api.turns import Turns
-from pydanube.broker.service import Service
+from pydanube.api.listening.turns import Turns
+from pydanube.broker.door.service import Service
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection

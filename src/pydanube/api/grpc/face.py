@@ -17,9 +17,9 @@ from pydanube.api.grpc.messages import ServiceDescriptor, message_class, service
 from pydanube.api.grpc.producers import ProducerService
 from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.grpc.storage import StorageService
-from pydanube.api.turns import Turns
+from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import NotServed
-from pydanube.broker.service import Service
+from pydanube.broker.door.service import Service
 
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _ABSENT = {  # declared, so that a client that asks is told

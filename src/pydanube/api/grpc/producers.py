@@ -29,10 +29,10 @@ from pydanube.base.errors import (
 from pydanube.base.keys import check_key
 from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES, KEY_BYTES_MAX
 from pydanube.base.names import parse_topic
-from pydanube.broker.delivery import PRODUCER_ATTRIBUTE
-from pydanube.broker.holds import ANONYMOUS, Producer
-from pydanube.broker.topic import Receipt
-from pydanube.ledger.state_records import name_bytes
+from pydanube.broker.serving.open_topic import ANONYMOUS, Producer
+from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
+from pydanube.broker.topic.topic import Receipt
+from pydanube.topic.records import name_bytes
 from pydanube.wire.batch import Batch, build
 from pydanube.wire.http2.grpc import Status
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import Messages
-from pydanube.broker.holds import ANONYMOUS
+from pydanube.broker.serving.open_topic import ANONYMOUS
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.face import GrpcFace

@@ -18,7 +18,7 @@ from pydanube.api.http.answer import Answer
 from pydanube.api.http.door import Door
 from pydanube.api.http.problem import problem
 from pydanube.api.http.router import Router
-from pydanube.api.turns import Worker
+from pydanube.api.listening.turns import Worker
 from pydanube.base.errors import DanubeError, HttpBusy, HttpHostRefused, HttpOriginRefused, HttpTooSlow
 from pydanube.base.limits import (
     HTTP_BODIES_BYTES_MAX,

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pydanube.api.turns import Turns
+from pydanube.api.listening.turns import Turns
 from pydanube.base.errors import HttpBusy
 from pydanube.base.limits import WAITING_REQUESTS_MAX
-from pydanube.broker.holds import ANONYMOUS, Principal
-from pydanube.broker.intake import Account
-from pydanube.broker.leasing import Leasing
-from pydanube.broker.service import Service
+from pydanube.broker.door.leasing import Leasing
+from pydanube.broker.door.service import Service
+from pydanube.broker.limits.intake import Account
+from pydanube.broker.serving.open_topic import ANONYMOUS, Principal
 from pydanube.ports.clock import Clock
 from pydanube.wire.objects import Object
 

@@ -7,9 +7,9 @@ import binascii
 from base64 import b64decode, b64encode
 from typing import Any
 
-from pydanube.api.fields import field, number, text
 from pydanube.api.http.answer import Answer, answer_of
 from pydanube.api.http.door import Door
+from pydanube.api.operations.fields import field, number, text
 from pydanube.base.errors import DanubeError, RequestInvalid
 from pydanube.base.keys import check_key
 from pydanube.base.limits import (
@@ -23,7 +23,7 @@ from pydanube.base.limits import (
     READ_AHEAD_BYTES,
 )
 from pydanube.base.names import parse_topic
-from pydanube.broker.topic import EARLIEST, LATEST
+from pydanube.broker.topic.topic import EARLIEST, LATEST
 from pydanube.wire.batch import Batch, Codec, Message, build
 from pydanube.wire.objects import Object
 

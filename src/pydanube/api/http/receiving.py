@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
-from pydanube.api.fields import field, text
 from pydanube.api.http.answer import Answer, answer_of
 from pydanube.api.http.door import Door
 from pydanube.api.http.messages import MESSAGES_AT_ONCE, shown, wait_of, within
 from pydanube.api.http.router import RAW
+from pydanube.api.operations.fields import field, text
 from pydanube.base.errors import BatchDamaged, BatchInvalid, RequestInvalid
 from pydanube.base.limits import (
     DECODED_BYTES,
@@ -19,8 +19,8 @@ from pydanube.base.limits import (
     RECEIVED_BYTES_MAX,
     TOPIC_NAME_CHARACTERS_MAX,
 )
-from pydanube.broker.delivery import Delivery
-from pydanube.broker.leasing import Lease, Received
+from pydanube.broker.door.leasing import Lease, Received
+from pydanube.broker.subscription.delivery import Delivery
 from pydanube.wire.batch import Codec, Message
 from pydanube.wire.objects import Object
 

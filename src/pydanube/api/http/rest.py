@@ -1,4 +1,4 @@
-"""The table of routes: what each path means as a verb of `api/verbs.py`, or as one of the few things only HTTP has.
+"""The table of routes: what each path means as a verb of `api/operations`, or as one of the few things only HTTP has.
 
 Translates, never decides. The description at /api/v1/openapi.json is made from this table.
 """
@@ -15,8 +15,8 @@ from pydanube.api.http.openapi import describe
 from pydanube.api.http.problem import ERRORS_PATH, errors_html
 from pydanube.api.http.receiving import ack, extend, nack, receive
 from pydanube.api.http.router import Field, Route, Router
-from pydanube.api.pipeline_verbs import NATIVE_VERBS
-from pydanube.api.storage_verbs import VERBS
+from pydanube.api.operations.pipelines import NATIVE_VERBS
+from pydanube.api.operations.storage import VERBS
 from pydanube.base.limits import HTTP_JSON_BYTES_MAX
 from pydanube.wire.objects import Object
 

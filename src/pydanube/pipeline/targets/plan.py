@@ -64,7 +64,7 @@ def target_of(spec: Spec) -> Target:
     """Raises `OptionInvalid` for what is not known or not understood."""
     match spec.get("kind"):
         case "delta":
-            from pydanube.pipeline.targets.delta import DeltaTarget
+            from pydanube.pipeline.targets.delta.target import DeltaTarget
             from pydanube.pipeline.targets.maintenance import Maintenance
 
             _check_keys("a target delta", spec, ("kind", "uri", "partition_by", "merge_schema", "upsert", "maintain"))
@@ -74,12 +74,12 @@ def target_of(spec: Spec) -> Target:
             maintenance = Maintenance.of(spec.get("maintain"))
             return DeltaTarget(_uri(spec), _partition_by(spec), merge_schema, keys, sequence_by, maintenance)
         case "parquet":
-            from pydanube.pipeline.targets.parquet import ParquetTarget
+            from pydanube.pipeline.targets.files.parquet import ParquetTarget
 
             _check_keys("a target parquet", spec, ("kind", "uri", "partition_by"))
             return ParquetTarget(_uri(spec), _partition_by(spec))
         case "iceberg":
-            from pydanube.pipeline.targets.iceberg import IcebergTarget
+            from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 
             return IcebergTarget.of(spec)
         case "topic":

@@ -71,7 +71,7 @@ class TopicTarget:
                     f"{self.label}: {role} must be STRING or BINARY, but {name[:100]} is {kind}: cast it"
                 )
         if self.value is None:
-            from pydanube.pipeline.targets.json_rows import check_types
+            from pydanube.pipeline.targets.files.json_rows import check_types
 
             check_types(schema)
         link = self._link()
@@ -125,7 +125,7 @@ class TopicTarget:
 
         columns: dict[str, pa.Array] = {}
         if self.value is None:
-            from pydanube.pipeline.targets.json_rows import json_of
+            from pydanube.pipeline.targets.files.json_rows import json_of
 
             columns["value"] = json_of(rows)
         else:

@@ -1,0 +1,1 @@
+"""The one listener: connections, TLS, and the turns that connections take."""

@@ -1,0 +1,504 @@
+"""One native connection: frames in, calls of the service, frames out. Decides nothing but whom an answer is for.
+
+Owned by the broker's loop. What it holds for a slow reader is bounded: a consumer is given more only while the socket
+takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Lock, Task, Transport
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from pydanube.api.listening.buffers import coalesced
+from pydanube.api.listening.peer import peer_of
+from pydanube.api.listening.turns import Turns, Worker
+from pydanube.api.native.channels import ConsumerChannel, ProducerChannel
+from pydanube.api.native.unfinished import Unfinished
+from pydanube.api.native.verbs import VERBS
+from pydanube.base.errors import (
+    ChannelInvalid,
+    DanubeError,
+    LimitReached,
+    ProtocolError,
+    TopicBusy,
+    VerbUnknown,
+)
+from pydanube.base.limits import (
+    CHANNELS_MAX,
+    FRAMES_AT_ONCE,
+    FRAMES_AT_ONCE_BYTES,
+    FRAMES_CUT_AT_ONCE,
+    RANGES_AT_ONCE,
+    REQUESTS_AT_ONCE_MAX,
+    TURN_SECONDS,
+)
+from pydanube.broker.door.service import Service
+from pydanube.broker.limits.intake import Account
+from pydanube.broker.serving.open_topic import Principal
+from pydanube.broker.topic.topic import Receipt
+from pydanube.wire.batch import Batch
+from pydanube.wire.commands import (
+    NO_OFFSET,
+    Ack,
+    Acked,
+    Closed,
+    Command,
+    Error,
+    Grant,
+    Hello,
+    Nack,
+    Ping,
+    Pong,
+    Publish,
+    Published,
+    Reply,
+    Request,
+    Taken,
+    Welcome,
+    decode,
+)
+from pydanube.wire.commands import Receipt as Durability
+from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
+
+log = logging.getLogger(__name__)
+AnyChannel = ProducerChannel | ConsumerChannel
+CLIENT_CHARACTERS_MAX = 100  # of what a client calls itself, kept for people who look
+FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say when it has enough
+
+
+class NativeConnection(Worker):
+    """Made when the preface has come; `receive` takes all bytes from it on."""
+
+    def __init__(
+        self, service: Service, transport: Transport, welcome: Welcome, unfinished: Unfinished, turns: Turns
+    ) -> None:
+        super().__init__(turns)
+        self.service = service
+        self.principal = Principal(address=peer_of(transport))
+        self.client = ""  # what it calls itself
+        self.channels: dict[int, AnyChannel] = {}
+        self._opening: dict[int, bool] = {}  # channels whose opening is asked for; whether they are still wanted
+        self._last_channel = 0
+        self.writable = True
+        self.reading = Lock()  # answers that may be long are made one after the other
+        self._room: Future[None] | None = None  # done when it is writable again
+        self.heard = True  # a whole frame, since somebody looked
+        self._transport = transport
+        self._welcome = welcome
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(Side.BROKER)
+        self._unfinished = unfinished
+        self._frames: deque[Frame] = deque()  # that came and were not served yet
+        self._parts: deque[Ack | Nack | Taken] = deque()  # before them, of one that has many ranges
+        self._fault: ProtocolError | None = None  # behind them
+        self._begun = False  # what follows them is a frame that has not come whole, and was not looked at
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._flushing = False
+        self._tasks: dict[Task[None], None] = {}
+        self._watch: Future[None] | None = None  # of the request that waits for changes of topics
+        self._leaving: deque[AnyChannel] = deque()  # once the connection is gone
+        self._account = Account(service.intake)  # of what it publishes and is not confirmed yet
+        self._greeted = False
+        self._closed = False
+
+    @property
+    def greeted(self) -> bool:
+        return self._greeted
+
+    @property
+    def holds(self) -> tuple[int, int]:
+        """How many producers and consumers it has."""
+        producers = sum(isinstance(each, ProducerChannel) for each in self.channels.values())
+        return producers, len(self.channels) - producers
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """What comes while it is behind is looked at in its turn."""
+        if self._fault is not None:
+            return
+        if self.lagging or self._frames or self._parts:
+            self._reader.keep(data)
+            self._read_or_not()
+        else:
+            self._cut(data)
+        self.work()
+
+    def _cut(self, data: bytes = b"") -> None:
+        """A frame that is not as it should be ends the connection, after those before it were served."""
+        reader = self._reader
+        had = reader.held
+        try:
+            frames = reader.feed(data, FRAMES_CUT_AT_ONCE)
+        except ProtocolError as error:
+            frames, self._fault = reader.before_fault, type(error)(*error.args)  # a raised one knows its frames
+        if frames or self._fault is not None:
+            self.heard = True
+            self._frames += frames
+        if self._fault is None and (had or reader.held):
+            begun = not had or bool(frames)
+            self._begun = self._begun or begun
+            self._unfinished.hold(self, reader.held, begun=begun)
+
+    def _skip_unwanted(self) -> None:
+        """Of what it publishes where it has no producer nothing is kept, not even until it has come."""
+        reader, self._begun = self._reader, False
+        if (found := reader.unfinished) is not None and found[0] == Kind.PUBLISH:
+            _, channel, request = found
+            if channel not in self._opening and not isinstance(self.channels.get(channel), ProducerChannel):
+                reader.skip()
+                self._unfinished.forget(self)
+                self._fail(channel, request, ChannelInvalid(f"channel {channel} is not a producer"))
+
+    def _step(self) -> bool:
+        """Serves a few frames, while their answers are taken."""
+        frames, size = self._frames, 0
+        if not self.writable:
+            return False
+        if self._parts:
+            part = self._parts.popleft()
+            _HANDLERS[type(part)](self, part)
+            return bool(self._parts or frames or self._reader.more)
+        if not frames and self._reader.more:
+            self._cut()
+        for _ in range(min(len(frames), FRAMES_AT_ONCE)):
+            if self._closed:
+                break
+            frame = frames.popleft()
+            try:
+                command = decode(frame)
+                _HANDLERS[type(command)](self, command)
+            except ProtocolError as error:
+                self._fault = type(error)(*error.args)
+                frames.clear()
+                break
+            size += len(frame.body)
+            if size > FRAMES_AT_ONCE_BYTES or self._parts:
+                break
+        if self._closed:
+            frames.clear()
+        elif not frames and self._fault is not None:
+            self.refuse(self._fault)
+        elif not frames and self._begun:
+            self._skip_unwanted()
+        return bool(self._parts or frames or self._reader.more)
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """With everything else of this turn in one write, unless that is much."""
+        self._out += buffers
+        self._out_bytes += sum(map(len, buffers))
+        if self._out_bytes > FLUSH_BYTES:
+            self._flush_now()
+        elif not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._flush_now()
+
+    def _flush_now(self) -> None:
+        out, self._out, self._out_bytes = self._out, [], 0
+        if out and not self._transport.is_closing():
+            self._transport.writelines(coalesced(out))
+
+    def refuse(self, error: DanubeError) -> None:
+        """Says why, and closes."""
+        if not self._closed:
+            self.send(Closed.of(error).encode())
+            self._flush()
+            self._transport.close()
+            self._forget_frame()
+
+    def _forget_frame(self) -> None:
+        """What has come of one: nothing more will."""
+        self._unfinished.forget(self)
+        self._reader = FrameReader(Side.BROKER)
+
+    def ask(self) -> None:
+        """Are you there? Not while the socket takes nothing: the answer would come after all that waits for it."""
+        if self.writable:
+            self.send(Ping().encode())
+
+    def pause(self) -> None:
+        """The socket takes no more for now, so nothing more is decided for its consumers."""
+        self.writable = False
+        self._read_or_not()
+        for channel in self.channels.values():
+            if isinstance(channel, ConsumerChannel):
+                channel.hold_back()
+
+    async def room(self) -> None:
+        """Waits while the peer does not take what it was sent."""
+        while not self.writable:
+            self._room = self._room or self._loop.create_future()
+            await asyncio.wait([self._room])
+
+    def resume(self) -> None:
+        self.writable = True
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
+        self.work()
+        self._read_or_not()
+        for channel in self.channels.values():
+            if isinstance(channel, ConsumerChannel):
+                channel.top_up()
+
+    def _read_or_not(self) -> None:
+        """Who takes no answers is not read from: they would pile up. Nor is who publishes faster than is written."""
+        if self._transport.is_closing():
+            return
+        if self.writable and not self.choked and not self.lagging:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        self._leaving.extend(self.channels.values())
+        self.channels.clear()
+        self._frames.clear()
+        self._parts.clear()
+        self._out.clear()
+        self._forget_frame()
+        self._leave(self.turns.now() + TURN_SECONDS)
+
+    def _leave(self, end: float) -> None:
+        """Its channels go one after the other. There may be thousands, and each may leave much to be sorted out."""
+        leaving = self._leaving
+        try:
+            for _ in range(len(leaving)):
+                channel = leaving.popleft()
+                if channel.unsettled:
+                    leaving.append(channel)
+                else:
+                    channel.lost()
+                if self.turns.now() >= end:
+                    break
+        finally:  # whatever became of one, the others leave
+            if leaving:
+                self.turns.later(self._leave)
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def _hello(self, hello: Hello) -> None:
+        self._greeted = True
+        self.client = hello.client[:CLIENT_CHARACTERS_MAX]
+        self._reader.welcome()
+        self.send(self._welcome._replace(time=max(0, self.service.clock.wall())).encode())
+
+    def _ping(self, ping: Ping) -> None:
+        self.send(Pong(ping.request).encode())
+
+    def _pong(self, pong: Pong) -> None:
+        """It is alive: that it sent anything says so."""
+
+    def _publish(self, publish: Publish) -> None:
+        channel = self.channels.get(publish.channel)
+        try:
+            if not isinstance(channel, ProducerChannel):
+                raise ChannelInvalid(f"channel {publish.channel} is not a producer")
+            receipt = channel.publish(Batch.parse(publish.batch))
+        except DanubeError as error:
+            self._fail(publish.channel, publish.request, error)
+            return
+        self._await(receipt.written or receipt.confirmed, len(publish.batch))
+        answer = partial(self._published, channel, publish.request, receipt)
+        if receipt.confirmed.done():
+            answer(receipt.confirmed)
+        else:
+            receipt.confirmed.add_done_callback(answer)
+
+    def _await(self, written: Future[None], size: int) -> None:
+        """What comes faster than the journal takes it stays in the socket: what others publish waits behind little."""
+        if written.done():
+            return
+        written.add_done_callback(partial(self._written, size))
+        if self._account.add(size):
+            self._read_or_not()
+
+    def _written(self, size: int, written: Future[None]) -> None:
+        if self._account.remove(size):
+            self._read_or_not()
+
+    @property
+    def choked(self) -> bool:
+        """So much of it is not written that no more is read."""
+        return self._account.full
+
+    def _published(self, channel: ProducerChannel, request: int, receipt: Receipt, confirmed: Future[None]) -> None:
+        error = None if confirmed.cancelled() else confirmed.exception()
+        if channel.ended:
+            return
+        if error is not None:
+            self._fail(channel.number, request, error)
+        elif request:
+            durability, copies = channel.durability
+            offset = NO_OFFSET if durability == Durability.NONE else receipt.offset
+            self.send(Published(channel.number, request, offset, durability, copies, receipt.duplicate).encode())
+
+    def _grant(self, grant: Grant) -> None:
+        channel = self.channels.get(grant.channel)
+        if isinstance(channel, ConsumerChannel):
+            channel.grant(grant.permits, grant.bytes)
+        else:
+            self._fail(grant.channel, 0, ChannelInvalid(f"channel {grant.channel} is not a consumer"))
+
+    def _ack(self, ack: Ack) -> None:
+        if self._take_apart(ack):
+            return
+        channel = self.channels.get(ack.channel)
+        try:
+            if not isinstance(channel, ConsumerChannel):
+                raise ChannelInvalid(f"channel {ack.channel} is not a consumer")
+            done = channel.ack(ack)
+        except DanubeError as error:
+            self._parts.clear()
+            self._fail(ack.channel, ack.request, error)
+            return
+        request = 0 if self._parts else ack.request  # the last part is durable after the others
+        done.add_done_callback(partial(self._acked, channel, request))
+
+    def _take_apart(self, command: Ack | Nack | Taken) -> bool:
+        """One that has many ranges is done in several steps: each range takes some microseconds, or ten."""
+        ranges = command.ranges
+        if len(ranges) <= RANGES_AT_ONCE:
+            return False
+        pieces = [ranges[at : at + RANGES_AT_ONCE] for at in range(0, len(ranges), RANGES_AT_ONCE)]
+        self._parts.extend(command._replace(ranges=piece) for piece in pieces)
+        return True
+
+    def _acked(self, channel: ConsumerChannel, request: int, done: Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if channel.ended:
+            return
+        if error is not None:
+            self._fail(channel.number, request, error)
+        elif request:
+            self.send(Acked(channel.number, request).encode())
+
+    def _nack(self, nack: Nack) -> None:
+        if self._take_apart(nack):
+            return
+        channel = self.channels.get(nack.channel)
+        if isinstance(channel, ConsumerChannel):
+            channel.nack(nack)
+        else:
+            self._parts.clear()
+            self._fail(nack.channel, nack.request, ChannelInvalid(f"channel {nack.channel} is not a consumer"))
+
+    def _taken(self, taken: Taken) -> None:
+        if self._take_apart(taken):
+            return
+        channel = self.channels.get(taken.channel)
+        if isinstance(channel, ConsumerChannel):
+            channel.taken(taken)
+        else:
+            self._parts.clear()
+            self._fail(taken.channel, 0, ChannelInvalid(f"channel {taken.channel} is not a consumer"))
+
+    def _fail(self, channel: int, request: int, error: BaseException) -> None:
+        if not isinstance(error, DanubeError):
+            log.error("a call failed: %s", error, exc_info=error)
+            error = DanubeError(f"the broker failed: {type(error).__name__}")
+        if not self._closed:
+            self.send(Error.of(error, channel, request).encode())
+
+    def replace_watch(self) -> Future[None]:
+        """Of a request that waits for changes of topics: done when the next such request comes."""
+        if self._watch is not None and not self._watch.done():
+            self._watch.set_result(None)
+        self._watch = self._loop.create_future()
+        return self._watch
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _request(self, request: Request) -> None:
+        verb = VERBS.get(request.verb)
+        if verb is None:
+            self._fail(0, request.request, VerbUnknown(f"unknown verb {request.verb!r}"))
+            return
+        if len(self._tasks) >= REQUESTS_AT_ONCE_MAX:
+            self._fail(0, request.request, TopicBusy(f"{REQUESTS_AT_ONCE_MAX} requests are already in progress"))
+            return
+        task = self._loop.create_task(self._answer(verb, request))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _answer(self, verb: Callable[..., object], request: Request) -> None:
+        try:
+            await self.turns.begin()
+            answer = await verb(self, request.fields, request.request)  # type: ignore[misc]
+        except Exception as error:
+            self._fail(0, request.request, error)
+            return
+        if answer is None or not request.request or self._closed:
+            return
+        try:
+            self.send(Reply(request.request, answer).encode())
+        except DanubeError as error:  # longer than a reply may be
+            self._fail(0, request.request, error)
+
+    # -- channels ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def opening(self, number: int) -> Iterator[None]:
+        """A channel is being opened. Numbers only grow, so that a late frame never meets another channel of its own."""
+        if number <= self._last_channel:
+            raise ChannelInvalid(f"channel {number} was used before; the last one was {self._last_channel}")
+        if len(self.channels) + len(self._opening) >= CHANNELS_MAX:
+            raise LimitReached(f"{CHANNELS_MAX} channels are already open on this connection")
+        self._last_channel = number
+        self._opening[number] = True
+        try:
+            yield
+        finally:
+            del self._opening[number]
+
+    def add(self, channel: AnyChannel) -> None:
+        """It is open, unless it was closed while it was being opened, or the connection is gone."""
+        if self._closed or not self._opening[channel.number]:
+            channel.lost() if self._closed else channel.close(crashed=False)
+            raise ChannelInvalid(f"channel {channel.number} was closed while being opened")
+        self.channels[channel.number] = channel
+
+    def close_channel(self, number: int, *, crashed: bool, returning: bool) -> None:
+        """The client closes it, also if it is not open yet."""
+        channel = self.channels.pop(number, None)
+        if isinstance(channel, ProducerChannel) and returning:
+            channel.lost()
+        elif channel is not None:
+            channel.close(crashed=crashed)
+        elif number in self._opening:
+            self._opening[number] = False
+        else:
+            raise ChannelInvalid(f"channel {number} is not open")
+
+    def end(self, channel: AnyChannel, error: DanubeError) -> None:
+        """The broker closes it, and says why; nothing is said on it afterwards."""
+        channel.ended = True
+        if self.channels.pop(channel.number, None) is not None and not self._closed:
+            self.send(Closed.of(error, channel.number).encode())
+
+
+_HANDLERS: dict[type[Command], Callable[..., None]] = {  # not of an object: a closed connection must not hold itself
+    Publish: NativeConnection._publish,
+    Ack: NativeConnection._ack,
+    Grant: NativeConnection._grant,
+    Nack: NativeConnection._nack,
+    Taken: NativeConnection._taken,
+    Request: NativeConnection._request,
+    Ping: NativeConnection._ping,
+    Pong: NativeConnection._pong,
+    Hello: NativeConnection._hello,
+}

@@ -1,0 +1,263 @@
+"""What runners of pipelines report, and what everybody can ask about pipelines or tell them to do.
+
+`pipeline.report` and `pipeline.order` are of the native protocol; over HTTP an order is `stop` or `restart`. All texts
+are cleaned of what a terminal could take for a command, because they are shown on others' terminals.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydanube.api.operations.fields import field, flag, number, text
+from pydanube.api.operations.verbs import VERBS, Caller, Verb, limit_of, page, verb
+from pydanube.base.errors import PipelineLimitReached, PipelineNotFound, RequestInvalid
+from pydanube.base.limits import (
+    PIPELINE_CAUSE_CHARACTERS_MAX,
+    PIPELINE_INFO_BYTES_MAX,
+    PIPELINE_LINE_CHARACTERS_MAX,
+    PIPELINE_LINES_REPORTED_MAX,
+    PIPELINE_NUMBERS_MAX,
+    PIPELINE_RECORD_PAGES,
+    PIPELINE_RUN_CHARACTERS_MAX,
+    PIPELINES_MAX,
+)
+from pydanube.base.names import check_pipeline
+from pydanube.broker.directory.notes import Notes
+from pydanube.broker.door.pipelines import REPORTED, Line, Order, Pipeline, Pipelines, Report, State, What
+from pydanube.wire.objects import Object, write_object
+
+__all__ = ["NATIVE_VERBS", "VERBS"]
+OFFSET_MAX = (1 << 63) - 1
+_RECORDS = "pipelines/"  # what names of notes begin with
+_PARTS = ("checkpoint", "redriven", "redriving")  # of a record: how it began, dead letters that went through again
+_RUN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+_CONTROLS = dict.fromkeys([*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " ")
+_KNOWN_INFO: dict[str, type] = {
+    "host": str,
+    "pid": int,
+    "master": str,
+    "source": str,
+    "sinks": list,
+    "digest": str,
+    "started": int,
+    "version": str,
+    "file": str,
+}
+
+
+def _pipelines(caller: Caller) -> Pipelines:
+    return caller.service.admin.pipelines
+
+
+def _name(fields: Object) -> str:
+    return check_pipeline(text(fields, "pipeline"))
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+async def report(caller: Caller, fields: Object) -> Object:
+    """From a runner, every two seconds or so; the answer is what it is to do."""
+    name = _name(fields)
+    found = Report(
+        _run(fields, "run"),
+        _info(field(fields, "info", dict)),
+        _state(fields),
+        _cause(fields),
+        _progress(field(fields, "progress", dict, {})),
+        _lines(field(fields, "lines", list, [])),
+        _count(fields, "first_line"),
+        _count(fields, "taken"),
+        _run(fields, "replaces", None),
+    )
+    return _told(_pipelines(caller).report(name, found))
+
+
+def _told(order: Order | None) -> Object:
+    return {"order": "none", "number": 0} if order is None else {"order": order.what.value, "number": order.number}
+
+
+def _run(fields: Object, name: str, default: Any = ...) -> Any:
+    found = text(fields, name, default)
+    if found is default:
+        return found
+    if len(found) > PIPELINE_RUN_CHARACTERS_MAX or _RUN.fullmatch(found) is None:
+        raise RequestInvalid(f"{name} must be up to {PIPELINE_RUN_CHARACTERS_MAX} letters, digits, - and _")
+    return found
+
+
+def _state(fields: Object) -> State:
+    found = text(fields, "state")
+    if found not in REPORTED:
+        raise RequestInvalid(f"state must be one of {', '.join(REPORTED)}, got {found[:50]!r}")
+    return State(found)
+
+
+def _cause(fields: Object) -> str | None:
+    found = text(fields, "cause", None)
+    return None if found is None else _clean("cause", found, PIPELINE_CAUSE_CHARACTERS_MAX)
+
+
+def _count(fields: Object, name: str) -> int | None:
+    found: int | None = number(fields, name, None)
+    if found is not None and not 0 <= found <= OFFSET_MAX:
+        raise RequestInvalid(f"{name} must be 0 or greater, got {found}")
+    return found
+
+
+def _clean(what: str, found: str, characters_max: int) -> str:
+    if len(found) > characters_max:
+        raise RequestInvalid(f"{what} has {len(found)} characters, more than {characters_max}")
+    return found.translate(_CONTROLS)
+
+
+def _lines(found: list[Any]) -> tuple[str, ...]:
+    if len(found) > PIPELINE_LINES_REPORTED_MAX:
+        raise RequestInvalid(f"a report can have at most {PIPELINE_LINES_REPORTED_MAX} lines, got {len(found)}")
+    if not all(isinstance(each, str) for each in found):
+        raise RequestInvalid("lines must be strings")
+    return tuple(_clean("a line", each, PIPELINE_LINE_CHARACTERS_MAX) for each in found)
+
+
+def _info(found: Object) -> Object:
+    """A flat object of texts, numbers and lists of texts. More may be in it than this broker knows of."""
+    size = len(write_object(found))
+    if size > PIPELINE_INFO_BYTES_MAX:
+        raise RequestInvalid(f"info has {size} bytes as JSON, more than {PIPELINE_INFO_BYTES_MAX}")
+    text(found, "host")
+    for name, kind in _KNOWN_INFO.items():
+        field(found, name, kind, None)
+    return {_named("info", name): _fact(name, value) for name, value in found.items()}
+
+
+def _fact(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return _clean(name, value, PIPELINE_INFO_BYTES_MAX)
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return [_clean(name, each, PIPELINE_INFO_BYTES_MAX) for each in value]
+    raise RequestInvalid(f"info.{name} must be a string, a number or a list of strings")
+
+
+def _progress(found: Object) -> dict[str, float | None]:
+    if len(found) > PIPELINE_NUMBERS_MAX:
+        raise RequestInvalid(f"progress can have at most {PIPELINE_NUMBERS_MAX} numbers, got {len(found)}")
+    for value in found.values():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise RequestInvalid("progress must be an object with numbers as values")
+    return {_named("progress", name): value for name, value in found.items()}
+
+
+def _named(where: str, name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise RequestInvalid(f"{name[:50]!r} of {where} is not a name of lowercase letters, digits and _")
+    return name
+
+
+# -- questions and orders ----------------------------------------------------------------------------------------------
+
+
+def _described(pipelines: Pipelines, known: Pipeline) -> Object:
+    said = known.report
+    return {
+        "pipeline": known.name,
+        "run": said.run,
+        "state": known.state(pipelines.now).value,
+        "cause": said.cause,
+        "reported": known.reported,
+        "order": _told(known.order)["order"],
+        "info": dict(said.info),
+        "progress": dict(said.progress),
+    }
+
+
+@verb("pipeline.list")
+async def list_pipelines(caller: Caller, fields: Object) -> Object:
+    """In the order of their names; those that ended within a day too."""
+    after, limit, pipelines = text(fields, "after", ""), limit_of(fields), _pipelines(caller)
+    found = [known for known in pipelines.listed() if known.name > after]
+    return page("pipelines", [_described(pipelines, known) for known in found[:limit]], len(found) > limit)
+
+
+@verb("pipeline.status")
+async def status(caller: Caller, fields: Object) -> Object:
+    pipelines = _pipelines(caller)
+    return _described(pipelines, pipelines.get(_name(fields)))
+
+
+@verb("pipeline.logs")
+async def logs(caller: Caller, fields: Object) -> Object:
+    """The lines behind the one with that sequence number; all that are kept without one."""
+    after, limit, pipelines = _count(fields, "after") or 0, limit_of(fields), _pipelines(caller)
+    known = pipelines.get(_name(fields))
+    found = [line for line in known.lines if line.sequence > after]
+    answer = page("lines", [_line(line) for line in found[:limit]], len(found) > limit)
+    return {"pipeline": known.name, "state": known.state(pipelines.now).value, **answer}
+
+
+def _line(line: Line) -> Object:
+    return {"sequence": line.sequence, "time": line.time, "text": line.text.decode("utf-8")}
+
+
+async def order(caller: Caller, fields: Object) -> Object:
+    """To stop or to restart. The runner hears it with its next report; the answer says how the pipeline stands now."""
+    name, wanted, pipelines = _name(fields), text(fields, "order"), _pipelines(caller)
+    known = [each.value for each in What]
+    if wanted not in known:
+        raise RequestInvalid(f"order must be one of {', '.join(known)}, got {wanted[:50]!r}")
+    return _described(pipelines, pipelines.order(name, What(wanted)))
+
+
+@verb("pipeline.forget")
+async def forget(caller: Caller, fields: Object) -> Object:
+    """One that does not run is no longer listed. What it remembers stays, as a checkpoint in a folder does: which
+    generation of its checkpoint counts, and which dead letters were redriven. With `records` that goes too.
+    """
+    name, notes, kept = _name(fields), caller.service.notes, list[str]()
+    if flag(fields, "records", False):
+        kept = [key for part in _PARTS for key in notes.all(f"{_RECORDS}{part}/{name}/")]
+    try:
+        _pipelines(caller).forget(name)
+    except PipelineNotFound:
+        if not kept:
+            raise
+    await caller.service.errands.run(_drop(notes, kept))
+    return {}
+
+
+async def _drop(notes: Notes, keys: list[str]) -> None:
+    for key in keys:
+        await notes.put(key, None)
+
+
+async def record(caller: Caller, fields: Object) -> Object:
+    """What a pipeline remembers of itself, where only Spark can write its checkpoint: texts of its own, in pages.
+
+    With `before`, a text is written only if that one is still there; the answer says what is there then.
+    """
+    name, notes, before = _name(fields), caller.service.notes, text(fields, "before", None)
+    found, part, number_of_page = text(fields, "record", None), text(fields, "part", _PARTS[0]), _count(fields, "page")
+    if part not in _PARTS:
+        raise RequestInvalid(f"part must be one of {', '.join(_PARTS)}, got {part[:50]!r}")
+    if (number_of_page or 0) >= PIPELINE_RECORD_PAGES:
+        raise RequestInvalid(f"page must be below {PIPELINE_RECORD_PAGES}, got {number_of_page}")
+    key = f"{_RECORDS}{part}/{name}/{number_of_page or 0}"
+    if found is not None:
+        known = {each.split("/")[2] for each in notes.all(f"{_RECORDS}{part}/")}
+        if name not in known and len(known) >= PIPELINES_MAX:
+            raise PipelineLimitReached(
+                f"{len(known)} pipelines already have a record on this broker; "
+                "remove one with `danube pipeline forget --records`"
+            )
+        if before is None:
+            await notes.put(key, found.encode())
+        else:
+            await notes.swap(key, before.encode() or None, found.encode())
+    kept = notes.get(key)
+    return {"pipeline": name, "record": None if kept is None else kept.decode()}
+
+
+NATIVE_VERBS: dict[str, Verb] = {"pipeline.report": report, "pipeline.order": order, "pipeline.record": record}

@@ -1,0 +1,60 @@
+"""What a job asks that writes exactly once: where to stage its rows, and to commit what it has staged.
+
+Only of the native protocol: a job stages its rows by it.
+"""
+
+from __future__ import annotations
+
+from pydanube.api.operations.fields import flag, number, text
+from pydanube.api.operations.verbs import Caller, Verb
+from pydanube.base.errors import RequestInvalid, SinkBlocked
+from pydanube.topic.sinks import Once, Request, SinkKey, SinkRecord
+from pydanube.wire.objects import Object
+
+
+def _key(fields: Object) -> SinkKey:
+    return SinkKey(text(fields, "query"), text(fields, "target"), text(fields, "name", ""))
+
+
+def _last(record: SinkRecord) -> Object:
+    return {"batch": record.batch, "run": record.run, "source": record.source, "committed": record.committed}
+
+
+async def begin(caller: Caller, fields: Object) -> Object:
+    """The topic to stage in, and the last batch that was committed."""
+    staging, last = await caller.service.sinks.begin(caller.principal, _key(fields))
+    return {"staging": staging, "last": None if last is None else _last(last)}
+
+
+async def commit(caller: Caller, fields: Object) -> Object:
+    """Answered when all rows are there and seen; `done` if they were before."""
+    try:
+        once = Once(text(fields, "once", Once.STREAM.value))
+    except ValueError:
+        raise RequestInvalid(f"once must be one of {', '.join(each.value for each in Once)}") from None
+    request = Request(
+        once, text(fields, "run", ""), number(fields, "batch"), text(fields, "source", ""), number(fields, "decision")
+    )
+    verdict = await caller.service.sinks.commit(caller.principal, _key(fields), request)
+    return {"verdict": verdict.value}
+
+
+async def list_sinks(caller: Caller, fields: Object) -> Object:
+    sinks = caller.service.sinks
+    return {"sinks": [_described(each, sinks.blocked(each.key)) for each in sinks.listed(1_000)]}
+
+
+def _described(record: SinkRecord, blocked: SinkBlocked | None) -> Object:
+    key = record.key
+    error = None if blocked is None else str(blocked)
+    return {"query": key.query, "target": key.target, "name": key.name, **_last(record), "error": error}
+
+
+async def forget(caller: Caller, fields: Object) -> Object:
+    """The writer may start over, or will not come again."""
+    abandon = flag(fields, "abandon", False)
+    await caller.service.sinks.forget(caller.principal, _key(fields), abandon=abandon)
+    return {}
+
+
+VERBS: dict[str, Verb] = {"sink.begin": begin, "sink.commit": commit, "sink.list": list_sinks, "sink.forget": forget}

@@ -1,0 +1,438 @@
+"""What every face can be asked about namespaces, topics, subscriptions and offsets. It answers as the service decides.
+
+A verb takes named fields and answers with named fields: the native protocol and REST carry the same ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from pydanube.api.operations.fields import field, flag, kind_of, number, options_of, place, text
+from pydanube.base.durability import Durability
+from pydanube.base.errors import RequestInvalid, SubscriptionNotFound
+from pydanube.base.limits import LISTED_BYTES_MAX, LISTED_MAX, OFFSET_MAX, TOPICS_READ_A_TURN
+from pydanube.broker.cold.tiers import Usage
+from pydanube.broker.directory.directory import TopicRecord
+from pydanube.broker.door.admin import SubscriptionStats
+from pydanube.broker.door.presence import members_of, status_of
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.explaining import explain as explained
+from pydanube.broker.serving.explaining import summary
+from pydanube.broker.serving.open_topic import Principal
+from pydanube.broker.serving.redrive import Wanted
+from pydanube.broker.serving.salvage import summed
+from pydanube.wire.objects import Object
+
+
+class Caller(Protocol):
+    """The caller, through whichever face."""
+
+    @property
+    def service(self) -> Service: ...
+
+    @property
+    def principal(self) -> Principal: ...
+
+
+Verb = Callable[[Caller, Object], Awaitable[Object]]
+VERBS: dict[str, Verb] = {}
+
+
+def verb(name: str) -> Callable[[Verb], Verb]:
+    """Enters a function by the name of its verb."""
+
+    def register(function: Verb) -> Verb:
+        VERBS[name] = function
+        return function
+
+    return register
+
+
+def _dry_run(fields: Object) -> bool:
+    """Whether the answer is wanted and the change is not: refused as the change would be."""
+    wanted: bool = flag(fields, "dry_run", False)
+    return wanted
+
+
+# -- namespaces and topics ------------------------------------------------------------------------------------------
+
+
+def _described(record: TopicRecord) -> Object:
+    return {
+        "topic": str(record.name),
+        "id": record.id,
+        "reliable": record.reliable,
+        "partitions": record.partitions,
+        "durability": record.durability.value if record.reliable else "none",
+        "policies": record.policies.to_json(),
+        "key_hash": record.key_hash.value,
+        "dead_letters": record.dead_letters,
+    }
+
+
+@verb("topic")
+async def topic(caller: Caller, fields: Object) -> Object:
+    """What a client asks first: is it there, and how many partitions has it?"""
+    record = await caller.service.topic(
+        caller.principal,
+        text(fields, "topic"),
+        create=flag(fields, "create", False),
+        reliable=flag(fields, "reliable", None),
+    )
+    return _described(record)
+
+
+@verb("namespace.create")
+async def create_namespace(caller: Caller, fields: Object) -> Object:
+    await caller.service.create_namespace(
+        caller.principal, text(fields, "namespace"), field(fields, "policies", dict, {})
+    )
+    return {}
+
+
+@verb("namespace.list")
+async def list_namespaces(caller: Caller, fields: Object) -> Object:
+    after, limit = text(fields, "after", ""), limit_of(fields)
+    found = [name for name in caller.service.namespaces(caller.principal) if name > after]
+    return page("namespaces", found[:limit], len(found) > limit)
+
+
+@verb("namespace.policies")
+async def namespace_policies(caller: Caller, fields: Object) -> Object:
+    name, changes = text(fields, "namespace"), field(fields, "policies", dict, None)
+    policies = await caller.service.namespace_policies(caller.principal, name, changes)
+    return {"policies": policies.to_json()}
+
+
+@verb("namespace.delete")
+async def delete_namespace(caller: Caller, fields: Object) -> Object:
+    await caller.service.delete_namespace(caller.principal, text(fields, "namespace"), dry_run=_dry_run(fields))
+    return {}
+
+
+@verb("topic.create")
+async def create_topic(caller: Caller, fields: Object) -> Object:
+    try:
+        durability = Durability(text(fields, "durability", Durability.FSYNC.value))
+    except ValueError:
+        raise RequestInvalid(f"durability must be one of {', '.join(each.value for each in Durability)}") from None
+    record = await caller.service.create_topic(
+        caller.principal,
+        text(fields, "topic"),
+        reliable=flag(fields, "reliable", True),
+        partitions=number(fields, "partitions", 0),
+        durability=durability,
+        policies=field(fields, "policies", dict, {}),
+    )
+    return _described(record)
+
+
+@verb("topic.list")
+async def list_topics(caller: Caller, fields: Object) -> Object:
+    namespace, after, limit = text(fields, "namespace", "default"), text(fields, "after", ""), limit_of(fields)
+    return await _page_of_topics(await topics_behind(caller, namespace, after, limit), limit)
+
+
+async def topics_behind(caller: Caller, namespace: str, after: str, limit: int) -> list[TopicRecord]:
+    """The next `limit` of a namespace behind the one of that name, and one more if there are more."""
+    return await topics_of(caller.service, caller.principal, namespace, f"/{namespace}/{after}", limit + 1)
+
+
+async def topics_of(
+    service: Service, principal: Principal, namespace: str | None, after: str = "", most: int | None = None
+) -> list[TopicRecord]:
+    """Of a namespace, or of all, behind the topic `after`; some are read in each turn, as there may be many."""
+    found: list[TopicRecord] = []
+    while most is None or len(found) < most:
+        few = TOPICS_READ_A_TURN if most is None else min(TOPICS_READ_A_TURN, most - len(found))
+        some = service.topics(principal, namespace, after, few)
+        found += some
+        if len(some) < few:
+            break
+        after = str(some[-1].name)
+        await asyncio.sleep(0)
+    return found
+
+
+async def _page_of_topics(found: Sequence[TopicRecord], limit: int) -> Object:
+    rows: list[Object] = []
+    for count, record in enumerate(found[:limit], 1):
+        rows.append(_described(record))
+        if not count % TOPICS_READ_A_TURN:
+            await asyncio.sleep(0)
+    return page("topics", rows, len(found) > limit)
+
+
+@verb("topic.list_all")
+async def list_all_topics(caller: Caller, fields: Object) -> Object:
+    """Of all namespaces; `after` is a topic's whole name."""
+    limit = limit_of(fields)
+    found = await topics_of(caller.service, caller.principal, None, text(fields, "after", ""), limit + 1)
+    return await _page_of_topics(found, limit)
+
+
+@verb("topic.alter")
+async def alter_topic(caller: Caller, fields: Object) -> Object:
+    record = await caller.service.alter_topic(
+        caller.principal,
+        text(fields, "topic"),
+        partitions=number(fields, "partitions", None),
+        policies=field(fields, "policies", dict, {}),
+    )
+    return _described(record)
+
+
+@verb("topic.delete")
+async def delete_topic(caller: Caller, fields: Object) -> Object:
+    await caller.service.delete_topic(caller.principal, text(fields, "topic"), dry_run=_dry_run(fields))
+    return {}
+
+
+@verb("topic.describe")
+async def describe_topic(caller: Caller, fields: Object) -> Object:
+    stats = await caller.service.admin.describe_topic(caller.principal, text(fields, "topic"))
+    return {
+        **_described(stats.record),
+        "topic": text(fields, "topic"),
+        "first": stats.firsts[0] if len(stats.firsts) == 1 else None,
+        "end": stats.ends[0] if len(stats.ends) == 1 else None,
+        "firsts": stats.firsts,
+        "ends": stats.ends,
+        "bytes": stats.bytes,
+        "producers": stats.producers,
+        "consumers": stats.consumers,
+        "subscriptions": stats.subscriptions,
+        "tiers": tiers_of(stats.tiers) if stats.record.reliable else None,
+        "lost_messages": summed(stats.lost)[0],
+        "lost_unknown": summed(stats.lost)[1],
+        "damaged": [{"partition": part, "first": first, "last": last} for part, first, last in stats.damaged],
+    }
+
+
+def tiers_of(usage: Usage) -> Object:
+    return {
+        "bytes": usage.bytes,
+        "local_bytes": usage.local,
+        "object_bytes": usage.objects,
+        "segments": usage.segments,
+        "waiting_bytes": usage.waiting,
+        "doomed_objects": usage.doomed,
+        "lag_seconds": usage.lag_seconds,
+        "troubles": list(usage.troubles),
+    }
+
+
+@verb("topic.truncate")
+async def truncate_topic(caller: Caller, fields: Object) -> Object:
+    admin, before = caller.service.admin, number(fields, "before", None)
+    messages = await admin.truncate(caller.principal, text(fields, "topic"), before, dry_run=_dry_run(fields))
+    return {"messages": messages}
+
+
+# -- subscriptions -----------------------------------------------------------------------------------------------------
+
+
+def _listed(stats: SubscriptionStats) -> Object:
+    only = len(stats.floors) == 1
+    return {
+        "subscription": stats.name,
+        "type": stats.kind.name.lower(),
+        "floor": stats.floors[0] if only else None,
+        "end": stats.ends[0] if only else None,
+        "generation": stats.generations[0] if only else None,
+        "backlog": stats.backlog,
+        "backlog_seconds": stats.backlog_seconds,
+        "in_flight": stats.in_flight,
+        "consumers": stats.consumers,
+        "paused": stats.paused,
+        "blocked": _blocked(stats),
+        "unreadable": stats.unreadable,
+        "delayed": stats.delayed,
+        "delayed_until": stats.delayed_until,
+        "stopped": stats.stopped,
+    }
+
+
+def _blocked(stats: SubscriptionStats) -> str | None:
+    """In words, for people; `blocked_at` has the offsets."""
+    found = [(number, offset) for number, offset in enumerate(stats.blocked) if offset is not None]
+    if not found:
+        return None
+    (partition, offset), more = found[0], len(found) - 1
+    where = f"at offset {offset}" if len(stats.blocked) == 1 else f"at offset {offset} of partition {partition}"
+    return where + (f", and in {more} more" if more else "")
+
+
+def _in_full(stats: SubscriptionStats) -> Object:
+    return {
+        **_listed(stats),
+        "floors": stats.floors,
+        "ends": stats.ends,
+        "blocked_at": stats.blocked,
+        "counts": stats.counts,
+        "options": stats.options.to_json(),
+    }
+
+
+@verb("subscription.create")
+async def create_subscription(caller: Caller, fields: Object) -> Object:
+    await caller.service.admin.subscribe(
+        caller.principal,
+        text(fields, "topic"),
+        text(fields, "subscription"),
+        kind_of(fields),
+        start=place(fields, "start"),
+        options=options_of(fields),
+    )
+    return {}
+
+
+@verb("subscription.list")
+async def list_subscriptions(caller: Caller, fields: Object) -> Object:
+    found, more = await caller.service.admin.subscriptions(
+        caller.principal, text(fields, "topic"), text(fields, "after", ""), limit_of(fields)
+    )
+    return page("subscriptions", [_listed(stats) for stats in found], more)
+
+
+@verb("subscription.describe")
+async def describe_subscription(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    return _in_full(await admin.describe_subscription(caller.principal, *named))
+
+
+@verb("subscription.alter")
+async def alter_subscription(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    return _in_full(await admin.alter_subscription(caller.principal, *named, field(fields, "options", dict)))
+
+
+@verb("subscription.seek")
+async def seek_subscription(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    to = place(fields, "to", None)
+    return _in_full(await admin.seek(caller.principal, *named, to, dry_run=_dry_run(fields)))
+
+
+@verb("subscription.skip")
+async def skip_messages(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    count, to = number(fields, "count", None), number(fields, "offset", None)
+    skipped = await admin.skip(caller.principal, *named, count=count, to=to, dry_run=_dry_run(fields))
+    return {"skipped": skipped}
+
+
+@verb("subscription.delete")
+async def delete_subscription(caller: Caller, fields: Object) -> Object:
+    admin, named = caller.service.admin, (text(fields, "topic"), text(fields, "subscription"))
+    await admin.unsubscribe(caller.principal, *named, dry_run=_dry_run(fields))
+    return {}
+
+
+@verb("subscription.blocked")
+async def blocked_subscriptions(caller: Caller, fields: Object) -> Object:
+    found = await caller.service.admin.blocked(caller.principal)
+    rows = [{"topic": topic, "subscription": name, "offset": offset} for topic, name, offset in found]
+    return {"blocked": rows}
+
+
+@verb("subscription.abandoned")
+async def abandoned_subscriptions(caller: Caller, fields: Object) -> Object:
+    found = await caller.service.admin.abandoned(caller.principal)
+    rows = [{"topic": topic, "subscription": name, "backlog_seconds": seconds} for topic, name, seconds in found]
+    return {"abandoned": rows}
+
+
+@verb("subscription.consumers")
+async def list_consumers(caller: Caller, fields: Object) -> Object:
+    places = await caller.service.admin.places(caller.principal, text(fields, "topic"))
+    name = text(fields, "subscription")
+    if not any(name in each.topic.subscriptions for each in places):
+        raise SubscriptionNotFound(f"{text(fields, 'topic')} has no subscription {name!r}")
+    found, at, limit = members_of(places, name), number(fields, "after", 0), limit_of(fields)
+    return page("consumers", [each._asdict() for each in found[at : at + limit]], len(found) > at + limit)
+
+
+@verb("connection.list")
+async def list_connections(caller: Caller, fields: Object) -> Object:
+    limit = limit_of(fields)
+    found = caller.service.presence.connections(number(fields, "after", 0), limit + 1)
+    return page("connections", [each._asdict() for each in found[:limit]], len(found) > limit)
+
+
+@verb("status")
+async def status(caller: Caller, fields: Object) -> Object:
+    return await status_of(caller.service)
+
+
+@verb("dlq.redrive")
+async def redrive(caller: Caller, fields: Object) -> Object:
+    filters = field(fields, "filter", dict, {})
+    if not all(isinstance(each, str) for each in filters.values()):
+        raise RequestInvalid("filter must be an object with string values")
+    dry_run = _dry_run(fields)
+    limit = None if dry_run and "limit" not in fields else limit_of(fields)
+    start, end = number(fields, "start", 0), number(fields, "end", OFFSET_MAX)
+    if min(start, end) < 0:
+        raise RequestInvalid("start and end must be 0 or greater")
+    wanted = Wanted(limit, text(fields, "to", None), filters, dry_run, start, end)
+    done = await caller.service.admin.redrive(caller.principal, text(fields, "topic"), wanted)
+    return {
+        "redriven": done.count,
+        "targets": done.targets,
+        "left": done.left,
+        "refused": done.refused.count,
+        "refusals": done.refused.named,
+        "next": done.next,
+    }
+
+
+@verb("explain")
+async def explain(caller: Caller, fields: Object) -> Object:
+    told = await explained(
+        caller.service,
+        caller.principal,
+        text(fields, "topic"),
+        text(fields, "subscription"),
+        offset=number(fields, "offset", None),
+        consumer=number(fields, "consumer", None),
+    )
+    return {"sentence": summary(told), "explanations": [each._asdict() for each in told]}
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
+@verb("offset_of_time")
+async def offset_of_time(caller: Caller, fields: Object) -> Object:
+    topic, time = text(fields, "topic"), number(fields, "time")
+    return {"offset": await caller.service.offset_of_time(caller.principal, topic, time)}
+
+
+@verb("bounds")
+async def bounds(caller: Caller, fields: Object) -> Object:
+    first, end = await caller.service.bounds(caller.principal, text(fields, "topic"))
+    return {"first": first, "end": end}
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def limit_of(fields: Object) -> int:
+    limit: int = number(fields, "limit", LISTED_MAX)
+    if limit < 1:
+        raise RequestInvalid(f"limit must be 1 or more, got {limit}")
+    return min(limit, LISTED_MAX)
+
+
+def page(name: str, found: Sequence[object], more: bool) -> Object:
+    """As many as fit a reply; the others are asked for after the last of these."""
+    size = 0
+    for count, each in enumerate(found):
+        size += len(json.dumps(each)) + 1
+        if size > LISTED_BYTES_MAX:
+            return {name: list(found[:count]), "more": True}
+    return {name: list(found), "more": more}

@@ -1,0 +1,1 @@
+"""Writes of jobs that happen exactly once: staged, decided in the metadata, rolled forward."""

@@ -1,0 +1,116 @@
+"""Rows of a batch that is written exactly once: what is staged, what of it is there, and where it begins.
+
+A job's rows have no producer, and number themselves from 1 on where batches have the sequences of their producers. So
+they are told apart from what others publish between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from pydanube.base.errors import NotReliable, SinkBlocked, SinkExpired, TopicBusy, TopicClosed
+from pydanube.base.limits import RATE_DEBT_SECONDS_MAX, READ_AHEAD_BYTES, SINK_SETTLE_SECONDS
+from pydanube.broker.serving.open_topic import Opened
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic.sinks import Ref
+from pydanube.wire.batch import Batch
+
+CERTAIN_SECONDS, CERTAIN_SECONDS_MAX = 0.001, 0.1  # between looks whether a partition is certain of its end
+
+
+async def admitted(opened: Opened, staged: Topic, refs: Sequence[Ref]) -> Topic:
+    """What a producer would be refused, a job is too, before anything is decided."""
+    opened.check_producers()
+    if not isinstance(opened.topic, Topic):
+        raise NotReliable(f"{opened.name} is not reliable, so it cannot be written exactly once")
+    opened.admit(0)
+    if opened.policies.message_bytes_max is not None:
+        async for batch in staged_batches(staged, refs, 0):
+            opened.check_messages(batch)
+            await asyncio.sleep(0)  # others of the loop first: batches that are in memory come without a pause
+    return opened.topic
+
+
+async def slow_down(targets: Sequence[Opened]) -> None:
+    """A job is held to publish rates as producers are: it is answered late, and far beyond them refused."""
+    waits = [each.pace.wait_seconds for each in targets if each.pace is not None]
+    if waits:
+        await asyncio.sleep(min(max(waits), RATE_DEBT_SECONDS_MAX))
+
+
+async def begin_rows(topic: Topic) -> int:
+    """From now on no other job writes there, and nothing from the offset on is seen. All rows will lie behind it: what
+    is confirmed below it stays, whatever becomes of what others are publishing.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + SINK_SETTLE_SECONDS
+    while topic.reserved:
+        if topic.blocked is not None:
+            raise SinkBlocked(*topic.blocked.args)
+        if loop.time() >= deadline:
+            raise TopicBusy(f"{topic.name} is being written by another job")
+        await asyncio.sleep(0.01)
+    topic.reserved = True
+    try:
+        async with asyncio.timeout_at(deadline):
+            await certain(topic)
+        offset = topic.ledger.written_end
+    except TimeoutError:
+        topic.reserve(None)
+        raise TopicBusy(f"the end of {topic.name} is not known yet") from None
+    except BaseException:
+        topic.reserve(None)
+        raise
+    topic.reserve(offset)
+    return offset
+
+
+async def certain(topic: Topic) -> None:
+    """It is known what became of all that failed to be written."""
+    pause = CERTAIN_SECONDS
+    while not topic.certain:
+        if topic.closed or topic.lost:
+            raise TopicClosed(f"this broker no longer serves {topic.name}")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, CERTAIN_SECONDS_MAX)
+
+
+async def rows_from(topic: Topic, offset: int) -> int:
+    """How many rows of a job already exist: no other job has written from `offset` on."""
+    stream, rows = topic.ledger.stream, 0
+    while (offset := stream.past_lost(offset)) <= stream.confirmed:
+        for batch in await stream.read(offset, READ_AHEAD_BYTES):
+            if not batch.producer_id and batch.first_sequence:
+                rows = batch.first_sequence - 1 + batch.count
+            offset = batch.last_offset + 1
+    return rows
+
+
+async def landed(under_way: Iterable[Future[None]]) -> None:
+    """It is known of each whether it is there, however that ended."""
+    await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def numbered(batch: Batch, rows: int) -> Batch:
+    """A job's next batch, after this many rows of it."""
+    return batch.anonymous(rows + 1)
+
+
+async def staged_batches(staged: Topic, refs: Sequence[Ref], skipped: int) -> AsyncIterator[Batch]:
+    """What the refs name, in their order, but for the first rows."""
+    for ref in refs:
+        if skipped >= ref.rows:
+            skipped -= ref.rows
+            continue
+        offset, skipped = ref.first + skipped, 0
+        while offset <= ref.last:
+            for batch in await staged.ledger.read(offset):
+                if offset > ref.last:
+                    break
+                if batch.base_offset > offset:  # damaged, and given up: what is left would not be the batch
+                    raise SinkExpired(f"offset {offset} of {staged.name} is lost")
+                last = min(ref.last, batch.last_offset)
+                yield batch.slice(offset - batch.base_offset, last - offset + 1)
+                offset = last + 1

@@ -1,0 +1,1 @@
+"""The one door: what faces may ask of the broker, and nothing behind it."""

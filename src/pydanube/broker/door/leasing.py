@@ -1,0 +1,469 @@
+"""Consuming without a connection: messages are handed out under leases, each of which ends at its deadline.
+
+A consumer of a subscription stands behind the requests that name it, for as long as one of them waits or one of its
+leases is open. A lease lives in memory: what its token says is enough to acknowledge the message after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from asyncio import Future, Task, TimerHandle
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pydanube.base.errors import (
+    DanubeError,
+    LeaseEnded,
+    RequestInvalid,
+    SubscriptionNotFound,
+    TooManyLeases,
+    TopicClosed,
+)
+from pydanube.base.limits import LEASES_MAX
+from pydanube.base.names import TopicName, parse_topic
+from pydanube.base.ranges import Ranges, ranges_of
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ConsumerHold, Opened, Principal
+from pydanube.broker.subscription.delivery import Delivery, Timing
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.dispatch.agenda import Agenda
+from pydanube.dispatch.redelivery import TIMED_OUT
+
+SECOND = 1_000_000  # microseconds
+_TOKEN = re.compile(r"([0-9]{1,18}\.[0-9]{1,18})\.([0-9]{0,9})\.([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
+LOOK_SECONDS = 0.25  # for messages that exist to be read; whoever does not want to wait gets this much
+
+
+class Token(NamedTuple):
+    """What a lease is called outside."""
+
+    mark: str  # of the topic and the subscription
+    partition: int | None
+    generation: int
+    offset: int
+    number: int
+
+    def __str__(self) -> str:
+        partition = "" if self.partition is None else self.partition
+        return f"{self.mark}.{partition}.{self.generation}.{self.offset}.{self.number}"
+
+
+def parse_token(text: str) -> Token:
+    found = _TOKEN.fullmatch(text)
+    if found is None:
+        raise RequestInvalid(f"{text[:100]!r} is not a lease")
+    mark, partition, *numbers = found.groups()
+    return Token(mark, int(partition) if partition else None, *map(int, numbers))
+
+
+@dataclass(eq=False, slots=True)
+class Lease:
+    """One message that was handed out."""
+
+    token: Token
+    outlet: Outlet
+    attempt: int
+
+
+@dataclass(eq=False, slots=True)
+class Poll:
+    """A request that waits for messages."""
+
+    limit: int
+    lease_seconds: float | None
+    places: int  # that it waits at
+    ready: Future[None]
+    taken: list[tuple[Delivery, list[Lease]]] = field(default_factory=list)
+    failures: dict[Outlet, BaseException] = field(default_factory=dict)  # of places that have nothing for it
+
+    @property
+    def wants(self) -> int:
+        return 0 if self.ready.done() else self.limit - sum(len(leases) for _, leases in self.taken)
+
+    def fail(self, outlet: Outlet, error: BaseException) -> None:
+        """At one place. For as long as another may have a message, it waits on."""
+        self.failures[outlet] = error
+        if len(self.failures) == self.places and not self.ready.done():
+            self.ready.set_exception(error)
+
+
+class Received(NamedTuple):
+    """A part of a batch, and the leases of its messages in the order of their offsets."""
+
+    topic: TopicName
+    delivery: Delivery
+    leases: list[Lease]
+
+
+class Outlet:
+    """A sink: one consumer of one subscription of one topic (partition), with all requests that share it."""
+
+    def __init__(self, leasing: Leasing, key: Key) -> None:
+        self.key = key
+        self.hold: ConsumerHold | None = None  # set once the subscription has it
+        self.opening: Task[ConsumerHold] | None = None  # until then
+        self.leases: dict[int, Lease] = {}  # by offset
+        self.polls: dict[Poll, None] = {}
+        self._leasing = leasing
+        self._arrived: deque[Delivery] = deque()
+        self._sharing = False
+
+    @property
+    def host(self) -> SubscriptionHost:
+        assert self.hold is not None
+        assert isinstance(self.hold.host, SubscriptionHost)
+        return self.hold.host
+
+    # -- the sink ------------------------------------------------------------------------------------------------------
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Shared out in the next turn: all that one decision hands out is there by then."""
+        self._arrived.append(delivery)
+        if not self._sharing:
+            self._sharing = True
+            asyncio.get_running_loop().call_soon(self._share)
+
+    def reset(self, generation: int) -> None:
+        self._arrived.clear()
+        self._leasing.end(list(self.leases.values()))
+
+    def recall(self, generation: int, ranges: Sequence[tuple[int, int]]) -> None:
+        gone = Ranges(ranges)
+        arrived, self._arrived = self._arrived, deque()
+        for delivery in arrived:
+            left = Ranges([(delivery.first, delivery.last)])
+            for first, last in gone:
+                left.cut(first, last)
+            self._arrived += [delivery._replace(first=first, last=last) for first, last in left]
+        self._leasing.end([lease for offset, lease in self.leases.items() if offset in gone])
+
+    def hindered(self, error: DanubeError | None) -> None:
+        if error is not None:
+            return self._tell(error)
+        for poll in self.polls:
+            poll.failures.pop(self, None)
+
+    def closed(self, error: DanubeError) -> None:
+        self.hold = None
+        self._arrived.clear()
+        self._leasing.end(list(self.leases.values()))
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """It has no consumer: whoever comes from now on has another one."""
+        self._leasing.forget(self)
+        self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        for poll in self.polls:
+            poll.fail(self, error)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def begin(self, opening: Task[ConsumerHold]) -> None:
+        """Requests may enter at once, and are served when the subscription has the consumer."""
+        self.opening = opening
+        opening.add_done_callback(self._opened)
+
+    def _opened(self, opening: Task[ConsumerHold]) -> None:
+        self.opening = None
+        error = TopicClosed("the broker is stopping") if opening.cancelled() else opening.exception()
+        if error is None:
+            self.hold = opening.result()
+            self._ask()
+            self._leasing.drop(self)
+        else:
+            self._fail(error)
+
+    def enter(self, poll: Poll) -> None:
+        self.polls[poll] = None
+        self._ask()
+
+    def leave(self, poll: Poll) -> None:
+        self.polls.pop(poll, None)
+        self._ask()
+        self._leasing.drop(self)
+
+    def give_back(self, first: int, last: int) -> None:
+        """Nobody was handed these: they are decided again, and have not failed."""
+        if self.hold is not None:
+            self.host.engine.undelivered(self.hold.consumer.id, first, last, self.host.now)
+            self._ask()
+
+    def _ask(self) -> None:
+        """As many permits as the requests that wait want messages."""
+        if self.hold is not None:
+            self.host.withdraw(self.hold.consumer.id)
+            self.host.grant(self.hold.consumer.id, sum(poll.wants for poll in self.polls))
+
+    def _share(self) -> None:
+        self._sharing = False
+        served: dict[Poll, None] = {}
+        while self._arrived:
+            delivery = self._arrived.popleft()
+            poll = next((poll for poll in self.polls if poll.wants), None)
+            if poll is None or self.hold is None or delivery.generation != self.host.known.cursor.generation:
+                self.give_back(delivery.first, delivery.last)
+                continue
+            last = min(delivery.last, delivery.first + poll.wants - 1)
+            if last < delivery.last:
+                self._arrived.appendleft(delivery._replace(first=last + 1))
+            part = delivery._replace(last=last)
+            poll.taken.append((part, self._leasing.open(self, part, poll.lease_seconds)))
+            served[poll] = None
+        for poll in served:
+            poll.ready.set_result(None)
+        self._ask()
+        self._leasing.drop(self)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.leases or self.polls or self._arrived or self.opening)
+
+
+Key = tuple[TopicName, str, str]  # topic (partition), subscription, name of the consumer
+
+
+class Leasing:
+    """All leases of a broker. Owned by its loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._clock = service.clock
+        self._outlets: dict[Key, Outlet] = {}
+        self._leases: dict[int, Lease] = {}  # by number
+        self._deadlines = Agenda()
+        self._number = self._clock.wall()  # never that of a lease before a restart
+        self._timer: TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        principal: Principal,
+        topic: str,
+        subscription: str,
+        *,
+        consumer: str,
+        limit: int,
+        wait: float,
+        lease_seconds: float | None,
+    ) -> list[Received]:
+        """Messages under leases, as soon as there is one; none if none comes in time.
+
+        What is wrong with one partition is told when none of the others had a message in time. The caller lets go of
+        what it cannot take with `release`. Without `lease_seconds` the subscription says it.
+        """
+        if len(self._leases) + limit > LEASES_MAX:
+            raise TooManyLeases(f"{len(self._leases)} messages are leased; the maximum is {LEASES_MAX}")
+        places = await self._places(principal, topic)
+        poll = Poll(limit, lease_seconds, len(places), asyncio.get_running_loop().create_future())
+        outlets: list[Outlet] = []
+        try:
+            for place in places:
+                outlets.append(self._outlet(principal, (place, subscription, consumer)))
+                outlets[-1].enter(poll)
+            async with asyncio.timeout(max(wait, LOOK_SECONDS)):
+                await poll.ready
+        except TimeoutError:
+            for error in poll.failures.values():
+                raise error from None
+        except BaseException:
+            for _, leases in poll.taken:
+                self.release(leases)
+            raise
+        finally:
+            if not poll.ready.cancel() and not poll.ready.cancelled():
+                poll.ready.exception()  # nobody else looks at it
+            for outlet in outlets:
+                outlet.leave(poll)
+        return [Received(leases[0].outlet.key[0], delivery, leases) for delivery, leases in poll.taken]
+
+    def open(self, outlet: Outlet, delivery: Delivery, lease_seconds: float | None) -> list[Lease]:
+        assert outlet.hold is not None
+        timeout = outlet.host.engine.policy.ack_timeout if lease_seconds is None else round(lease_seconds * SECOND)
+        mark, partition = outlet.hold.open.mark(outlet.host), outlet.key[0].partition
+        found = []
+        for offset in range(delivery.first, delivery.last + 1):
+            self._number += 1
+            token = Token(mark, partition, delivery.generation, offset, self._number)
+            lease = self._leases[self._number] = outlet.leases[offset] = Lease(token, outlet, delivery.attempt)
+            if timeout is not None:
+                self._deadlines.set(self._number, self._now + timeout)
+            found.append(lease)
+        self._set_timer()
+        return found
+
+    def is_open(self, lease: Lease) -> bool:
+        return self._leases.get(lease.token.number) is lease
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """They were not handed out after all."""
+        for outlet, ranges in _by_outlet([each for each in leases if self.is_open(each)]):
+            self.end(_at(outlet, ranges), drop=False)
+            for first, last in ranges:
+                outlet.give_back(first, last)
+            self.drop(outlet)
+
+    async def _places(self, principal: Principal, topic: str) -> list[TopicName]:
+        parsed, record = parse_topic(topic), await self._service.topic(principal, topic)
+        return [parsed] if parsed.partition is not None else list(record.places())
+
+    def _outlet(self, principal: Principal, key: Key) -> Outlet:
+        outlet = self._outlets.get(key)
+        if outlet is None:
+            outlet = self._outlets[key] = Outlet(self, key)
+            outlet.begin(asyncio.get_running_loop().create_task(self._connect(principal, outlet)))
+        return outlet
+
+    async def _connect(self, principal: Principal, outlet: Outlet) -> ConsumerHold:
+        place, subscription, consumer = outlet.key
+        opened, host = await self._find(principal, place, subscription)
+        return await self._service.open_consumer(
+            principal,
+            str(place),
+            subscription,
+            host.known.kind,
+            outlet,
+            name=consumer,
+            resume=opened.mark(host),
+            timing=Timing.TAKEN,  # the deadlines of leases are kept here
+        )
+
+    async def _find(self, principal: Principal, place: TopicName, name: str) -> tuple[Opened, SubscriptionHost]:
+        opened = await self._service.open(principal, str(place))
+        host = self._service.reliable(opened).subscriptions.get(name)
+        if host is None:
+            raise SubscriptionNotFound(f"{place} has no subscription {name!r:.200}")
+        return opened, host
+
+    # -- what becomes of them ------------------------------------------------------------------------------------------
+
+    async def ack(self, principal: Principal, topic: str, subscription: str, tokens: Sequence[str]) -> list[str]:
+        """Durable when it returns, with those that name nothing any more. The end of a lease does not void an ack."""
+        acks: dict[tuple[TopicName, str, int], list[Token]] = {}
+        for token in map(parse_token, tokens):
+            acks.setdefault((self._place(topic, token), token.mark, token.generation), []).append(token)
+        void: list[str] = []
+        answers: list[Future[None]] = []
+        for (place, mark, generation), of_place in acks.items():
+            opened, host = await self._find(principal, place, subscription)
+            if opened.mark(host) != mark or generation != host.known.cursor.generation:
+                void += map(str, of_place)
+                continue
+            answers.append(host.ack(generation, ranges_of(sorted({token.offset for token in of_place}))))
+            self.end([lease for lease in map(self._lease, of_place) if lease is not None])
+        await asyncio.gather(*answers)
+        _check_some(tokens, void, "the subscription has since been deleted or moved by a seek")
+        return void
+
+    def nack(self, topic: str, tokens: Sequence[str], delay_seconds: float, reason: str) -> list[str]:
+        """They failed and come again. Returns those whose lease has ended, so that they do anyhow."""
+        leases, ended = self._held(topic, tokens)
+        self._failed(leases, delay_seconds, reason)
+        return ended
+
+    def fail(self, leases: Sequence[Lease], reason: str) -> None:
+        """Their messages cannot be handed out."""
+        self._failed([each for each in leases if self.is_open(each)], 0, reason)
+
+    def _failed(self, leases: Sequence[Lease], delay_seconds: float, reason: str) -> None:
+        for outlet, ranges in _by_outlet(leases):
+            self.end(_at(outlet, ranges), drop=False)
+            assert outlet.hold is not None
+            generation = outlet.host.known.cursor.generation
+            outlet.host.nack(outlet.hold.consumer.id, generation, ranges, round(delay_seconds * SECOND), reason)
+            self.drop(outlet)
+
+    def extend(self, topic: str, tokens: Sequence[str], lease_seconds: float) -> list[str]:
+        """They end so long from now. Returns those that have ended already."""
+        leases, ended = self._held(topic, tokens)
+        for lease in leases:
+            self._deadlines.set(lease.token.number, self._now + round(lease_seconds * SECOND))
+        self._set_timer()
+        return ended
+
+    def _held(self, topic: str, tokens: Sequence[str]) -> tuple[list[Lease], list[str]]:
+        parsed = [parse_token(text) for text in dict.fromkeys(tokens)]
+        for token in parsed:
+            self._place(topic, token)
+        found = [(token, self._lease(token)) for token in parsed]
+        ended = [str(token) for token, lease in found if lease is None]
+        _check_some(parsed, ended, "they expired, or the broker was restarted")
+        return [lease for _, lease in found if lease is not None], ended
+
+    def _lease(self, token: Token) -> Lease | None:
+        lease = self._leases.get(token.number)
+        return lease if lease is not None and lease.token == token else None
+
+    def _place(self, topic: str, token: Token) -> TopicName:
+        parsed = parse_topic(topic)
+        if parsed.partition not in (None, token.partition):
+            raise RequestInvalid(f"{str(token)!r} is a lease of another partition")
+        return parsed._replace(partition=token.partition)
+
+    def end(self, leases: Sequence[Lease], *, drop: bool = True) -> None:
+        for lease in leases:
+            number, offset = lease.token.number, lease.token.offset
+            if self._leases.pop(number, None) is not None:
+                self._deadlines.discard(number)
+                del lease.outlet.leases[offset]
+        for outlet in dict.fromkeys(lease.outlet for lease in leases) if drop else ():
+            self.drop(outlet)
+
+    def forget(self, outlet: Outlet) -> None:
+        if self._outlets.get(outlet.key) is outlet:
+            del self._outlets[outlet.key]
+
+    def drop(self, outlet: Outlet) -> None:
+        """The consumer leaves when nobody waits and nothing is leased; what it was given meanwhile has not failed."""
+        if outlet.idle:
+            self.forget(outlet)
+            if outlet.hold is not None:
+                self._service.close_consumer(outlet.hold, crashed=False)
+                outlet.hold = None
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _now(self) -> int:
+        return int(self._clock.monotonic() * SECOND)
+
+    def pass_time(self) -> None:
+        """Leases whose time is over end, and their messages have failed once more."""
+        self._failed([self._leases[number] for number in self._deadlines.take_due(self._now)], 0, TIMED_OUT)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self._deadlines.next_time()
+        seconds = 0.0 if due is None else max(0.0, (due - self._now) / SECOND)
+        self._timer = None if due is None else asyncio.get_running_loop().call_later(seconds, self.pass_time)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _at(outlet: Outlet, ranges: Sequence[tuple[int, int]]) -> list[Lease]:
+    return [outlet.leases[offset] for first, last in ranges for offset in range(first, last + 1)]
+
+
+def _by_outlet(leases: Sequence[Lease]) -> Iterator[tuple[Outlet, list[tuple[int, int]]]]:
+    offsets: dict[Outlet, list[int]] = {}
+    for lease in leases:
+        offsets.setdefault(lease.outlet, []).append(lease.token.offset)
+    for outlet, found in offsets.items():
+        yield outlet, ranges_of(sorted(found))
+
+
+def _check_some(tokens: Sequence[object], ended: Sequence[str], why: str) -> None:
+    if tokens and len(ended) == len(tokens):
+        raise LeaseEnded(f"none of the {len(ended)} leases is open: {why}")

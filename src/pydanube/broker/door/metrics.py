@@ -1,0 +1,380 @@
+"""What a broker counts, in the text format of Prometheus. Numbers are kept where things happen, and read here.
+
+A scrape never holds up the loop: many topics are looked at in slices. How many have samples of their own is bounded;
+the others are summed up under `_other`, which no topic can be called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, TimerHandle
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import NamedTuple, TypeVar
+
+from pydanube.base.counting import Histogram
+from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIPTIONS_MAX, METRIC_TOPICS_MAX
+from pydanube.broker.cold.tiering import STEPS, Tiering
+from pydanube.broker.cold.tiers import Usage as TierUsage
+from pydanube.broker.door.pipelines import Pipelines, State
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import AnySubscription, Opened
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.ages import Ages
+from pydanube.broker.topic.best_effort import BestEffortTopic
+from pydanube.broker.topic.topic import Topic
+from pydanube.topic.records import Cause
+
+OTHER = "_other"
+WATCH_SECONDS = 0.02  # between two looks at the loop
+WATCH_WINDOW_SECONDS = 30.0  # the longest turn is that of this window and the one before
+
+
+class Family(NamedTuple):
+    kind: str  # counter, gauge or histogram
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_TOPIC = ("topic",)
+_SUBSCRIPTION = ("topic", "subscription")
+_PIPELINE = ("pipeline",)
+FAMILIES: dict[str, Family] = {
+    "danube_messages_in_total": Family("counter", "Messages published since the topic was opened.", _TOPIC),
+    "danube_bytes_in_total": Family("counter", "Bytes of batches published since the topic was opened.", _TOPIC),
+    "danube_publishes_failed_total": Family(
+        "counter", "Batches that were accepted but did not become durable.", _TOPIC
+    ),
+    "danube_producers": Family("gauge", "Connected producers.", _TOPIC),
+    "danube_stored_bytes": Family("gauge", "Bytes stored by the topic, counting one copy.", _TOPIC),
+    "danube_lost_messages": Family("gauge", "Messages damaged on disk whose loss an operator has accepted.", _TOPIC),
+    "danube_damaged_ranges": Family(
+        "gauge", "Damaged ranges of offsets on disk whose loss is not accepted yet; see danube storage salvage.", _TOPIC
+    ),
+    "danube_messages_out_total": Family(
+        "counter", "Messages delivered to consumers, including redeliveries.", _SUBSCRIPTION
+    ),
+    "danube_bytes_out_total": Family("counter", "Bytes delivered to consumers, including redeliveries.", _SUBSCRIPTION),
+    "danube_acks_total": Family("counter", "Messages acknowledged since the subscription was created.", _SUBSCRIPTION),
+    "danube_redeliveries_total": Family("counter", "Messages delivered again after they failed.", _SUBSCRIPTION),
+    "danube_dead_letters_total": Family("counter", "Messages moved to the dead-letter topic.", _SUBSCRIPTION),
+    "danube_drops_total": Family(
+        "counter", "Messages that count as done without an acknowledgement, by cause.", (*_SUBSCRIPTION, "cause")
+    ),
+    "danube_backlog_messages": Family("gauge", "Unacknowledged messages.", _SUBSCRIPTION),
+    "danube_backlog_seconds": Family("gauge", "Age of the oldest unacknowledged message.", _SUBSCRIPTION),
+    "danube_consumers": Family("gauge", "Connected consumers.", _SUBSCRIPTION),
+    "danube_unacked_messages": Family("gauge", "Messages delivered but not acknowledged yet.", _SUBSCRIPTION),
+    "danube_blocked": Family(
+        "gauge",
+        "1 if a message that failed too often blocks the subscription or cannot be set aside, else 0.",
+        _SUBSCRIPTION,
+    ),
+    "danube_local_bytes": Family("gauge", "Bytes of the topic on the local disk.", _TOPIC),
+    "danube_object_bytes": Family("gauge", "Bytes of the topic's objects in object storage.", _TOPIC),
+    "danube_segments": Family("gauge", "Segments of the topic in object storage.", _TOPIC),
+    "danube_upload_waiting_bytes": Family("gauge", "Sealed bytes that are not uploaded yet.", _TOPIC),
+    "danube_upload_lag_seconds": Family("gauge", "How long the oldest data to upload has been waiting.", _TOPIC),
+    "danube_upload_lag_bound_seconds": Family("gauge", "Configured maximum wait before an upload."),
+    "danube_uploads_total": Family("counter", "Segments uploaded since the start."),
+    "danube_uploaded_bytes_total": Family("counter", "Bytes of objects uploaded since the start."),
+    "danube_tier_failures_total": Family("counter", "Failures between the tiers, by step.", ("step",)),
+    "danube_tier_troubles": Family("gauge", "Topics with a step that currently fails, by step.", ("step",)),
+    "danube_publishes_rejected_total": Family("counter", "Refused batches, by error code.", ("code",)),
+    "danube_pipeline_up": Family("gauge", "1 while the pipeline reports that it is running, else 0.", _PIPELINE),
+    "danube_pipeline_failed": Family("gauge", "1 if the pipeline failed or stopped reporting, else 0.", _PIPELINE),
+    "danube_pipeline_rows_total": Family("counter", "Rows read by this run.", _PIPELINE),
+    "danube_pipeline_dead_rows_total": Family("counter", "Rows of this run that became dead letters.", _PIPELINE),
+    "danube_pipeline_late_rows_total": Family("counter", "Late rows of this run.", _PIPELINE),
+    "danube_pipeline_rows_per_second": Family("gauge", "Rows per second in the last batch.", _PIPELINE),
+    "danube_pipeline_batch_seconds": Family("gauge", "Duration of the last batch.", _PIPELINE),
+    "danube_pipeline_lag_rows": Family("gauge", "Rows in the source that are not read yet.", _PIPELINE),
+    "danube_pipeline_lag_seconds": Family("gauge", "Age of the oldest row that is not read yet.", _PIPELINE),
+    "danube_pipeline_watermark_timestamp_seconds": Family("gauge", "The watermark, if the query has one.", _PIPELINE),
+    "danube_pipeline_state_rows": Family("gauge", "Rows in the state of the query.", _PIPELINE),
+    "danube_pipeline_state_bytes": Family("gauge", "Memory used by the state.", _PIPELINE),
+    "danube_pipeline_restarts_total": Family("counter", "Number of restarts of this run.", _PIPELINE),
+    "danube_sinks_blocked": Family(
+        "gauge", "Writers whose decided batch cannot be written, which blocks publishing to its topics."
+    ),
+    "danube_background_failures_total": Family(
+        "counter", "Rounds of background work that failed unexpectedly; the log has the traceback.", ("work",)
+    ),
+    "danube_topics": Family("gauge", "Open topics and partitions."),
+    "danube_tail_cache_bytes": Family("gauge", "Memory used by the newest batches of all topics."),
+    "danube_disk_free_bytes": Family("gauge", "Free space where messages are stored."),
+    "danube_disk_reserve_bytes": Family("gauge", "Free space below which publishing is refused."),
+    "danube_publishing_refused": Family(
+        "gauge", "1 while publishing is refused because the disk is nearly full, else 0."
+    ),
+    "danube_ledgers": Family("gauge", "Ledgers on the storage node."),
+    "danube_ledgers_max": Family("gauge", "Number of ledgers at which the broker stops creating more for messages."),
+    "danube_group_commit_seconds": Family("histogram", "Time to write and sync a group of the journal."),
+    "danube_loop_turn_seconds_max": Family(
+        "gauge", "Longest iteration of the event loop in the last 30 to 60 seconds."
+    ),
+    "danube_connections": Family("gauge", "Open connections."),
+    "danube_connections_refused_total": Family("counter", "Connections refused because the limit was reached."),
+    "danube_http_leases": Family("gauge", "Messages received over HTTP whose lease is open."),
+    "danube_http_requests_waiting": Family("gauge", "HTTP requests that are waiting for messages."),
+    "danube_build_info": Family("gauge", "Always 1; the version is a label.", ("version",)),
+}
+
+
+class Page:
+    """Samples by family, then the text of all."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {name: [] for name in FAMILIES}
+
+    def add(self, name: str, value: float, *labels: str) -> None:
+        self._lines[name].append(f"{name}{_labelled(zip(FAMILIES[name].labels, labels, strict=True))} {value}")
+
+    def add_histogram(self, name: str, histogram: Histogram) -> None:
+        lines, count = self._lines[name], 0
+        for bound, at_most in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
+            count += at_most
+            lines.append(f'{name}_bucket{{le="{bound}"}} {count}')
+        lines += [f"{name}_sum {histogram.sum}", f"{name}_count {count}"]
+
+    async def text(self) -> str:
+        parts: list[str] = []
+        for name, lines in self._lines.items():
+            family = FAMILIES[name]
+            parts += [f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}", *lines]
+            await asyncio.sleep(0)
+        return "\n".join(parts) + "\n"
+
+
+def _labelled(labels: Iterable[tuple[str, str]]) -> str:
+    text = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{text}}}" if text else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# -- topics and subscriptions ------------------------------------------------------------------------------------------
+
+_OF_TIERS = ("danube_local_bytes", "danube_object_bytes", "danube_segments", "danube_upload_waiting_bytes")
+_LAG = "danube_upload_lag_seconds"
+_OF_TOPICS = [name for name, family in FAMILIES.items() if family.labels == _TOPIC and name not in (*_OF_TIERS, _LAG)]
+_OF_SUBSCRIPTIONS = [
+    name
+    for name, family in FAMILIES.items()
+    if family.labels == _SUBSCRIPTION and name != "danube_backlog_seconds"  # the one that is not a sum
+]
+_DROPS = (Cause.POISON, Cause.EXPIRED, Cause.DROPPED, Cause.SKIPPED)
+Place = tuple[str, str]  # topic and subscription
+Key = TypeVar("Key", str, Place)
+
+
+class _Sums:
+    """What is exported of topics and subscriptions, added up where they share their labels."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[int]] = {}
+        self.tiers: dict[str, list[int]] = {}
+        self.lags: dict[str, float] = {}
+        self.subscriptions: dict[Place, list[int]] = {}
+        self.drops: dict[tuple[str, str, str], int] = {}
+        self.ages: dict[Place, float] = {}
+        self._labelled = 0  # subscriptions
+
+    def add_topic(self, label: str, opened: Opened) -> None:
+        topic = opened.topic
+        kept = topic if isinstance(topic, Topic) else None
+        values = [
+            topic.taken.messages,
+            topic.taken.bytes,
+            kept.failed if kept else 0,
+            len(opened.producers),
+            kept.ledger.stream.bytes if kept else 0,
+            sum(each.messages for each in kept.ledger.stream.record.lost) if kept else 0,
+            len(kept.ledger.stream.damaged) if kept else 0,
+        ]
+        _add(self.topics, label, values)
+        if isinstance(topic, BestEffortTopic):
+            self._add_drops((label, ""), {"unheard": topic.unheard})
+
+    def add_tiers(self, label: str, usage: TierUsage) -> None:
+        _add(self.tiers, label, [usage.local, usage.objects, usage.segments, usage.waiting])
+        self.lags[label] = max(usage.lag_seconds, self.lags.get(label, 0.0))
+
+    def add_subscription(self, topic: str, name: str, host: AnySubscription, end: int) -> Place:
+        if topic != OTHER and self._labelled < METRIC_SUBSCRIPTIONS_MAX:
+            self._labelled += 1
+            place = (topic, name)
+        else:
+            place = (topic, OTHER)
+        acked = again = dead = backlog = unacked = blocked = 0
+        drops = {}
+        if isinstance(host, SubscriptionHost):
+            counts, cursor = host.known.counts, host.known.cursor
+            acked, again, dead = counts[Cause.ACKED], host.redelivered, counts[Cause.DEAD_LETTERED]
+            backlog = max(0, end - cursor.floor - cursor.above.count)
+            unacked = host.engine.in_flight
+            blocked = int(host.engine.blocked_at is not None)
+            drops = {cause.name.lower(): counts[cause] for cause in _DROPS}
+        else:
+            drops = {"missed": host.dropped}
+        given = host.given
+        _add(
+            self.subscriptions,
+            place,
+            [given.messages, given.bytes, acked, again, dead, backlog, len(host.consumers), unacked, blocked],
+        )
+        self._add_drops(place, drops)
+        return place
+
+    def _add_drops(self, place: Place, drops: Mapping[str, int]) -> None:
+        for cause, count in drops.items():
+            self.drops[*place, cause] = self.drops.get((*place, cause), 0) + count
+
+    def add_age(self, place: Place, seconds: float) -> None:
+        self.ages[place] = max(seconds, self.ages.get(place, 0.0))
+
+    async def write(self, page: Page) -> None:
+        samples = chain(
+            (
+                (name, value, (topic,))
+                for topic, values in self.topics.items()
+                for name, value in zip(_OF_TOPICS, values, strict=True)
+            ),
+            (
+                (name, value, (topic,))
+                for topic, values in self.tiers.items()
+                for name, value in zip(_OF_TIERS, values, strict=True)
+            ),
+            ((_LAG, lag, (topic,)) for topic, lag in self.lags.items()),
+            (
+                (name, value, place)
+                for place, values in self.subscriptions.items()
+                for name, value in zip(_OF_SUBSCRIPTIONS, values, strict=True)
+            ),
+            (("danube_drops_total", count, labels) for labels, count in self.drops.items()),
+            (("danube_backlog_seconds", age, place) for place, age in self.ages.items()),
+        )
+        for number, (name, value, labels) in enumerate(samples, 1):
+            page.add(name, value, *labels)
+            if not number % (8 * METRIC_SLICE):
+                await asyncio.sleep(0)
+
+
+def _add(sums: dict[Key, list[int]], at: Key, values: list[int]) -> None:
+    known = sums.get(at)
+    sums[at] = values if known is None else [a + b for a, b in zip(known, values, strict=True)]
+
+
+class Metrics:
+    """Of one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def collect(self, page: Page) -> None:
+        service, sums = self._service, _Sums()
+        ages = Ages(service.surroundings.clock.wall(), METRIC_READS_MAX)
+        opened = service.opened()
+        for number, each in enumerate(opened):
+            label = str(each.name) if number < METRIC_TOPICS_MAX else OTHER
+            sums.add_topic(label, each)
+            if service.tiering is not None and isinstance(each.topic, Topic):
+                sums.add_tiers(label, service.tiers.usage(each.topic, service.clock.wall()))
+            end = each.topic.ledger.confirmed_end if isinstance(each.topic, Topic) else 0
+            hosts: list[tuple[str, AnySubscription]] = [*each.topic.subscriptions.items()]
+            for name, host in hosts:
+                place = sums.add_subscription(label, name, host, end)
+                if isinstance(each.topic, Topic) and isinstance(host, SubscriptionHost):
+                    age = await ages.seconds(each.topic, host, may_read=place[1] != OTHER)
+                    if age is not None:
+                        sums.add_age(place, age)
+            if not number % METRIC_SLICE:
+                await asyncio.sleep(0)  # the others of the loop first
+        await sums.write(page)
+        if service.tiering is not None:
+            _add_tiering(page, service.tiering)
+        await _add_pipelines(page, service.admin.pipelines)
+        for code, count in service.rejected.items():
+            page.add("danube_publishes_rejected_total", count, code)
+        page.add("danube_sinks_blocked", service.sinks.blocked_writers)
+        for guard in service.presence.guards:
+            page.add("danube_background_failures_total", guard.failures, guard.name)
+        page.add("danube_topics", len(opened))
+        page.add("danube_tail_cache_bytes", service.surroundings.cache.bytes)
+
+
+def _add_tiering(page: Page, tiering: Tiering) -> None:
+    page.add("danube_upload_lag_bound_seconds", tiering.tier.settings.lag_seconds)
+    page.add("danube_uploads_total", tiering.uploaded)
+    page.add("danube_uploaded_bytes_total", tiering.uploaded_bytes)
+    now = Counter(step for _, step, _ in tiering.troubles.listed())
+    for step in STEPS:
+        page.add("danube_tier_failures_total", tiering.troubles.failures.get(step, 0), step)
+        page.add("danube_tier_troubles", now[step], step)
+
+
+_WATERMARK = "danube_pipeline_watermark_timestamp_seconds"  # reported in microseconds, as all times are
+OF_PROGRESS = {  # by the name that a runner reports
+    "danube_pipeline_rows_total": "rows",
+    "danube_pipeline_dead_rows_total": "dead_rows",
+    "danube_pipeline_late_rows_total": "late_rows",
+    "danube_pipeline_rows_per_second": "rows_per_second",
+    "danube_pipeline_batch_seconds": "batch_seconds",
+    "danube_pipeline_lag_rows": "lag_rows",
+    "danube_pipeline_lag_seconds": "lag_seconds",
+    "danube_pipeline_state_rows": "state_rows",
+    "danube_pipeline_state_bytes": "state_bytes",
+    "danube_pipeline_restarts_total": "restarts",
+}
+
+
+async def _add_pipelines(page: Page, pipelines: Pipelines) -> None:
+    """Of all there are: their number is bounded. Of one that does not run, only that it does not."""
+    for number, known in enumerate(pipelines.listed(), 1):
+        state, live = known.state(pipelines.now), known.live(pipelines.now)
+        page.add("danube_pipeline_up", int(live), known.name)
+        page.add("danube_pipeline_failed", int(state in (State.FAILED, State.LOST)), known.name)
+        said = known.report.progress if live else {}
+        for family, name in OF_PROGRESS.items():
+            if (value := said.get(name)) is not None:
+                page.add(family, value, known.name)
+        if (watermark := said.get("watermark")) is not None:
+            page.add(_WATERMARK, watermark / 1_000_000, known.name)
+        if not number % METRIC_SLICE:
+            await asyncio.sleep(0)
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+
+
+class LoopWatch:
+    """How late the loop is for a timer, at most: as late as the turn that was under way is long."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._longest = [0.0, 0.0]  # in this window, and in the one before
+        self._window_end = loop.time() + WATCH_WINDOW_SECONDS
+        self._timer: TimerHandle
+        self._set()
+
+    def _set(self) -> None:
+        self._due = self._loop.time() + WATCH_SECONDS
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        self._longest[0] = max(self._longest[0], now - self._due)
+        if now >= self._window_end:
+            self._longest = [0.0, self._longest[0]]
+            self._window_end = now + WATCH_WINDOW_SECONDS
+        self._set()
+
+    @property
+    def longest_seconds(self) -> float:
+        return max(self._longest)
+
+    def stop(self) -> None:
+        self._timer.cancel()

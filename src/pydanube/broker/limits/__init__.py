@@ -1,0 +1,1 @@
+"""What may be published, stored and delivered, and how fast: policies, quotas, rates, room on the disk."""

@@ -1,0 +1,98 @@
+"""Holds the publishers of one topic (partition) to its rate: what they send is taken, the answer comes late.
+
+A producer waits for answers, so it slows down, in order and without an error; nothing else of its connection waits.
+Only what goes far beyond the rate is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future, TimerHandle
+from collections import deque
+from functools import partial
+
+from pydanube.base.errors import RateExceeded
+from pydanube.base.limits import ANSWERS_HELD_MAX, RATE_DEBT_SECONDS_MAX
+from pydanube.broker.limits.rates import SECOND, Rate
+from pydanube.ports.clock import Clock
+
+
+class Pace:
+    """Owned by the broker's loop."""
+
+    def __init__(self, rate: Rate, clock: Clock) -> None:
+        self.rate = rate
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._held: deque[tuple[int, Future[None], Future[None]]] = deque()  # due, confirmation, answer
+        self._timer: TimerHandle | None = None
+
+    @property
+    def _now(self) -> int:
+        return int(self._clock.monotonic() * SECOND)
+
+    def check(self, topic: object) -> None:
+        """Raises if so much went beyond the rate that the next answer would come too late."""
+        wait = self.rate.wait(self._now)
+        if wait > RATE_DEBT_SECONDS_MAX * SECOND or len(self._held) >= ANSWERS_HELD_MAX:
+            raise RateExceeded(f"{topic} is {wait / SECOND:.1f} s beyond its publish rate")
+
+    def hold(self, confirmed: Future[None], messages: int, bytes: int) -> Future[None]:
+        """The answer to a publish: its confirmation, not before the rate allows it. A failure is said at once."""
+        now = self._now
+        self.rate.take(messages, bytes, now)
+        wait = self.rate.wait(now)
+        if not wait:
+            return confirmed
+        answer: Future[None] = self._loop.create_future()
+        confirmed.add_done_callback(partial(_pass_failure, answer))
+        self._held.append((now + wait, confirmed, answer))
+        if self._timer is None:
+            self._timer = self._loop.call_later(wait / SECOND, self._ring)
+        return answer
+
+    def charge(self, messages: int, bytes: int) -> None:
+        """They went beside those who wait for answers."""
+        self.rate.take(messages, bytes, self._now)
+
+    @property
+    def wait_seconds(self) -> float:
+        """Until what went is within the rate."""
+        return self.rate.wait(self._now) / SECOND
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = self._now
+        while self._held and self._held[0][0] <= now:
+            self._let_go()
+        if self._held:
+            self._timer = self._loop.call_later((self._held[0][0] - now) / SECOND, self._ring)
+
+    def _let_go(self) -> None:
+        _, confirmed, answer = self._held.popleft()
+        confirmed.add_done_callback(partial(_pass_on, answer))
+
+    def release(self) -> None:
+        """Nothing is held any more: the rate has changed, or the topic goes."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._held:
+            self._let_go()
+
+
+def _pass_failure(answer: Future[None], confirmed: Future[None]) -> None:
+    if confirmed.cancelled() or confirmed.exception() is not None:
+        _pass_on(answer, confirmed)
+
+
+def _pass_on(answer: Future[None], confirmed: Future[None]) -> None:
+    if answer.done():
+        return
+    if confirmed.cancelled():
+        answer.cancel()
+    elif (error := confirmed.exception()) is not None:
+        answer.set_exception(error)
+        answer.exception()  # whoever waits still gets it
+    else:
+        answer.set_result(None)

@@ -1,0 +1,140 @@
+"""What a namespace or topic allows: limits and rules with their defaults, checked, merged and stored as JSON.
+
+What each does at its limit is in `docs/policies.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from pydanube.base.errors import NotReliable, PolicyInvalid
+from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, SUBSCRIPTIONS_MAX
+from pydanube.base.units import bytes_of, microseconds_of
+from pydanube.broker.limits.quotas import BacklogQuota
+
+NUMBER_MAX = (1 << 62) - 1
+DELTA, NO_TABLE = "delta", "none"
+REJECT, DROP_OLDEST = "reject", "drop_oldest"
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """None is no limit of its own. A topic's values override its namespace's; a partition counts as a topic."""
+
+    producers_max: int | None = None
+    consumers_max: int | None = None
+    consumers_per_subscription_max: int | None = None
+    subscriptions_max: int | None = None
+    topics_max: int | None = None  # of the namespace
+    namespace_bytes_max: int | None = None  # stored by all topics of the namespace
+    message_bytes_max: int | None = None
+    publish_messages_per_second: int | None = None
+    publish_bytes_per_second: int | None = None
+    dispatch_messages_per_second: int | None = None  # to each subscription
+    dispatch_bytes_per_second: int | None = None
+    backlog_bytes_max: int | None = None  # that the slowest subscription has not finished
+    backlog_seconds_max: int | None = None
+    backlog_policy: str | None = None  # `reject`, the default, or `drop_oldest`
+    retention_seconds: int | None = None
+    retention_bytes: int | None = None
+    ttl_seconds: int | None = None
+    unused_subscription_seconds: int | None = None  # of topics that are not reliable; see `BestEffortTopic`
+    table: str | None = None  # `delta`: what is in object storage is a table of it, too; `none` for one topic not
+
+    def __post_init__(self) -> None:
+        for name, top in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= top):
+                raise PolicyInvalid(f"{name} must be a whole number from 1 to {top}, got {value!r:.50}")
+        if self.backlog_policy not in (None, REJECT, DROP_OLDEST):
+            raise PolicyInvalid(f"backlog_policy must be {REJECT} or {DROP_OLDEST}, got {self.backlog_policy!r:.50}")
+
+        if self.table not in (None, NO_TABLE, DELTA):
+            raise PolicyInvalid(f"table must be {DELTA} or {NO_TABLE}, got {self.table!r:.50}")
+
+    def over(self, below: Policies) -> Policies:
+        """These, and where these say nothing, those below."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(below, **{name: value for name, value in own.items() if value is not None})
+
+    def changed(self, values: Mapping[str, Any]) -> Policies:
+        """With these values set; None takes one back."""
+        known = [field.name for field in fields(self)]
+        for name in values:
+            if name not in known:
+                raise PolicyInvalid(f"unknown policy {name[:100]!r}; the policies are {', '.join(known)}")
+        return replace(self, **{name: _number(name, value) for name, value in values.items()})
+
+    def check_topic(self, topic: object, *, reliable: bool) -> None:
+        """As a topic's own: what only a namespace can have, or only a topic that keeps messages, is refused."""
+        for name in self.to_json():
+            if name in OF_NAMESPACES:
+                raise PolicyInvalid(f"{name} is a policy of namespaces and cannot be set on {topic}")
+            if name in OF_RELIABLE and not reliable:
+                raise NotReliable(f"{topic} is not reliable, so {name} does not apply to it")
+            if name in OF_BEST_EFFORT and reliable:
+                raise PolicyInvalid(
+                    f"{name} applies only to topics that are not reliable; use the subscription option idle_seconds"
+                )
+
+    @property
+    def backlog(self) -> BacklogQuota | None:
+        if self.backlog_bytes_max is None and self.backlog_seconds_max is None:
+            return None
+        return BacklogQuota(self.backlog_bytes_max, self.backlog_seconds_max, self.backlog_policy == DROP_OLDEST)
+
+    @property
+    def due_always(self) -> bool:
+        """Whether time or other topics bring about something in a topic where nothing happens."""
+        ages = (self.ttl_seconds, self.retention_seconds, self.backlog_seconds_max)
+        sizes = (self.retention_bytes, self.backlog_bytes_max, self.namespace_bytes_max)
+        return any(limit is not None for limit in ages + sizes)
+
+    def to_json(self) -> dict[str, int | str]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _number(name: str, value: Any) -> Any:
+    """Text with a unit as the number that it means: `7d`, `10GiB`."""
+    if not isinstance(value, str) or name not in _BOUNDS:
+        return value
+    try:
+        return microseconds_of(value) // 1_000_000 if "seconds" in name else bytes_of(value)
+    except ValueError as error:
+        raise PolicyInvalid(f"{name}: {error}") from None
+
+
+OF_NAMESPACES = ("topics_max", "namespace_bytes_max")
+OF_RELIABLE = (
+    "backlog_bytes_max",
+    "backlog_seconds_max",
+    "backlog_policy",
+    "retention_seconds",
+    "retention_bytes",
+    "ttl_seconds",
+    "table",
+)
+
+OF_BEST_EFFORT = ("unused_subscription_seconds",)
+
+_BOUNDS: dict[str, int] = {
+    "producers_max": PRODUCERS_MAX,
+    "consumers_max": CONSUMERS_MAX,
+    "consumers_per_subscription_max": CONSUMERS_MAX,
+    "subscriptions_max": SUBSCRIPTIONS_MAX,
+    "topics_max": NUMBER_MAX,
+    "namespace_bytes_max": NUMBER_MAX,
+    "message_bytes_max": BATCH_BYTES_MAX,
+    "publish_messages_per_second": NUMBER_MAX,
+    "publish_bytes_per_second": NUMBER_MAX,
+    "dispatch_messages_per_second": NUMBER_MAX,
+    "dispatch_bytes_per_second": NUMBER_MAX,
+    "backlog_bytes_max": NUMBER_MAX,
+    "backlog_seconds_max": NUMBER_MAX,
+    "retention_seconds": NUMBER_MAX,
+    "retention_bytes": NUMBER_MAX,
+    "ttl_seconds": NUMBER_MAX,
+    "unused_subscription_seconds": NUMBER_MAX,
+}

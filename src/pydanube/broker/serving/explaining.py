@@ -1,0 +1,123 @@
+"""Why a message is not delivered, or a consumer gets nothing, as people and programs are told.
+
+A core knows causes and its own time; here they become sentences with the time of day, and the commands that help.
+"""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydanube.base.errors import DanubeError, NotReliable, RequestInvalid, SubscriptionNotFound
+from pydanube.base.ids import ConsumerId
+from pydanube.base.names import TopicName
+from pydanube.base.units import shown_when
+from pydanube.broker.serving.open_topic import Opened, Principal
+from pydanube.broker.state.options import dead_letter_topic
+from pydanube.broker.subscription.hindrance import DAMAGE, in_words
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.topic import Topic
+from pydanube.dispatch.explain import Cause as Why
+from pydanube.dispatch.explain import Explanation
+
+if TYPE_CHECKING:
+    from pydanube.broker.door.service import Service
+
+
+class Told(NamedTuple):
+    """Of one partition, or of a topic without any."""
+
+    partition: int | None
+    offset: int | None  # of the message that it is about
+    code: str | None  # the cause, for programs; None if there is nothing to do
+    until: int | None  # when it ends by itself, in microseconds since 1970
+    sentence: str
+    backlog: int  # messages that are not done
+    total: int  # messages since the subscription's start
+
+
+async def explain(
+    service: Service,
+    principal: Principal,
+    topic: str,
+    subscription: str,
+    *,
+    offset: int | None = None,
+    consumer: int | None = None,
+) -> list[Told]:
+    """About a message, a consumer, or, if neither is named, the first message of each partition that is not done."""
+    if offset is not None and consumer is not None:
+        raise RequestInvalid("give either an offset or a consumer to explain, not both")
+    if offset is not None or consumer is not None:
+        places = [await service.open(principal, topic)]
+    else:
+        places = await service.admin.places(principal, topic)
+    if not isinstance(places[0].topic, Topic):
+        raise NotReliable(f"{places[0].name} is not reliable: only waiting consumers get its messages")
+    told = [
+        await _explain(service, each, each.topic, host, offset, consumer)
+        for each in places
+        if isinstance(each.topic, Topic) and (host := each.topic.subscriptions.get(subscription)) is not None
+    ]
+    if not told:
+        raise SubscriptionNotFound(f"subscription {subscription!r} does not exist")
+    return told
+
+
+async def _explain(
+    service: Service, opened: Opened, topic: Topic, host: SubscriptionHost, offset: int | None, consumer: int | None
+) -> Told:
+    cursor, end = host.known.cursor, topic.ledger.confirmed_end
+    backlog, total = end - cursor.floor - cursor.above.count, end - min(cursor.floor, host.known.start)
+    if consumer is not None:
+        found = host.explain_consumer(ConsumerId(consumer))
+    elif offset is None and not backlog:
+        sentence = f"Nothing to do: {total} of {total} acknowledged."
+        return Told(opened.name.partition, None, None, None, sentence, backlog, total)
+    else:
+        offset = cursor.floor if offset is None else offset
+        found = await _of_offset(topic, host, offset)
+    now = service.clock.wall()
+    until = None if found.until is None else found.until - host.now + now
+    sentence = _sentence(found, "" if until is None else shown_when(until, now), opened.name, host)
+    return Told(opened.name.partition, offset, found.cause.code, until, sentence, backlog, total)
+
+
+async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Explanation:
+    """If nobody has read the message yet, it is read: it may be damaged."""
+    found, ledger = host.explain(offset), topic.ledger
+    if found.cause not in (Why.ACKED, Why.BELOW_START, Why.NOT_PUBLISHED, Why.IN_FLIGHT, Why.UNREADABLE):
+        try:
+            await ledger.read(ledger.past_lost(offset), 1)
+        except DAMAGE as error:
+            return Explanation(Why.UNREADABLE, what=in_words(error))
+        except DanubeError:
+            return host.explain(offset)
+    return found
+
+
+def _sentence(found: Explanation, until: str, topic: TopicName, host: SubscriptionHost) -> str:
+    """For people. Poison goes away only if somebody says so: how, and without the loss of any other message."""
+    said, name = found.in_words(until), host.known.name
+    alter = f"danube subscription alter {topic.whole} {quote(name)}"
+    if found.cause is Why.POISON_STUCK:
+        return f"{said} The broker keeps trying; `{alter}` changes what happens to it."
+    if found.cause is not Why.POISON_BLOCKS or found.offset is None:
+        return said
+    target = dead_letter_topic(topic, name)
+    aside = f"`{alter} --option failure.poison=dead_letter --option failure.dead_letter_topic={target}`"
+    if found.offset > host.known.cursor.floor:  # a skip up to it would give up others too
+        return f"{said} Set it aside with {aside}."
+    skip = f"danube subscription skip {topic} {quote(name)} --before {found.offset + 1}"
+    return f"{said} Skip it with `{skip}`, or set it aside with {aside}."
+
+
+def summary(told: list[Told]) -> str:
+    """All partitions in one text: those that are done are only counted."""
+    if len(told) == 1:
+        return told[0].sentence
+    total, backlog = sum(each.total for each in told), sum(each.backlog for each in told)
+    if not backlog:
+        return f"Nothing to do: {total} of {total} acknowledged."
+    waiting = [f"Partition {each.partition}, offset {each.offset}: {each.sentence}" for each in told if each.backlog]
+    return " ".join([f"{backlog} of {total} messages to do.", *waiting])

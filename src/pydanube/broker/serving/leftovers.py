@@ -1,0 +1,99 @@
+"""What deleted topics leave in storage, until all of it is gone: removed at once, and what could not be, again later.
+
+Object storage may take its time, or hang: nobody waits for it longer than a moment.
+
+A topic's record goes first, so a stream whose topic has none is left over, whenever that is found out: also after a
+crash in the middle of a deletion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Task
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from pydanube.base.errors import DanubeError
+from pydanube.base.limits import TOPICS_OPENING_MAX
+from pydanube.broker.cold.tiering import Tiering
+from pydanube.broker.directory.directory import Directory, TopicRecord, topic_of_stream
+from pydanube.broker.state.log import state_stream
+from pydanube.broker.topic.topic import Surroundings
+from pydanube.storage.stream.removal import remove_stream
+
+log = logging.getLogger(__name__)
+PATIENCE_SECONDS = 2.0
+OPENING_SECONDS = 1.0  # for a topic that was being opened when it was deleted
+
+
+class Leftovers:
+    """Owned by the broker's loop. Never touches a stream whose topic is there."""
+
+    def __init__(self, around: Surroundings, tiering: Tiering | None) -> None:
+        self._around = around
+        self._tiering = tiering
+        self._streams: dict[str, None] = {}
+        self._removing: dict[str, Task[None]] = {}
+        self._turns = asyncio.Semaphore(TOPICS_OPENING_MAX)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, record: TopicRecord) -> None:
+        """Everything of a topic that was deleted, and that nobody has open."""
+        for place in record.places() if record.reliable else ():
+            stream = record.stream(place.partition)
+            self._streams |= {stream: None, state_stream(stream): None}
+
+    async def find(self, directory: Directory) -> None:
+        """What a deletion that was cut short has left."""
+        streams = await self._around.catalog.streams()
+        topics = directory.ids()  # read after the streams: a topic's record is there before its first stream
+        for stream in streams:
+            topic = topic_of_stream(stream)
+            if topic is not None and topic not in topics:
+                self._streams[stream] = None
+
+    async def sweep(self) -> None:
+        """Begins to remove all that is not being removed, and waits a moment for it."""
+        self.begin()
+        if self._removing:
+            await asyncio.wait(list(self._removing.values()), timeout=PATIENCE_SECONDS)
+
+    def begin(self) -> None:
+        for stream in self._streams:
+            if stream not in self._removing:
+                task = self._removing[stream] = asyncio.get_running_loop().create_task(self._remove(stream))
+                task.add_done_callback(partial(self._removed, stream))
+
+    def _removed(self, stream: str, task: Task[None]) -> None:
+        self._removing.pop(stream, None)
+
+    async def close(self) -> None:
+        removing = list(self._removing.values())
+        for task in removing:
+            task.cancel()
+        await asyncio.gather(*removing, return_exceptions=True)
+
+    async def _remove(self, stream: str) -> None:
+        around = self._around
+        cold = None if around.tier is None else around.tier.reader
+        if self._tiering is not None:
+            await self._tiering.finished(stream)  # else it could make an object after the last was deleted
+        async with self._turns:
+            try:
+                await remove_stream(stream, around.catalog, around.nodes, around.randomness, cold)
+            except DanubeError as error:
+                log.warning("could not delete %s of a deleted topic yet: %s", stream, error)
+                return
+        self._streams.pop(stream, None)
+
+
+async def cut_off(opening: Sequence[Task[Any]]) -> None:
+    """Ends the openings of a deleted topic: each finds it gone by itself, unless it waits for a disk or a node."""
+    _, hanging = await asyncio.wait(opening, timeout=OPENING_SECONDS)
+    for each in hanging:
+        each.cancel()
+    await asyncio.gather(*hanging, return_exceptions=True)

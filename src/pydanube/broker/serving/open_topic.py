@@ -1,0 +1,278 @@
+"""Who holds what of an open topic: its producers, its consumers, and the principal that every call names.
+
+What the topic allows is enforced here, so that no face and no verb can forget it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydanube.base.errors import (
+    ConsumerLimitReached,
+    DanubeError,
+    MessageTooLarge,
+    ProducerLimitReached,
+    QuotaReached,
+    SubscriptionConsumerLimitReached,
+    SubscriptionLimitReached,
+    SubscriptionOptionInvalid,
+    TopicExclusive,
+    TopicNotFound,
+)
+from pydanube.base.names import TopicName, parse_topic
+from pydanube.base.wording import many
+from pydanube.broker.directory.directory import TopicRecord
+from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.limits.pacing import Pace
+from pydanube.broker.limits.policies import DELTA, Policies
+from pydanube.broker.limits.quotas import Usage
+from pydanube.broker.limits.rates import rate_of
+from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
+from pydanube.broker.subscription.delivery import Consumer
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.best_effort import BestEffortSubscription, BestEffortTopic
+from pydanube.broker.topic.producer_sessions import Session
+from pydanube.broker.topic.topic import Receipt, Topic
+from pydanube.ports.clock import Clock
+from pydanube.stream.retention import RetentionPolicy
+from pydanube.topic.records import SubscriptionKind
+from pydanube.wire.batch import Batch
+
+AnyTopic = Topic | BestEffortTopic
+AnySubscription = SubscriptionHost | BestEffortSubscription
+Ended = Callable[[DanubeError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who calls. Permissions come later; every call already says it."""
+
+    name: str = "anonymous"
+    address: str = ""  # host:port of its connection, where it has one
+
+
+ANONYMOUS = Principal()
+
+
+@dataclass(eq=False, slots=True)
+class Producer:
+    """A producer's hold on one topic (partition)."""
+
+    number: int  # of all holds of the service
+    open: Opened
+    session: Session | None  # None without a name: what it sends is not deduplicated
+    reliable: bool
+    tell_ended: Ended  # to be told when the topic is no longer there for it
+    temporary: bool = False  # without a name of its own
+    tell_limit: Callable[[int | None], None] | None = None  # to be told when the topic takes larger or smaller messages
+
+    def let_go(self, *, lost: bool) -> None:
+        """Its user has closed it, or its connection is lost and it may come back."""
+        self.open.producers.pop(self.number, None)
+        if self.open.exclusive == self.number:
+            self.open.exclusive = None
+        if self.session is None or not isinstance(self.open.topic, Topic):
+            return
+        sessions = self.open.topic.sessions
+        if self.temporary and not lost:
+            sessions.release(self.session)
+        else:
+            sessions.let_go(self.session)
+
+
+@dataclass(eq=False, slots=True)
+class ConsumerHold:
+    """A consumer's hold on one subscription of one topic (partition)."""
+
+    number: int  # of all holds of the service
+    open: Opened
+    host: AnySubscription
+    consumer: Consumer
+    address: str = ""  # of whoever opened it
+
+
+@dataclass(eq=False, slots=True)
+class Opened:
+    """A topic (partition) that is served here, who uses it, and what it allows."""
+
+    name: TopicName
+    record: TopicRecord
+    topic: AnyTopic
+    policies: Policies
+    room: Room = field(default_factory=Room)  # of the broker
+    usage: Usage | None = None  # of its namespace, where that has a limit
+    pace: Pace | None = None  # of its publishers, where that has a limit
+    subscribing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that none slips past the limit
+    redriving: asyncio.Lock = field(default_factory=asyncio.Lock)  # one by one, so that no letter goes twice
+    producers: dict[int, Producer] = field(default_factory=dict)
+    consumers: dict[int, ConsumerHold] = field(default_factory=dict)
+    exclusive: int | None = None  # number of the producer that has it for itself
+    ended: DanubeError | None = None  # why it is no longer served
+    changing: bool = False  # opened for a change of all partitions, which has to be made before anybody else uses it
+
+    def follow(self, record: TopicRecord, policies: Policies, usage: Usage | None, clock: Clock) -> None:
+        """What was decided about it holds from now on; what exists stays."""
+        before, self.record, self.policies, self.usage = self.policies, record, policies, usage
+        if before.message_bytes_max != policies.message_bytes_max:
+            for producer in self.producers.values():
+                if producer.tell_limit is not None:
+                    producer.tell_limit(policies.message_bytes_max)
+        self.topic.alter(topic_options(record, policies))
+        rate = rate_of(policies.publish_messages_per_second, policies.publish_bytes_per_second)
+        kept = None if self.pace is None else (self.pace.rate.messages, self.pace.rate.bytes)
+        if kept != (None if rate is None else (rate.messages, rate.bytes)):
+            self.let_go()
+            self.pace = None if rate is None else Pace(rate, clock)
+
+    def settle_usage(self) -> None:
+        """What was trimmed or failed counts no more; where space is short, what nobody needs is sealed to go."""
+        usage, limit, topic = self.usage, self.policies.namespace_bytes_max, self.topic
+        if usage is None or limit is None or not isinstance(topic, Topic):
+            return
+        usage.set(topic.name, topic.ledger.stream.bytes)
+        if usage.bytes * 2 > limit:
+            topic.roll_unneeded(limit // 16)
+
+    def let_go(self) -> None:
+        """Answers that were held back for the rate come now."""
+        if self.pace is not None:
+            self.pace.release()
+
+    def mark(self, host: AnySubscription | None = None) -> str:
+        """Of the topic, or a subscription of it: whoever comes back with it finds the very same, or an error."""
+        return f"{self.record.id}.{host.known.id}" if isinstance(host, SubscriptionHost) else str(self.record.id)
+
+    def check_mark(self, mark: str | None) -> None:
+        """That of somebody who was here before, if there is one, is of this topic."""
+        if mark is not None and mark.partition(".")[0] != str(self.record.id):
+            raise TopicNotFound(f"{self.name} was deleted, and another topic now has its name")
+
+    async def end(self, why: DanubeError, *, seal: bool = True) -> None:
+        """It is no longer served: whoever uses it is told, then it is closed."""
+        self.ended = why
+        self.let_go()
+        producers, self.producers, self.exclusive = self.producers, {}, None
+        self.consumers = {}  # their subscriptions tell them
+        for producer in producers.values():
+            producer.tell_ended(why)
+        if isinstance(self.topic, Topic):
+            await self.topic.close(why, seal=seal)
+        else:
+            await self.topic.close(why)
+
+    @property
+    def lost(self) -> bool:
+        """Another broker owns it now."""
+        return isinstance(self.topic, Topic) and self.topic.lost
+
+    def forget(self, host: AnySubscription) -> None:
+        """The subscription has ended, and with it its consumers."""
+        self.consumers = {number: hold for number, hold in self.consumers.items() if hold.host is not host}
+
+    def _check_served(self) -> None:
+        if self.ended is not None:
+            raise type(self.ended)(*self.ended.args)
+
+    def check_producers(self, *, exclusive: bool = False) -> None:
+        self._check_served()
+        if self.exclusive is not None or (exclusive and self.producers):
+            raise TopicExclusive(f"{self.name} already has {many(len(self.producers), 'producer')}")
+        limit = self.policies.producers_max
+        if limit is not None and len(self.producers) >= limit:
+            raise ProducerLimitReached(f"{self.name} has reached its limit of {many(limit, 'producer')}")
+
+    def check_consumers(self) -> None:
+        self._check_served()
+        limit = self.policies.consumers_max
+        if limit is not None and len(self.consumers) >= limit:
+            raise ConsumerLimitReached(f"{self.name} has reached its limit of {many(limit, 'consumer')}")
+
+    def check_subscription(self, host: AnySubscription) -> None:
+        limit, name = self.policies.consumers_per_subscription_max, name_of(host)
+        if limit is not None and len(host.consumers) >= limit:
+            raise SubscriptionConsumerLimitReached(
+                f"subscription {name!r} of {self.name} has reached its limit of {many(limit, 'consumer')}"
+            )
+
+    def check_subscriptions(self, name: str) -> None:
+        limit, known = self.policies.subscriptions_max, self.topic.subscriptions
+        if limit is not None and name not in known and len(known) >= limit:
+            raise SubscriptionLimitReached(f"{self.name} has reached its limit of {many(limit, 'subscription')}")
+
+    def options_for(
+        self, subscription: str, kind: SubscriptionKind, options: SubscriptionOptions | None
+    ) -> SubscriptionOptions | None:
+        """What a new subscription is made with, if it is asked for with these."""
+        if isinstance(self.topic, Topic) and not self.record.dead_letters:
+            options = (options or SubscriptionOptions()).resolved(kind, self.name, subscription)
+        if options is not None:
+            self.check_dead_letters(options)
+        return options
+
+    def check_dead_letters(self, options: SubscriptionOptions) -> None:
+        target = options.failure.dead_letter_topic
+        if target is not None and parse_topic(target).whole == self.name.whole:
+            raise SubscriptionOptionInvalid(f"{self.name} cannot be its own dead-letter topic")
+
+    def publish(self, batch: Batch, producer_epoch: int) -> Receipt:
+        """To the topic, if the policies allow it, and answered when they do."""
+        self.check_messages(batch)
+        self.admit(batch.size)
+        receipt = self.topic.publish(batch, producer_epoch)
+        if receipt.duplicate:
+            return receipt
+        self._count(batch)
+        if self.pace is not None:
+            answer = self.pace.hold(receipt.confirmed, batch.count, batch.size)
+            return Receipt(receipt.offset, answer, written=receipt.confirmed)
+        return receipt
+
+    def check_messages(self, batch: Batch) -> None:
+        """Raises if one of them is larger than the topic takes."""
+        limit = self.policies.message_bytes_max
+        if limit is not None and not batch.payloads_within(limit):
+            raise MessageTooLarge(f"{self.name} accepts messages of at most {limit} bytes")
+
+    def admit(self, bytes: int) -> None:
+        """Raises if nothing may be published now, or not as much: the policies or the room do not allow it."""
+        limit, usage = self.policies.namespace_bytes_max, self.usage
+        reliable = isinstance(self.topic, Topic)
+        if limit is not None and usage is not None and usage.bytes >= limit and reliable:
+            raise QuotaReached(f"namespace {self.name.namespace} stores {usage.bytes} bytes; its limit is {limit}")
+        if self.pace is not None:
+            self.pace.check(self.name)
+        self.topic.admit(bytes)
+        if reliable:
+            self.room.admit(bytes)
+
+    def charge(self, batch: Batch) -> None:
+        """It was appended by somebody who is not held to the rate batch by batch: what comes next is."""
+        self._count(batch)
+        if self.pace is not None:
+            self.pace.charge(batch.count, batch.size)
+
+    def _count(self, batch: Batch) -> None:
+        if self.usage is not None and isinstance(self.topic, Topic):
+            self.usage.add(self.topic.name, batch.size)
+
+
+def name_of(host: AnySubscription) -> str:
+    return host.name if isinstance(host, BestEffortSubscription) else host.known.name
+
+
+def topic_options(record: TopicRecord, policies: Policies) -> TopicOptions:
+    retention = None
+    if policies.retention_seconds is not None or policies.retention_bytes is not None:
+        retention = RetentionPolicy(policies.retention_seconds, policies.retention_bytes)
+    return TopicOptions(
+        durability=record.durability,
+        retention=retention,
+        ttl_seconds=policies.ttl_seconds,
+        backlog=policies.backlog,
+        dispatch_messages_per_second=policies.dispatch_messages_per_second,
+        dispatch_bytes_per_second=policies.dispatch_bytes_per_second,
+        unused_subscription_seconds=policies.unused_subscription_seconds,
+        table=DELTA if policies.table == DELTA else None,
+    )

@@ -1,0 +1,255 @@
+"""Dead letters on their way back: published again to the topics they come from, and remembered as done.
+
+A subscription of the dead-letter topic knows which were published; they go once all subscriptions have them done, as
+any message. `republish` sees to it that none is published twice. Nothing is made before there is something to publish,
+and somewhere to publish it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from pydanube.base.errors import NameInvalid, PartitionMissing, TopicExists, TopicKindDiffers, TopicNotFound
+from pydanube.base.limits import (
+    LISTED_MAX,
+    OFFSET_MAX,
+    READ_AHEAD_BYTES,
+    REDELIVERIES_MAX,
+    REDRIVE_LETTERS_MAX,
+    UNACKED_MAX,
+)
+from pydanube.base.names import parse_topic
+from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.serving.open_topic import ANONYMOUS, Opened, Principal
+from pydanube.broker.serving.republish import Refusals, Republisher
+from pydanube.broker.state.options import SubscriptionOptions
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.dead_letter import ORIGIN, REASON, SUBSCRIBER
+from pydanube.broker.topic.topic import EARLIEST, Topic
+from pydanube.broker.work.heavy import taken_apart
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
+from pydanube.ports.offload import Offload
+from pydanube.topic.cursor import Cursor
+from pydanube.topic.records import SubscriptionKind
+from pydanube.wire.batch import Batch, Message
+
+if TYPE_CHECKING:
+    from pydanube.broker.door.service import Service
+
+SUBSCRIPTION = "danube-redrive"
+_OPTIONS = SubscriptionOptions(
+    FailurePolicy(ack_timeout=None, max_redelivery_count=REDELIVERIES_MAX),
+    DispatchSettings(unacked_max=UNACKED_MAX),
+    poison_chosen=True,
+)
+_NAMED = {"topic": ORIGIN, "subscription": SUBSCRIBER}
+Records: TypeAlias = dict[str, TopicRecord | TopicNotFound | TopicKindDiffers]  # targets by name, or why one is none
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which letters go where. All that `filters` name must hold."""
+
+    limit: int | None  # all, if none is said; they are counted then, and not published
+    target: str | None = None  # else each goes to where it comes from
+    filters: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+    start: int = 0  # letters before are left alone: whoever asks slice by slice need not look at them again
+    end: int = OFFSET_MAX  # and those from here on
+
+    def has(self, letter: Message) -> bool:
+        return all(_holds(letter, name, text) for name, text in self.filters.items())
+
+
+@dataclass(slots=True)
+class Redriven:
+    """What was published again, or would be: how many letters to which topic."""
+
+    count: int = 0
+    targets: dict[str, int] = field(default_factory=dict)  # of so many that fit an answer
+    left: int = 0  # messages that do not say where they come from, and had to stay
+    refused: Refusals = field(default_factory=Refusals)  # letters that their targets do not take, and had to stay too
+    next: int | None = None  # where the next letters are to be looked for, if there may be more
+
+    def add(self, target: str, count: int) -> None:
+        self.count += count
+        if count and (target in self.targets or len(self.targets) < LISTED_MAX):
+            self.targets[target] = self.targets.get(target, 0) + count
+
+
+async def redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
+    """The next letters that were not published again yet: as many as wanted, of as many as one request looks at.
+
+    Whoever hangs up before its turn publishes nothing. From then on it goes on by itself, so that no letter stays
+    published and not acknowledged.
+    """
+    assert wanted.dry_run or wanted.limit is not None
+    work = partial(_redrive, service, principal, opened, wanted, done)
+    if wanted.dry_run:
+        return await work()
+    async with AsyncExitStack() as turn:
+        await turn.enter_async_context(opened.redriving)
+        await service.errands.run_holding(turn, work)
+
+
+async def _redrive(service: Service, principal: Principal, opened: Opened, wanted: Wanted, done: Redriven) -> None:
+    topic = service.reliable(opened)
+    host = topic.subscriptions.get(SUBSCRIPTION)
+    republisher = Republisher(service, principal, opened, done.refused)
+    if host is not None and not wanted.dry_run:
+        await republisher.settle(host)
+    cursor = Cursor(0, topic.ledger.first) if host is None else host.known.cursor
+    offset = cursor.above.next_missing(max(wanted.start, cursor.floor, topic.ledger.first))
+    whole = min(topic.ledger.confirmed_end, cursor.ceiling, wanted.end)  # what fails again at once comes back behind it
+    end = whole if wanted.limit is None else min(whole, offset + REDRIVE_LETTERS_MAX)
+    records: Records = {}
+    while wanted.limit is None or done.count < wanted.limit:
+        generation = cursor.generation
+        letters, offset = await _next_letters(service.offload, topic, cursor, wanted, offset, end, done)
+        if not letters:
+            break
+        groups = await _by_target(service, principal, letters, wanted.target, done.refused, records)
+        if wanted.dry_run:
+            for target, group in groups.items():
+                done.add(target, len(group))
+            continue
+        if groups and host is None:
+            entered = await service.enter(opened, SUBSCRIPTION, SubscriptionKind.SHARED, EARLIEST, _OPTIONS)
+            assert isinstance(entered, SubscriptionHost)
+            host, cursor = entered, entered.known.cursor
+            generation = cursor.generation
+        for target, group in groups.items():
+            assert host is not None
+            done.add(target, await republisher.publish(host, generation, target, group))
+    done.next = offset if offset < whole else None
+    await republisher.end()
+
+
+async def _next_letters(
+    offload: Offload, topic: Topic, cursor: Cursor, wanted: Wanted, offset: int, end: int, done: Redriven
+) -> tuple[list[Message], int]:
+    """Those that are not done, up to about a MiB or as many as fit an answer, and where the next may be.
+
+    The same ones whenever the same are done and wanted, however they are stored.
+    """
+    found: list[Message] = []
+    most = LISTED_MAX if wanted.limit is None else wanted.limit - done.count
+    size, offset = 0, max(offset, topic.ledger.first)
+    while (offset := _next_undone(topic, cursor, offset)) < end:
+        for batch in await topic.ledger.read(offset):
+            for first, last in cursor.pending(max(offset, batch.base_offset), min(batch.last_offset, end - 1)):
+                room = most - len(found), READ_AHEAD_BYTES - size
+                letters, left = await taken_apart(offload, _letters_in, batch, first, last, wanted, *room)
+                found += letters
+                done.left += left
+                size += sum(len(letter.payload or b"") for letter in letters)
+                if len(found) == most or size >= READ_AHEAD_BYTES:
+                    return found, found[-1].offset + 1
+            offset = max(offset, min(batch.last_offset + 1, end))
+        await asyncio.sleep(0)  # the others of the loop first
+    return found, offset
+
+
+def _next_undone(topic: Topic, cursor: Cursor, offset: int) -> int:
+    """The next letter that is neither done nor given up as damaged."""
+    return topic.ledger.past_lost(max(offset, cursor.above.next_missing(max(offset, cursor.floor))))
+
+
+def _letters_in(
+    batch: Batch, first: int, last: int, wanted: Wanted, most: int, bytes: int
+) -> tuple[list[Message], int]:
+    """Those with these offsets, up to as many or to about as many bytes; and how many stay for want of a target."""
+    found: list[Message] = []
+    left = 0
+    for letter in batch.slice(first - batch.base_offset, last - first + 1).messages():
+        if not wanted.has(letter):
+            continue
+        if wanted.target is None and _origin(letter) is None:
+            left += 1
+            continue
+        found.append(letter)
+        bytes -= len(letter.payload or b"")
+        if len(found) == most or bytes <= 0:
+            break
+    return found, left
+
+
+def _origin(letter: Message) -> str | None:
+    return (letter.attributes or {}).get(ORIGIN)
+
+
+def _holds(letter: Message, name: str, text: str) -> bool:
+    attributes = letter.attributes or {}
+    if name == "key":
+        return letter.key == text.encode()
+    if name == "reason":
+        return text in attributes.get(REASON, "")
+    return attributes.get(_NAMED.get(name, name)) == text
+
+
+async def _by_target(
+    service: Service,
+    principal: Principal,
+    letters: list[Message],
+    target: str | None,
+    refused: Refusals,
+    records: Records,
+) -> dict[str, list[Message]]:
+    """By the topic or partition that each goes to. One whose own topic no longer exists, or keeps nothing, stays."""
+    groups: dict[str, list[Message]] = {}
+    for letter in letters:
+        place = target or _origin(letter)
+        assert place is not None
+        try:
+            name, record = parse_topic(place), await _record(service, principal, place, records)
+            if name.partition is None and record.partitions:
+                name = record.partition_of(letter.key or b"")
+            record.check_place(name)
+        except (TopicNotFound, TopicKindDiffers, NameInvalid, PartitionMissing) as error:
+            if target is not None:
+                raise
+            refused.add(letter, place, error)
+            continue
+        groups.setdefault(str(name), []).append(letter)
+    return groups
+
+
+async def _record(service: Service, principal: Principal, place: str, records: Records) -> TopicRecord:
+    """Each is looked for once, also if it is not there."""
+    if place not in records:
+        try:
+            records[place] = await service.topic(principal, place, reliable=True)
+        except (TopicNotFound, TopicKindDiffers) as error:
+            records[place] = error
+    found = records[place]
+    if isinstance(found, TopicRecord):
+        return found
+    raise found
+
+
+async def publish_dead_letter(service: Service, directory: Directory, topic: str, message: Batch) -> None:
+    """To the topic of that name, made if need be; done when it is durable."""
+    record = await _made(service, directory, topic)
+    if record.partitions and record.name == parse_topic(topic):
+        [key] = message.keys()
+        topic = str(record.partition_of(key or b""))
+    opened = await service.open(ANONYMOUS, topic, reliable=True)
+    service.room.admit(message.size)  # it stays where it is meanwhile, and is tried again
+    await opened.topic.publish(message).confirmed
+
+
+async def _made(service: Service, directory: Directory, topic: str) -> TopicRecord:
+    """It is the broker's own doing, so it does not matter whether clients may make topics by using them."""
+    try:
+        return await service.topic(ANONYMOUS, topic, reliable=True)
+    except TopicNotFound:
+        pass
+    try:
+        return await directory.create_topic(parse_topic(topic), dead_letters=True)
+    except TopicExists:  # another letter was quicker
+        return await service.topic(ANONYMOUS, topic, reliable=True)

@@ -1,0 +1,62 @@
+"""After a start: every topic that keeps messages is opened again, a few at a time.
+
+So its retention, its expiry and its metrics go on though nobody asks for it. Never in the way of who does: a topic that
+is asked for meanwhile is opened at once, and one that cannot be opened is left to the next caller. Topics in which a
+change of all partitions was interrupted are apart: it is finished first, which may take long, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING
+
+from pydanube.base.errors import DanubeError, TopicNotFound
+from pydanube.base.limits import TOPICS_REOPENING, TOPICS_RESUMING
+from pydanube.base.names import TopicName
+from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.serving.open_topic import ANONYMOUS
+
+if TYPE_CHECKING:
+    from pydanube.broker.door.service import Service
+
+log = logging.getLogger(__name__)
+
+
+async def reopen(service: Service, directory: Directory) -> None:
+    begun = service.spreading.begun()
+    interrupted = [record for record in directory.everything() if record.id in begun] if begun else []
+    deleted = begun - {record.id for record in interrupted}  # in the middle of the change
+    waiting, resuming = directory.kept_places(begun), iter(interrupted)
+    await asyncio.gather(
+        *(_open_next(service, waiting) for _ in range(TOPICS_REOPENING)),
+        *(_resume_next(service, resuming) for _ in range(TOPICS_RESUMING)),
+        *(_try(f"topic {topic}", service.spreading.forget(topic)) for topic in deleted),
+    )
+
+
+async def _open_next(service: Service, waiting: Iterator[TopicName]) -> None:
+    for place in waiting:
+        await _try(str(place), service.open(ANONYMOUS, str(place)))
+        await asyncio.sleep(0)  # who asks comes first
+
+
+async def _resume_next(service: Service, interrupted: Iterator[TopicRecord]) -> None:
+    for record in interrupted:
+        if await _try(str(record.name), service.spreading.finish(record)) and record.reliable:
+            await _open_next(service, iter(record.places()))
+
+
+async def _try(what: str, work: Awaitable[object]) -> bool:
+    """Whether it succeeded: whatever happens to one topic, the others are opened."""
+    try:
+        await work
+        return True
+    except TopicNotFound:
+        pass  # deleted meanwhile
+    except DanubeError as error:
+        log.warning("could not reopen %s at startup; it is opened on first use: %s", what, error)
+    except Exception:
+        log.exception("could not reopen %s at startup; it is opened on first use", what)
+    return False

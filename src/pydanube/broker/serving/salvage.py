@@ -1,0 +1,193 @@
+"""Damage on disk as people deal with it: which topics have lost what, and accepting that, durably.
+
+Nothing is given up by itself. Until somebody accepts the loss, whoever comes to it is told so; afterwards readers and
+subscriptions pass over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydanube.base.errors import OffsetsDamaged
+from pydanube.base.ids import LedgerId, NodeIdentity
+from pydanube.base.limits import LEDGERS_A_TURN, READ_AHEAD_BYTES
+from pydanube.base.names import TopicName, parse_topic
+from pydanube.broker.directory.directory import TopicRecord
+from pydanube.broker.serving.open_topic import ANONYMOUS, Principal
+from pydanube.broker.state.log import state_stream
+from pydanube.broker.work.jobs import Asked, Jobs
+from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.stream.record import LedgerRecord, Lost
+from pydanube.topic.records import SubscriptionDeleted, decode
+from pydanube.topic.state import TopicState
+
+if TYPE_CHECKING:
+    from pydanube.broker.door.service import Service
+
+log = logging.getLogger(__name__)
+JOB_SECONDS = 10.0  # that a request waits; far less than a client does
+TOPICS_A_TURN = 50  # read from the metadata before others of the loop have their turn
+
+
+class Found(NamedTuple):
+    """A damaged stretch of one topic or partition."""
+
+    topic: str
+    what: str  # messages, or state: cursors and producers
+    ledger: LedgerId
+    lost: Lost
+
+
+class StateLeft(NamedTuple):
+    """What is known of a topic's state without what is damaged of it."""
+
+    topic: str
+    subscriptions: list[tuple[str, int]]  # names, and where all before is done
+    lost: int  # subscriptions that later records speak of, and whose creation is lost together with their names
+
+
+class Examined(NamedTuple):
+    """What is damaged of a topic, and of each place whose state is, what is left of that."""
+
+    found: list[Found]
+    left: list[StateLeft]
+
+
+class Salvage:
+    """Owned by its service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._jobs = Jobs()
+
+    async def topics(self, principal: Principal) -> list[str]:
+        """Those of which something is known to be damaged, or may be; by name."""
+        ledgers: dict[LedgerId, str] = {}  # and their topic
+        nodes: dict[NodeIdentity, None] = {}
+        async for name, ledger in self._ledgers(principal):
+            ledgers[ledger.id] = name
+            nodes.update(dict.fromkeys(ledger.nodes))
+            if not len(ledgers) % LEDGERS_A_TURN:
+                await asyncio.sleep(0)
+        damaged: dict[str, None] = {}
+        for node in nodes:
+            statuses = await self._service.surroundings.nodes.get(node).list()
+            found = [each.ledger for each in statuses if each.damaged and each.ledger in ledgers]
+            damaged.update(dict.fromkeys(ledgers[ledger] for ledger in found))
+        return sorted(damaged)
+
+    async def _ledgers(self, principal: Principal) -> AsyncIterator[tuple[str, LedgerRecord]]:
+        """Of messages and of state, of all topics, each with the topic's name."""
+        service, catalog, after, looked = self._service, self._service.surroundings.catalog, "", 0
+        while page := service.topics(principal, None, after, TOPICS_A_TURN):
+            after = str(page[-1].name)
+            for record in page:
+                for place in record.places() if record.reliable else ():
+                    stream = record.stream(place.partition)
+                    for each in (stream, state_stream(stream)):
+                        for ledger in (await catalog.load(each))[0].ledgers:
+                            yield str(record.name), ledger
+                    looked += 1
+                    if not looked % TOPICS_A_TURN:
+                        await asyncio.sleep(0)
+
+    async def examine(self, principal: Principal, topic: str, *, accept: bool, ticket: int | None) -> Asked:
+        """What is damaged of a topic or partition and was not accepted yet; with `accept` it is, when this is done."""
+        what = ("salvage", topic, accept)
+        return await self._jobs.ask(what, lambda: self._examine(principal, topic, accept), ticket, JOB_SECONDS)
+
+    async def _examine(self, principal: Principal, topic: str, accept: bool) -> Examined:
+        name, record = parse_topic(topic), await self._service.topic(principal, topic)
+        places = [name] if name.partition is not None else record.places()
+        examined = Examined([], [])
+        for place in places:
+            await self._place(record, place, accept, examined)
+        return examined
+
+    async def _place(self, record: TopicRecord, place: TopicName, accept: bool, examined: Examined) -> None:
+        """The state first: while that is damaged, the topic cannot be opened."""
+        before = len(examined.found)
+        try:
+            opened = await self._service.open(ANONYMOUS, str(place))
+        except OffsetsDamaged:
+            closed = record.stream(place.partition)
+            await self._closed(state_stream(closed), place, "state", accept, examined)
+            if not accept:
+                await self._closed(closed, place, "messages", accept, examined)
+                return
+            opened = await self._service.open(ANONYMOUS, str(place))
+        topic = self._service.reliable(opened)
+        if found := await _look(topic.state_stream, place, "state", accept):
+            examined.found.extend(found)
+            examined.left.append(_left(place, topic.state))  # memory has all of it
+            if accept:
+                topic.write_state_again()
+        examined.found.extend(await _look(topic.ledger.stream, place, "messages", accept))
+        if len(examined.found) > before and accept:
+            log.error("%s: the loss of damaged data was accepted (ranges: %d)", place, len(examined.found) - before)
+            for host in topic.subscriptions.values():
+                host.go_on()
+
+    async def _closed(self, name: str, place: TopicName, what: str, accept: bool, examined: Examined) -> None:
+        """Of a stream that nobody has open."""
+        around = self._service.surroundings
+        settings = StreamSettings(lazy=True)
+        cold = None if around.tier is None else around.tier.reader
+        title = f"the state of {place}" if what == "state" else str(place)
+        stream = await Stream.take(
+            name, around.catalog, around.nodes, around.clock, around.randomness, settings, cold, title
+        )
+        try:
+            found = await _look(stream, place, what, accept)
+            examined.found.extend(found)
+            if what == "state":
+                examined.left.append(await _left_of(stream, place, [each.lost for each in found]))
+        finally:
+            await stream.close()
+
+    async def close(self) -> None:
+        await self._jobs.close()
+
+
+async def _look(stream: Stream, place: TopicName, what: str, accept: bool) -> list[Found]:
+    found = await stream.find_damage()
+    if found and accept:
+        await stream.give_up([lost for _, lost in found])
+    return [Found(str(place), what, ledger, lost) for ledger, lost in found]
+
+
+async def _left_of(stream: Stream, place: TopicName, lost: Sequence[Lost]) -> StateLeft:
+    """Replays what can be read, as the topic will when it is opened without the rest."""
+    state, spoken_of, deleted, offset = TopicState(), set[int](), set[int](), stream.first
+    state.patched = True
+    while (offset := _behind(lost, stream.past_lost(offset))) <= stream.confirmed:
+        for batch in await stream.read(offset, READ_AHEAD_BYTES):
+            for payload in batch.payloads():
+                record = decode(payload or b"")
+                if (subscription := getattr(record, "subscription", None)) is not None:
+                    (deleted if isinstance(record, SubscriptionDeleted) else spoken_of).add(subscription)
+                state.replay(record)
+            offset = batch.last_offset + 1
+    state.recovered()
+    return _left(place, state, len(spoken_of - deleted - {known.id for known in state}))
+
+
+def _left(place: TopicName, state: TopicState, lost: int = 0) -> StateLeft:
+    return StateLeft(str(place), sorted((known.name, known.cursor.floor) for known in state), lost)
+
+
+def _behind(lost: Sequence[Lost], offset: int) -> int:
+    """The offset, or the first one behind those of the ranges that it lies in."""
+    for each in lost:  # in order
+        if each.first <= offset <= each.last:
+            offset = each.last + 1
+    return offset
+
+
+def summed(found: Sequence[Lost]) -> tuple[int, int]:
+    """Messages that are lost, and offsets of which nobody can tell."""
+    unknown = sum(each.last - each.first + 1 for each in found if not each.known)
+    return sum(each.messages for each in found), unknown

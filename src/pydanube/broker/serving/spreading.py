@@ -1,0 +1,248 @@
+"""Changes to all partitions of a topic: made everywhere, or nowhere that anybody would see after a crash.
+
+Each partition keeps its subscriptions in its own state, so such a change takes several steps. What is to be done is
+written to the metadata before the first step and deleted after the last. After a crash it is done again before any
+partition of the topic is served; every step may be repeated. Changes of one topic are made one after the other. Each
+goes by what the topic is when its turn comes: it may have been given partitions while the change waited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pydanube.base.errors import DanubeError, MetadataClosed, SubscriptionNotFound, TopicNotFound
+from pydanube.base.limits import PARTITIONS_AT_ONCE
+from pydanube.broker.directory.directory import Directory, TopicRecord
+from pydanube.broker.serving.open_topic import ANONYMOUS, Opened
+from pydanube.broker.state.options import SubscriptionOptions
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.broker.topic.topic import EARLIEST
+from pydanube.broker.work.turns import Turns
+from pydanube.topic.records import SubscriptionKind
+
+if TYPE_CHECKING:
+    from pydanube.broker.door.service import Service
+
+log = logging.getLogger(__name__)
+PREFIX = "changes/"
+RETRY_SECONDS = 0.5
+FREEING = ("unsubscribe", "seek", "truncate")  # these let messages go: they work although the metadata is full
+Fields = Mapping[str, Any]
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+
+def change_of(topic: int, change: str, fields: Fields) -> tuple[str, bytes]:
+    """The key and value that say what is to be done; for whoever writes it together with something else."""
+    return f"{PREFIX}{topic}", json.dumps([change, fields], separators=(",", ":")).encode()
+
+
+def growth_of(old: TopicRecord) -> tuple[str, bytes]:
+    """That partitions behind those of the old record have to be prepared."""
+    return change_of(old.id, "grow", {"from": old.partitions})
+
+
+class Spreading:
+    """Owned by the broker's loop, behind its door."""
+
+    def __init__(self, service: Service, directory: Directory) -> None:
+        self._service = service
+        self._directory = directory
+        self._store = directory.store
+        self._turns = Turns()  # of topics, by their ids
+
+    def unfinished(self, topic: int) -> bool:
+        return self._store.get(f"{PREFIX}{topic}") is not None
+
+    def begun(self) -> set[int]:
+        """The ids of the topics that have a change which is not finished; some of them may be deleted."""
+        return {int(key.removeprefix(PREFIX)) for key, _ in self._store.scan(PREFIX)}
+
+    async def change(self, record: TopicRecord, change: str, fields: Fields) -> None:
+        """In all its partitions. From its turn on, it goes on whether or not the caller waits; raises what any did."""
+        await self._in_turn(record, lambda current: self._change(current, change, fields))
+
+    async def grow(self, record: TopicRecord, alter: Callable[[], Awaitable[TopicRecord]]) -> TopicRecord:
+        """`alter` gives it more partitions, and writes in the same transaction that they have to be prepared."""
+
+        async def work(current: TopicRecord) -> TopicRecord:
+            await self._finish(current)
+            self._current(current)
+            grown = await alter()
+            await self._finish(grown)
+            return grown
+
+        return await self._in_turn(record, work)
+
+    async def finish(self, record: TopicRecord) -> None:
+        """What was begun and not finished, before a crash or because of an error, if there is anything."""
+        if self.unfinished(record.id):
+            await self._in_turn(record, self._finish)
+
+    async def _in_turn(self, record: TopicRecord, work: Callable[[TopicRecord], Coroutine[Any, Any, Result]]) -> Result:
+        """With the record as it is then: the one that is given says only which topic is meant."""
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turns.of(record.id))
+            current = self._current(record)
+            return await self._service.errands.run_holding(turn, lambda: work(current))
+
+    def _current(self, record: TopicRecord) -> TopicRecord:
+        current = self._directory.find(record.name)
+        if current is None or current.id != record.id:
+            raise TopicNotFound(f"topic {record.name} was deleted")
+        return current
+
+    async def _change(self, record: TopicRecord, change: str, fields: Fields) -> None:
+        await self._finish(record)
+        if record.reliable and record.partitions > 1:
+            await self._store.transact((), [change_of(record.id, change, fields)], reserve=change in FREEING)
+        try:
+            await self._make(record, change, fields)
+        except Exception:  # whoever asked hears of it, and may ask for something else; a stop of the broker is not that
+            await self.forget(record.id)
+            raise
+        await self.forget(record.id)
+
+    async def _finish(self, record: TopicRecord) -> None:
+        entry = self._store.get(f"{PREFIX}{record.id}")
+        if entry is None:
+            return
+        try:
+            change, fields = json.loads(entry.value)
+            await self._make(record, change, fields)
+        except DanubeError as error:
+            if error.retriable:
+                raise
+            log.warning("%s: the interrupted change %s cannot be finished: %s", record.name, change, error)
+        except (LookupError, TypeError, ValueError):  # kept, it would keep the topic closed forever
+            log.exception("%s: giving up an interrupted change that is not valid: %r", record.name, entry.value[:200])
+        await self.forget(record.id)
+
+    async def _make(self, record: TopicRecord, change: str, fields: Fields) -> None:
+        service = self._service
+        places = await together(lambda each: service.open(ANONYMOUS, str(each), changing=True), record.places())
+        self._current(record)  # these may be of another topic that has its name now
+        try:
+            await _CHANGES[change](service, places, fields)
+        except DanubeError as error:
+            if error.retriable:
+                raise
+            _settle(places)
+            raise
+        _settle(places)
+
+    async def forget(self, topic: int) -> None:
+        """Until it is: what stayed would be done again after a restart, over what was decided since."""
+        while self.unfinished(topic):
+            try:
+                await self._store.transact((), [(f"{PREFIX}{topic}", None)])
+            except MetadataClosed:
+                raise
+            except DanubeError as error:
+                log.warning("a finished change of topic %d is not recorded as finished yet: %s", topic, error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+
+def _settle(places: Sequence[Opened]) -> None:
+    for each in places:
+        each.changing = False
+
+
+async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[Item]) -> list[Result]:
+    """What it returns of each, some at a time and no more in one turn; raises the first failure when all have ended."""
+    wanted = list(items)
+    ahead, results = iter(range(len(wanted))), dict[int, Result | Exception]()
+
+    async def one_by_one() -> None:
+        for at in ahead:
+            if at >= PARTITIONS_AT_ONCE:
+                await asyncio.sleep(0)  # the others of the loop first
+            try:
+                results[at] = await work(wanted[at])
+            except Exception as error:
+                results[at] = error
+
+    ended = await asyncio.gather(*(one_by_one() for _ in wanted[:PARTITIONS_AT_ONCE]), return_exceptions=True)
+    in_order = [results[at] for at in sorted(results)]
+    for result in (*in_order, *ended):  # some were cancelled, if they ended so
+        if isinstance(result, BaseException):
+            raise result
+    return cast(list[Result], in_order)
+
+
+# -- the changes -------------------------------------------------------------------------------------------------------
+
+
+async def _grow(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+    """New partitions have the subscriptions of the others from their first message on: retention must know of them."""
+    known = service.reliable(places[0]).subscriptions
+    for opened in places[fields["from"] :]:
+        for host in list(known.values()):
+            set_last = service.pending.find(str(opened.name), host.known.name)  # for all partitions
+            options: SubscriptionOptions | None = set_last or SubscriptionOptions.decode(host.known.options)
+            name, kind = host.known.name, host.known.kind
+            options = opened.options_for(name, kind, options)
+            await service.reliable(opened).subscribe(name, kind, start=EARLIEST, options=options)
+
+
+async def _subscribe(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+    options = None if fields["options"] is None else SubscriptionOptions.from_json(fields["options"])
+    name, kind = fields["subscription"], SubscriptionKind[fields["kind"]]
+    for each in places:  # refused before it is made anywhere
+        each.check_subscriptions(name)
+    await together(lambda each: service.enter(each, name, kind, fields["start"], options), places)
+
+
+async def _unsubscribe(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+    name = fields["subscription"]
+
+    async def leave(opened: Opened) -> None:
+        host = opened.topic.subscriptions.get(name)
+        if host is not None:
+            await opened.topic.unsubscribe(name)
+            opened.forget(host)
+
+    await together(leave, places)
+    await service.pending.drop(str(places[0].record.name), name)
+
+
+async def _alter(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+    name, changes = fields["subscription"], fields["options"]
+    there = [service.reliable(each) for each in places if name in each.topic.subscriptions]
+    if not there:
+        raise SubscriptionNotFound(f"{places[0].record.name} has no subscription {name!r}")
+    await together(lambda topic: topic.alter_subscription(name, changes), there)
+
+
+async def _seek(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+    """To offsets that were found out before, where nobody has sought since."""
+    to = fields["to"]  # a partition that it does not name was added since
+
+    async def seek(opened: Opened) -> None:
+        offset, generation = to[str(opened.name)]
+        host = opened.topic.subscriptions.get(fields["subscription"])
+        if isinstance(host, SubscriptionHost) and host.known.cursor.generation == generation:
+            await service.reliable(opened).seek(host, offset)
+
+    await together(seek, [each for each in places if str(each.name) in to])
+
+
+async def _truncate(service: Service, places: Sequence[Opened], fields: Fields) -> None:
+    before = fields["before"]  # a partition that it does not name was added since: it had no messages
+    there = [each for each in places if str(each.name) in before]
+    await together(lambda each: service.reliable(each).truncate(before[str(each.name)]), there)
+
+
+_CHANGES: dict[str, Callable[[Service, Sequence[Opened], Fields], Awaitable[None]]] = {
+    "grow": _grow,
+    "subscribe": _subscribe,
+    "unsubscribe": _unsubscribe,
+    "alter": _alter,
+    "seek": _seek,
+    "truncate": _truncate,
+}

@@ -1,0 +1,105 @@
+"""What a topic's state log writes at a time: the records of a moment, or a part of a snapshot."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pydanube.base.errors import DanubeError
+from pydanube.base.limits import ACK_RANGES_MAX, GROUP_BYTES_TARGET, STATE_QUEUE_RECORDS_MAX
+from pydanube.topic.cursor import Range, merged
+from pydanube.topic.records import Acked, Cause, Moved, Record, SubscriptionDeleted, encode
+from pydanube.topic.state import TopicState
+from pydanube.wire.batch import Batch, build
+
+
+@dataclass(slots=True)
+class Group:
+    """Records that become durable together, who waits for them, and what is true once they are."""
+
+    records: list[Record] = field(default_factory=list)
+    acks: dict[int, tuple[int, Cause, list[Range]]] = field(default_factory=dict)  # the newest of each subscription
+    waiters: list[Future[None]] = field(default_factory=list)
+    moved: dict[int, None] = field(default_factory=dict)  # subscriptions whose cursors they change
+    floors: dict[int, tuple[int, int]] = field(default_factory=dict)  # of those: generation and floor after them
+    deleted: list[int] = field(default_factory=list)
+
+    def add(self, record: Record) -> None:
+        if type(record) is Acked:
+            subscription, generation, ranges, cause = record
+            newest = self.acks.get(subscription)
+            if newest is not None and newest[0] == generation and newest[1] is cause:
+                newest[2].extend(ranges)
+                return
+            if newest is not None:
+                self._merge(subscription)
+            self.acks[subscription] = (generation, cause, [*ranges])
+            return
+        self.merge_acks()
+        self.records.append(record)
+        if isinstance(record, Moved):
+            self.moved[record.subscription] = None
+        elif isinstance(record, SubscriptionDeleted):
+            self.deleted.append(record.subscription)
+
+    def merge_acks(self) -> None:
+        """Many acks of a moment are one record, but never across one of another cause or a move.
+
+        Whether an ack fits a cursor depends on where the ones before it have brought the floor: a log in another order
+        might not replay. Cursors are independent of each other, and within one record the lowest offsets come first.
+        """
+        for subscription in list(self.acks):
+            self._merge(subscription)
+
+    def _merge(self, subscription: int) -> None:
+        generation, cause, ranges = self.acks.pop(subscription)
+        self.moved[subscription] = None
+        done = merged(ranges)
+        for at in range(0, len(done), ACK_RANGES_MAX):
+            self.records.append(Acked(subscription, generation, tuple(done[at : at + ACK_RANGES_MAX]), cause))
+
+    def settle(self, error: DanubeError | None) -> None:
+        for waiter in self.waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+                waiter.exception()  # whoever waits still gets it
+
+
+class Snapshot:
+    """All state as it was when this was made, in batches of a bounded size."""
+
+    def __init__(self, state: TopicState, data_offset: int, part_bytes: int | None = None) -> None:
+        self._part_bytes = part_bytes
+        self.data_offset = data_offset
+        self.floors = {known.id: (known.cursor.generation, known.cursor.floor) for known in state}
+        self.deleted = state.deleted()
+        self.first = 0  # its offset in the log, once it is begun
+        self._records = state.snapshot(data_offset)
+
+    def batches(self) -> Iterator[Batch]:
+        """Encoded one by one, when they are asked for."""
+        payloads: list[bytes] = []
+        size, most = 0, self._part_bytes or GROUP_BYTES_TARGET
+        for record in self._records:
+            payloads.append(encode(record))
+            size += len(payloads[-1])
+            if size >= most:
+                yield build(payloads, publish_time=0)
+                payloads, size = [], 0
+        if payloads:
+            yield build(payloads, publish_time=0)
+
+
+def first_part(payloads: list[bytes]) -> int:
+    """How many records one batch takes."""
+    size = 0
+    for count, payload in enumerate(payloads, 1):
+        size += len(payload)
+        if size >= GROUP_BYTES_TARGET or count == STATE_QUEUE_RECORDS_MAX:
+            return count
+    return len(payloads)

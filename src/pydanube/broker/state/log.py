@@ -1,0 +1,360 @@
+"""A topic's state ledger: records are applied at once, written together, and confirmed when they are durable (§2, §11).
+
+It compacts itself into snapshots, written in parts while records go on. When a write fails, nobody is told that it
+worked and nothing more is taken; once the stream goes on, a snapshot of memory makes the log whole again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Task
+from collections.abc import Callable, Container, Iterator
+
+from pydanube.base.errors import (
+    AcksScattered,
+    DanubeError,
+    NodeBusy,
+    StateInvalid,
+    TopicBusy,
+    TopicClosed,
+    TopicRecovering,
+)
+from pydanube.base.limits import (
+    HEADERS_REPLAYED_BYTES_MAX,
+    READ_AHEAD_BYTES,
+    STATE_AMID_SNAPSHOT_RECORDS_MAX,
+    STATE_COMPACT_BYTES,
+    STATE_QUEUE_RECORDS_MAX,
+)
+from pydanube.broker.state.group import Group, Snapshot, first_part
+from pydanube.storage.stream.stream import Stream
+from pydanube.topic.records import Record, decode, encode
+from pydanube.topic.state import TopicState
+from pydanube.wire.batch import Batch, build
+
+log = logging.getLogger(__name__)
+RETRY_SECONDS, RETRY_SECONDS_MAX = 0.05, 5.0
+
+
+class StateLog:
+    """Owned by its topic's loop. `load` first."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        state: TopicState,
+        data_end: Callable[[], int],
+        compact_bytes: int | None = None,
+        part_bytes: int | None = None,
+    ) -> None:
+        self._compact_bytes = compact_bytes
+        self._part_bytes = part_bytes
+        self._stream = stream
+        self._state = state
+        self._data_end = data_end
+        self._loop = asyncio.get_running_loop()
+        self._filling = Group()
+        self._queued = 0  # records since the last flush
+        self._writing = 0  # groups on their way
+        self._newest = self._filling  # of those
+        self._scheduled = False
+        self._broken: DanubeError | None = None
+        self._mending: Task[None] | None = None
+        self._compacting: Task[None] | None = None  # writes a snapshot while records go on
+        self._amid = 0  # records written since it began
+        self._trimming: Task[None] | None = None
+        self.bytes = 0  # written since the last snapshot
+        self._snapshot_bytes = 0
+        self._data_bytes = 0  # of messages since the last snapshot
+        self._wanted = False  # a snapshot, whatever was written since the last one
+
+    async def load(self) -> None:
+        """Replays everything that is durable; `StateInvalid` says which record does not fit.
+
+        Behind a part that was given up as damaged, what still makes sense.
+        """
+        offset, lost = self._stream.first, self._stream.record.lost
+        self._state.patched = bool(lost) and lost[-1].last >= offset
+        try:
+            while (offset := self._stream.past_lost(offset)) <= self._stream.confirmed:
+                for batch in await self._stream.read(offset, READ_AHEAD_BYTES):
+                    offset = batch.base_offset
+                    for payload in batch.payloads():
+                        self._state.replay(decode(payload or b""))
+                        offset += 1
+                    offset = batch.last_offset + 1
+                    self.bytes += batch.size
+            self._state.recovered()
+        except (StateInvalid, AcksScattered) as error:
+            raise StateInvalid(
+                f"record {offset} of {self._stream.name} contradicts the records before it: {error}"
+            ) from error
+        if self._state.patched:
+            log.error("%s: leaving out the damaged part and rewriting the rest", self._stream.title)
+            self._state.patched = False
+            self.compact_soon()
+
+    def check(self) -> None:
+        """Raises unless records can be taken: to be asked before a decision is made."""
+        if self._broken is not None:
+            self._check_whole()
+        if self._queued >= STATE_QUEUE_RECORDS_MAX:
+            raise TopicBusy(f"{self._queued} state records are waiting")
+        if self._amid >= STATE_AMID_SNAPSHOT_RECORDS_MAX:
+            raise TopicBusy(f"{self._amid} state records were written while a snapshot is being written")
+
+    def _check_whole(self) -> None:
+        if self._broken is None:
+            return
+        if self._stream.lost or isinstance(self._broken, TopicClosed):
+            raise TopicClosed(f"this broker no longer serves {self._stream.name}")
+        raise TopicRecovering(f"the topic's state could not be written: {self._broken}")
+
+    def apply(self, *records: Record) -> Future[None]:
+        """Memory has them when this returns, the disk when the future is done."""
+        self.check()
+        group = self._filling
+        for record in records:
+            self._state.replay(record)
+            group.add(record)
+        self._queued += len(records)
+        waiter: Future[None] = self._loop.create_future()
+        group.waiters.append(waiter)
+        if not self._scheduled:
+            self._schedule()
+        return waiter
+
+    def barrier(self) -> Future[None]:
+        """Done when everything applied so far is durable: for an answer that adds nothing to the log."""
+        self._check_whole()
+        waiter: Future[None] = self._loop.create_future()
+        if self._filling.records or self._filling.acks:
+            self._filling.waiters.append(waiter)
+        elif self._writing:
+            self._newest.waiters.append(waiter)
+        else:
+            waiter.set_result(None)
+        return waiter
+
+    def note_data(self, size: int) -> None:
+        """Messages were appended; now and then a snapshot keeps short what a restart must read of them."""
+        self._data_bytes += size
+        if self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers):
+            self._schedule()
+
+    def compact_soon(self) -> None:
+        """A snapshot is due: a restart then reads nothing of the messages before it, so they may go."""
+        self._wanted = True
+        self._schedule()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def _schedule(self, delay: float = 0.0) -> None:
+        if self._scheduled or self._broken is not None:
+            return
+        self._scheduled = True
+        if delay:
+            self._loop.call_later(delay, self._flush)
+        else:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._broken is not None:
+            return
+        group = self._filling
+        try:
+            if group.records or group.acks:
+                group.merge_acks()
+                group.floors = self._floors(group.moved)
+                self._filling, self._queued = Group(), 0
+                self._write(group)
+            if self._compaction_due:
+                self._compact()
+        except NodeBusy:
+            self._filling, self._queued = group, len(group.records)
+            self._schedule(RETRY_SECONDS)
+        except DanubeError as error:
+            group.settle(TopicRecovering(str(error)))
+            self._break(error)
+
+    def _floors(self, subscriptions: Container[int]) -> dict[int, tuple[int, int]]:
+        """As memory has them: what is written with or before them says the same."""
+        moved = [known for known in self._state if known.id in subscriptions]
+        return {known.id: (known.cursor.generation, known.cursor.floor) for known in moved}
+
+    def _write(self, group: Group) -> None:
+        """One batch or several; the last one's confirmation is that of all, for a stream confirms in order."""
+        payloads = [encode(record) for record in group.records]
+        last: Future[None] | None = None
+        while payloads:
+            part = first_part(payloads)
+            stamped, last = self._stream.append(build(payloads[:part], publish_time=0))
+            self.bytes += stamped.size
+            self._amid += part if self._compacting is not None else 0
+            del payloads[:part], group.records[:part]  # what is left is tried again if the stream is busy
+            if payloads:
+                last.add_done_callback(self._part_written)
+        if last is not None:
+            self._writing += 1
+            self._newest = group
+            last.add_done_callback(lambda done: self._written(group, done))
+
+    def _part_written(self, done: Future[None]) -> None:
+        """The rest of its group may go to another ledger, so nobody else would see that this part is missing."""
+        error = done.exception()
+        if error is not None:
+            self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+
+    def _written(self, group: Group, done: Future[None]) -> None:
+        self._writing -= 1
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            group.settle(TopicRecovering(str(error)))
+            self._break(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+            return
+        self._durable(group.floors, group.deleted)
+        group.settle(None)
+
+    def _durable(self, floors: dict[int, tuple[int, int]], deleted: list[int]) -> None:
+        for subscription, (generation, floor) in floors.items():
+            self._state.durable(subscription, generation, floor)
+        for subscription in deleted:
+            self._state.durable_deletion(subscription)
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _compaction_due(self) -> bool:
+        if self._compacting is not None:
+            return False
+        if self._wanted or self.bytes >= max(self._compact_bytes or STATE_COMPACT_BYTES, 3 * self._snapshot_bytes):
+            return True
+        return self._data_bytes >= HEADERS_REPLAYED_BYTES_MAX and len(self._state.producers) > 0
+
+    def _compact(self) -> None:
+        """All state again, in a new ledger if possible; what is applied meanwhile follows between its parts."""
+        data_offset = self._data_end()
+        if not self._state.producers.snapshot_ready(data_offset):
+            return
+        self._stream.roll()
+        snapshot = Snapshot(self._state, data_offset, self._part_bytes)
+        batches = snapshot.batches()
+        try:
+            begun = self._begin(snapshot, batches)
+        except NodeBusy:
+            self._schedule(RETRY_SECONDS)
+            return
+        self._compacting = self._loop.create_task(self._compact_on(snapshot, batches, begun))
+
+    async def _compact_on(self, snapshot: Snapshot, batches: Iterator[Batch], begun: Future[None]) -> None:
+        try:
+            await self._write_on(snapshot, batches, begun)
+        except Exception as error:  # whatever it is, there must be another snapshot some day
+            self._compacting = None
+            self._break(error)
+        else:
+            self._compacting = None
+            self._schedule()
+
+    def _begin(self, snapshot: Snapshot, batches: Iterator[Batch]) -> Future[None]:
+        """Its first part, at once: whatever is applied from now on is written behind it, and counts on top of it."""
+        stamped, written = self._stream.append(next(batches))
+        snapshot.first = stamped.base_offset
+        self.bytes = self._snapshot_bytes = stamped.size
+        self._data_bytes = self._amid = 0
+        self._wanted = False
+        return written
+
+    async def _write_on(self, snapshot: Snapshot, batches: Iterator[Batch], written: Future[None]) -> None:
+        """The other parts, each when the one before it is durable; then the snapshot counts, and what is older goes."""
+        for batch in batches:
+            await written
+            written = await self._append_patiently(batch)
+        await written
+        self._amid = 0
+        self._durable(snapshot.floors, snapshot.deleted)
+        self._state.durable_snapshot(snapshot.data_offset)
+        if self._trimming is None or self._trimming.done():
+            self._trimming = self._loop.create_task(self._trim_quietly(snapshot.first))
+
+    async def _append_patiently(self, batch: Batch) -> Future[None]:
+        while True:
+            try:
+                stamped, written = self._stream.append(batch)
+            except NodeBusy:
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self.bytes += stamped.size
+            self._snapshot_bytes += stamped.size
+            return written
+
+    async def _trim_quietly(self, before: int) -> None:
+        """The log begins with the snapshot from now on, wherever in its ledger that is."""
+        try:
+            await self._stream.decide(lambda record: record.truncated(self._stream.epoch, before))
+        except DanubeError as error:
+            log.warning("%s: could not trim old state yet: %s", self._stream.name, error)
+
+    # -- failing and mending -----------------------------------------------------------------------------------------
+
+    def _break(self, error: Exception) -> None:
+        """Whoever waits is told; nobody adds to it until the log is whole again."""
+        if self._broken is not None:
+            return
+        if not isinstance(error, DanubeError):
+            self._unforeseen(error)
+        self._broken = error if isinstance(error, DanubeError) else TopicRecovering(repr(error))
+        group, self._filling, self._queued = self._filling, Group(), 0
+        group.settle(TopicRecovering(str(error)))
+        if self._compacting is not None:  # without its end it counts for nothing
+            self._compacting.cancel()
+            self._compacting = None
+        self._mending = self._loop.create_task(self._mend())
+
+    def _unforeseen(self, error: Exception) -> None:
+        message = f"{self._stream.name}: a snapshot of the state failed"
+        self._loop.call_exception_handler({"message": message, "exception": error})
+
+    async def _mend(self) -> None:
+        """Some of what memory has was perhaps not written: a snapshot says all of it again."""
+        pause = RETRY_SECONDS
+        while True:
+            try:
+                await self._stream.ready()
+                data_offset = self._data_end()
+                while not self._state.producers.snapshot_ready(data_offset):
+                    await asyncio.sleep(RETRY_SECONDS)
+                    data_offset = self._data_end()
+                snapshot = Snapshot(self._state, data_offset, self._part_bytes)
+                batches = snapshot.batches()
+                await self._write_on(snapshot, batches, self._begin(snapshot, batches))
+            except Exception as error:
+                if self._stream.lost or isinstance(self._broken, TopicClosed):
+                    return
+                log.warning("%s: could not rewrite the state yet: %s", self._stream.name, error)
+                if not isinstance(error, DanubeError):
+                    self._unforeseen(error)
+                await asyncio.sleep(pause)  # longer each time: what an attempt has written stays until one succeeds
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
+                continue
+            log.info("%s: the state is complete again", self._stream.name)
+            self._broken = None
+            self._schedule()
+            return
+
+    async def close(self) -> None:
+        """Writes what waits, then takes no more."""
+        if self._broken is None:
+            await asyncio.gather(self.barrier(), return_exceptions=True)
+        self._broken = self._broken or TopicClosed(f"{self._stream.name} is closed")
+        for task in (self._compacting, self._mending, self._trimming):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def state_stream(stream: str) -> str:
+    """The name of the stream that holds the state of the topic with this one."""
+    return f"{stream}#state"

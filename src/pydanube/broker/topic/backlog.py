@@ -1,0 +1,143 @@
+"""Holds one topic's subscriptions to its backlog quota: refuses what is published, or moves the slowest cursors on.
+
+Owned by its topic. Looking is for housekeeping and for the moment when the room that was found last is used up; a
+publish otherwise costs a subtraction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from pydanube.base.errors import BacklogFull, DanubeError
+from pydanube.broker.limits.quotas import BacklogQuota, Extent, bytes_from, offset_leaving
+from pydanube.broker.subscription.host import SubscriptionHost
+from pydanube.storage.stream.managed import ManagedLedger
+from pydanube.storage.stream.stream import Stream
+from pydanube.topic.records import Cause
+
+log = logging.getLogger(__name__)
+SECOND = 1_000_000  # microseconds
+DROP_PART = 16  # one part in so many is dropped beyond what must go, so that not every publish drops some
+
+
+class Backlog:
+    """`quota` is the topic's policy, None without one."""
+
+    def __init__(
+        self,
+        topic: str,
+        ledger: ManagedLedger,
+        subscriptions: Mapping[str, SubscriptionHost],
+        quota: BacklogQuota | None,
+    ) -> None:
+        self.quota = quota
+        self._topic = topic
+        self._ledger = ledger
+        self._subscriptions = subscriptions
+        self._room = 0  # bytes that may be published before somebody must look again
+        self._dropped: dict[str, int] = {}  # messages since the last tick, by subscription
+        self._old: int | None = None  # the slowest cursor stands here, at a message that is too old
+
+    def change(self, quota: BacklogQuota | None) -> None:
+        self.quota, self._room, self._old = quota, 0, None
+
+    def admit(self, bytes: int) -> None:
+        """Makes room for a publish, or refuses it. What has room may overshoot by its own bytes."""
+        quota = self.quota
+        if quota is None:
+            return
+        if self._old is not None:
+            if self._slowest() == self._old:
+                raise BacklogFull(f"{self._topic}: unacknowledged messages are older than {quota.seconds} s")
+            self._old = None
+        if quota.bytes is None:
+            return
+        if self._room <= 0:
+            self._look(quota.bytes)
+            if self._room <= 0:
+                self._make_room(quota, quota.bytes)
+        self._room -= bytes
+
+    def _slowest(self) -> int | None:
+        return min((host.known.cursor.floor for host in self._subscriptions.values()), default=None)
+
+    def _look(self, bytes_max: int) -> None:
+        slowest = self._slowest()
+        self._room = bytes_max
+        if slowest is not None:
+            self._room -= bytes_from(extents_of(self._ledger.stream, slowest), slowest)
+
+    def _make_room(self, quota: BacklogQuota, bytes_max: int) -> None:
+        if not quota.drop_oldest:
+            raise BacklogFull(
+                f"{self._topic}: {bytes_max - self._room} bytes are not acknowledged by all subscriptions"
+            )
+        keep = bytes_max - max(1, bytes_max // DROP_PART)
+        self._drop_below(offset_leaving(extents_of(self._ledger.stream, self._slowest() or 0), keep))
+        self._look(bytes_max)
+
+    def _drop_below(self, offset: int) -> None:
+        """Subscriptions that stand lower go on here: a record of each, with its cause, and a counter."""
+        offset = min(offset, self._ledger.confirmed_end)
+        for name, host in self._subscriptions.items():
+            before = host.known.counts[Cause.DROPPED]
+            try:
+                host.skip_to(offset, Cause.DROPPED)
+            except DanubeError as error:
+                log.warning(
+                    "%s: could not drop messages of subscription %s, which is too far behind; retrying later: %s",
+                    self._topic,
+                    name,
+                    error,
+                )
+                continue
+            dropped = host.known.counts[Cause.DROPPED] - before
+            if dropped:
+                self._dropped[name] = self._dropped.get(name, 0) + dropped
+
+    def _tell_dropped(self) -> None:
+        """Once a second at most: a topic at its quota drops with many a publish."""
+        for name, dropped in self._dropped.items():
+            log.warning(
+                "%s: subscription %s was too far behind; dropped %d of its messages", self._topic, name, dropped
+            )
+        self._dropped.clear()
+
+    async def tick(self, wall: int, *, clock_trusted: bool) -> None:
+        await self._hold_to_quota(wall, clock_trusted)
+        self._tell_dropped()
+
+    async def _hold_to_quota(self, wall: int, clock_trusted: bool) -> None:
+        quota = self.quota
+        if quota is None:
+            return
+        if quota.bytes is not None:
+            self._look(quota.bytes)
+            if self._room <= 0 and quota.drop_oldest:
+                self._make_room(quota, quota.bytes)
+        self._old = None
+        slowest = self._slowest()
+        slowest = None if slowest is None else self._ledger.past_lost(slowest)
+        if quota.seconds is None or not clock_trusted or slowest is None or slowest >= self._ledger.confirmed_end:
+            return
+        oldest = wall - quota.seconds * SECOND
+        batches = await self._ledger.read(max(slowest, self._ledger.first), 1)
+        found = batches[0]
+        appended = self._ledger.stream.record.aging_time(found.base_offset, found.append_time, wall)
+        if appended >= oldest or self.quota is not quota:
+            return
+        if quota.drop_oldest:
+            self._drop_below(await self._ledger.find_time(oldest))
+        else:
+            self._old = slowest
+
+
+def extents_of(stream: Stream, start: int) -> list[Extent]:
+    """Of what is sealed and reaches to `start` or beyond, and of what is not yet as if it were one ledger."""
+    record = stream.record
+    found = [Extent(ledger.first, ledger.last, ledger.bytes) for ledger in record.stretches(start)]
+    first = found[-1].last + 1 if found else max(record.end + 1, record.first)
+    if stream.next_offset > first:
+        found.append(Extent(first, stream.next_offset - 1, stream.open_bytes))
+    return found

@@ -1,0 +1,39 @@
+"""Subscriptions that nobody uses: those that say how long they may be without a consumer, and have been.
+
+Time is monotonic and counted while the topic is served: after a start of the broker it begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydanube.broker.state.options import SubscriptionOptions
+from pydanube.broker.subscription.host import SubscriptionHost
+
+SECOND = 1_000_000
+_OPTION = b"idle_seconds"  # looked for before the options are decoded: there may be thousands without it
+
+
+class Idle:
+    """Of one topic. Asked at every turn of its housekeeping."""
+
+    def __init__(self) -> None:
+        self._since: dict[
+            str, int
+        ] = {}  # by subscription: when it was first seen without a consumer, or one that came since left
+
+    def due(self, hosts: Iterable[SubscriptionHost], now: int) -> list[str]:
+        """Those that have been idle for as long as they may; `now` is in microseconds."""
+        since: dict[str, int] = {}
+        found: list[str] = []
+        for host in hosts:
+            name = host.known.name
+            if host.consumers or _OPTION not in host.known.options:
+                continue
+            seconds = SubscriptionOptions.decode(host.known.options).idle_seconds
+            if seconds is not None:
+                since[name] = max(self._since.get(name, now), host.left)
+                if now - since[name] >= seconds * SECOND:
+                    found.append(name)
+        self._since = since
+        return found

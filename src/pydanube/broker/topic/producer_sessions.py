@@ -1,0 +1,65 @@
+"""Which producers of a topic are connected here. Those without a name of their own go when they leave for good.
+
+It decides nothing about names that applications gave: these are remembered until there is no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pydanube.base.limits import PRODUCER_AWAY_SECONDS
+from pydanube.topic.dedup import ProducerTable
+
+
+class Session(NamedTuple):
+    """A producer's hold on its name; a newer one fences it."""
+
+    producer: int
+    epoch: int
+    next_sequence: int  # expected next; 0 if nothing was published under the name
+
+
+class Sessions:
+    """Of one topic. Time is handed in, in seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[int, int]] = {}  # of each producer that is connected: its epoch, and how often
+        self._away: dict[int, float] = {}  # temporary ones that are not, and since when that is known
+        self._left: dict[int, int] = {}  # that need not be remembered any more, and their epochs
+
+    def __contains__(self, producer: object) -> bool:
+        return producer in self._held
+
+    def hold(self, session: Session) -> None:
+        epoch, times = self._held.get(session.producer, (session.epoch, 0))
+        self._held[session.producer] = session.epoch, times + 1 if epoch == session.epoch else 1
+        self._away.pop(session.producer, None)
+
+    def let_go(self, session: Session) -> None:
+        """Its connection is lost: it may come back. It may have come back already, under the same epoch: one that lost
+        the answer to a renewal asks again over another connection.
+        """
+        epoch, times = self._held.get(session.producer, (0, 0))
+        if epoch == session.epoch and times > 1:
+            self._held[session.producer] = epoch, times - 1
+        elif epoch == session.epoch:
+            del self._held[session.producer]
+
+    def release(self, session: Session) -> None:
+        """It will not come back, nor would it matter if it did."""
+        self.let_go(session)
+        self._left[session.producer] = session.epoch
+
+    def take_gone(self, producers: ProducerTable, now: float) -> Iterator[int]:
+        """Those that need not be remembered any more, each once; to be asked now and then."""
+        left, self._left = self._left, {}
+        for producer, epoch in left.items():
+            if producer not in self._held and producers.has(producer, epoch):
+                yield producer
+        away, self._away = self._away, {}
+        for producer in producers.temporary:
+            if producer not in self._held and producer not in left:
+                since = self._away[producer] = away.get(producer, now)
+                if now - since >= PRODUCER_AWAY_SECONDS:
+                    yield producer

@@ -1,0 +1,204 @@
+"""`danube bench`: a quick look at how fast a broker takes and gives messages; `make bench-broker` is thorough."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from time import perf_counter
+from typing import Any
+
+import click
+
+from pydanube.cli.shell import values
+from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.running import client_of, connected
+from pydanube.cli.text.output import Output, pace, printed, progress
+from pydanube.client import Client, Consumer, Producer
+
+SAMPLES_MAX = 100_000  # latencies that are kept
+CLIENTS_MAX = 1_000  # connections of one process
+DUE_SECONDS = 0.01  # of messages in a batch that has a time when it is due, at most
+SILENCE_SECONDS = 2.0  # after which no more messages are expected
+
+
+@click.group(cls=Noun, epilog="Example: danube bench publish trial")
+def bench() -> None:
+    """Measure how fast a broker accepts and delivers messages."""
+
+
+@bench.command("publish", epilog="Example: danube bench publish bench --count 1000000 --size 100")
+@click.argument("topic", type=values.topic)
+@click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
+@click.option("--size", type=values.size, default=100, show_default=True, help="Payload size of a message: 100, 64KiB.")
+@click.option(
+    "--producers", type=values.Whole(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Messages per second in total.")
+@click.option("--batch", type=values.Whole(1, 100_000), default=1000, show_default=True, help="Messages per batch.")
+@click.option("--in-flight", type=values.Whole(min=1), default=8, show_default=True, help="Batches in flight.")
+@click.option(
+    "--reliable/--no-reliable", default=True, show_default=True, help="Kind of the topic, if it has to be created."
+)
+@click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
+@printed
+@connected
+async def publish(
+    client: Client,
+    output: Output,
+    topic: str,
+    count: int,
+    size: int,
+    producers: int,
+    rate: float | None,
+    batch: int,
+    in_flight: int,
+    reliable: bool,
+    compression: str,
+) -> None:
+    """Publish random messages, with one or more producers.
+
+    With --rate, each batch is due at a certain time, and its latency counts from then, so a stall of the broker also
+    delays the batches after it. Without --rate, latency is the time from sending a batch to its receipt.
+    """
+    latencies: list[float] = []
+    options = {"reliable": reliable, "compression": compression}
+    async with AsyncExitStack() as stack:
+        clients = await _clients(stack, client, producers)
+        open_ = [await stack.enter_async_context(each.producer(topic, **options)) for each in clients]
+        advance = stack.enter_context(progress(f"publishing to {topic}", count))
+        load = _Load(count, os.urandom(size), batch, in_flight, rate, latencies, advance)
+        began = perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for each in open_:
+                group.create_task(load.publish(each, began))
+        took = perf_counter() - began
+    output.record({**_rates(count, count * size, took), **_percentiles(latencies)})
+
+
+class _Load:
+    """Messages that several producers publish together: each takes the next batch when it can."""
+
+    def __init__(
+        self,
+        count: int,
+        payload: bytes,
+        batch: int,
+        in_flight: int,
+        rate: float | None,
+        latencies: list[float],
+        advance: Callable[[int], None],
+    ) -> None:
+        self._count = count
+        self._payload = payload
+        self._batch = batch if rate is None else max(1, min(batch, round(rate * DUE_SECONDS)))
+        self._gate = asyncio.Semaphore(in_flight)
+        self._rate = rate
+        self._latencies = latencies
+        self._advance = advance
+        self._given = 0
+
+    async def publish(self, producer: Producer, began: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            while self._given < self._count:
+                first, now = self._given, min(self._batch, self._count - self._given)
+                self._given += now
+                due = None if self._rate is None else began + first / self._rate
+                if due is not None and (early := due - perf_counter()) > 0:
+                    await asyncio.sleep(early)
+                await self._gate.acquire()
+                await producer.ready()
+                since = perf_counter() if due is None else due
+                group.create_task(self._answered(producer.send_many([self._payload] * now), since))
+                self._advance(now)
+
+    async def _answered(self, sent: Any, since: float) -> None:
+        try:
+            await sent
+        finally:
+            self._gate.release()
+        if len(self._latencies) < SAMPLES_MAX:
+            self._latencies.append(perf_counter() - since)
+
+
+async def _clients(stack: AsyncExitStack, first: Client, count: int) -> list[Client]:
+    """As many connections; the first is there."""
+    context = click.get_current_context()
+    return [first, *[await stack.enter_async_context(client_of(context)) for _ in range(count - 1)]]
+
+
+@bench.command("consume", epilog="Example: danube bench consume bench --count 1000000 --consumers 4")
+@click.argument("topic", type=values.topic)
+@click.option("--count", "-n", type=values.Whole(min=1), default=100_000, show_default=True)
+@click.option(
+    "--consumers", type=values.Whole(1, CLIENTS_MAX), default=1, show_default=True, help="Connections to use."
+)
+@printed
+@connected
+async def consume(client: Client, output: Output, topic: str, count: int, consumers: int) -> None:
+    """Consume stored and new messages, with a Shared subscription that is deleted afterwards.
+
+    Ends early if no message arrives for two seconds. Latency is the time from publishing to receiving; it is measured
+    only for messages that are published during the run.
+    """
+    name = f"bench-{os.urandom(8).hex()}"
+    intake = _Intake(count, client.clock.wall())
+    try:
+        async with AsyncExitStack() as stack:
+            clients = await _clients(stack, client, consumers)
+            options: dict[str, Any] = {"subscription": name, "type": "shared", "start": "earliest", "create": False}
+            open_ = [await stack.enter_async_context(each.consumer(topic, **options)) for each in clients]
+            advance = stack.enter_context(progress(f"consuming {topic}", count))
+            async with asyncio.TaskGroup() as group:
+                for each in open_:
+                    group.create_task(intake.consume(each, advance))
+    finally:
+        await client.admin.delete_subscription(topic, name)
+    output.record(
+        {**_rates(intake.received, intake.size, intake.last - intake.began), **_percentiles(intake.latencies)}
+    )
+
+
+class _Intake:
+    """What several consumers receive together, until there is enough or nothing comes."""
+
+    def __init__(self, count: int, wall: int) -> None:
+        self._count = count
+        self._wall = wall  # when it began: what was published before only has an age
+        self.began = self.last = perf_counter()
+        self.received = self.size = 0
+        self.latencies: list[float] = []
+
+    async def consume(self, consumer: Consumer, advance: Callable[[int], None]) -> None:
+        batches = consumer.batches()
+        while self.received < self._count:
+            try:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    batch = await anext(batches)
+            except TimeoutError:
+                if perf_counter() - self.last >= SILENCE_SECONDS:
+                    return
+                continue
+            self.last = perf_counter()
+            self.received += len(batch)
+            self.size += sum(map(len, filter(None, batch.payloads)))
+            published = batch.content.publish_time
+            if published >= self._wall and len(self.latencies) < SAMPLES_MAX:
+                self.latencies.append((consumer.client.clock.wall() - published) / 1_000_000)
+            consumer.ack(batch)
+            advance(len(batch))
+
+
+def _rates(count: int, size: int, seconds: float) -> dict[str, Any]:
+    return {**pace(count, seconds), "megabytes_per_second": round(size / max(seconds, 1e-9) / 1e6, 2)}
+
+
+def _percentiles(latencies: list[float]) -> dict[str, float]:
+    """In milliseconds; nothing if nothing was measured."""
+    if not latencies:
+        return {}
+    ordered = sorted(latencies)
+    points = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    last = len(ordered) - 1
+    return {f"{name}_ms": round(ordered[round(last * at)] * 1000, 3) for name, at in points.items()}

@@ -1,0 +1,34 @@
+"""`danube connection`."""
+
+from __future__ import annotations
+
+import click
+
+from pydanube.base.units import rough_duration
+from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.running import connected
+from pydanube.cli.shell.values import shown_time
+from pydanube.cli.text.output import Output, printed
+from pydanube.client import Client
+
+
+@click.group(cls=Noun, epilog="Example: danube connection list")
+def connection() -> None:
+    """Show who is connected to the broker."""
+
+
+@connection.command("list", epilog="Example: danube connection list -o json")
+@printed
+@connected
+async def list_connections(client: Client, output: Output) -> None:
+    """List open connections, oldest first.
+
+    Producers and consumers that use HTTP do not belong to a connection and are not shown. The list includes the
+    connection of this command.
+    """
+    now = (await client.admin.status())["now"]
+    rows = [
+        {**each, "since": shown_time(each["since"]), "age": rough_duration(now - each["since"])}
+        for each in await client.admin.connections()
+    ]
+    output.rows(rows, ("number", "address", "protocol", "client", "age", "producers", "consumers"))

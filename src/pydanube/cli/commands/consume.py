@@ -1,0 +1,220 @@
+"""`danube consume`: messages to stdout, read without leaving anything behind, or as a consumer of a subscription.
+
+A message of a subscription is acknowledged when it has been written and flushed, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import Any
+
+import click
+
+from pydanube.base.errors import NothingReceived, NotReliable, SubscriptionNotFound
+from pydanube.base.names import parse_topic
+from pydanube.base.units import shown_when
+from pydanube.cli.commands.subscription import TYPES, Kind, described, floors_of
+from pydanube.cli.shell import values
+from pydanube.cli.shell.failures import say
+from pydanube.cli.shell.running import connected, ended_by_its_reader
+from pydanube.cli.shell.values import PLACES, many
+from pydanube.cli.text.formats import FIELDS, TABLE_HEADER, Writer, writer_of
+from pydanube.cli.text.output import somebody_looks
+from pydanube.cli.text.reading import bounded_places, how_many, nothing_comes, place_in, stored
+from pydanube.client import Client, Consumer, Message
+
+AT_ONCE = 1000  # messages that are written, flushed and acknowledged together
+SILENCE_SECONDS = 0.2  # after which --exit-at-end asks whether anything is left
+FORMAT_HELP = (
+    "Print each message in this format: " + "; ".join(f"%{name} {what}" for name, (what, _) in FIELDS.items()) + "."
+)
+
+
+@click.command(epilog="Example: danube consume orders --since 10m --exit-at-end -f '%o %k %v'")
+@click.argument("topic", type=values.topic)
+@click.option(
+    "--subscription",
+    "-s",
+    type=values.subscription,
+    metavar="NAME",
+    help="Consume with this subscription and acknowledge what was printed. Created if it does not exist.",
+)
+@click.option("--type", "kind", type=Kind(TYPES), help="Type of a new subscription.  [default: exclusive]")
+@click.option("--from", "start", type=values.place, help=PLACES)
+@click.option("--since", type=values.moment, help="Start this far back (10m), or at this time.")
+@click.option("--offset", type=values.Whole(min=0), help="Start at this offset of one partition.")
+@click.option("--partition", "-p", type=values.Whole(min=0), help="Read only this partition.")
+@click.option("--count", "-n", type=values.Whole(min=1), help="Exit after this many messages.")
+@click.option("--exit-at-end", "-e", is_flag=True, help="Exit when no more messages will arrive on their own.")
+@click.option("--format", "-f", "format", metavar="FORMAT", help=FORMAT_HELP)
+@click.option("-o", "--output", type=click.Choice(["raw", "json", "yaml", "table"]), default="raw", show_default=True)
+@connected
+async def consume(
+    client: Client,
+    topic: str,
+    subscription: str | None,
+    kind: str | None,
+    start: Any,
+    since: Any,
+    offset: int | None,
+    partition: int | None,
+    count: int | None,
+    exit_at_end: bool,
+    format: str | None,
+    output: str,
+) -> None:
+    """Print messages, with or without a subscription.
+
+    Without --subscription, nothing is left behind and no one else is affected. Each message is printed on a line of its
+    own; in JSON, binary data is Base64, marked by payload_encoding. An existing subscription continues at its
+    position, with the type that it has. The command ends with Ctrl-C, or when its output pipe is closed. With
+    --exit-at-end it also ends, and says so, when all that is left is delayed, blocked, or with other consumers.
+    """
+    places = [each for each in (start, since, offset) if each is not None]
+    if len(places) > 1:
+        raise click.UsageError("pass only one of --from, --since and --offset")
+    begin = places[0] if places else None
+    printer = Printer(writer_of(output, format), count)
+    found = await place_in(client, topic, partition, begin)
+    if not found.reliable and begin not in (None, "latest"):
+        raise NotReliable(f"{topic} is not reliable: it stores nothing, so there is no earlier position to start at")
+    if output == "table" and format is None:
+        printer.write_header()
+    place = topic if partition is None else f"{topic}-part-{partition}"
+    try:
+        with ended_by_its_reader():
+            if exit_at_end and not found.reliable:
+                say(f"{topic} is not reliable: it stores nothing, so there is nothing to print")
+            elif subscription is not None:
+                known = await described(client, place, subscription)
+                if somebody_looks() and found.reliable:
+                    await _say_where_it_begins(client, place, subscription, known, begin, exit_at_end)
+                async with _consumer(client, place, subscription, known, kind, begin) as consumer:
+                    await _consume(consumer, place, exit_at_end, printer)
+            elif found.reliable:
+                if begin in (None, "latest") and somebody_looks():
+                    await _say_what_is_stored(client, place, exit_at_end, "`--from earliest` shows them")
+                await _read(client, topic, "latest" if begin is None else begin, partition, exit_at_end, printer)
+            else:
+                await _listen(client, place, printer)
+    except asyncio.CancelledError:  # Ctrl-C is how it ends, or whoever read it has left
+        return
+
+
+def _consumer(
+    client: Client, place: str, name: str, found: dict[str, Any] | None, kind: str | None, begin: Any
+) -> Consumer:
+    """Of a subscription as it is, or of a new one."""
+    if found is None:
+        if parse_topic(place).partition is not None:  # a new one would be in this partition only
+            raise SubscriptionNotFound(
+                f"{place} has no subscription {name!r}; a new one is created for the whole topic"
+            )
+        start = "latest" if begin is None else begin
+        return client.consumer(place, subscription=name, type=kind or "exclusive", start=start, create=False)
+    if begin is not None:
+        help = f"To start elsewhere, run `danube subscription seek {place} {name} --to …` first."
+        say(f"subscription {name} exists; continuing at offset {floors_of(found)}", help)
+    return client.consumer(place, subscription=name, type=kind or found["type"], create=False)
+
+
+async def _say_where_it_begins(
+    client: Client, place: str, name: str, found: dict[str, Any] | None, begin: Any, exit_at_end: bool
+) -> None:
+    """The same for a subscription; one that exists is described, unless `-e` or `--from` tell about it anyway."""
+    if found is None and begin in (None, "latest") and parse_topic(place).partition is None:
+        seek = f"danube subscription seek {place} {name} --to earliest"
+        await _say_what_is_stored(client, place, exit_at_end, f"`{seek}` goes back to them")
+    elif found is not None and begin is None and not exit_at_end:
+        say(f"subscription {name} continues at offset {floors_of(found)}, with {many(found['backlog'])} to do")
+
+
+async def _say_what_is_stored(client: Client, place: str, exit_at_end: bool, how: str) -> None:
+    """To people, who may wonder why nothing is printed: the default is what comes from now on."""
+    count = how_many(await bounded_places(client, place, "earliest", None))
+    what = "no new messages" if exit_at_end else "waiting for new messages"
+    say(f"{what}; {count:,} stored, {how}" if count else what)
+
+
+class Printer:
+    """Writes messages until there were enough."""
+
+    def __init__(self, writer: Writer, limit: int | None) -> None:
+        self._writer = writer
+        self._limit = limit
+        self._written = 0
+        self._stdout = sys.stdout.buffer
+
+    @property
+    def wanted(self) -> int:
+        """How many more, at most at once."""
+        return AT_ONCE if self._limit is None else min(AT_ONCE, self._limit - self._written)
+
+    def write_header(self) -> None:
+        self._stdout.write(TABLE_HEADER)
+        self._stdout.flush()
+
+    def write(self, messages: list[Message]) -> None:
+        """All of them are out when it returns. Raises `BrokenPipeError` if nobody reads them."""
+        self._stdout.write(b"".join(map(self._writer, messages)))
+        self._stdout.flush()
+        self._written += len(messages)
+
+
+async def _read(
+    client: Client, topic: str, begin: Any, partition: int | None, exit_at_end: bool, printer: Printer
+) -> None:
+    if exit_at_end:
+        batches = stored(client, await bounded_places(client, topic, begin, partition))
+    else:
+        reader = await client.reader(topic, start=begin, partition=partition).open()
+        batches = reader.batches()
+    async for batch in batches:
+        messages = list(batch)
+        while messages and printer.wanted:
+            now, messages = messages[: printer.wanted], messages[printer.wanted :]
+            printer.write(now)
+        if not printer.wanted:
+            return
+
+
+async def _listen(client: Client, place: str, printer: Printer) -> None:
+    """A topic that keeps nothing can only be listened to, by a subscription that goes with the command."""
+    name = f"danube-consume-{os.urandom(8).hex()}"
+    async with client.consumer(place, subscription=name) as consumer:
+        try:
+            await _consume(consumer, place, False, printer)
+        finally:
+            await client.admin.delete_subscription(str(parse_topic(place).whole), name)
+
+
+async def _consume(consumer: Consumer, place: str, exit_at_end: bool, printer: Printer) -> None:
+    while printer.wanted:
+        try:
+            messages = [await consumer.receive(SILENCE_SECONDS if exit_at_end else None)]
+        except NothingReceived:
+            found = await consumer.client.admin.describe_subscription(place, consumer.subscription)
+            if nothing_comes(consumer, found):
+                _say_what_is_left(found)
+                return
+            continue
+        messages += consumer.arrived(printer.wanted - 1)
+        printer.write(messages)
+        for acks in dict.fromkeys(consumer.ack(message) for message in messages):  # one for each partition
+            await acks
+
+
+def _say_what_is_left(found: dict[str, Any]) -> None:
+    """Of a subscription, as it is described. Nothing is said if nothing is left."""
+    left: list[str] = []
+    if found["delayed"]:
+        left.append(f"{found['delayed']:,} delayed until {shown_when(found['delayed_until'], time.time_ns() // 1000)}")
+    if found["stopped"]:
+        left.append(f"{found['stopped']:,} blocked {found['blocked'] or 'by a message that failed too often'}")
+    if found["in_flight"]:
+        left.append(f"{found['in_flight']:,} with other consumers")
+    if left:
+        say(f"{many(found['backlog'])} left: {', '.join(left)}")

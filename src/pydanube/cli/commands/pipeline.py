@@ -1,0 +1,192 @@
+"""`danube pipeline`. What only asks the broker is here; what reads a file is in `pipeline_files`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from pydanube.base.errors import DanubeError
+from pydanube.base.units import shown_bytes
+from pydanube.cli.commands.pipeline_files import explain, redrive, reset, run, validate
+from pydanube.cli.commands.pipeline_lakehouse import lakehouse
+from pydanube.cli.shell import values
+from pydanube.cli.shell.failures import Exit, Failure, printable
+from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.running import connected, ended_by_its_reader
+from pydanube.cli.shell.values import shown_time
+from pydanube.cli.text.output import Agreement, Output, destructive, printed
+from pydanube.client import Client
+
+POLL_SECONDS = 0.5
+WAIT_SECONDS = 60
+ENDED = ("stopped", "failed", "lost")
+_LISTED = ("pipeline", "state", "rows", "rows_per_second", "lag_rows", "lag_seconds", "restarts", "host", "cause")
+Reply = dict[str, Any]
+
+
+@click.group(cls=Noun, epilog="Example: danube pipeline run orders.yaml")
+def pipeline() -> None:
+    """Run declarative pipelines from topics and files to tables and topics, on Spark.
+
+    A pipeline is a YAML file; docs/pipelines.md describes every key. Running pipelines report to the broker, so you can
+    inspect and stop them from anywhere.
+    """
+
+
+for _command in (run, validate, explain):
+    pipeline.add_command(_command)
+
+
+@pipeline.command("list", epilog="Example: danube pipeline list")
+@printed
+@connected
+async def list_pipelines(client: Client, output: Output) -> None:
+    """List the pipelines that report to the broker, and those that ended within the last day.
+
+    A pipeline that has not reported for 15 seconds is `lost`: its machine is down or cannot reach the broker.
+    """
+    found = await client.admin.pipelines()
+    if output.for_people:
+        output.rows([_row(each) for each in found], _LISTED)
+    else:
+        output.rows([_whole(each) for each in found], _LISTED)
+
+
+def _row(found: Reply) -> Reply:
+    return {**found["progress"], "host": found["info"].get("host"), **found}
+
+
+def _whole(found: Reply) -> Reply:
+    """With times as texts."""
+    info, progress = dict(found["info"]), dict(found["progress"])
+    info["started"] = shown_time(info.get("started"))
+    progress["watermark"] = shown_time(progress.get("watermark"))
+    return {**found, "reported": shown_time(found["reported"]), "info": info, "progress": progress}
+
+
+@pipeline.command("status", epilog="Example: danube pipeline status orders-by-minute")
+@click.argument("name")
+@printed
+@connected
+async def status(client: Client, output: Output, name: str) -> int:
+    """Show where a pipeline runs, how fast, how far behind it is, and why it failed. Exits with 1 if it failed."""
+    found = _whole(await client.admin.pipeline(name))
+    if output.for_people and found["progress"].get("state_bytes") is not None:
+        found["progress"]["state_bytes"] = shown_bytes(found["progress"]["state_bytes"])
+    output.record(found)
+    return Exit.FAILED if found["state"] in ("failed", "lost") else Exit.FINE
+
+
+@pipeline.command("logs", epilog="Example: danube pipeline logs orders-by-minute --follow")
+@click.argument("name")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the pipeline ends.")
+@printed
+@connected
+async def logs(client: Client, output: Output, name: str, follow: bool) -> None:
+    """Show the last log lines of a pipeline, with the time at which the broker received them."""
+    found = await client.admin.pipeline_logs(name)
+    after = _print_lines(output, found["lines"], 0, paged=follow)
+    if follow and found["state"] not in ENDED:
+        with ended_by_its_reader(), suppress(asyncio.CancelledError):  # Ctrl-C is how it ends, too
+            await _follow(client, output, name, after)
+
+
+async def _follow(client: Client, output: Output, name: str, after: int) -> None:
+    state = ""
+    while state not in ENDED:
+        await asyncio.sleep(POLL_SECONDS)
+        try:
+            found = await client.admin.pipeline_logs(name, after=after)
+        except DanubeError as error:
+            if not error.retriable:
+                raise
+            continue
+        after, state = _print_lines(output, found["lines"], after, paged=True), found["state"]
+
+
+def _print_lines(output: Output, lines: list[Reply], after: int, *, paged: bool) -> int:
+    if output.for_people:
+        for each in lines:
+            click.echo(f"{shown_time(each['time'])} {printable(each['text'])}")
+    elif lines or not paged:
+        rows = [{**each, "time": shown_time(each["time"])} for each in lines]
+        output.rows(rows, ("time", "text"))
+    return int(lines[-1]["sequence"]) if lines else after
+
+
+@pipeline.command("stop", epilog="Example: danube pipeline stop orders-by-minute --wait")
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Wait until it has stopped.")
+@click.option(
+    "--timeout",
+    type=values.duration,
+    default=f"{WAIT_SECONDS}s",
+    show_default=True,
+    help="Maximum time to wait with --wait.",
+)
+@printed
+@connected
+async def stop(client: Client, output: Output, name: str, wait: bool, timeout: int) -> None:  # noqa: ASYNC109 - given
+    """Stop a pipeline, wherever it runs, after its current batch. The next run continues from there."""
+    found = await client.admin.order_pipeline(name, "stop")
+    if wait:
+        found = await _until_ended(client, name, timeout / 1_000_000)
+    if found["state"] == "lost":
+        raise Failure(
+            f"{name} has not reported for a while; it will be told to stop when it does",
+            "Check that its machine is running; `danube pipeline status` names it.",
+        )
+    ended = found["state"] in ENDED
+    output.done(f"{name} has {found['state']}" if ended else f"told {name} to stop", name=name, state=found["state"])
+
+
+async def _until_ended(client: Client, name: str, seconds: float) -> Reply:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while (found := await client.admin.pipeline(name))["state"] not in ENDED:
+        if loop.time() > until:
+            raise Failure(f"{name} did not stop within {seconds:g} seconds", "It stops when its current batch ends.")
+        await asyncio.sleep(POLL_SECONDS)
+    return found
+
+
+@pipeline.command("restart", epilog="Example: danube pipeline restart orders-by-minute")
+@click.argument("name")
+@printed
+@connected
+async def restart(client: Client, output: Output, name: str) -> None:
+    """Make a pipeline read its file again after its current batch, and continue with it.
+
+    An invalid file changes nothing: `danube pipeline logs` shows what is wrong with it.
+    """
+    found = await client.admin.order_pipeline(name, "restart")
+    text = f"told {name} to restart; see `danube pipeline logs {name}` for whether it accepted its file"
+    output.done(text, name=name, state=found["state"])
+
+
+@pipeline.command("forget", epilog="Example: danube pipeline forget orders-by-minute --dry-run")
+@click.argument("name")
+@click.option(
+    "--records", is_flag=True, help="Also delete what the broker stores for it; only if it will never run again."
+)
+@printed
+@destructive
+@connected
+async def forget(client: Client, output: Output, agreement: Agreement, name: str, records: bool) -> None:
+    """Remove a stopped pipeline from the list. If you run it again, it continues where it stopped.
+
+    With --records, the broker also forgets where its checkpoint in object storage is and which dead letters were
+    redriven. In that case, delete the checkpoint, or do not use the name for another pipeline.
+    """
+    deed = f"forget {name}{' and what the broker stores for it' if records else ''}"
+    if agreement.given(output, deed, name=name, records=records):
+        await client.admin.forget_pipeline(name, records=records)
+        output.done(f"forgot {name}", name=name, records=records)
+
+
+pipeline.add_command(reset)
+pipeline.add_command(redrive)
+pipeline.add_command(lakehouse)

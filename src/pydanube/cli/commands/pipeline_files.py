@@ -1,0 +1,399 @@
+"""Verbs of `danube pipeline` that read its file: run, validate, explain, reset, redrive.
+
+Spark is loaded only where it is needed, and started only when the file, the machine and the broker are known to fit.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pydanube.base.errors import DanubeError
+from pydanube.base.names import check_pipeline
+from pydanube.cli.shell import values
+from pydanube.cli.shell.failures import Failure, printable
+from pydanube.cli.shell.running import client_of
+from pydanube.cli.shell.running import run as run_coroutine
+from pydanube.cli.shell.settings import broker_of, given_ca, place_options
+from pydanube.cli.text.output import Agreement, Output, destructive, printed
+
+if TYPE_CHECKING:
+    from pydanube.pipeline.spec.flow import Flow
+
+TWO_WAYS = "pass either --master or --remote, not both"
+INSTALL = "Run pip install 'pydanube[pipeline]'."
+FILE = click.Path(dir_okay=False)
+master_option = click.option("--master", metavar="MASTER", help="local[*], local[4], spark://host:7077, yarn, k8s://…")
+remote_option = click.option("--remote", metavar="URL", help="A Spark Connect server to use instead: sc://host:15002.")
+
+
+def spark_needed(flow: Flow, *, remote: bool) -> None:
+    """Packages and Java, told in one sentence before anything starts."""
+    wanted = {"pyspark": "pipelines", "pyarrow": "pipelines"}
+    kinds = {each.kind for each in flow.targets} | ({flow.dead_letters.kind} if flow.dead_letters else set())
+    if "delta" in kinds:
+        wanted["deltalake"] = "a Delta table"
+    if "iceberg" in kinds:
+        wanted["pyiceberg"] = "an Iceberg table"
+    if getattr(flow.source, "format", "") == "avro":
+        wanted["fastavro"] = "Avro"
+    if remote:
+        wanted["grpc"] = "Spark Connect"
+    for module, purpose in wanted.items():
+        if find_spec(module) is None:
+            raise Failure(f"{purpose} needs {module}, which is not installed", INSTALL)
+    if not remote:
+        from pydanube.spark.launch import find_java
+
+        find_java()
+
+
+def run_flow(
+    ctx: click.Context,
+    output: Output,
+    flow: Flow,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    once: bool = False,
+    verbose: bool = False,
+    reload: Callable[[], Flow] | None = None,
+    file: str | None = None,
+) -> None:
+    """Runs it here, to its end: for every command that makes a flow of its options."""
+    if master is not None and remote is not None:
+        raise click.UsageError(TWO_WAYS)
+    spark_needed(flow, remote=remote is not None)
+    from pydanube.pipeline.run.runner import Runner, stderr_line
+
+    def tell(text: str) -> None:
+        for line in text.splitlines():
+            stderr_line(printable(line))
+
+    broker = broker_of(ctx)
+    runner = Runner(
+        flow,
+        url=broker.url,
+        ca_file=broker.ca_file,
+        master=master,
+        remote=remote,
+        available_now=once,
+        reload=reload,
+        file=file,
+        tell=tell,
+        verbose=verbose,
+    )
+    began = time.monotonic()
+    outcome = runner.run()
+    found, seconds = outcome.progress, round(time.monotonic() - began, 3)
+    late = f", {found.late_rows:,} of them late" if found.late_rows else ""
+    output.summary(
+        f"{flow.name} {outcome.how}: {found.rows:,} rows in {found.batches:,} batches, {seconds:,.1f} s{late}",
+        beside=flow.console is not None,
+        pipeline=flow.name,
+        outcome=outcome.how,
+        rows=found.rows,
+        batches=found.batches,
+        late_rows=found.late_rows,
+        restarts=found.restarts,
+        seconds=seconds,
+    )
+
+
+def load(ctx: click.Context, file: str, checkpoint: str | None) -> Flow:
+    """With the authority of --ca-file for every broker that the file names without one."""
+    from pydanube.pipeline.run.runner import with_ca
+    from pydanube.pipeline.spec.fields import parse_place
+    from pydanube.pipeline.spec.flow import Flow
+
+    flow = with_ca(Flow.load(file), given_ca(ctx), named=True)
+    return flow if checkpoint is None else replace(flow, checkpoint=parse_place("--checkpoint", checkpoint, "."))
+
+
+@click.command(epilog="Example: danube pipeline run orders.yaml --master 'local[4]'")
+@click.argument("file", type=FILE)
+@master_option
+@remote_option
+@click.option("--once", is_flag=True, help="Exit when everything available now is processed.")
+@click.option("--checkpoint", metavar="PLACE", help="Overrides the one in the file.")
+@click.option("--verbose", is_flag=True, help="Show Spark's log, and its full trace after a failure.")
+@printed
+@place_options
+@click.pass_context
+def run(
+    ctx: click.Context,
+    output: Output,
+    file: str,
+    master: str | None,
+    remote: str | None,
+    once: bool,
+    checkpoint: str | None,
+    verbose: bool,
+) -> None:
+    """Run a pipeline until it is stopped by Ctrl-C, SIGTERM or `danube pipeline stop`.
+
+    It stops after the current batch if that ends within 20 seconds; a second Ctrl-C stops it immediately. Nothing is
+    lost or written twice in either case. After temporary failures it restarts, as `restart` in the file says. It logs
+    to stderr.
+    """
+    flow = load(ctx, file, checkpoint)
+    options: dict[str, Any] = {"master": master, "remote": remote, "once": once, "verbose": verbose}
+    run_flow(ctx, output, flow, file=os.path.abspath(file), reload=lambda: load(ctx, file, checkpoint), **options)
+
+
+@click.command(epilog="Example: danube pipeline validate orders.yaml --master spark://cluster:7077")
+@click.argument("file", type=FILE)
+@master_option
+@remote_option
+@printed
+@place_options
+@click.pass_context
+def validate(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
+    """Check a pipeline file without running it, and say what was checked and what was not.
+
+    Checks keys and values, paths that the machines of the cluster do not share, packages and Java, the
+    checkpoint, and topics if the broker answers. `explain` checks SQL and columns; tables are checked when it runs.
+    """
+    if master is not None and remote is not None:
+        raise click.UsageError(TWO_WAYS)
+    flow = load(ctx, file, None)
+    from pydanube.pipeline.run.checkpoint import look
+    from pydanube.pipeline.run.preflight import check, needs_broker
+    from pydanube.pipeline.run.runner import with_ca
+    from pydanube.pipeline.spec.flow import check_master, warnings
+
+    broker = broker_of(ctx)
+    flow = with_ca(flow, broker.ca_file)
+    where = remote or master or ""
+    check_master(flow, where)
+    checked, skipped, notes = [f"file: {file}"], ["SQL and columns", "tables"], warnings(flow, where)
+    try:
+        spark_needed(flow, remote=remote is not None)
+        checked.append("packages: all installed" if remote is not None else "packages and Java: all installed")
+    except (Failure, DanubeError) as error:
+        notes.append(f"{error} on this machine: the pipeline cannot run here")
+    record = look(flow.checkpoint, flow.name)
+    begun = record is not None
+    state = f"generation {record.generation}, to continue from" if record is not None else "none yet"
+    checked.append(f"checkpoint: {flow.checkpoint}, {state}")
+    try:
+        looked = check(flow, broker.url, begun=begun, start=record.start if record else None, running=False)
+        checked, notes = [*checked, *looked.checked], [*notes, *looked.notes]
+    except DanubeError as error:
+        if not error.retriable:
+            raise
+        skipped.append(f"topics, because the broker does not answer ({error})")
+    else:
+        if not needs_broker(flow):
+            skipped.append("the broker, which is needed only for reports")
+    if not output.for_people:
+        output.record(
+            {"pipeline": flow.name, "file": file, "checked": checked, "not_checked": skipped, "warnings": notes}
+        )
+        return
+    click.echo(f"{printable(flow.name)} is valid")
+    for heading, lines in (("checked", checked), ("warning", notes), ("not checked", skipped)):
+        for line in lines:
+            click.echo(f"  {heading}: {printable(line)}")
+
+
+@click.command(epilog="Example: danube pipeline explain orders.yaml")
+@click.argument("file", type=FILE)
+@master_option
+@remote_option
+@printed
+@place_options
+@click.pass_context
+def explain(ctx: click.Context, output: Output, file: str, master: str | None, remote: str | None) -> None:
+    """Describe what a pipeline does, the columns it writes, and Spark's plan. Nothing is started."""
+    if master is not None and remote is not None:
+        raise click.UsageError(TWO_WAYS)
+    flow = load(ctx, file, None)
+    spark_needed(flow, remote=remote is not None)
+    from pydanube.pipeline.query import build
+    from pydanube.pipeline.query.cause import cause_of
+    from pydanube.pipeline.query.session import Noise, Sessions
+    from pydanube.pipeline.run.runner import with_ca
+
+    broker = broker_of(ctx)
+    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, Noise(None), verbose=False)
+    try:
+        text = build.explain(sessions.get(flow.spark), with_ca(flow, broker.ca_file), broker.url)
+    except Exception as error:
+        raise cause_of(error).error from error
+    finally:
+        sessions.close()
+    if output.for_people:
+        click.echo(text, nl=False)
+    else:
+        output.record({"pipeline": flow.name, "file": file, "explained": text})
+
+
+@click.command(epilog="Example: danube pipeline reset orders.yaml --to earliest --dry-run")
+@click.argument("file", type=FILE)
+@click.option(
+    "--to", "place", required=True, metavar="PLACE", help="earliest, latest, 10m (ago), a time, offsets, or tables."
+)
+@click.option(
+    "--replaces",
+    multiple=True,
+    metavar="QUERY",
+    help="The query whose checkpoint is lost, as in the sink_conflict error.",
+)
+@click.option("--checkpoint", metavar="PLACE", help="Overrides the one in the file.")
+@printed
+@destructive
+@place_options
+@click.pass_context
+def reset(
+    ctx: click.Context,
+    output: Output,
+    agreement: Agreement,
+    file: str,
+    place: str,
+    replaces: tuple[str, ...],
+    checkpoint: str | None,
+) -> None:
+    """Restart a stopped pipeline from another position. Input that is read again is written again.
+
+    Offsets are JSON, such as {"orders": {"0": 120, "1": 96}}. Times are resolved to offsets now, even if the pipeline
+    runs much later. Its subscription moves there too. Tables are not changed: existing rows stay, and rows that are
+    read again are added, or replace existing ones if the table has keys.
+
+    `tables` is the position of all targets, taken from what they store about their last batch. Use it if the checkpoint
+    is lost or broken; nothing is read twice then.
+    """
+    flow = load(ctx, file, checkpoint)
+    from pydanube.pipeline.run.checkpoint import open_checkpoint
+    from pydanube.pipeline.run.keeping import keeper_of
+    from pydanube.pipeline.run.remembering import TABLES, where_targets_stand
+    from pydanube.pipeline.run.resetting import plan_reset, written_again
+    from pydanube.pipeline.run.resetting import reset as begin_anew
+    from pydanube.pipeline.run.runner import with_ca
+
+    broker = broker_of(ctx)
+    flow = with_ca(flow, broker.ca_file)
+    by_tables = place.strip().lower() == TABLES
+    start = TABLES if by_tables else place_of(place)
+
+    async def work() -> None:
+        async with client_of_flow(ctx, flow) as client:
+            known = await where_targets_stand(flow, broker.url) if by_tables else None
+            wanted = await plan_reset(client, flow, opened, broker.url, start if known is None else known.start)
+            if known is not None:  # whatever the checkpoint says
+                wanted = replace(wanted, again=0, skipped=0)
+            facts = {"pipeline": flow.name, "to": start, "again": wanted.again, "skipped": wanted.skipped}
+            facts |= {"gone": wanted.gone}
+            there = "the current end" if start == "latest" else "the position of its targets" if by_tables else start
+            result = "; ".join([written_again(flow, wanted), *(known.notes if known is not None else ())])
+            if agreement.given(output, f"restart {flow.name} at {there}: {result}", **facts):
+                lost = replaces if known is None else (*replaces, *known.queries)
+                replaced = await begin_anew(client, flow, opened, broker.url, wanted, lost)
+                output.done(
+                    f"{flow.name} will restart at {there} on its next run: {result}",
+                    **facts,
+                    replaces=list(replaced),
+                    generation=opened.record.generation,
+                )
+
+    with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, broker.url, broker.ca_file)) as opened:
+        run_coroutine(work())
+
+
+@click.command(epilog="Example: danube pipeline redrive orders-by-minute --dry-run")
+@click.argument("file", metavar="NAME|FILE", type=FILE)
+@click.option("--late", is_flag=True, help="Include late rows; they need a longer delay, or they will be late again.")
+@click.option(
+    "--again", is_flag=True, help="Include letters that may have been redriven already; some will be published twice."
+)
+@printed
+@destructive
+@place_options
+@click.pass_context
+def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str, late: bool, again: bool) -> None:
+    """Publish the dead letters of a pipeline to their topic again, once each.
+
+    Do this after you have fixed why they failed. Other subscriptions of the topic receive them again too. Each message
+    has the attribute x-redriven-from. Rows that still do not fit become dead letters again.
+
+    A NAME works on the machine that runs the pipeline, or ran it last, as `danube pipeline list` shows it.
+    """
+    flow = load(ctx, file if os.path.exists(file) else _file_of(ctx, file), None)
+    from pydanube.pipeline.dead_letters.redriving import redrive as put_through
+    from pydanube.pipeline.run.runner import with_ca
+
+    broker = broker_of(ctx)
+    flow = with_ca(flow, broker.ca_file)
+    if flow.dead_letters is None:
+        raise Failure(f"{flow.name} has no dead_letters")
+
+    async def work() -> None:
+        async with client_of_flow(ctx, flow) as client:
+            found = await put_through(client, flow, broker.url, late=late, again=again, dry_run=True)
+            more = f"; {found.late:,} late ones stay" if found.late else ""
+            more += f"; {found.others:,} that did not come from a topic stay" if found.others else ""
+            if found.unsure:
+                more += f"; about {found.unsure:,} that may not have been redriven yet stay; use --again"
+            facts = {"pipeline": flow.name, "late": found.late, "others": found.others, "unsure": found.unsure}
+            least = "at least " if found.more else ""
+            deed = f"publish {least}{found.letters:,} dead letters of {flow.name} again{more}"
+            if agreement.given(output, deed, **facts, letters=found.letters):
+                done = await put_through(client, flow, broker.url, late=late, again=again)
+                if done.refused:
+                    more += f"; {done.refused:,} that their topic refused stay ({'; '.join(done.refusals)})"
+                output.done(
+                    f"published {done.letters:,} dead letters of {flow.name} again{more}",
+                    **facts,
+                    letters=done.letters,
+                    refused=done.refused,
+                    refusals=list(done.refusals),
+                )
+
+    run_coroutine(work())
+
+
+def _file_of(ctx: click.Context, name: str) -> str:
+    """The file that a pipeline was started with, as it told the broker; `name` itself if it is not a name."""
+    try:
+        check_pipeline(name)
+    except DanubeError:
+        return name
+
+    async def work() -> Any:
+        async with client_of(ctx) as client:
+            return (await client.admin.pipeline(name))["info"]
+
+    info = run_coroutine(work())
+    file, host = info.get("file"), info["host"]
+    if file is None:
+        raise Failure(f"{name} was not started with a file", "Pass the file that declares it.")
+    if host != socket.gethostname() or not os.path.exists(file):
+        raise Failure(
+            f"{name} was started with {file} on {host}", "Run this command there, or pass a copy of the file."
+        )
+    return str(file)
+
+
+def client_of_flow(ctx: click.Context, flow: Flow) -> Any:
+    """The broker that the file names goes before the one of the command."""
+    if flow.url is None or flow.url == broker_of(ctx).url:
+        return client_of(ctx)
+    import pydanube
+
+    return pydanube.connect(flow.url, ca_file=getattr(flow.source, "ca", None))
+
+
+def place_of(text: str) -> str:
+    """As a file has it: earliest, latest, a time in UTC, or JSON."""
+    from pydanube.pipeline.spec.source import parse_start
+
+    if text.lower() not in ("earliest", "latest") and not text.lstrip().startswith("{"):
+        text = str(values.shown_time(values.moment(text)["time"]))
+    return parse_start("--to", text)

@@ -1,0 +1,247 @@
+"""`danube storage`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pydanube.base.units import shown_bytes
+from pydanube.cli.shell import values
+from pydanube.cli.shell.failures import Exit, say
+from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.running import connected, run
+from pydanube.cli.shell.values import many, shown_time
+from pydanube.cli.text.output import Agreement, Output, destructive, printed, progress
+from pydanube.client import Client
+
+SEGMENTS_SHOWN = 1_000
+_SIZES = ("bytes", "local_bytes", "object_bytes", "waiting_bytes")
+_USAGE = ("topic", *_SIZES[:3], "segments", "waiting_bytes", "lag_seconds")
+Row = dict[str, Any]
+
+
+@click.group(cls=Noun, epilog="Example: danube storage usage")
+def storage() -> None:
+    """Show and manage what is stored on disk and in object storage."""
+
+
+@storage.command("usage", epilog="Example: danube storage usage orders")
+@click.argument("topic", type=values.topic, required=False)
+@click.option("--namespace", default="default", show_default=True, help="Without TOPIC: all topics of this namespace.")
+@click.option("--all", "everywhere", is_flag=True, help="Without TOPIC: all namespaces.")
+@printed
+@connected
+async def usage(client: Client, output: Output, topic: str | None, namespace: str, everywhere: bool) -> None:
+    """Show how many bytes topics have in each tier, and how many wait for upload.
+
+    `bytes` counts every message once. `local bytes` are on the local disk, `object bytes` are the compressed objects in
+    object storage; data in both tiers counts in both. `waiting bytes` are waiting for upload, the oldest of them for
+    `lag seconds`. Problems are named.
+    """
+    if topic is not None:
+        rows = [await client.admin.storage_usage(topic)]
+    else:
+        names = await client.admin.namespaces() if everywhere else [namespace]
+        rows = [each for name in names for each in await client.admin.storage_usages(name)]
+    status = await client.admin.storage_status()
+    whole = _total(rows)
+    if not output.for_people:
+        output.record({"objects": status["objects"], "troubles": _troubles(status), "topics": rows, "total": whole})
+        return
+    shown = rows if topic is not None else [*rows, whole]
+    columns = (*_USAGE, "troubles") if any(each["troubles"] for each in rows) else _USAGE
+    output.rows([each | {name: shown_bytes(each[name]) for name in _SIZES} for each in shown], columns)
+    for trouble in _troubles(status):
+        say(f"{status['objects']}: {trouble}")
+
+
+def _troubles(status: Row) -> list[str]:
+    """Of the place; as it answers now, or as it did last."""
+    return list(dict.fromkeys(each for each in (status["trouble"], *status["troubles"]) if each))
+
+
+def _total(rows: list[Row]) -> Row:
+    sums = {name: sum(each[name] for each in rows) for name in (*_SIZES, "segments", "doomed_objects")}
+    lag = max((each["lag_seconds"] for each in rows), default=0.0)
+    return {
+        "topic": "total",
+        **sums,
+        "lag_seconds": lag,
+        "troubles": [name for each in rows for name in each["troubles"]],
+    }
+
+
+@storage.command("segments", epilog="Example: danube storage segments orders --from 1000")
+@click.argument("topic", type=values.topic)
+@click.option(
+    "--from",
+    "start",
+    type=values.Whole(min=0),
+    default=0,
+    metavar="OFFSET",
+    help="Segments that contain this offset or later ones.",
+)
+@click.option(
+    "--count",
+    "-n",
+    type=values.Whole(1, 1_000_000),
+    default=SEGMENTS_SHOWN,
+    show_default=True,
+    help="Maximum number of segments.",
+)
+@printed
+@connected
+async def segments(client: Client, output: Output, topic: str, start: int, count: int) -> None:
+    """List the segments of a topic, of all partitions, oldest first.
+
+    Data that is sealed but not uploaded yet is listed by its ledger. Data that is still being written is not listed.
+    """
+    found = await client.admin.segments(topic, start=start, limit=count + 1)
+    rows = [each | {"newest": shown_time(each["newest"])} for each in found[:count]]
+    columns = ("topic", "segment", "where", "first", "last", "bytes", "object_bytes", "newest")
+    output.rows(rows, columns)
+    if len(found) > count:
+        say(f"there are more than {count:,}", "Pass --count, or --from with an offset.")
+
+
+@storage.command("verify", epilog="Example: danube storage verify orders")
+@click.argument("topic", type=values.topic)
+@printed
+@connected
+async def verify(client: Client, output: Output, topic: str) -> int:
+    """Read every segment of a topic and verify it.
+
+    Checks the size, the checksum and the digest of the rows. If objects are lost or damaged, names them and exits with
+    1. It reads everything that the topic has in object storage, which some providers charge for.
+    """
+    total = (await client.admin.storage_usage(topic))["segments"]
+    with progress(f"verifying {topic}", total) as advance:
+        found = await client.admin.verify_topic(topic, tell=lambda _: advance(1))
+    checked, troubles = many(found["segments"], "segment"), found["troubles"]
+    if not troubles:
+        output.done(f"{checked} of {topic} ({shown_bytes(found['object_bytes'])}): all intact", **found)
+        return Exit.FINE
+    if output.for_people:
+        output.rows(troubles, ("topic", "first", "result", "segment", "what"))
+    else:
+        output.record(found)
+    say(
+        f"{topic}: {len(troubles)} of {checked} lost, damaged or not readable",
+        "Restore the named objects; nothing is deleted because of them.",
+    )
+    return Exit.FAILED
+
+
+@storage.command("salvage", epilog="Example: danube storage salvage orders --dry-run")
+@click.argument("topic", type=values.topic, required=False)
+@printed
+@destructive
+@connected
+async def salvage(client: Client, output: Output, agreement: Agreement, topic: str | None) -> int:
+    """Accept the loss of messages that are damaged on disk.
+
+    Reads everything that TOPIC has on the local disk (or all topics with known damage) and lists what cannot be read:
+    offsets of messages, or of the topic's state (cursors and producers). With --dry-run it stops there, and exits
+    with 1 if anything is damaged. Otherwise it gives up the listed data for good: readers and subscriptions skip it.
+    If you have a backup, restore the storage directory instead.
+    """
+    topics = [topic] if topic is not None else await client.admin.damaged_topics()
+    found = [await client.admin.examine_topic(name) for name in topics]
+    rows = [each for examined in found for each in examined["damage"]]
+    if not rows:
+        output.done(f"nothing is damaged: checked {many(len(topics), 'topic')}", damage=[])
+        return Exit.FINE
+    shown = [each | {"messages": "unknown" if each["messages"] is None else each["messages"]} for each in rows]
+    left = [each for examined in found for each in examined["state_left"]]
+    if output.for_people:
+        output.rows(
+            [_without_offsets(each) for each in shown], ("topic", "what", "ledger", "first", "last", "messages")
+        )
+        for each in left:
+            say(state_left(each))
+    known = sum(each["messages"] or 0 for each in rows if each["what"] == "messages")
+    fields = {"damage": rows, "state_left": left, "messages": known}
+    if not agreement.given(output, f"give up {damage_of(rows)}", **fields):
+        return Exit.FAILED
+    for name in topics:
+        await client.admin.salvage_topic(name, accept=True)
+    output.done(f"gave up {damage_of(rows)}", **fields)
+    return Exit.FINE
+
+
+def _without_offsets(row: Row) -> Row:
+    """Records of state have numbers of their own, which are nothing to people."""
+    return row if row["what"] == "messages" else row | {"first": None, "last": None, "messages": None}
+
+
+def damage_of(rows: list[Row]) -> str:
+    """In words: messages, offsets that perhaps no message had, and state."""
+    messages = [each for each in rows if each["what"] == "messages"]
+    known = sum(each["messages"] or 0 for each in messages)
+    unknown = sum(each["last"] - each["first"] + 1 for each in messages if each["messages"] is None)
+    states = list(dict.fromkeys(each["topic"] for each in rows if each["what"] == "state"))
+    parts = [many(known)] if known else []
+    if unknown:
+        parts.append(f"at most {many(unknown)}{' more' if known else ''}(the exact number is not known)")
+    if states:
+        parts.append(f"the damaged part of the state of {', '.join(states[:3])}{' and others' if states[3:] else ''}")
+    return "; ".join(parts)
+
+
+def state_left(left: Row) -> str:
+    """What becomes of a topic whose state is damaged, in a sentence or two."""
+    kept = [f"{each['subscription']} (done up to offset {each['floor']})" for each in left["subscriptions"]]
+    text = f"{left['topic']}: without the damaged part of its state, it has "
+    text += f"{many(len(kept), 'subscription')}: {', '.join(kept)}" if kept else "no subscription that is known by name"
+    if lost := left["subscriptions_lost"]:
+        text += f"; {many(lost, 'subscription')} more {'is' if lost == 1 else 'are'} lost together with the name"
+    return f"{text}. Acknowledgements in that part are lost, so those messages will be delivered again"
+
+
+@storage.command("upload", epilog="Example: danube storage upload orders")
+@click.argument("topic", type=values.topic)
+@printed
+@connected
+async def upload(client: Client, output: Output, topic: str) -> None:
+    """Upload a topic to object storage now, and wait until it is done.
+
+    The broker also uploads on its own when enough data has accumulated or enough time has passed.
+    """
+    found = await client.admin.upload_topic(topic)
+    if not found["segments"]:
+        output.done(f"nothing to upload: all of {topic} is already in object storage", **found)
+        return
+    sizes = f"{shown_bytes(found['bytes'])}, as objects {shown_bytes(found['object_bytes'])}"
+    what = f"{many(found['segments'], 'segment')} with {many(found['messages'])} ({sizes})"
+    output.done(f"uploaded {what} of {topic}", **found)
+
+
+@storage.command("forget-node", epilog="Example: danube storage forget-node --data-dir ./data --dry-run")
+@click.option("--data-dir", type=Path, required=True, help="Data directory of the broker, which must not be running.")
+@printed
+@destructive
+def forget_node(output: Output, agreement: Agreement, data_dir: Path) -> int:
+    """Give up a storage directory that is gone for good.
+
+    A broker does not start without its storage directory (`node` in the data directory), because the directory may only
+    be missing temporarily. If the disk is lost and you have no backup, this command removes it from the metadata.
+    Topics, policies and everything in object storage stay; all other messages, subscriptions and producers are lost.
+    The next start creates a new directory. With --dry-run, the command lists what would be lost and exits with 1.
+    """
+    from pydanube.api.lost_node import forget
+
+    found = run(forget(data_dir, accept=False))
+    topics = found["topics"]
+    if output.for_people:
+        rows = [each | {"messages": f"{each['messages']:,}{' or more' if each['more'] else ''}"} for each in topics]
+        output.rows(rows, ("topic", "messages", "stored"))
+    known = sum(each["messages"] for each in topics)
+    deed = f"forget storage node {found['node']} with {many(known)} or more, and the subscriptions and producers of "
+    deed += many(len(topics), "topic or partition") if len(topics) == 1 else f"{len(topics):,} topics and partitions"
+    if not agreement.given(output, deed, **found):
+        return Exit.FAILED
+    run(forget(data_dir, accept=True))
+    output.done(f"forgot storage node {found['node']}; the broker can be started", **found)
+    return Exit.FINE

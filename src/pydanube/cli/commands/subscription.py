@@ -1,0 +1,314 @@
+"""`danube subscription`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from pydanube.base.errors import SubscriptionNotFound, TopicNotFound
+from pydanube.base.units import shown_duration, shown_when
+from pydanube.cli.shell import values
+from pydanube.cli.shell.failures import say
+from pydanube.cli.shell.lazy import Noun
+from pydanube.cli.shell.running import connected, rehearsed
+from pydanube.cli.shell.values import PLACES, many, options_of, shown_time
+from pydanube.cli.shell.watching import looks
+from pydanube.cli.text.output import Agreement, Output, destructive, leaves, printed
+from pydanube.cli.text.reading import bounded_places, how_many, place_in
+from pydanube.client import Client
+
+TYPES = ("exclusive", "shared", "failover", "key_shared")
+COLUMNS = ("subscription", "type", "backlog", "backlog_seconds", "in_flight", "consumers", "floor", "end")
+option_option = click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option, such as failure.max_redelivery_count=3, failure.ack_timeout=30s or idle_seconds=7d.",
+)
+
+
+class Kind(click.Choice):  # type: ignore[type-arg]  # which older releases of click do not know
+    """A type of subscription, in any case and also as `key-shared`, as in Python and REST."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        plain = {each.replace("_", ""): each for each in TYPES}
+        return super().convert(plain.get(value.lower().replace("-", "").replace("_", ""), value), param, ctx)
+
+
+def of_a_topic(command: Any) -> Any:
+    """TOPIC NAME: the subscription that the command is about."""
+    return click.argument("topic", type=values.topic)(click.argument("name", type=values.subscription)(command))
+
+
+@click.group(cls=Noun, epilog="Example: danube subscription lag")
+def subscription() -> None:
+    """Create, inspect, move and delete subscriptions."""
+
+
+@subscription.command(
+    "create", epilog="Example: danube subscription create orders billing --type shared --from earliest"
+)
+@click.argument("topic", type=values.topic)
+@click.argument("name")
+@click.option("--type", "kind", type=Kind(TYPES), default="exclusive", show_default=True)
+@click.option("--from", "start", type=values.place, default="latest", show_default=True, help=PLACES)
+@option_option
+@click.option("--dead-letter-topic", type=values.topic, help="Topic for messages whose retries are exhausted.")
+@printed
+@connected
+async def create(
+    client: Client,
+    output: Output,
+    topic: str,
+    name: str,
+    kind: str,
+    start: Any,
+    options: tuple[str],
+    dead_letter_topic: str | None,
+) -> None:
+    """Create a subscription. An existing one is left unchanged."""
+    await place_in(client, topic, None, start)
+    chosen = options_of(options) or {}
+    if dead_letter_topic is not None:
+        chosen.setdefault("failure", {}).update(poison="dead_letter", dead_letter_topic=dead_letter_topic)
+    known = await described(client, topic, name)
+    await client.admin.create_subscription(topic, name, type=kind, start=start, options=chosen or None)
+    found = await client.admin.describe_subscription(topic, name)
+    if known is None:
+        output.done(f"created {name} of {topic}", created=True, **found)
+        return
+    output.done(f"{name} of {topic} already exists; nothing changed", created=False, **found)
+    _warn(found, chosen)
+
+
+async def described(client: Client, topic: str, name: str) -> dict[str, Any] | None:
+    """The subscription, if there is one."""
+    try:
+        return await client.admin.describe_subscription(topic, name)
+    except SubscriptionNotFound:
+        return None
+
+
+def _warn(found: dict[str, Any], chosen: dict[str, Any]) -> None:
+    """Of what was asked for and does not hold."""
+    held = dict(leaves(found["options"]))
+    for name, value in leaves(chosen):
+        has = held.get(name, False if value is False else None)  # a flag that is off is not listed
+        if has != value:
+            say(f"{name} stays {has}, not {value}", "Use `danube subscription alter`.")
+    if click.get_current_context().get_parameter_source("start") is not ParameterSource.DEFAULT:
+        say(f"the subscription stays at {floors_of(found)}", "Use `danube subscription seek`.")
+
+
+@subscription.command("list", epilog="Example: danube subscription list orders")
+@click.argument("topic", type=values.topic)
+@printed
+@connected
+async def list_subscriptions(client: Client, output: Output, topic: str) -> None:
+    """List the subscriptions of a topic."""
+    found = await client.admin.subscriptions(topic)
+    output.rows(found, (*COLUMNS, *_stuck(found)))
+
+
+def _stuck(rows: list[dict[str, Any]]) -> list[str]:
+    """Columns that are only there if something is wrong."""
+    return [name for name in ("blocked", "unreadable") if any(each.get(name) for each in rows)]
+
+
+@subscription.command("describe", epilog="Example: danube subscription describe orders billing")
+@of_a_topic
+@printed
+@connected
+async def describe(client: Client, output: Output, topic: str, name: str) -> None:
+    """Show a subscription in detail: progress per partition, options, and finished messages by cause."""
+    output.record(_for(output, await client.admin.describe_subscription(topic, name)))
+
+
+def _for(output: Output, found: dict[str, Any]) -> dict[str, Any]:
+    """For people, durations have a unit, and a time is one."""
+    if not output.for_people:
+        return found
+    failure = dict(found["options"]["failure"])
+    for name in ("ack_timeout", "base_delay", "max_delay"):
+        if failure.get(name) is not None:
+            failure[name] = shown_duration(round(failure[name] * 1_000_000))
+    due = found["delayed_until"]
+    shown = None if due is None else shown_when(due, time.time_ns() // 1000)
+    return {**found, "delayed_until": shown, "options": {**found["options"], "failure": failure}}
+
+
+@subscription.command(
+    "alter", epilog="Example: danube subscription alter orders billing --option failure.ack_timeout=1m"
+)
+@of_a_topic
+@option_option
+@printed
+@connected
+async def alter(client: Client, output: Output, topic: str, name: str, options: tuple[str]) -> None:
+    """Change options of a subscription. Other options stay as they are."""
+    chosen = options_of(options)
+    if chosen is None:
+        raise click.UsageError("nothing to change; pass --option")
+    output.record(_for(output, await client.admin.alter_subscription(topic, name, options=chosen)))
+
+
+@subscription.command("seek", epilog="Example: danube subscription seek orders billing --to 10m --dry-run")
+@of_a_topic
+@click.option("--to", type=values.place, required=True, help=PLACES)
+@printed
+@destructive
+@connected
+async def seek(client: Client, output: Output, agreement: Agreement, topic: str, name: str, to: Any) -> None:
+    """Move a subscription to another position. Messages delivered before can no longer be acknowledged."""
+    before = await rehearsed(client, "subscription.seek", topic=topic, subscription=name, to=to)
+    target = shown_time(to["time"]) if isinstance(to, dict) else to
+    left = how_many(await bounded_places(client, topic, to, None))
+    deed = (
+        f"move {name} of {topic}, now at {floors_of(before)} with {many(before['backlog'])} to do, to {_short(target)}"
+    )
+    deed += f", which leaves {many(left)} to do"
+    fields = {"topic": topic, "subscription": name, "backlog": before["backlog"], "to": target, "leaves": left}
+    if agreement.given(output, deed, **fields):
+        after = await client.admin.seek_subscription(topic, name, to)
+        sentence = f"{name} of {topic} is at {floors_of(after)}, with {many(after['backlog'])} to do"
+        output.done(sentence, **after)
+
+
+@subscription.command("skip", epilog="Example: danube subscription skip orders billing --count 1 --yes")
+@of_a_topic
+@click.option("--count", type=values.Whole(min=1), help="Skip the next N messages.")
+@click.option("--before", type=values.Whole(min=0), metavar="OFFSET", help="Skip all messages before this offset.")
+@printed
+@destructive
+@connected
+async def skip(
+    client: Client, output: Output, agreement: Agreement, topic: str, name: str, count: int | None, before: int | None
+) -> None:
+    """Skip messages: they count as acknowledged. For a partitioned topic, name the partition, as in orders-part-0."""
+    if (count is None) == (before is None):
+        raise click.UsageError("pass either --count or --before")
+    named = {"topic": topic, "subscription": name}
+    most = (await rehearsed(client, "subscription.skip", **named, count=count, offset=before))["skipped"]
+    found = await client.admin.describe_subscription(topic, name)
+    deed = f"skip the next {many(most)} of {name}, which has {many(found['backlog'])} to do"
+    if agreement.given(output, deed, topic=topic, subscription=name, backlog=found["backlog"]):
+        skipped = await client.admin.skip_messages(topic, name, count=count, to=before)
+        output.done(f"skipped {many(skipped)} of {name}", topic=topic, subscription=name, skipped=skipped)
+
+
+@subscription.command("consumers", epilog="Example: danube subscription consumers orders billing")
+@of_a_topic
+@printed
+@connected
+async def consumers(client: Client, output: Output, topic: str, name: str) -> None:
+    """List the consumers of a subscription: name, address, partitions, and which of them are active."""
+    rows = await client.admin.consumers(topic, name)
+    partitioned = any(each["partitions"] for each in rows)
+    columns = ("partitions", "active_partitions") if partitioned else ("active",)
+    output.rows(rows, ("name", "address", *columns, "in_flight"))
+
+
+@subscription.command("explain", epilog="Example: danube subscription explain orders billing --offset 42")
+@of_a_topic
+@click.option("--offset", type=int, help="Offset of the message. [default: the first unacknowledged one]")
+@click.option("--consumer", type=int, help="Explain why this consumer gets nothing.")
+@printed
+@connected
+async def explain(
+    client: Client, output: Output, topic: str, name: str, offset: int | None, consumer: int | None
+) -> None:
+    """Explain why messages are not delivered, or why a consumer gets nothing.
+
+    Without --offset and --consumer, it explains the first unacknowledged message of each partition.
+    """
+    found = await client.admin.explanations(topic, name, offset=offset, consumer=consumer)
+    told = found["explanations"]
+    if not output.for_people:
+        about = told[0]["offset"] if len(told) == 1 else None
+        return output.record({"topic": topic, "subscription": name, "offset": about, "consumer": consumer, **found})
+    left, total = sum(each["backlog"] for each in told), sum(each["total"] for each in told)
+    if offset is not None or consumer is not None or not left:
+        return output.done(found["sentence"])
+    output.done(f"{left:,} of {many(total)} to do")
+    for each in told:
+        if each["backlog"]:
+            where = "" if each["partition"] is None else f"partition {each['partition']}, "
+            output.done(f"{where}offset {each['offset']}: {each['sentence']}")
+
+
+@subscription.command("lag", epilog="Example: danube subscription lag orders --watch")
+@click.argument("topic", type=values.topic, required=False)
+@click.option("--namespace", default="default", show_default=True, help="Without TOPIC: all topics of this namespace.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option("--every", type=values.duration, default="2s", show_default=True, help="Refresh interval of --watch.")
+@click.option("--count", "rounds", type=values.Whole(min=1), help="With --watch: stop after this many refreshes.")
+@printed
+@connected
+async def lag(
+    client: Client, output: Output, topic: str | None, namespace: str, watch: bool, every: int, rounds: int | None
+) -> None:
+    """Show how far subscriptions are behind, worst first.
+
+    Lag is given in messages, and in seconds: the age of the oldest unacknowledged message. With --watch and JSON or
+    YAML, every refresh is one line or document. Watching continues while the broker is unreachable.
+    """
+    columns = ("topic", "subscription", "backlog", "backlog_seconds", "in_flight", "consumers")
+    if not watch:
+        rows = await _lags(client, topic, namespace)
+        output.rows(rows, (*columns, *_stuck(rows)))
+        return
+    before: dict[tuple[str, str], int] = {}
+    try:
+        with output.live((*columns, "acked_per_second", "blocked")) as show:
+            async for rows, elapsed in looks(client, lambda: _lags(client, topic, namespace), every, rounds):
+                for each in rows:
+                    last = before.get((each["topic"], each["subscription"]))
+                    each["acked_per_second"] = None if last is None else (each["done"] - last) / elapsed
+                before = {(each["topic"], each["subscription"]): each["done"] for each in rows}
+                show(rows)
+    except asyncio.CancelledError:  # Ctrl-C is how it ends
+        return
+
+
+async def _lags(client: Client, topic: str | None, namespace: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name in [topic] if topic is not None else await client.admin.topics(namespace):
+        try:
+            ends = sum((await client.admin.describe_topic(name))["ends"])
+            found = await client.admin.subscriptions(name)
+        except TopicNotFound:
+            if topic is not None:
+                raise
+            continue  # deleted meanwhile
+        rows += [{"topic": name, **each, "done": ends - each["backlog"]} for each in found]
+    return sorted(rows, key=lambda each: (-each["backlog"], each["topic"], each["subscription"]))
+
+
+@subscription.command("delete", epilog="Example: danube subscription delete orders billing --dry-run")
+@of_a_topic
+@printed
+@destructive
+@connected
+async def delete(client: Client, output: Output, agreement: Agreement, topic: str, name: str) -> None:
+    """Delete a subscription. Its consumers get an error."""
+    await rehearsed(client, "subscription.delete", topic=topic, subscription=name)
+    found = await client.admin.describe_subscription(topic, name)
+    fields = {"topic": topic, "subscription": name, "backlog": found["backlog"], "consumers": found["consumers"]}
+    deed = f"delete {name} of {topic} with {many(found['backlog'])} to do and {many(found['consumers'], 'consumer')}"
+    if agreement.given(output, deed, **fields):
+        await client.admin.delete_subscription(topic, name)
+        output.done(f"deleted {name} of {topic}", **fields)
+
+
+def _short(place: Any) -> str:
+    """A time without a fraction of a second that it does not have."""
+    return str(place).replace(".000000Z", "Z")
+
+
+def floors_of(described: dict[str, Any]) -> str:
+    return ", ".join("-" if each is None else str(each) for each in described["floors"])

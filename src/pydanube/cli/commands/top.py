@@ -1,0 +1,87 @@
+"""`danube top`: topics by how much is published to them, measured between two looks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from pydanube.base.errors import NamespaceNotFound, TopicNotFound
+from pydanube.cli.shell import values
+from pydanube.cli.shell.running import connected
+from pydanube.cli.shell.watching import looks
+from pydanube.cli.text.output import Output, printed
+from pydanube.client import Client
+
+TOPICS_MAX = 1000  # looked at in each round; each is a question to the broker
+ASKED_AT_ONCE = 32
+COLUMNS = ("topic", "messages_per_second", "bytes_per_second", "messages", "bytes", "producers", "consumers")
+SORTS = {"rate": "messages_per_second", "bytes": "bytes", "messages": "messages", "name": "topic"}
+
+
+@click.command(epilog="Example: danube top --namespace default --every 5s")
+@click.option("--namespace", help="Only this namespace.")
+@click.option("--every", type=values.duration, default="2s", show_default=True, help="Refresh interval.")
+@click.option("--sort", type=click.Choice(list(SORTS)), default="rate", show_default=True)
+@click.option(
+    "--lines", type=values.Whole(1, TOPICS_MAX), default=20, show_default=True, help="Number of topics to show."
+)
+@click.option("--count", "rounds", type=values.Whole(min=1), help="Stop after this many refreshes.")
+@printed
+@connected
+async def top(
+    client: Client, output: Output, namespace: str | None, every: int, sort: str, lines: int, rounds: int | None
+) -> None:
+    """Live view of the busiest topics.
+
+    Runs until Ctrl-C, even while the broker is unreachable. Rates need two refreshes, so the first one shows none. With
+    JSON every refresh is a line, with YAML a document.
+    """
+    before: dict[str, dict[str, Any]] = {}
+    try:
+        with output.live(COLUMNS) as show:
+            async for rows, elapsed in looks(client, lambda: _looked(client, namespace), every, rounds):
+                for row in rows:
+                    _measure(row, before.get(row["topic"]), elapsed)
+                before = {row["topic"]: row for row in rows}
+                show(_sorted(rows, SORTS[sort])[:lines])
+    except asyncio.CancelledError:  # Ctrl-C is how it ends
+        return
+
+
+async def _looked(client: Client, namespace: str | None) -> list[dict[str, Any]]:
+    names: list[str] = []
+    for each in [namespace] if namespace is not None else await client.admin.namespaces():
+        try:
+            names += await client.admin.topics(each)
+        except NamespaceNotFound:
+            if namespace is not None:
+                raise
+    gate = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def row(name: str) -> dict[str, Any] | None:
+        async with gate:
+            try:
+                found = await client.admin.describe_topic(name)
+            except TopicNotFound:  # deleted meanwhile
+                return None
+        ends = sum(found["ends"])
+        return {**found, "published": ends, "messages": ends - sum(found["firsts"])}
+
+    return [found for found in await asyncio.gather(*map(row, names[:TOPICS_MAX])) if found is not None]
+
+
+def _measure(row: dict[str, Any], before: dict[str, Any] | None, elapsed: float) -> None:
+    """Bytes are those of an average message, for what was deleted meanwhile is not known."""
+    if before is None or elapsed <= 0:
+        row["messages_per_second"] = row["bytes_per_second"] = None
+        return
+    row["messages_per_second"] = rate = (row["published"] - before["published"]) / elapsed
+    row["bytes_per_second"] = rate * row["bytes"] / row["messages"] if row["messages"] else 0.0
+
+
+def _sorted(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    if name == "topic":
+        return sorted(rows, key=lambda row: str(row["topic"]))
+    return sorted(rows, key=lambda row: (-(row[name] or 0), row["topic"]))

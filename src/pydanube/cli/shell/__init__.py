@@ -1,0 +1,1 @@
+"""What all commands share: settings, contexts, command-line values, completion, and how a command ends."""

@@ -1,0 +1,75 @@
+"""Where a command's broker is: by flag, environment or saved context. The same options stand at `danube` and behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+DEFAULT_URL = "danube://127.0.0.1:6650"
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Broker(NamedTuple):
+    """How to reach it, and where that was said."""
+
+    url: str
+    ca_file: str | None
+    origin: str
+
+    @property
+    def shown(self) -> str:
+        """Its address without what may be a password: nothing has looked at it yet."""
+        from pydanube.client.transport import without_userinfo
+
+        return without_userinfo(self.url)
+
+
+def saved_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For a shell, behind the name of a context that is not whole yet."""
+    from pydanube.cli.shell.completions import contexts
+
+    return contexts(incomplete)
+
+
+def place_options(function: Decorated) -> Decorated:
+    """What is given to the inner command goes before what is given to `danube`."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value is not None and value is not False:
+            context.ensure_object(dict)[parameter.name] = value
+
+    def option(*names: str, **details: Any) -> None:
+        nonlocal function
+        function = click.option(*names, expose_value=False, callback=keep, **details)(function)
+
+    option("--debug", is_flag=True, help="Show the traceback of an error.")
+    option("--ca-file", metavar="FILE", help="Trust this CA certificate (PEM).")
+    option("--context", metavar="NAME", shell_complete=saved_names, help="Use the broker saved under this name.")
+    option("--url", metavar="URL", help="Address of the broker: danube://host:port, danubes://host:port for TLS.")
+    return function
+
+
+def given_ca(context: click.Context) -> str | None:
+    """The authority that the command line names itself: whatever is reached, it is to be trusted."""
+    chosen: dict[str, Any] = context.ensure_object(dict)
+    return chosen.get("ca_file")
+
+
+def broker_of(context: click.Context) -> Broker:
+    chosen = context.ensure_object(dict)
+    ca_file = chosen.get("ca_file")
+    if "url" in chosen:
+        return Broker(chosen["url"], ca_file, "--url")
+    if "context" not in chosen and (url := os.environ.get("DANUBE_URL")):
+        return Broker(url, ca_file, "environment DANUBE_URL")
+    from pydanube.cli.shell.contexts import Contexts
+
+    saved = Contexts.load()
+    name = chosen.get("context") or saved.current
+    if name is None:
+        return Broker(DEFAULT_URL, ca_file, "default")
+    found = saved.find(name)
+    return Broker(found.url, ca_file or found.ca_file, f"context {name}")

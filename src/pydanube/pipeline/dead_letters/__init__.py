@@ -1,0 +1,1 @@
+"""Dead letters of a pipeline: read where they lie, and published again."""

@@ -1,0 +1,1 @@
+"""Running a pipeline: preflight, checkpoint, reports to the broker, resets."""

@@ -1,0 +1,1 @@
+"""Pipelines as declared: read and checked without Spark and without a broker."""

@@ -1,0 +1,411 @@
+"""A Delta table as a target: tasks write its files, and the driver lists them in one commit with the batch's mark.
+
+Every commit is made for the one version of the table that was judged, and fails if others were faster; then the table
+is read and judged again. So a batch is there once, whoever commits meanwhile and wherever this is cut short. What was
+staged for nothing is never removed here: it could be in the table. Delta's VACUUM takes it away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+from deltalake.transaction import AddAction
+
+from pydanube.base.errors import DanubeError, RowInvalid, SchemaMismatch, TableUnsupported, TargetFailed, TargetRefused
+from pydanube.base.limits import MIB
+from pydanube.pipeline.targets.deletes import packed, remember, unpacked
+from pydanube.pipeline.targets.delta.durable import forget_expired, heal, hooks_for, settle
+from pydanube.pipeline.targets.delta.maintenance import maintain
+from pydanube.pipeline.targets.delta.table import (
+    can_add,
+    check_features,
+    check_partitions,
+    delta_schema,
+    missing_columns,
+    never_null,
+)
+from pydanube.pipeline.targets.files.files import Files, WrittenFile, check_partition_columns
+from pydanube.pipeline.targets.files.target import LocalFolder, Troubles, delta_place, folder_at, identity_of, place_of
+from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
+from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.target import CHANGE, pause, with_change
+from pydanube.pipeline.targets.upsert import check_upsert, merge, newest_rows, split_deleted
+
+COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
+HISTORY_MAX = 100  # commits that are looked through for the text behind a hash
+FILES_MAX = 100_000  # of one batch
+UPSERT_FILE_BYTES = 32 * MIB  # of rows that the driver reads again
+UPSERT_BYTES_MAX = 1024 * MIB  # of one batch, as they are in files: the driver holds all of them
+DELETES = "danube.deletes"  # the app transaction with the number in the name of the file that has what was deleted
+_METADATA = "danube"
+_MAPPED = re.compile(r"column ?mapping", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class DeltaTarget:
+    """With `keys` rows replace those of the table with the same values in these columns."""
+
+    uri: str
+    partition_by: tuple[str, ...] = ()
+    merge_schema: bool = False
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    maintenance: Maintenance = NO_MAINTENANCE
+
+    @property
+    def label(self) -> str:
+        return f"delta:{self.uri.partition('?')[0]}"
+
+    @property
+    def identity(self) -> str:
+        return identity_of(self.uri)
+
+    @property
+    def takes_changes(self) -> bool:
+        return bool(self.keys)
+
+    def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
+        check_partition_columns(schema, self.partition_by)
+        if self.keys:
+            check_upsert(schema, self.keys, self.sequence_by)
+        delta_schema(schema)
+        with self._typed():
+            table = self._open()
+            folder_at(self.uri).check_writable()
+            return table is None or bool(self._missing(table, schema, changes_rows=replace or bool(self.keys)))
+
+    def prepare(self, schema: pa.Schema) -> None:
+        self.check(schema)
+        wanted = delta_schema(schema)
+        with self._typed():
+            uri, options = delta_place(self.uri)
+            if self._open() is None:
+                folder_at(self.uri).make()
+                with suppress(DeltaError):  # somebody else was faster; if not, opening it says what is wrong
+                    DeltaTable.create(uri, wanted, partition_by=list(self.partition_by), storage_options=dict(options))
+                if (table := self._open()) is None:
+                    raise TargetFailed(f"{self.label}: the table could not be created")
+                self._settle(table, table.version())
+            self._fitting(schema, changes_rows=bool(self.keys))
+
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> Files:
+        if self.keys:
+            return Files(self.uri, schema, task, stats=True, file_bytes=UPSERT_FILE_BYTES)
+        return Files(self.uri, schema, task, self.partition_by, stats=True)
+
+    def commit(
+        self,
+        mark: Mark,
+        schema: pa.Schema,
+        parts: Sequence[list[WrittenFile]],
+        *,
+        replace: bool,
+        replaces: tuple[str, ...] = (),
+    ) -> Verdict:
+        files = [file for part in parts for file in part]
+        if len(files) > FILES_MAX:
+            raise TargetRefused(f"{self.label}: a batch has more than {FILES_MAX} files")
+        with self._typed():
+            for tries in range(COMMITS_MAX):
+                pause(tries)
+                table = self._fitting(schema, changes_rows=replace or bool(self.keys))
+                last = _last(table, mark, replaces)
+                if judge(last, mark, replaces) is Verdict.DONE:
+                    self._settle(table, table.version())  # whoever wrote it may have died before it did
+                    self._drop_staged(files)
+                    return Verdict.DONE
+                if not files and not (replace and table.file_uris()):
+                    return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+                try:
+                    version, unneeded = self._commit(table, mark, schema, files, replace=replace)
+                except CommitFailedError:
+                    continue
+                self._settle(table, version)
+                self._drop(unneeded)
+                self._drop_staged(files)
+                if self.maintenance and is_due(None if last is None else last.batch, mark.batch):
+                    attempt(self.label, self._maintain)
+                return Verdict.NEW
+        raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
+
+    def remembered(self, now: Mark) -> Mark | None:
+        with self._typed():
+            table = self._open()
+            return None if table is None else _last(table, now, (), in_words=True)
+
+    def _maintain(self) -> None:
+        with self._typed():
+            maintain(self.uri, self._open, self.maintenance, self._settle)
+
+    # -- the table -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> DeltaTable | None:
+        uri, options = delta_place(self.uri)
+        if isinstance(folder := folder_at(self.uri), LocalFolder):
+            heal(folder.root)
+        try:
+            return DeltaTable(uri, storage_options=dict(options))
+        except TableNotFoundError:
+            return None
+        except DeltaError as error:
+            if _MAPPED.search(str(error)):  # and not as it should be: else it opens, and `check_features` says so
+                raise TableUnsupported(f"{self.label}: the table has column mapping") from None
+            raise
+
+    def _fitting(self, schema: pa.Schema, *, changes_rows: bool) -> DeltaTable:
+        """The table as it is now, with all columns that the rows have."""
+        for tries in range(COMMITS_MAX):
+            pause(tries if tries > 1 else 0)  # the second look is at what this one has added
+            table = self._open()
+            if table is None:
+                raise TargetFailed(f"{self.label}: the table is gone")
+            missing = self._missing(table, schema, changes_rows=changes_rows)
+            if not missing:
+                return table
+            with suppress(CommitFailedError):
+                table.alter.add_columns(
+                    missing,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                    post_commithook_properties=hooks_for(self.uri),
+                )
+                self._settle(table, table.version())
+        raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
+
+    def _missing(self, table: DeltaTable, schema: pa.Schema, *, changes_rows: bool) -> list[Field]:
+        """Columns that the table may get. Raises if rows do not fit."""
+        try:
+            check_features(table, changes_rows=changes_rows)
+            check_partitions(table, self.partition_by)
+            missing = missing_columns(table, schema)
+            if missing and not self.merge_schema:
+                names = ", ".join(field.name for field in missing)
+                raise SchemaMismatch(f"the table does not have the columns {names}")
+            can_add(table, missing)
+        except (SchemaMismatch, TableUnsupported) as error:
+            raise type(error)(f"{self.label}: {error}") from None
+        return missing
+
+    def _commit(
+        self, table: DeltaTable, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile], *, replace: bool
+    ) -> tuple[int, list[str]]:
+        """The version that has the batch, and files that nobody needs once it is on disk."""
+        if self.keys and not replace:
+            rows = newest_rows(self._staged(schema, files), self.keys, self.sequence_by, self.label)
+            self._check_written(never_null(table), rows)
+            unneeded = self._upsert(table, mark, rows)
+            return table.version(), unneeded
+        actions: list[Any] = [_add(file) for file in files]
+        if self.keys:  # staged with all columns, in no partition
+            raise TargetRefused(f"{self.label}: upserts cannot be combined with complete mode")
+        self._check_nulls(never_null(table), files)
+        self._write(table, actions, _properties(mark), mode="overwrite" if replace else "append")
+        return table.version() + 1, []
+
+    def _write(
+        self, table: DeltaTable, actions: list[Any], properties: CommitProperties, mode: Literal["append", "overwrite"]
+    ) -> None:
+        table.create_write_transaction(
+            actions,
+            mode=mode,
+            schema=table.schema(),
+            partition_by=list(self.partition_by),
+            commit_properties=properties,
+            post_commithook_properties=hooks_for(self.uri),
+        )
+
+    def _upsert(self, table: DeltaTable, mark: Mark, rows: pa.Table) -> list[str]:
+        folder, before = folder_at(self.uri), table.transaction_version(DELETES)
+        if self.sequence_by is None or (CHANGE not in rows.column_names and before is None):
+            merge(table, rows, self.keys, self.sequence_by, _properties(mark), hooks_for(self.uri))
+            return []
+        content = None if before is None else folder.read(_deletes_path(before))
+        if before is not None and content is None and (self._open() or table).version() > table.version():
+            raise CommitFailedError("another pipeline has replaced the record of deleted rows")
+        known = None if before is None else unpacked(content, self.label)
+        rows, deletes = remember(known, rows, self.keys, self.sequence_by, self.label)
+        number = before
+        if deletes is not None:
+            number = secrets.randbits(62)
+            folder.put_new(_deletes_path(number), packed(deletes))
+        properties, version = _properties(mark, number), table.version()
+        try:
+            merge(table, rows, self.keys, self.sequence_by, properties, hooks_for(self.uri))
+            if table.version() == version:  # no row changed, and what is remembered does
+                self._write(table, [], properties, "append")
+                table.update_incremental()
+        except CommitFailedError:
+            if number is not None and number != before:
+                self._drop([_deletes_path(number)])
+            raise
+        return [] if before is None or number == before else [_deletes_path(before)]
+
+    def _check_written(self, columns: frozenset[str], rows: pa.Table) -> None:
+        """Rows that delete have nothing but their key, and are not written."""
+        rows, deleted = split_deleted(rows)
+        written = rows.filter(pc.invert(deleted))
+        for name in sorted(columns.intersection(written.column_names)):
+            if written.column(name).null_count:
+                raise RowInvalid(f"{self.label}: a row is null in {name}, which is NOT NULL in the table")
+
+    def _check_nulls(self, columns: frozenset[str], files: Sequence[WrittenFile]) -> None:
+        for file in files:
+            assert file.stats is not None
+            for name in sorted(columns):
+                value = dict(file.values).get(name, "")
+                if file.stats["nullCount"].get(name, 0) or value is None:
+                    raise RowInvalid(f"{self.label}: a row is null in {name}, which is NOT NULL in the table")
+                if name not in file.stats["nullCount"] and name not in dict(file.values):
+                    raise TableUnsupported(f"{self.label}: {name} is NOT NULL, which cannot be checked for this type")
+
+    def _staged(self, schema: pa.Schema, files: Sequence[WrittenFile]) -> pa.Table:
+        if sum(file.size for file in files) > UPSERT_BYTES_MAX:
+            raise TargetRefused(
+                f"{self.label}: a batch to upsert has more than {UPSERT_BYTES_MAX} bytes: lower max_records"
+            )
+        folder = folder_at(self.uri)
+        tables: list[pa.Table] = []
+        for file in files:
+            content = folder.read(file.path)
+            if content is None:
+                raise TargetFailed(f"{self.label}: a staged file is gone: {file.path}")
+            rows = pq.read_table(io.BytesIO(content))
+            tables.append(rows.cast(with_change(schema) if CHANGE in rows.column_names else schema))
+        return pa.concat_tables(tables)
+
+    def _drop_staged(self, files: Sequence[WrittenFile]) -> None:
+        """Of upserts: these files were never listed."""
+        if self.keys:
+            self._drop([file.path for file in files])
+
+    def _drop(self, paths: Sequence[str]) -> None:
+        folder = folder_at(self.uri)
+        for path in paths:
+            with suppress(DanubeError):
+                folder.delete(path)
+
+    def _settle(self, table: DeltaTable, version: int) -> None:
+        """On disk, up to this version, if the table is in a folder. With a checkpoint, what it stands for may go."""
+        folder = folder_at(self.uri)
+        if isinstance(folder, LocalFolder) and settle(folder.root, str(table.metadata().id), version):
+            attempt(self.label, lambda: forget_expired(table, version))
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except DanubeError:
+            raise
+        except DeltaProtocolError as error:
+            raise TableUnsupported(f"{self.label}: {self._troubles().text(error)}") from None
+        except SchemaMismatchError as error:
+            raise SchemaMismatch(f"{self.label}: {self._troubles().text(error)}") from None
+        except (DeltaError, OSError, ValueError, TypeError, pa.ArrowException) as error:
+            raise self._troubles().typed(error, self.label) from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # the library's own; it is no `Exception`
+                raise
+            raise TargetFailed(f"{self.label}: {self._troubles().text(error)}") from None
+
+    def _troubles(self) -> Troubles:
+        return Troubles(place_of(self.uri))
+
+
+def _add(file: WrittenFile) -> AddAction:
+    stats = json.dumps(file.stats, allow_nan=False)
+    return AddAction(file.path, file.size, dict(file.values), time.time_ns() // 1_000_000, True, stats)
+
+
+def _properties(mark: Mark, deletes: int | None = None) -> CommitProperties:
+    numbers = _marks(mark) | ({} if deletes is None else {DELETES: deletes})
+    return CommitProperties(
+        max_commit_retries=0,
+        app_transactions=[Transaction(name, number) for name, number in numbers.items()],
+        custom_metadata={_METADATA: _texts(mark)},
+    )
+
+
+def _deletes_path(number: int) -> str:
+    return f"_danube/deletes-{number}.arrow"
+
+
+# -- what the table remembers ------------------------------------------------------------------------------------------
+
+
+def _names(key: str) -> tuple[str, str, str]:
+    return f"danube/{key}", f"danube/{key}/query", f"danube/{key}/source"
+
+
+def _marks(mark: Mark) -> dict[str, int]:
+    """Numbers, because that is all that a table remembers for good."""
+    return dict(zip(_names(mark.key), (mark.batch, number_of(mark.query), number_of(mark.source)), strict=True))
+
+
+def number_of(text: str) -> int:
+    """63 bits of a text's hash; 0 for no text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1 if text else 0
+
+
+def _texts(mark: Mark) -> dict[str, Any]:
+    return {
+        "pipeline": mark.key,
+        "query": mark.query,
+        "run": mark.run,
+        "batch": mark.batch,
+        "source": mark.source,
+    }
+
+
+def _last(table: DeltaTable, now: Mark, replaces: tuple[str, ...], *, in_words: bool = False) -> Mark | None:
+    """What the table remembers of the pipeline. Texts behind hashes are those of `now` where they are the same. Others
+    cost a look into the log: they are only there if an error will show them, or `in_words`.
+    """
+    batch, query, source = (table.transaction_version(name) for name in _names(now.key))
+    if batch is None:
+        return None
+    known = {number_of(text): text for text in (*replaces, now.query)}
+    same_source = source is None or source == number_of(now.source)
+    is_new = query in known and (known[query] != now.query or batch < now.batch)
+    if query in known and (same_source or (is_new and not in_words)):
+        ended = now.source if source and same_source else ""
+        return Mark(now.pipeline, known[query], now.run, batch, ended, now.dead)
+    told = _told(table, now.key, batch)
+    return Mark(
+        now.pipeline,
+        known.get(query or 0, str(told.get("query", f"(hash {query})"))),
+        str(told.get("run", "(unknown)")),
+        batch,
+        "" if not source else now.source if same_source else str(told.get("source") or f"(hash {source})"),
+        now.dead,
+    )
+
+
+def _told(table: DeltaTable, key: str, batch: int) -> Mapping[str, Any]:
+    """The texts of that commit, as long as the table's history has it."""
+    for commit in table.history(HISTORY_MAX):
+        found = commit.get(_METADATA)
+        if isinstance(found, str):
+            with suppress(ValueError):
+                found = json.loads(found)
+        if isinstance(found, dict) and found.get("pipeline") == key and found.get("batch") == batch:
+            return found
+    return {}

@@ -1,0 +1,1 @@
+"""Folders of Parquet or JSON files as a target."""

@@ -1,0 +1,235 @@
+"""A folder of Parquet files as a target. It has no log of its own, so decisions are files beside the rows.
+
+Tasks write below `_danube/NAME/staged/`. A batch is decided by the file `_danube/NAME/batch-N.json`, which only one can
+make: it names what was staged, and the names it gets. Then the files are moved there. A decision that was cut short is
+carried out by whoever comes next. Folders that begin with _ are not seen by readers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pydanube.base.errors import DanubeError, SchemaMismatch, TargetFailed
+from pydanube.pipeline.targets.files.files import Files, WrittenFile, check_partition_columns
+from pydanube.pipeline.targets.files.target import Folder, folder_at, identity_of
+from pydanube.pipeline.targets.record import Mark, Verdict, judge
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+COMMITS_MAX = 20  # attempts; each that fails means that somebody else has decided a batch
+KEPT = 5  # decisions
+STAGED_SECONDS = 24 * 3_600.0  # no batch takes so long; what is older was left by a task that died
+
+
+@dataclass(frozen=True)
+class ParquetTarget:
+    uri: str
+    partition_by: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"parquet:{self.uri.partition('?')[0]}"
+
+    @property
+    def identity(self) -> str:
+        return identity_of(self.uri)
+
+    @property
+    def takes_changes(self) -> bool:
+        return False
+
+    def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
+        check_partition_columns(schema, self.partition_by)
+        folder = folder_at(self.uri)
+        folder.check_decides()
+        folder.check_writable()
+        return True
+
+    def prepare(self, schema: pa.Schema) -> None:
+        self.check(schema)
+        folder = folder_at(self.uri)
+        folder.make()
+        for own in {"/".join(path.split("/")[:2]) for path, _ in folder.list("_danube")}:
+            decisions = _Decisions(folder, own, self.label)
+            if (last := decisions.last()) is not None:
+                decisions.carry_out(last)  # whoever it is of
+
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> Files:
+        return Files(self.uri, schema, task, self.partition_by, below=f"{_own(mark)}/staged")
+
+    def commit(
+        self,
+        mark: Mark,
+        schema: pa.Schema,
+        parts: Sequence[list[WrittenFile]],
+        *,
+        replace: bool,
+        replaces: tuple[str, ...] = (),
+    ) -> Verdict:
+        files = [file for part in parts for file in part]
+        decisions = _Decisions(folder_at(self.uri), _own(mark), self.label)
+        for _ in range(COMMITS_MAX):
+            last = decisions.last()
+            if last is not None:
+                decisions.carry_out(last)
+                self._check_columns(last, schema)
+                if judge(last.mark, mark, replaces) is Verdict.DONE:
+                    decisions.drop_staged(last, files)
+                    return Verdict.DONE
+            if not files and not replace:
+                return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+            number = 0 if last is None else last.number + 1
+            decision = self._decision(number, mark, schema, files)
+            if replace:
+                decision = decision.instead_of(decisions.visible())
+                if not files and not decision.removes:
+                    return Verdict.NEW
+            if decisions.decide(decision):
+                decisions.carry_out(decision)
+                decisions.prune(decision)
+                return Verdict.NEW
+        raise TargetFailed(f"{self.label}: others committed {COMMITS_MAX} batches in the meantime")
+
+    def remembered(self, now: Mark) -> Mark | None:
+        last = _Decisions(folder_at(self.uri), _own(now), self.label).last()
+        return None if last is None else last.mark
+
+    def _decision(self, number: int, mark: Mark, schema: pa.Schema, files: Sequence[WrittenFile]) -> Decision:
+        staged = f"{_own(mark)}/staged/"
+        moves = []
+        for at, file in enumerate(files):
+            partitions = file.path.removeprefix(staged).rpartition("/")[0]
+            name = f"{quote(mark.key, safe='')}-{number:010d}-{at:05d}.snappy.parquet"
+            moves.append((file.path, f"{partitions}/{name}" if partitions else name))
+        columns = {field.name: str(field.type) for field in schema}
+        return Decision(number, mark, tuple(moves), (), columns, self.partition_by)
+
+    def _check_columns(self, last: Decision, schema: pa.Schema) -> None:
+        """A column keeps its type, and the folder its partitions; columns may come and go."""
+        if last.partition_by != self.partition_by:
+            shown = ", ".join(last.partition_by) or "nothing"
+            raise SchemaMismatch(f"{self.label} is partitioned by {shown} so far")
+        for field in schema:
+            if last.columns.get(field.name, str(field.type)) != str(field.type):
+                raise SchemaMismatch(
+                    f"{self.label}: the column {field.name} is {field.type}, but was {last.columns[field.name]} so far"
+                )
+
+
+def _own(mark: Mark) -> str:
+    return f"_danube/{quote(mark.key, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`number` counts decisions, not batches: a pipeline that starts over goes on counting."""
+
+    number: int
+    mark: Mark
+    moves: tuple[tuple[str, str], ...]
+    removes: tuple[str, ...]
+    columns: dict[str, str]
+    partition_by: tuple[str, ...]
+
+    def instead_of(self, paths: Sequence[str]) -> Decision:
+        return Decision(self.number, self.mark, self.moves, tuple(paths), self.columns, self.partition_by)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Decision:
+        found = json.loads(data)
+        return cls(
+            int(found["number"]),
+            Mark(**found["mark"]),
+            tuple((str(source), str(target)) for source, target in found["moves"]),
+            tuple(map(str, found["removes"])),
+            dict(found["columns"]),
+            tuple(map(str, found["partition_by"])),
+        )
+
+
+class _Decisions:
+    """Of one pipeline in one folder."""
+
+    def __init__(self, folder: Folder, own: str, label: str) -> None:
+        self._folder = folder
+        self._own = own
+        self._label = label
+
+    def last(self) -> Decision | None:
+        numbers = [number for number, ending in self._listed() if ending == "json"]
+        if not numbers:
+            return None
+        data = self._folder.read(self._path(max(numbers), "json"))
+        if data is None:
+            raise TargetFailed(f"{self._label}: a decision disappeared while it was being read")
+        try:
+            return Decision.from_bytes(data)
+        except (ValueError, KeyError, TypeError):
+            raise TargetFailed(f"{self._label}: {self._path(max(numbers), 'json')} cannot be read") from None
+
+    def decide(self, decision: Decision) -> bool:
+        return self._folder.put_new(self._path(decision.number, "json"), decision.to_bytes())
+
+    def carry_out(self, decision: Decision) -> None:
+        """However often, and by however many at once."""
+        done = self._path(decision.number, "done")
+        if self._folder.exists(done):
+            return
+        for source, target in decision.moves:
+            if not self._folder.move(source, target):  # staged durably first: it was moved, then taken
+                log.warning("%s: %s was removed before its batch was marked as done", self._label, target)
+        for path in decision.removes:
+            self._folder.delete(path, durably=True)  # nobody looks again once it is done
+        self._folder.put_new(done, b"")
+
+    def prune(self, newest: Decision) -> None:
+        """What is older than the last few. Beside them, what was staged long ago and never decided."""
+        with suppress(DanubeError):
+            for number, ending in self._listed():
+                if number <= newest.number - KEPT:
+                    self._folder.delete(self._path(number, ending))
+            needed = {source for source, _ in newest.moves}
+            oldest = time.time() - STAGED_SECONDS
+            for path, changed in self._folder.list(f"{self._own}/staged"):
+                if path not in needed and 0 < changed < oldest:
+                    self._folder.delete(path)
+
+    def drop_staged(self, last: Decision, files: Sequence[WrittenFile]) -> None:
+        """Another attempt has written the batch: these are not needed, unless it was this one."""
+        needed = {source for source, _ in last.moves}
+        for file in files:
+            if file.path not in needed:
+                with suppress(DanubeError):
+                    self._folder.delete(file.path)
+
+    def visible(self) -> list[str]:
+        """Files that readers see."""
+        return [
+            path
+            for path, _ in self._folder.list("")
+            if path.endswith(".parquet") and not any(step.startswith(("_", ".")) for step in path.split("/"))
+        ]
+
+    def _listed(self) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        for path, _ in self._folder.list(f"{self._own}/"):
+            name, _, ending = path.removeprefix(f"{self._own}/").rpartition(".")
+            if name.startswith("batch-") and name[6:].isdecimal() and ending in ("json", "done"):
+                found.append((int(name[6:]), ending))
+        return found
+
+    def _path(self, number: int, ending: str) -> str:
+        return f"{self._own}/batch-{number:010d}.{ending}"

@@ -1,0 +1,178 @@
+"""A task's rows as data files of an Iceberg table: its columns, types and ids, one value of each partition column.
+
+Nothing lists these files until the driver commits them; their names are unique to the attempt. The names say nothing
+of the values: an Iceberg table has them in its manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import compute_statistics_plan
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.locations import LocationProvider
+from pyiceberg.typedef import Record
+
+from pydanube.base.errors import SchemaMismatch
+from pydanube.base.limits import TABLE_FILE_BYTES
+from pydanube.pipeline.targets.files.partitioned import HELD_BYTES, Part, PartitionedFiles, Values
+from pydanube.pipeline.targets.iceberg.metrics import metrics
+from pydanube.pipeline.targets.iceberg.types import file_schema
+
+Columns = tuple[tuple[int, str, str], ...]  # ids, types and names
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One data file, and of which table as it was then."""
+
+    path: str
+    size: int
+    partition: tuple[Any, ...]
+    metrics: dict[str, Any]
+    table: str  # its uuid
+    spec: int
+    columns: Columns
+
+    @property
+    def rows(self) -> int:
+        return int(self.metrics["record_count"])
+
+    def data_file(self) -> DataFile:
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*self.partition),
+            file_size_in_bytes=self.size,
+            sort_order_id=None,  # the rows are in no order that the table knows
+            spec_id=self.spec,
+            equality_ids=None,
+            key_metadata=None,
+            **self.metrics,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a task needs to know of the table."""
+
+    table: str
+    label: str
+    schema: Schema  # those of its columns that the rows have
+    arrow: pa.Schema
+    spec: int
+    partition_by: tuple[str, ...]  # sources of its partition fields, in their order
+    properties: dict[str, str]
+    places: LocationProvider
+    io: FileIO
+
+    @classmethod
+    def of(cls, table: Table, rows: pa.Schema, label: str) -> Layout:
+        schema, arrow = file_schema(table.schema(), rows)
+        sources = tuple(table.schema().find_field(each.source_id).name for each in table.spec().fields)
+        spec, places = table.spec().spec_id, table.location_provider()
+        uuid = str(table.metadata.table_uuid)
+        return cls(uuid, label, schema, arrow, spec, sources, table.properties, places, table.io)
+
+    @property
+    def columns(self) -> Columns:
+        return columns_of(self.schema)
+
+    def conform(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with exactly the table's types; raises `SchemaMismatch` for a value that does not fit."""
+        columns = []
+        for each in self.arrow:
+            column = rows.column(each.name)
+            if not each.nullable and column.null_count:
+                raise SchemaMismatch(f"{self.label} requires {each.name} in every row, but a row has none")
+            try:
+                columns.append(column if column.type == each.type else column.cast(each.type))
+            except pa.ArrowException as error:
+                raise SchemaMismatch(f"the column {each.name} does not fit into {self.label}: {error}") from None
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+
+def columns_of(schema: Schema) -> Columns:
+    return tuple((each.field_id, str(each.field_type), each.name) for each in schema.fields)
+
+
+class IcebergFiles(PartitionedFiles[StagedFile]):
+    """Raises `SchemaMismatch`, and what the table's storage raises."""
+
+    def __init__(
+        self, layout: Layout, task: str, *, file_bytes: int = TABLE_FILE_BYTES, held_bytes: int = HELD_BYTES
+    ) -> None:
+        super().__init__(layout.arrow, layout.partition_by, file_bytes, held_bytes)
+        self._layout = layout
+        self._task = task
+
+    def _divided(self, rows: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+        return divided(self._layout.conform(rows), self._partition_by)
+
+    def _open(self, part: Part) -> None:
+        part.path = self._layout.places.new_data_location(f"{self._task}-{len(self._begun)}.parquet")
+        self._begun.append(part.path)
+        part.output = self._layout.io.new_output(part.path).create(overwrite=True)
+        part.writer = pq.ParquetWriter(
+            part.output,
+            self._schema,
+            compression="zstd",
+            coerce_timestamps="us",
+            store_decimal_as_integer=True,
+            store_schema=False,
+        )
+
+    def _described(self, part: Part, metadata: Any, size: int) -> StagedFile:
+        layout = self._layout
+        leaves = list(compute_statistics_plan(layout.schema, layout.properties).values())
+        described = metrics(metadata, leaves)
+        return StagedFile(part.path, size, part.values, described, layout.table, layout.spec, layout.columns)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        remove(self._layout.io, paths)
+
+
+def remove(io: FileIO, paths: Sequence[str]) -> None:
+    """As far as it goes: files that no table lists are only in the way."""
+    for path in paths:
+        with suppress(Exception):
+            io.delete(path)
+
+
+def divided(rows: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """Rows by the values of the columns, null among them; a column that the rows have not is null."""
+    present = [name for name in partition_by if name in rows.schema.names]
+    if present:
+        rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in present]))
+    starts = [0, *_changes(rows, present), len(rows)]
+    for start, end in pairwise(starts):
+        values = (plain(rows.column(name)[start]) if name in present else None for name in partition_by)
+        yield tuple(values), rows.slice(start, end - start)
+
+
+def _changes(rows: pa.RecordBatch, names: Sequence[str]) -> list[int]:
+    """Where a row has another value than the one before it."""
+    changed = pa.array([False] * (len(rows) - 1), pa.bool_())
+    for name in names:
+        before, after = rows.column(name)[:-1], rows.column(name)[1:]
+        differ = pc.fill_null(pc.not_equal(before, after), False)
+        changed = pc.or_(changed, pc.or_(differ, pc.xor(pc.is_null(before), pc.is_null(after))))
+    return [at + 1 for at in pc.indices_nonzero(changed).to_pylist()]
+
+
+def plain(value: pa.Scalar) -> Any:
+    """As manifests have it: times and dates are numbers, also those that Python has no date for."""
+    if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):
+        return value.value
+    return value.as_py()

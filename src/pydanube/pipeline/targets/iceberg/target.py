@@ -1,0 +1,322 @@
+"""An Iceberg table as a target: tasks write its data files, and the driver lists them, with the batch's mark.
+
+A commit is made for the one snapshot of the table that was judged, and fails if others were faster; then the table is
+loaded and judged again. So it is if nobody can say whether a commit went through: the mark in the table says it. The
+library's own retries are off, because they would add files without judging.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.properties import property_as_bool
+
+from pydanube.base.errors import OptionInvalid, TargetFailed, TargetRefused
+from pydanube.pipeline.targets.iceberg.expiry import clean, due
+from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout, StagedFile, columns_of, remove
+from pydanube.pipeline.targets.iceberg.library import LeanTransaction, without_retries
+from pydanube.pipeline.targets.iceberg.maintenance import maintain
+from pydanube.pipeline.targets.iceberg.table import (
+    TablePlace,
+    Wanted,
+    check_columns,
+    check_features,
+    check_table,
+    prepare_table,
+    typed,
+)
+from pydanube.pipeline.targets.iceberg.upsert import DELETES, Change, all_files, upserted
+from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
+from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.target import CHANGE, pause, with_change, with_nulls
+
+COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
+DOUBTS_MAX = 3  # attempts of which nobody knows how they ended
+FILES_MAX = 100_000  # of one batch
+SOURCE_CHARACTERS_MAX = 1_000  # that a table remembers; of longer ones it has the hash
+LAYOUT_SECONDS = 300.0  # that a worker takes the table to be the same; whether it is so, the driver checks
+LAYOUTS_MAX = 16
+_KEYS = (
+    "kind",
+    "table",
+    "catalog",
+    "type",
+    "uri",
+    "warehouse",
+    "properties",
+    "partition_by",
+    "merge_schema",
+    "upsert",
+    "maintain",
+)
+_SHOWN_CHARACTERS = 60
+
+_layouts: dict[tuple[Any, ...], tuple[float, Layout]] = {}
+
+
+@dataclass(frozen=True)
+class IcebergTarget:
+    """With `keys` rows replace those of the table with the same values in these columns."""
+
+    place: TablePlace
+    partition_by: tuple[str, ...] = ()
+    merge_schema: bool = False
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    maintenance: Maintenance = NO_MAINTENANCE
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> IcebergTarget:
+        """Raises `OptionInvalid`."""
+        if unknown := sorted(set(spec) - set(_KEYS)):
+            raise OptionInvalid(
+                f"a target iceberg has no {unknown[0][:_SHOWN_CHARACTERS]!r}; it has {', '.join(_KEYS)}"
+            )
+        texts = {name: spec.get(name) for name in ("catalog", "type", "uri", "warehouse")}
+        for name, text in (("table", spec.get("table") or ""), *texts.items()):
+            _check(text is None or isinstance(text, str), f"a target iceberg: {name} must be a string")
+        properties = spec.get("properties") or {}
+        sound = isinstance(properties, dict) and all(
+            isinstance(each, str) for pair in properties.items() for each in pair
+        )
+        _check(sound, "a target iceberg: properties must map names to strings")
+        table = tuple(str(spec.get("table") or "").split("."))
+        place = TablePlace(table, **texts, properties=tuple(sorted(properties.items())))
+        place.check()
+        columns, merge_schema = spec.get("partition_by") or [], spec.get("merge_schema", False)
+        _check(
+            _names(columns) and len(set(columns)) == len(columns), "partition_by must be a list of columns, each once"
+        )
+        _check(isinstance(merge_schema, bool), "merge_schema must be true or false")
+        maintenance = Maintenance.of(spec.get("maintain"))
+        return cls(place, tuple(columns), merge_schema, *_upsert(spec.get("upsert")), maintenance)
+
+    @property
+    def label(self) -> str:
+        return self.place.label
+
+    @property
+    def identity(self) -> str:
+        return self.place.identity
+
+    @property
+    def takes_changes(self) -> bool:
+        return bool(self.keys)
+
+    def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
+        with self.place.told():
+            return check_table(self.place, self._wanted(schema))
+
+    def prepare(self, schema: pa.Schema) -> None:
+        self.check(schema)
+        with self.place.told():
+            prepare_table(self.place, self._wanted(schema))
+
+    def _wanted(self, schema: pa.Schema) -> Wanted:
+        return Wanted(schema, self.partition_by, self.merge_schema, self.keys, self.sequence_by)
+
+    def open(self, mark: Mark, schema: pa.Schema, task: str) -> _Told:
+        with self.place.told():
+            return _Told(self.place, IcebergFiles(self._layout(mark, schema), task))
+
+    def _layout(self, mark: Mark, schema: pa.Schema) -> Layout:
+        """A worker stages for one batch after the other: it need not ask for each what the table is like."""
+        key, now = (self.place, mark.run, schema), time.monotonic()
+        found = _layouts.get(key)
+        if found is None or not mark.run or now - found[0] > LAYOUT_SECONDS:
+            if len(_layouts) >= LAYOUTS_MAX:
+                _layouts.clear()
+            table = self.place.load()
+            rows = pa.schema([field for field in schema if field.name != CHANGE])
+            check_columns(table, rows, self.label)
+            layout = Layout.of(table, rows, self.label)
+            if CHANGE in schema.names:  # is staged too, for the driver: these files are never the table's
+                layout = replace(layout, arrow=with_change(with_nulls(layout.arrow)))
+            found = _layouts[key] = now, layout
+        return found[1]
+
+    def commit(
+        self,
+        mark: Mark,
+        schema: pa.Schema,
+        parts: Sequence[list[StagedFile]],
+        *,
+        replace: bool,
+        replaces: tuple[str, ...] = (),
+    ) -> Verdict:
+        files = [file for part in parts if part for file in part]
+        if len(files) > FILES_MAX:
+            raise TargetRefused(f"{self.label}: a batch has more than {FILES_MAX} files")
+        if replace and self.keys:
+            raise TargetRefused(f"{self.label}: upserts cannot be combined with complete mode")
+        with self.place.told():
+            return self._commit(mark, files, replaces, replace=replace)
+
+    def remembered(self, now: Mark) -> Mark | None:
+        with self.place.told():
+            try:
+                return remembered(self.place.load(), now)
+            except TargetRefused:  # there is no such table
+                return None
+
+    def _commit(self, mark: Mark, files: list[StagedFile], replaces: tuple[str, ...], *, replace: bool) -> Verdict:
+        now = replace_source(mark)
+        doubts: list[Exception] = []
+        for tries in range(COMMITS_MAX):
+            pause(tries)
+            table = self.place.load()
+            last = remembered(table, now)
+            if judge(last, now, replaces) is Verdict.DONE:
+                return Verdict.NEW if doubts and last == now else Verdict.DONE
+            if len(doubts) >= DOUBTS_MAX:
+                raise doubts[-1]
+            check_features(table, self.label, self.keys)
+            _check_same(table, files, self.label, by_name=bool(self.keys))
+            change = self._change(table, now, files, replace=replace)
+            if not change:
+                remove(table.io, change.unused)
+                return Verdict.NEW  # nothing to remember: whatever comes next is newer than what is there
+            before = table.metadata
+            try:
+                gone = _commit_once(table, now, change, self.maintenance.expire_seconds)
+            except CommitFailedException:
+                remove(table.io, change.written)
+                continue
+            except Exception as error:
+                if not isinstance(typed(error, self.place), TargetFailed):
+                    raise
+                doubts.append(error)  # it may be there all the same: nothing of it is removed
+                continue
+            remove(table.io, change.unused)
+            clean(table.io, before, gone)
+            if self.maintenance and is_due(None if last is None else last.batch, mark.batch):
+                attempt(self.label, lambda: maintain(self.place, self.maintenance))
+            return Verdict.NEW
+        raise TargetFailed(f"{self.label}: the table was changed by others {COMMITS_MAX} times in the meantime")
+
+    def _change(self, table: Table, mark: Mark, files: list[StagedFile], *, replace: bool) -> Change:
+        if self.keys and files:
+            return upserted(table, files, self.keys, self.sequence_by, self.label)
+        return Change(files, all_files(table) if replace else [])
+
+
+class _Told:
+    """A `Stager` with errors of ours only."""
+
+    def __init__(self, place: TablePlace, files: IcebergFiles) -> None:
+        self._place = place
+        self._files = files
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        with self._place.told():
+            self._files.add(rows)
+
+    def finish(self) -> list[StagedFile] | None:
+        with self._place.told():
+            return self._files.finish()
+
+    def drop(self) -> None:
+        self._files.drop()
+
+
+def _commit_once(table: Table, mark: Mark, change: Change, expire_seconds: int | None) -> list[Snapshot]:
+    """All of it or nothing, and only if the table is as it was loaded. Returns the snapshots that ended with it."""
+    without_retries(table)
+    gone = due(table.metadata, time.time_ns() // 1_000_000, expire_seconds)
+    transaction = LeanTransaction(table)
+    deletes = {} if change.deletes is None else {DELETES: change.deletes}
+    transaction.set_properties(properties_of(mark) | deletes)
+    if change.adds or change.removes:
+        _add_snapshot(table, transaction, mark, change)
+    transaction.expire(gone)
+    transaction.commit_transaction()
+    return gone
+
+
+def _add_snapshot(table: Table, transaction: LeanTransaction, mark: Mark, change: Change) -> None:
+    summary = {"danube.pipeline": mark.pipeline, "danube.batch": str(mark.batch)}
+    update = transaction.update_snapshot(snapshot_properties=summary)
+    merges = property_as_bool(table.metadata.properties, TableProperties.MANIFEST_MERGE_ENABLED, False)
+    append = update.merge_append if merges else update.fast_append
+    with transaction.replacing(table.io, summary) if change.removes else append() as snapshot:
+        for file in change.adds:
+            snapshot.append_data_file(file.data_file())
+        for removed in change.removes:
+            snapshot.delete_data_file(removed)
+        if change.removes:
+            snapshot.delete_by_predicate(AlwaysTrue())  # it looks into manifests of all partitions
+
+
+def _check_same(table: Table, files: Sequence[StagedFile], label: str, *, by_name: bool) -> None:
+    """Whether the table still is what the tasks wrote for; else the batch is repeated. Files are read by ids, whatever
+    their columns are called since; `by_name` wants the same names.
+    """
+    parts = 3 if by_name else 2
+    columns = {each[:parts] for each in columns_of(table.schema())}
+    needed = {each.field_id for each in table.schema().fields if each.required}
+    for file in files:
+        same = file.table == str(table.metadata.table_uuid) and file.spec == table.spec().spec_id
+        own = {each[:parts] for each in file.columns}
+        if not same or not own <= columns or not needed <= {each[0] for each in file.columns}:
+            raise TargetFailed(f"{label} was changed while a batch was written for it")
+
+
+# -- what the table remembers ------------------------------------------------------------------------------------------
+
+
+def properties_of(mark: Mark) -> dict[str, str]:
+    values = {"batch": str(mark.batch), "query": mark.query, "run": mark.run, "source": mark.source}
+    return {f"danube.{mark.key}.{name}": text for name, text in values.items()}
+
+
+def remembered(table: Table, now: Mark) -> Mark | None:
+    query, run, batch, source = (
+        table.properties.get(f"danube.{now.key}.{name}") for name in ("query", "run", "batch", "source")
+    )
+    if batch is None:
+        return None
+    if not batch.isdecimal():
+        raise TargetRefused(
+            f"the property danube.{now.key}.batch of {'.'.join(table.name())} is not a number: {batch[:60]}"
+        )
+    return Mark(now.pipeline, query or "", run or "", int(batch), source or "", now.dead)
+
+
+def replace_source(mark: Mark) -> Mark:
+    """As a table remembers it."""
+    if len(mark.source) <= SOURCE_CHARACTERS_MAX:
+        return mark
+    return replace(mark, source=f"sha256:{hashlib.sha256(mark.source.encode()).hexdigest()}")
+
+
+# -- what was given ----------------------------------------------------------------------------------------------------
+
+
+def _upsert(given: Any) -> tuple[tuple[str, ...], str | None]:
+    if given is None:
+        return (), None
+    _check(
+        isinstance(given, dict) and not set(given) - {"keys", "sequence_by"}, "upsert takes only keys and sequence_by"
+    )
+    keys, sequence_by = given.get("keys"), given.get("sequence_by")
+    _check(_names(keys) and len(keys) > 0, "upsert: keys must be one or more columns")
+    _check(sequence_by is None or isinstance(sequence_by, str), "upsert: sequence_by must be a column")
+    return tuple(keys), sequence_by
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) and each for each in value)
+
+
+def _check(sound: bool, otherwise: str) -> None:
+    if not sound:
+        raise OptionInvalid(otherwise)

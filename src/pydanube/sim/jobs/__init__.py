@@ -1,0 +1,1 @@
+"""Jobs that write exactly once to one simulated broker."""

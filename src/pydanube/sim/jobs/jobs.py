@@ -1,0 +1,186 @@
+"""Jobs that write exactly once, as Spark does it: they stage rows in tasks, decide, commit, and repeat what failed.
+
+They live in the broker's process and die with it; what a checkpoint would keep outlives them. A run that was given up
+may come back as a zombie: its request is made again at any later time. Some write twice to a batch under one name, and
+some checkpoints are wiped: both are refused, or rows would be lost or there twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from pydanube.base.errors import DanubeError, RequestInvalid, SinkConflict
+from pydanube.broker.door.service import Service
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.broker.topic.topic import Topic
+from pydanube.sim.jobs.history import ZOMBIES_MAX, WriterMemory
+from pydanube.topic.sinks import Once, Request, SinkKey, Verdict
+from pydanube.wire.batch import build
+
+if TYPE_CHECKING:
+    from pydanube.sim.jobs.world import SinkWorld
+
+ROWS = (0, 1, 4, 12, 30)  # of a batch
+TASKS = (1, 2, 4)
+FEW = 3  # rows of writes that are refused
+Refs = dict[str, list[list[int]]]
+
+
+class Jobs:
+    """Those of one life of the broker."""
+
+    def __init__(self, world: SinkWorld, service: Service) -> None:
+        self._world = world
+        self._service = service
+        self._random = world.loop.fork_random(f"jobs/{world.loop.events}")
+
+    async def write(self, writer: WriterMemory) -> None:
+        """Run after run, until all batches are there; there may be more later."""
+        while True:
+            if writer.batch < self._world.batches:
+                await self._run(writer)
+            await asyncio.sleep(self._random.uniform(0.0, 0.2))
+
+    async def haunt(self, writer: WriterMemory) -> None:
+        """Runs that are over ask late."""
+        while not self._world.healed:
+            await asyncio.sleep(self._random.uniform(0.05, 1.0))
+            if writer.seconds and self._random.random() < 0.5:
+                await self._write_second(writer, self._random.choice(writer.seconds))
+            if not writer.zombies:
+                continue
+            request = self._random.choice(writer.zombies)
+            try:
+                verdict = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+            except DanubeError as error:
+                self._world.loop.trace("zombie", writer.name, request.run, request.batch, error.code)
+                continue
+            self._world.loop.trace("zombie", writer.name, request.run, request.batch, verdict.value)
+            if verdict is Verdict.NEW:
+                self._world.sinks.answered(writer, request.batch, verdict)
+
+    async def wipe(self, writer: WriterMemory) -> None:
+        """The checkpoint is gone, and its query starts over when more input has come. What it reads is there."""
+        while writer.once is Once.STREAM and not self._world.healed:
+            await asyncio.sleep(self._random.uniform(0.2, 2.0))
+            if not writer.told:
+                continue
+            run, source = f"{writer.name}-again", self._source(writer.batch + 5)
+            try:
+                decision, _ = await self._decide(writer.wiped, self._rows(writer, 0, "")[:FEW])
+                request = Request(writer.once, run, 0, source, decision)
+                verdict = await self._service.sinks.commit(ANONYMOUS, writer.wiped, request)
+            except DanubeError as error:
+                self._world.loop.trace("wiped", run, error.code)
+                continue
+            self._world.sinks.refused(writer, "a query that started over", verdict)
+
+    async def _write_second(self, writer: WriterMemory, request: Request) -> None:
+        """Another write of a batch, by a run that was answered for the batch already."""
+        try:
+            verdict = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+        except DanubeError as error:
+            return self._world.loop.trace("second", request.run, request.batch, error.code)
+        self._world.sinks.refused(writer, f"the second write of batch {request.batch} in run {request.run}", verdict)
+
+    async def _run(self, writer: WriterMemory) -> None:
+        """One run, until something fails. It may begin with a batch that is there: nobody wrote down that it is."""
+        draw, world = self._random, self._world
+        writer.runs += 1
+        run = f"{writer.name}-{writer.runs}"
+        batch = writer.batch
+        if batch and batch not in writer.attempts and draw.random() < 0.4:
+            batch -= 1
+        while batch < world.batches:
+            try:
+                request = await self._stage(writer, run, batch)
+                await self._commit(writer, request)
+                if draw.random() < 0.2:
+                    again = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+                    world.history.check(again is Verdict.DONE, "I12", f"{run}: batch {batch} is new when asked again")
+                if writer.once is Once.STREAM and draw.random() < 0.15 and not world.healed:
+                    decision, _ = await self._decide(writer.key, self._rows(writer, batch, run)[:FEW])
+                    writer.seconds.append(request._replace(decision=decision))
+                    del writer.seconds[:-ZOMBIES_MAX]
+                    return await self._write_second(writer, writer.seconds[-1])
+            except TimeoutError:
+                return world.loop.trace("given up", run, batch)
+            except DanubeError as error:
+                ours = isinstance(error, (SinkConflict, RequestInvalid))
+                world.history.check(not ours, "I12", f"{run}: batch {batch} is refused: {error}")
+                return world.loop.trace("failed", run, batch, error.code)
+            writer.batch = max(writer.batch, batch + 1)
+            batch += 1
+            await asyncio.sleep(draw.uniform(0.0, 2 * world.pause))
+
+    async def _commit(self, writer: WriterMemory, request: Request) -> None:
+        writer.asks(request)
+        self._world.commit_begins()
+        self._world.loop.trace("commit", request.run, request.batch, request.decision)
+        patience = self._random.uniform(0.0, 0.05) if self._random.random() < 0.15 else None
+        async with asyncio.timeout(patience):
+            verdict = await self._service.sinks.commit(ANONYMOUS, writer.key, request)
+        self._world.loop.trace("committed", request.run, request.batch, verdict.value)
+        self._world.sinks.answered(writer, request.batch, verdict)
+
+    # -- staging -------------------------------------------------------------------------------------------------------
+
+    async def _stage(self, writer: WriterMemory, run: str, batch: int) -> Request:
+        """All rows of the batch. Which rows these are is certain, how they fall is not."""
+        rows = self._rows(writer, batch, run if self._random.random() < 0.5 else "")
+        decision, content = await self._decide(writer.key, rows)
+        writer.attempts.setdefault(batch, []).append(content)
+        return Request(writer.once, run, batch, self._source(batch), decision)
+
+    def _source(self, batch: int) -> str:
+        """Where the input of a batch ends, as the source of Spark says it."""
+        end = {"/default/in": {"id": 1, "0": 10 * batch + 10, "began": [0]}}
+        return json.dumps([end], indent=self._random.choice((None, 1)))
+
+    async def _decide(self, key: SinkKey, rows: list[tuple[str, bytes]]) -> tuple[int, dict[str, list[bytes]]]:
+        """Stages the rows, in tasks; the offset of what names them, and what it names."""
+        name, _ = await self._service.sinks.begin(ANONYMOUS, key)
+        staged = self._service.reliable(await self._service.open(ANONYMOUS, name))
+        draw = self._random
+        draw.shuffle(rows)
+        tasks = draw.choice(TASKS)
+        shares = [rows[task::tasks] for task in range(tasks)]
+        found = await asyncio.gather(*(self._task(staged, share) for share in shares))
+        refs: Refs = {}
+        content: dict[str, list[bytes]] = {}
+        for share, parts in zip(shares, found, strict=True):
+            for place, payload in share:
+                content.setdefault(place, []).append(payload)
+            for place, each in parts.items():
+                refs.setdefault(place, []).extend(each)
+        return await self._publish(staged, [json.dumps({"parts": refs}).encode()]), content
+
+    def _rows(self, writer: WriterMemory, batch: int, tag: str) -> list[tuple[str, bytes]]:
+        """By place; with a tag, as if random numbers were in them: other bytes, elsewhere."""
+        certain = self._world.loop.fork_random(f"rows/{writer.name}/{batch}")
+        rows = []
+        for row in range(certain.choice(ROWS)):
+            place, pad = certain.choice(writer.places), certain.choice((0, 20, 600))
+            if tag:
+                place = self._random.choice(writer.places)
+            rows.append((place, writer.payload(batch, row, tag, pad)))
+        return rows
+
+    async def _task(self, staged: Topic, rows: list[tuple[str, bytes]]) -> Refs:
+        """The rows of each place in their order, a few at a time."""
+        refs: Refs = {}
+        for place in dict.fromkeys(place for place, _ in rows):
+            payloads = [payload for there, payload in rows if there == place]
+            while payloads:
+                count = self._random.choice((1, 3, 5))
+                first = await self._publish(staged, payloads[:count])
+                refs.setdefault(place, []).append([first, first + len(payloads[:count]) - 1])
+                del payloads[:count]
+        return refs
+
+    async def _publish(self, staged: Topic, payloads: list[bytes]) -> int:
+        receipt = staged.publish(build(payloads, publish_time=self._service.clock.wall()))
+        await receipt.confirmed
+        return receipt.offset

@@ -1,0 +1,212 @@
+"""A world of one whole broker, metadata and all, for jobs that write exactly once (§32, §33).
+
+The process runs the product's metadata store, storage node, directory and service on two simulated disks. Jobs write to
+three partitions of two topics, to which others publish, and which others read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pydanube.base.durability import Durability
+from pydanube.base.errors import DanubeError, TopicExists
+from pydanube.broker.directory.directory import Directory
+from pydanube.broker.door.service import Service
+from pydanube.broker.limits.disk_room import Room
+from pydanube.broker.serving.open_topic import ANONYMOUS
+from pydanube.sim.jobs.clients import Clients, ProducerMemory
+from pydanube.sim.jobs.history import SinkHistory, WriterMemory
+from pydanube.sim.jobs.jobs import Jobs
+from pydanube.sim.machine.disk import SimDisk
+from pydanube.sim.machine.offload import SimOffload
+from pydanube.sim.machine.randomness import SimRandomness
+from pydanube.sim.plan import Fault
+from pydanube.sim.world.faults import Troublemaker
+from pydanube.sim.world.world import Machine, World
+from pydanube.storage.local import open_local
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.stream.tail import TailCache
+from pydanube.topic.sinks import Once, SinkKey
+
+PLAIN, PARTED = "/default/plain", "/default/parted"
+PARTITIONS = (f"{PARTED}-part-0", f"{PARTED}-part-1")
+PLACES = (PLAIN, *PARTITIONS)
+SUPERVISOR_SECONDS = 0.3  # until a broker that could not start is started again
+STAGED_BYTES_MAX = 20_000
+METADATA_LOG_BYTES = 64 * 1024  # so that the metadata continues in a new file now and then
+AIM_SECONDS = 0.06  # a fault that waits for a commit strikes within this: before, in or shortly after it
+
+
+@dataclass
+class SinkWorld(World):
+    """`plan.messages` is how many batches each job writes."""
+
+    sinks: SinkHistory = field(init=False)
+    service: Service | None = None  # of the broker, while it is up
+    batches: int = 0
+    over: bool = False  # jobs have ended, wherever they were
+    armed: list[Callable[[], None]] = field(default_factory=list)  # faults that wait for a commit
+    producers: list[ProducerMemory] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sinks = SinkHistory(self.history)
+        self.batches = self.plan.messages
+        self.pause = self.plan.seconds / self.batches / 3  # between two batches of a job
+        self._aim = self.loop.fork_random("aim")
+        for place in PLACES:
+            self.history.stream(place, Durability.FSYNC)
+            self.producers += [ProducerMemory(place, ""), ProducerMemory(place, "named")]
+        for name, target, once, places in (
+            ("w0", PARTED, Once.STREAM, PARTITIONS),
+            ("w1", "*", Once.STREAM, PLACES),
+            ("w2", PLAIN, Once.VERSION, (PLAIN,)),
+        ):
+            self.sinks.writers[name] = WriterMemory(name, SinkKey(f"query {name}", target), once, places)
+
+    @property
+    def broker(self) -> Machine:
+        return self.brokers[0]
+
+    def commit_begins(self) -> None:
+        """A fault that waited for it strikes in a moment."""
+        if self.armed:
+            delay = self._aim.uniform(0.0, AIM_SECONDS)
+            self.loop.call_later(delay, self.armed.pop(0), context=self.loop.world)
+
+    def settings(self) -> NodeSettings:
+        return replace(super().settings(), index_cache_bytes=64 * 1024)
+
+    def kill(self, machine: Machine) -> None:
+        self.service = None
+        super().kill(machine)
+
+    # -- a life of the broker ------------------------------------------------------------------------------------------
+
+    async def _main(self, machine: Machine) -> None:
+        randomness = SimRandomness(self.loop.fork_random(f"{machine.name}/{machine.lives}"))
+        try:
+            service = await self._open_service(machine, randomness)
+            await self._make_topics(service)
+        except DanubeError as error:
+            self.loop.trace("broker.cannot_start", error.code)
+            self.loop.call_soon(self._give_up, machine, context=self.loop.world)
+            return
+        service.reopen()
+        self.service = service
+        self.loop.trace("broker.serves", machine.lives)
+        jobs, clients = Jobs(self, service), Clients(self, service)
+        writers = [] if self.over else list(self.sinks.writers.values())
+        await asyncio.gather(
+            *(jobs.write(writer) for writer in writers),
+            *(jobs.haunt(writer) for writer in writers),
+            *(jobs.wipe(writer) for writer in writers),
+            *(clients.publish(producer) for producer in self.producers),
+            *(clients.watch(place) for place in PLACES),
+            *(clients.read(place) for place in PLACES),
+            clients.roll(),
+        )
+
+    async def _open_service(self, machine: Machine, randomness: SimRandomness) -> Service:
+        """As `danube standalone` does it."""
+        for_metadata, for_node = machine.disks
+        storage = await open_local(for_metadata, for_node, self.settings(), randomness, log_bytes=METADATA_LOG_BYTES)
+        node = storage.node
+        directory = Directory(storage.metadata)
+        await directory.prepare()
+        room = Room(self.plan.file_bytes, node.room, node.make_room)
+        await room.start()
+        cache = TailCache(self.loop.fork_random(f"cache/{machine.lives}").choice((2_000, 20_000, 1_000_000)))
+        offload = SimOffload(self.loop, self.loop.fork_random(f"offload/{machine.lives}"))
+        service = Service(
+            directory,
+            storage.catalog,
+            storage.nodes,
+            machine.clock,
+            randomness,
+            cache=cache,
+            room=room,
+            offload=offload,
+        )
+        service.sinks.staged_bytes_max = STAGED_BYTES_MAX
+        service.sinks.window_bytes = self.loop.fork_random(f"window/{machine.lives}").choice((1, 2_000, 1_000_000))
+        return service
+
+    async def _make_topics(self, service: Service) -> None:
+        for name, partitions in ((PLAIN, 0), (PARTED, len(PARTITIONS))):
+            try:
+                await service.create_topic(ANONYMOUS, name, partitions=partitions)
+            except TopicExists:
+                continue
+
+    def _give_up(self, machine: Machine) -> None:
+        if not machine.down:
+            self.kill(machine)
+            self.loop.call_later(SUPERVISOR_SECONDS, self.restart, machine, context=self.loop.world)
+
+    def _disks(self, name: str) -> list[SimDisk]:
+        return [
+            SimDisk(self.loop, self.loop.fork_random(f"{name}/{use}"), f"{name}/{use}", there=False)
+            for use in ("metadata", "node")
+        ]
+
+
+@dataclass(slots=True)
+class SinkTroublemaker(Troublemaker):
+    """Most crashes wait for a commit and strike in the middle of it; so do errors of the disk with the metadata."""
+
+    away: list[SimDisk] = field(default_factory=list)  # the broker's own, while it has another in place of one of them
+    older: dict[str, tuple[int, bytes]] = field(default_factory=dict)  # what the node's had when it was last away
+
+    def happen(self, fault: Fault) -> None:
+        world, strike = self.world, partial(Troublemaker.happen, self, fault)
+        assert isinstance(world, SinkWorld)
+        if fault.kind in ("kill", "power") and fault.target % 4:
+            world.armed.append(strike)
+        elif fault.kind in ("write_error", "sync_error") and fault.target % 4:
+            world.armed.append(partial(self._forget_to_write, fault))
+        else:
+            strike()
+
+    def _forget_to_write(self, fault: Fault) -> None:
+        """What was to be decided may be on the disk or not, and before anybody finds out the process dies."""
+        if not self.world.healed:
+            self.done.append(fault.kind)
+            self.world.brokers[0].disks[0].fail_next(fault.kind.removesuffix("_error"))
+            self.later(0.2 * fault.amount, partial(Troublemaker.happen, self), replace(fault, kind="kill"))
+
+    def _unmounted(self, fault: Fault) -> None:
+        """The broker must see that a directory is not the one it had, and leave everything as it is."""
+        world = self.world
+        assert isinstance(world, SinkWorld)
+        machine = world.broker
+        if self.away or world.service is None:
+            return
+        world.kill(machine)
+        self.away = list(machine.disks)
+        place, kind = fault.target // 2 % 2, fault.target % 3
+        older, self.older = self.older, machine.disks[1].image()
+        if kind == 2 and older:
+            place = 1
+        name = f"{machine.disks[place].name} instead"
+        strange = SimDisk(world.loop, world.loop.fork_random(f"{name}/{machine.lives}"), name, there=kind > 0)
+        if kind == 2 and older:
+            strange.load(older)
+        machine.disks = [strange if place == 0 else self.away[0], strange if place == 1 else self.away[1]]
+        self.later(0.1, world.restart, machine)
+        self.later(0.5 + fault.seconds, self._mount)
+
+    def _mount(self) -> None:
+        if self.away:
+            machine = self.world.brokers[0]
+            if not machine.down:
+                self.world.kill(machine)
+            machine.disks, self.away = self.away, []
+            self.world.restart(machine)
+
+    def heal(self) -> None:
+        self._mount()
+        Troublemaker.heal(self)

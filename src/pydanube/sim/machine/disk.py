@@ -1,0 +1,443 @@
+"""The disk port on a simulated platter: seeded delays, and every fault of a disk, switched on and off while it runs.
+
+A disk outlives the processes that use it. Each operation takes effect at a moment of its own, in no process's context;
+only its completion reaches the process that asked, if that still lives.
+"""
+
+from __future__ import annotations
+
+import zlib
+from asyncio import Future
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import inf
+from random import Random
+from typing import Any
+
+from pydanube.adapters.file_names import check_file_name
+from pydanube.base.errors import DanubeError, DirectoryInUse, DiskFailed, FileMissing
+from pydanube.ports.disk import DiskFile
+from pydanube.sim.machine.disk_faults import DiskFaults, Fault, Slowness
+from pydanube.sim.machine.loop import PROCESS, Process, SimLoop
+from pydanube.sim.machine.platter import SECTOR_BYTES, Inode, Keep, Platter
+from pydanube.sim.machine.process import SimHandle
+
+CHANGING = frozenset({"write", "sync", "create", "rename", "remove", "sync_directory", "make", "sync_parent"})
+
+
+class _Operation:
+    """One submitted operation until it has taken effect."""
+
+    __slots__ = ("effect", "failed", "future", "handle", "interrupted", "kind", "name", "process", "values")
+
+    def __init__(self, kind: str, name: str, process: Process | None, future: Future[Any], effect: Callable[[], Any]):
+        self.kind = kind
+        self.name = name
+        self.process = process
+        self.future = future
+        self.effect = effect
+        self.failed: Callable[[], None] | None = None  # what an injected error still does
+        self.interrupted: Callable[[bool], None] | None = None  # the crash of the process or (true) of the power
+        self.handle: SimHandle | None = None
+        self.values: tuple[Any, ...] = ()
+
+
+class SimFile:
+    """An open file. Handles of before a power cut see only what is gone."""
+
+    __slots__ = ("_closed", "_disk", "_inode", "_name")
+
+    def __init__(self, disk: SimDisk, name: str, inode: Inode) -> None:
+        self._disk = disk
+        self._name = name
+        self._inode = inode
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def write(self, position: int, parts: Sequence[bytes], *, sync: bool) -> Future[None]:
+        self._check(position)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return self._disk._write(self._name, self._inode, position, bytes(data), sync)
+
+    def sync(self) -> Future[None]:
+        self._check()
+        return self._disk._sync(self._name, self._inode)
+
+    def read(self, position: int, length: int) -> Future[bytes]:
+        self._check(position, length)
+        return self._disk._submit("read", self._name, lambda: self._inode.read(position, length), position, length)
+
+    def size(self) -> Future[int]:
+        self._check()
+        return self._disk._submit("size", self._name, lambda: self._inode.size)
+
+    def close(self) -> Future[None]:
+        self._closed = True
+        return self._disk._submit("close", self._name, lambda: None)
+
+    def _check(self, *numbers: int) -> None:
+        if self._closed:
+            raise ValueError(f"{self._name} is closed")
+        if any(number < 0 for number in numbers):
+            raise ValueError(f"{self._name}: positions and lengths are never negative: {numbers}")
+
+
+class SimDisk:
+    """One directory. `boundaries` counts the steps that change it; `cut_at = n` stops it when n of them are done."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        random: Random,
+        name: str,
+        *,
+        capacity: int | None = None,
+        sector: int = SECTOR_BYTES,
+        there: bool = True,
+    ) -> None:
+        self._name = name
+        self._there = there  # whether somebody has made the directory
+        self._durable = there  # and synced the one above it
+        self.operations: Counter[str] = Counter()  # by kind, done or failed
+        self.boundaries = 0
+        self.on_boundary: Callable[[int], None] | None = (
+            None  # called before each step with its number, from 0; may freeze
+        )
+        self.cut_at: int | None = None
+        self.on_cut: Callable[[], None] | None = None  # called once when `cut_at` is reached; the disk is frozen then
+        self.frozen = False  # no operation completes until `power_cut`
+        self._loop = loop
+        self._random = random
+        self._platter = Platter(sector, capacity)
+        self._in_flight: dict[_Operation, None] = {}
+        self._known: dict[Process, None] = {}
+        self._failed: dict[Process, list[Future[Any]]] = {}
+        self._holder: tuple[Process | None, str] | None = None
+        self._faults = DiskFaults(random)
+
+    # -- the port --------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def make(self) -> Future[None]:
+        def make() -> None:
+            self._there = True
+
+        return self._submit("make", "", make)
+
+    def sync_parent(self) -> Future[None]:
+        def sync() -> None:
+            self._durable = self._there
+
+        return self._submit("sync_parent", "", sync)
+
+    def lock(self, owner: str) -> Future[None]:
+        process = PROCESS.get()
+
+        def take() -> None:
+            self._check_there()
+            if self._holder is not None and (self._holder[0] is None or self._holder[0].alive):
+                raise DirectoryInUse(f"{self.name} is in use by {self._holder[1]}")
+            self._holder = (process, f"{owner} ({process!r})" if process else owner)
+
+        return self._submit("lock", "", take)
+
+    def unlock(self) -> Future[None]:
+        def release() -> None:
+            self._holder = None
+
+        return self._submit("unlock", "", release)
+
+    def create(self, name: str, *, reserve: int = 0) -> Future[DiskFile]:
+        check_file_name(name)
+
+        def create() -> SimFile:
+            self._check_there()
+            return SimFile(self, name, self._platter.create(name, reserve))
+
+        return self._submit("create", name, create, reserve)
+
+    def open(self, name: str) -> Future[DiskFile]:
+        check_file_name(name)
+        return self._submit("open", name, lambda: SimFile(self, name, self._platter.find(name)))
+
+    def list(self) -> Future[list[str]]:
+        def names() -> list[str]:
+            self._check_there()
+            return sorted(self._platter.names)
+
+        return self._submit("list", "", names)
+
+    def rename(self, old: str, new: str) -> Future[None]:
+        check_file_name(old)
+        check_file_name(new)
+        return self._submit("rename", old, lambda: self._platter.rename(old, new), new)
+
+    def remove(self, name: str) -> Future[None]:
+        check_file_name(name)
+        return self._submit("remove", name, lambda: self._platter.remove(name))
+
+    def sync_directory(self) -> Future[None]:
+        mark = self._platter.directory_mark()
+        return self._submit("sync_directory", "", lambda: self._platter.sync_directory(mark))
+
+    def free_bytes(self) -> Future[int]:
+        return self._submit("free_bytes", "", self._platter.free_bytes)
+
+    def _check_there(self) -> None:
+        if not self._there:
+            raise FileMissing(f"{self.name}: no such directory")
+
+    def _write(self, name: str, inode: Inode, position: int, data: bytes, sync: bool) -> Future[None]:
+        platter, random = self._platter, self._random
+
+        def failed() -> None:
+            platter.put(inode, position, data[: random.randrange(len(data) + 1)])
+
+        def interrupted(power: bool) -> None:
+            if power or random.random() < 0.4:  # after a power cut, each sector has its own fate anyway
+                platter.put(inode, position, data)
+            elif random.random() < 0.5:
+                failed()
+
+        def effect() -> None:
+            platter.write(name, inode, position, data)
+
+        def effect_and_sync() -> Future[None]:
+            effect()
+            return self._sync(name, inode, operation)
+
+        operation = self._operation("write", name, effect_and_sync if sync else effect)
+        operation.values = (position, len(data), zlib.crc32(data))
+        operation.failed = failed
+        operation.interrupted = interrupted
+        return self._start(operation)
+
+    def _sync(self, name: str, inode: Inode, written: _Operation | None = None) -> Future[None]:
+        """On its own, or as the second step of a write, whose future it then completes."""
+        covered, size = inode.covered(), inode.size
+        operation = self._operation("sync", name, lambda: inode.sync(covered, size), written)
+        operation.values = (len(covered),)
+        operation.failed = lambda: inode.fail_sync(covered)
+        return self._start(operation)
+
+    # -- operations ------------------------------------------------------------------------------------------------
+
+    def _submit(self, kind: str, name: str, effect: Callable[[], Any], *values: object) -> Future[Any]:
+        operation = self._operation(kind, name, effect)
+        operation.values = values
+        return self._start(operation)
+
+    def _operation(
+        self, kind: str, name: str, effect: Callable[[], Any], first: _Operation | None = None
+    ) -> _Operation:
+        """A new one, or the next step of `first`."""
+        if first is not None:
+            return _Operation(kind, name, first.process, first.future, effect)
+        return _Operation(kind, name, PROCESS.get(), self._loop.create_future(), effect)
+
+    def _start(self, operation: _Operation) -> Future[Any]:
+        process = operation.process
+        if process is not None:
+            if not process.alive:
+                return operation.future  # the dead ask for nothing
+            if process not in self._known:
+                self._known[process] = None
+                process.on_kill.append(self._process_killed)
+        self._in_flight[operation] = None
+        if not self.frozen:
+            loop = self._loop
+            delay = self._faults.delay(operation.kind, loop.time())
+            operation.handle = loop.call_later(delay, self._finish, operation, context=loop.world)
+        return operation.future
+
+    def _finish(self, operation: _Operation) -> None:
+        kind, name = operation.kind, operation.name
+        if self.frozen or (kind in CHANGING and not self._step()):
+            return  # stays in flight: what becomes of it is up to the power cut
+        del self._in_flight[operation]
+        self.operations[kind] += 1
+        result: Any = None
+        error: DanubeError | None = self._faults.injected(kind, name)
+        if error is not None:
+            if operation.failed is not None:
+                operation.failed()
+        else:
+            try:
+                result = operation.effect()
+            except DanubeError as raised:
+                error = raised
+        self._loop.trace(f"disk.{kind}", self.name, name, *operation.values, error.code if error else "")
+        future = operation.future
+        if result is future or future.done() or (operation.process is not None and not operation.process.alive):
+            return  # continues with its second step, or nobody waits
+        if error is not None:
+            future.set_exception(error)
+            if operation.process is not None:
+                self._failed.setdefault(operation.process, []).append(future)
+        else:
+            future.set_result(result)
+
+    def _step(self) -> bool:
+        """A change is about to happen; false if the power goes first."""
+        if self.cut_at == self.boundaries:
+            self.cut_at = None
+            self.freeze()
+            if self.on_cut is not None:
+                self.on_cut()
+            return False
+        if self.on_boundary is not None:
+            self.on_boundary(self.boundaries)
+            if self.frozen:
+                return False
+        self.boundaries += 1
+        return True
+
+    # -- crashes ---------------------------------------------------------------------------------------------------
+
+    def _process_killed(self, process: Process) -> None:
+        """The operating system lives on: what was under way happens now, in part, or never; nothing happens later."""
+        self._known.pop(process, None)
+        for future in self._failed.pop(process, []):
+            future.exception()  # whoever was about to look at it is dead
+        if self.frozen:
+            return  # the power went first
+        for operation in [operation for operation in self._in_flight if operation.process is process]:
+            del self._in_flight[operation]
+            if operation.handle is not None:
+                operation.handle.cancel()
+            if operation.kind in CHANGING:
+                self.boundaries += 1
+                self._interrupt(operation, power=False)
+
+    def _interrupt(self, operation: _Operation, *, power: bool) -> None:
+        if operation.interrupted is not None:
+            operation.interrupted(power)
+        elif self._random.random() < 0.5:
+            try:
+                operation.effect()
+            except DanubeError:
+                return
+
+    def freeze(self) -> None:
+        """From now on nothing completes. `power_cut` ends it."""
+        self.frozen = True
+
+    def power_cut(self, *, keep: Keep | None = None, keep_directory: int | None = None) -> None:
+        """What no sync covered is lost, landed or torn, and the power is back. Kill the processes in the same moment.
+
+        `keep(write, sector)` decides for one sector of one unsynced write, both counted from 0, oldest first and those
+        under way last (`unsynced` lists them); `keep_directory` is how many unsynced changes of the directory survive.
+        Without them the seed decides, and so it does of a directory that nobody has synced in the one above.
+        """
+        draw = self._random.random
+        for operation in list(self._in_flight):
+            if operation.handle is not None:
+                operation.handle.cancel()
+            if operation.kind == "write" or (operation.kind in {"create", "rename", "remove"} and keep is None):
+                self._interrupt(operation, power=True)
+        self._in_flight.clear()
+        changes = self._platter.unsynced_directory()
+        if keep_directory is None:
+            keep_directory = self._random.randrange(changes + 1)
+        if keep is None:
+            self._platter.power_cut(self._seeded_keep(), keep_directory, lambda: draw() < 0.5)
+        else:
+            self._platter.power_cut(keep, keep_directory, lambda: False)
+        if self._there and not self._durable and draw() < 0.5:
+            self._there = False
+            self._platter = Platter(self._platter.sector, self._platter.capacity)
+        self._durable = self._there
+        self.frozen = False
+        self._holder = None
+        self._loop.trace("disk.power_cut", self.name, sorted(self._platter.names))
+
+    def _seeded_keep(self) -> Keep:
+        """Each write is lost, lands, or is torn with a likelihood of its own."""
+        draw = self._random.random
+        fates: dict[int, float] = {}
+
+        def keep(write: int, sector: int) -> bool:
+            fate = fates.get(write)
+            if fate is None:
+                fate = fates[write] = min(1.0, max(0.0, draw() * 3 - 1))
+            return draw() < fate
+
+        return keep
+
+    def unsynced(self) -> Sequence[tuple[str, int, int]]:
+        """What a power cut may lose, in the order `keep` counts it: name of the file, position, length."""
+        under_way = [operation for operation in self._in_flight if operation.kind == "write"]
+        return [
+            *((name, write.position, len(write.data)) for name, write in self._platter.unsynced()),
+            *((operation.name, operation.values[0], operation.values[1]) for operation in under_way),
+        ]
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def fail_next(
+        self, kind: str, error: type[DanubeError] = DiskFailed, *, count: int = 1, after: int = 0, prefix: str = ""
+    ) -> None:
+        """The next `count` operations of the kind fail, after `after` that do not; only on files named `prefix`..."""
+        self._faults.fail_next(Fault(kind, error, prefix, after, count))
+
+    def slow(self, seconds: float = 0.0, *, factor: float = 1.0, until: float = inf, only: str = "") -> None:
+        """Operations take that much longer until then: all of them, or only those of one kind."""
+        self._faults.slow(Slowness(seconds, factor, until, only))
+
+    def cure(self) -> None:
+        """No more slowness, no more injected errors; what is damaged stays damaged."""
+        self._faults = DiskFaults(self._random)
+
+    @property
+    def capacity(self) -> int | None:
+        return self._platter.capacity
+
+    @capacity.setter
+    def capacity(self, capacity: int | None) -> None:
+        self._platter.capacity = capacity
+
+    def share(self, other: SimDisk) -> None:
+        """They are directories of one file system: what one takes, the other lacks. From now to the next power cut."""
+        self._platter.beside, other._platter.beside = [other._platter], [self._platter]
+        other.capacity = self.capacity
+
+    @property
+    def used_bytes(self) -> int:
+        return self._platter.used()
+
+    def flip_bit(self, name: str, position: int, bit: int) -> None:
+        (byte,) = self._platter.find(name).read(position, 1)
+        self.overwrite(name, position, bytes([byte ^ (1 << bit)]))
+
+    def overwrite(self, name: str, position: int, data: bytes) -> None:
+        """Other bytes stand there now, durable: a misdirected write, a stale chunk."""
+        self._platter.overwrite(name, position, data)
+
+    def zero_range(self, name: str, position: int, length: int) -> None:
+        """A write that was acknowledged never reached the platter."""
+        self._platter.overwrite(name, position, bytes(length))
+
+    def truncate(self, name: str, length: int) -> None:
+        self._platter.truncate(name, length)
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._platter.names))
+
+    def content(self, name: str) -> bytes:
+        inode = self._platter.find(name)
+        return inode.read(0, inode.size)
+
+    def image(self) -> dict[str, tuple[int, bytes]]:
+        """Every file as its size and its bytes up to the last one written; `load` makes a disk of it again."""
+        return self._platter.image()
+
+    def load(self, image: dict[str, tuple[int, bytes]]) -> None:
+        self._platter.load(image)

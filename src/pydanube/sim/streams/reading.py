@@ -1,0 +1,42 @@
+"""Reads a whole stream after everything healed, patiently."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydanube.base.errors import DanubeError, OffsetNotConfirmed
+from pydanube.sim.streams.history import History
+from pydanube.storage.stream.stream import Stream
+from pydanube.wire.batch import Batch
+
+READ_ATTEMPTS = 100  # a tenth of a second apart
+
+
+async def read_patiently(stream: Stream, offset: int) -> list[Batch]:
+    """Tries again for a while: a node may still be starting, a ledger still recovering."""
+    for _ in range(READ_ATTEMPTS):
+        try:
+            return await stream.read(offset, 50_000)
+        except OffsetNotConfirmed:
+            raise
+        except DanubeError:
+            await asyncio.sleep(0.1)
+    return await stream.read(offset, 50_000)
+
+
+async def read_all(history: History, stream: Stream) -> list[tuple[int, bytes, int]]:
+    found: list[tuple[int, bytes, int]] = []
+    offset, end = stream.first, stream.confirmed
+    while offset <= end:
+        try:
+            batches = await read_patiently(stream, offset)
+        except OffsetNotConfirmed:
+            break
+        except DanubeError as error:
+            history.check(False, "I1", f"{stream.name}: offset {offset} cannot be read: {error.code}: {error}")
+            break
+        for batch in batches:
+            for place, payload in enumerate(batch.payloads()):
+                found.append((batch.base_offset + place, payload or b"", batch.epoch))
+        offset = batches[-1].last_offset + 1
+    return found

@@ -1,0 +1,104 @@
+"""After everything healed: every topic takes messages again, every subscription finishes, and nothing is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pydanube.broker.topic.topic import Topic
+from pydanube.sim.streams.reading import read_all
+from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
+from pydanube.sim.topics.visitors import check_visitors
+
+if TYPE_CHECKING:
+    from pydanube.sim.world.world import World
+
+
+async def drain_topics(world: World) -> None:
+    for number, name in enumerate(world.owners):
+        memory = world.topics[name]
+        await _publish_again(world, name, number, memory)
+        while True:
+            _, topic = await find_owner(world, name, number)
+            if all(producer.pending is None for producer in memory.producers) and _finished(topic, memory):
+                break
+            await asyncio.sleep(0.2)
+        world.read_out.add(name)
+        await asyncio.sleep(1)  # what was being deleted is gone
+        expected = world.history.expected(name)
+        found = await read_all(world.history, topic.ledger.stream)
+        world.history.trim(name, topic.ledger.first)  # what cursors and retention let go was checked as it went
+        world.history.final(name, found, expected)
+        await _check_times(world, name, topic)
+        check_visitors(world, topic, memory)
+        _check_duplicates(world, name, [payload for _, payload, _ in found])
+        for label, subscription in memory.subscriptions.items():
+            cursor = topic.subscriptions[label].known.cursor
+            subscription.check_floor(cursor, world.history.check)
+
+
+async def find_owner(world: World, name: str, number: int) -> tuple[TopicBroker, Topic]:
+    while True:
+        broker = world.topic_hosts.get(world.owners[name])
+        topic = broker.topics.get(name) if broker is not None else None
+        if broker is not None and topic is not None and not topic.lost:
+            return broker, topic
+        world.owners[name] = world.brokers[number % len(world.brokers)].name
+        await asyncio.sleep(0.05)
+
+
+async def _publish_again(world: World, name: str, number: int, memory: TopicMemory) -> None:
+    for count in range(3):
+        while True:
+            broker, topic = await find_owner(world, name, number)
+            batch = broker.batch(memory, f"-/last/{world.loop.events}", count, 2)
+            if await broker.publish(topic, memory, batch):
+                break
+            await asyncio.sleep(0.1)
+
+
+def _finished(topic: Topic, memory: TopicMemory) -> bool:
+    """Every subscription is there and has done everything that is confirmed."""
+    end = topic.ledger.confirmed_end
+    hosts = [topic.subscriptions.get(label) for label in memory.subscriptions]
+    return all(host is not None and host.known.cursor.floor >= end for host in hosts)
+
+
+async def _check_times(world: World, name: str, topic: Topic) -> None:
+    """Whatever the clocks of its owners showed, append times never fall, once they are corrected."""
+    stream, offset, last = topic.ledger.stream, topic.ledger.first, 0
+    while offset <= stream.confirmed:
+        for batch in await stream.read(offset, 1 << 20):
+            time = stream.record.latest_time(batch.base_offset, batch.append_time)
+            world.history.check(time >= last, "I2", f"{name}: the append time falls at offset {batch.base_offset}")
+            offset, last = batch.last_offset + 1, time
+
+
+def _check_duplicates(world: World, name: str, payloads: list[bytes]) -> None:
+    """A named producer's message is there once; nameless ones were each made once."""
+    for payload, count in Counter(payloads).items():
+        if count > 1:
+            world.history.check(False, "I11", f"{name}: {payload[:40]!r} is there {count} times")
+
+
+def explain_topics(world: World) -> str:
+    """Who is behind, and what the topic says of it."""
+    told = []
+    for name, memory in world.topics.items():
+        broker = world.topic_hosts.get(world.owners[name])
+        topic = broker.topics.get(name) if broker is not None else None
+        if topic is None:
+            told.append(f"{name} has no owner")
+            continue
+        told += [f"{name}: {producer.name} has no answer" for producer in memory.producers if producer.pending]
+        for label in memory.subscriptions:
+            host = topic.subscriptions.get(label)
+            if host is None:
+                told.append(f"{name}/{label} does not exist")
+            elif host.known.cursor.floor < topic.ledger.confirmed_end:
+                floor = host.known.cursor.floor
+                told.append(
+                    f"{name}/{label} is at {floor} of {topic.ledger.confirmed_end}: {host.explain(floor).sentence}"
+                )
+    return "; ".join(told)

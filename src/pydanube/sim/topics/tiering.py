@@ -1,0 +1,106 @@
+"""What a world with a cold tier has besides: brokers that move segments, somebody who reads, somebody who truncates."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from pydanube.base.errors import ConfigInvalid, DanubeError, SegmentDamaged, SegmentMissing
+from pydanube.broker.cold.tiering import Space, Tiering
+from pydanube.broker.topic.topic import Topic
+from pydanube.ports.offload import Offload
+from pydanube.ports.segments import Segments
+from pydanube.sim.machine.offload import SimOffload
+from pydanube.storage.stream.cold import ColdReader, ColdTier
+from pydanube.storage.stream.stream import Stream
+from pydanube.stream.retention import RetentionPolicy
+from pydanube.stream.segments import SegmentPlan
+from pydanube.stream.tiering import TierSettings
+
+if TYPE_CHECKING:
+    from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
+    from pydanube.sim.world.world import World
+
+LISTED_MAX = 4  # segments in a record: a few more, and there are indexes, and indexes of indexes
+KEEPS = (RetentionPolicy(), RetentionPolicy(), RetentionPolicy(seconds=3), RetentionPolicy(bytes=6_000))
+
+
+def tier_settings(world: World) -> TierSettings:
+    """The same for all lives and brokers of a world, as a configuration is."""
+    draw = Random(f"{world.plan.profile}/{world.plan.seed}/tier")
+    return TierSettings(
+        segment_bytes=draw.choice((1_000, 2_500, 6_000)),
+        lag_seconds=draw.choice((0.6, 2.0)),
+        local_seconds=draw.choice((0.0, 1.0, 3.0)),
+        local_bytes=draw.choice((None, 3_000)),
+    )
+
+
+def segments_of(world: World, offload: Offload | None = None) -> Segments:
+    """Object storage of the world. Needs numpy and PyArrow, which the rest of the simulator does without."""
+    try:
+        from pydanube.tier.direct import DirectSegments
+    except ImportError as error:
+        raise ConfigInvalid(f"simulated object storage needs {error.name}: pip install 'pydanube[objects]'") from None
+    return DirectSegments(world.objects, offload)
+
+
+def cold_tier(world: World, random: Random) -> ColdTier:
+    segments = segments_of(world, SimOffload(world.loop, random))
+    return ColdTier(segments, ColdReader(segments), tier_settings(world))
+
+
+def tiering_of(broker: TopicBroker, tier: ColdTier) -> Tiering:
+    async def space() -> Space:
+        """The disk is short of space now and then."""
+        return Space(broker.random.choice((0, 100_000, 100_000, 100_000)), 100_000)
+
+    return Tiering(tier, broker.clock, lambda: list(broker.topics.values()), space=space, listed_max=LISTED_MAX)
+
+
+async def read_through(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
+    """From beginning to end, repeatedly: without gap or repeat, or with an error that says what is lost."""
+    name, stream, tier = topic.name, topic.ledger.stream, broker.world.tier
+    while True:
+        await asyncio.sleep(broker.random.uniform(0.3, 2.0))
+        offset = topic.ledger.first
+        while offset < topic.ledger.confirmed_end:
+            try:
+                batches = await stream.read(offset, broker.random.choice((1, 1_000, 50_000)))
+            except DanubeError as error:
+                broker.world.loop.trace("read.failed", name, offset, error.code)
+                if isinstance(error, SegmentMissing | SegmentDamaged):
+                    tier.blamed(error)
+                break
+            offset = tier.read(name, offset, batches, first=stream.first, lossy=memory.history.lossy)
+            await asyncio.sleep(broker.random.choice((0.0, 0.05)))
+
+
+async def truncate_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
+    draw, world = broker.random, broker.world
+    while True:
+        await asyncio.sleep(draw.uniform(1.0, 4.0))
+        writing = draw.random() < 0.5 and await _segment_being_written(topic.ledger.stream)
+        first, end = topic.ledger.first, topic.ledger.confirmed_end
+        if world.healed or topic.lost:
+            return
+        before = draw.randint(first, first + (end - first) // 2)
+        if writing:
+            before = max(before, min(writing.last + 1, end))
+        memory.history.truncated = max(memory.history.truncated, before)
+        try:
+            await topic.truncate(before)
+        except DanubeError as error:
+            world.loop.trace("truncate.failed", topic.name, before, error.code)
+            continue
+        world.loop.trace("truncated", topic.name, before)
+
+
+async def _segment_being_written(stream: Stream) -> SegmentPlan | None:
+    """The plan of the next segment, if there is one within some seconds."""
+    for _ in range(60):
+        if (planned := stream.record.cold.planned) is not None:
+            return planned
+        await asyncio.sleep(0.05)
+    return None

@@ -1,0 +1,45 @@
+"""Short-lived producers without a name of their own: each publishes a little and leaves, or vanishes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pydanube.base.errors import DanubeError
+from pydanube.broker.topic.topic import Topic
+from pydanube.wire.batch import build
+
+if TYPE_CHECKING:
+    from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
+    from pydanube.sim.world.world import World
+
+
+async def visit_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
+    draw, memory.left = broker.random, []
+    while broker.more(memory):
+        name = f"visitor-{broker.world.loop.events}"
+        try:
+            session = await topic.attach(name, temporary=True)
+        except DanubeError as error:
+            broker.world.loop.trace("visitor.refused", name, error.code)
+            await asyncio.sleep(0.1)
+            continue
+        topic.sessions.hold(session)
+        memory.sent += 1
+        batch = broker.batch(memory, name, 0, draw.choice((1, 2)))
+        own = build(batch.payloads(), publish_time=1, keys=batch.keys(), producer_id=session.producer)
+        await broker.publish(topic, memory, own, session.epoch)
+        if draw.random() < 0.8:
+            topic.sessions.release(session)
+            memory.left.append(name)
+        else:
+            topic.sessions.let_go(session)
+        await asyncio.sleep(draw.uniform(0.0, 0.1))
+
+
+def check_visitors(world: World, topic: Topic, memory: TopicMemory) -> None:
+    """Nothing is left of those who left this owner, and nobody is in doubt because of them."""
+    producers = topic.state.producers
+    still = [name for name in memory.left if producers.find(name) is not None]
+    world.history.check(not still, "I9", f"{topic.name}: {still[:3]} have left, and are remembered")
+    world.history.check(producers.forgotten == 0, "I11", f"{topic.name}: names are in doubt")

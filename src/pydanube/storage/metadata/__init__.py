@@ -1,0 +1,1 @@
+"""Metadata stores of one broker: on disk, and in memory for tests."""

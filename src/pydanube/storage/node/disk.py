@@ -1,0 +1,600 @@
+"""The storage node on disk: checks who may, logs it in the journal, answers when it is durable, reads it back.
+
+Owned by one event loop. After a failed write or sync it throws its memory away and starts over by recovery, with every
+ledger closed; meanwhile reads continue from what was durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future, Task
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar
+
+from pydanube.base.counting import Histogram
+from pydanube.base.durability import Durability
+from pydanube.base.errors import (
+    ArgumentInvalid,
+    BatchInvalid,
+    DanubeError,
+    DiskFailed,
+    DiskFull,
+    EntryConflict,
+    EntryMissing,
+    LedgerAway,
+    LedgerDamaged,
+    LedgerFenced,
+    NodeBusy,
+    NodeClosed,
+    NodeDirectoryInvalid,
+)
+from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId, NodeIdentity
+from pydanube.base.limits import (
+    LEDGERS_A_TURN,
+    OFFSET_MAX,
+    READ_BYTES_MAX,
+    READS_AT_ONCE_MAX,
+    READS_WAITING_MAX,
+    RESERVE_OFFSETS,
+)
+from pydanube.journal.group import Kind
+from pydanube.journal.ledger_table import BUFFERED, NOTHING_REFUSED, OPEN, SEALED, Control, Ledger
+from pydanube.journal.scan import Damage
+from pydanube.ports.disk import Disk
+from pydanube.ports.randomness import Randomness
+from pydanube.ports.storage import LedgerStatus
+from pydanube.storage.node.bad_blocks import AroundBadBlocks
+from pydanube.storage.node.files import FileCache, StoredFile, find_sound, read_entries
+from pydanube.storage.node.journal import ActiveFile, Journal
+from pydanube.storage.node.keeper import Keeper
+from pydanube.storage.node.node_file import JOURNAL, NodeFile, identify
+from pydanube.storage.node.roll import Roller
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.storage.node.start import Recovered, recover
+from pydanube.storage.node.state import Ballast, Holds, NodeDisks, NodeState
+from pydanube.storage.node.status import DURABILITY_CODES, status_of
+from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Batches = list[Batch]
+Statuses = list[LedgerStatus]
+LedgerIds = list[LedgerId]
+Written = list[tuple[StoredFile, int]]  # and how far
+
+
+class DiskNode:
+    """A `StorageNode` on one or more directories. Made by `DiskNode.open`."""
+
+    def __init__(self, disks: NodeDisks, recovered: Recovered) -> None:
+        self.commits = Histogram()  # seconds that synced groups of the journal took
+        self.guard = disks.guard
+        self._disks = disks
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[Task[object], None] = {}
+        self._closed = False
+        self._reads = 0  # under way or waiting
+        self._reading = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._short = False
+        self._take_over(recovered)
+
+    @classmethod
+    async def open(
+        cls,
+        directories: Sequence[Disk],
+        settings: NodeSettings,
+        randomness: Randomness,
+        *,
+        journal: Disk | None = None,
+        identity: NodeIdentity | None = None,
+    ) -> DiskNode:
+        """Starts a node on its data directories; the journal is in the first unless it has a disk of its own.
+
+        With `identity` it is that node which is started or made, and no other.
+        """
+        if not directories:
+            raise NodeDirectoryInvalid("a storage node needs at least one data directory")
+        journal = journal or directories[0]
+        locked: list[Disk] = []
+        try:
+            belongings, data = await identify(journal, directories, randomness, locked, identity)
+            recovered = await recover(journal, data, belongings, settings, randomness)
+        except BaseException:
+            for disk in locked:
+                await disk.unlock()
+            raise
+        return cls(NodeDisks(journal, data, belongings, settings, randomness), recovered)
+
+    def _take_over(self, recovered: Recovered) -> None:
+        settings = self._disks.settings
+        cache = FileCache(settings.index_cache_bytes)
+        self._state = state = NodeState(self._disks, recovered.table, recovered.files, cache, recovered.damage)
+        state.short = self._short
+        self._roller = roller = Roller(state, lambda: self._keeper.wake())
+        self._journal = journal = Journal(
+            recovered.active, settings, roll=self._roll, failed=self._broken, commits=self.commits
+        )
+        self._keeper = keeper = Keeper(state, lambda: journal.active, journal.submit)
+        self._background = [self._task(self._prepare(roller, journal))]
+        self._keeping = self._task(keeper.run())
+        keeper.wake()
+
+    # -- the storage node port ---------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> NodeIdentity:
+        return self._disks.identity
+
+    in_order = True
+
+    @property
+    def boots(self) -> int:
+        """How often this node has started: the durable boot epoch."""
+        return self._disks.belongings.node.boots
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What the last start found damaged."""
+        return self._state.damage
+
+    @property
+    def ledgers(self) -> int:
+        """How many it keeps."""
+        return len(self._state.table)
+
+    @property
+    def groups_written(self) -> int:
+        """Group commits of the current journal since the node started or last recovered."""
+        return self._journal.groups_written
+
+    def create(self, ledger: LedgerId, epoch: Epoch, durability: Durability) -> Future[None]:
+        if self._roller.disk_full and self._journal.full:
+            return self._refused(DiskFull("no room for another ledger"))
+        return self._control(lambda: self._state.table.decide_create(ledger, epoch, DURABILITY_CODES[durability]))
+
+    def append(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> Future[None]:
+        found = self._state.table.find(ledger)
+        bad = not batch.epoch or not NO_OFFSET <= confirmed <= OFFSET_MAX
+        if found is None or bad or not found.admits(epoch) or self._closed:
+            return self._refused(self._why_not(ledger, epoch, batch, confirmed))
+        first = batch.base_offset
+        if first <= found.queued:
+            return self._task(self._append_again(found, epoch, batch, confirmed))
+        journal = self._journal
+        room = journal.has_room(batch.size)
+        if not (room and found.refused == NOTHING_REFUSED) and not found.takes(first, room=room):
+            return self._refused(NodeBusy("too many bytes are waiting for the journal"))
+        last = found.queued = first + batch.count - 1
+        if confirmed > found.confirmed:
+            found.confirmed = confirmed
+        if found.durability == BUFFERED and found.state == OPEN:
+            self._reserve(found, last)
+            return journal.append(found, batch, confirmed, sync=False)
+        return journal.append(found, batch, confirmed, sync=True)
+
+    def read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Future[Batches]:
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
+        if self._reads >= READS_WAITING_MAX:
+            return self._refused(NodeBusy(f"{self._reads} reads are in progress or waiting"))
+        self._reads += 1
+        reading = self._task(self._read(ledger, offset, max(1, min(bytes_max, READ_BYTES_MAX))))
+        reading.add_done_callback(self._read_done)
+        return reading
+
+    def _read_done(self, _: Future[Batches]) -> None:
+        self._reads -= 1
+
+    def find_next(self, ledger: LedgerId, offset: int) -> Future[int]:
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
+        return self._task(self._find_next(ledger, offset))
+
+    def find_sound(self, ledger: LedgerId, offset: int) -> Future[int]:
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
+        return self._task(self._find_sound(ledger, offset))
+
+    def fence(self, ledger: LedgerId, epoch: Epoch) -> Future[LedgerStatus]:
+        return self._task(self._fence(ledger, epoch))
+
+    def seal(self, ledger: LedgerId, epoch: Epoch, last: int) -> Future[None]:
+        return self._control(lambda: self._state.table.decide_seal(ledger, epoch, last))
+
+    def delete(self, ledger: LedgerId) -> Future[None]:
+        return asyncio.shield(self._task(self._delete(ledger)))  # once decided, it is done to the end
+
+    def list(self) -> Future[Statuses]:
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
+        return self._loop.create_task(self._list())
+
+    async def _list(self) -> Statuses:
+        """There may be very many: the others of the loop have their turns between."""
+        found: Statuses = []
+        for number, ledger in enumerate(tuple(self._state.table), 1):
+            found.append(self._status(ledger))
+            if not number % LEDGERS_A_TURN:
+                await asyncio.sleep(0)
+        return found
+
+    # -- for the operator --------------------------------------------------------------------------------------------
+
+    async def meet_catalog(self, known: frozenset[LedgerId], next_ledger: LedgerId) -> LedgerIds:
+        """Marks the ledgers that the catalogue does not know, durably, and returns them. Never deletes them.
+
+        The catalogue gives numbers from `next_ledger` on: a node that has lost a part of its journal takes only those.
+        """
+        self._state.table.born_later = next_ledger
+        changes = [
+            Control(Kind.QUARANTINE, ledger.id, int(ledger.id not in known))
+            for ledger in self._state.table
+            if ledger.quarantined != (ledger.id not in known)
+        ]
+        if changes:
+            await self._control(lambda: changes)
+        strangers = sorted(ledger.id for ledger in self._state.table if ledger.quarantined)
+        if strangers:
+            log.error("%d ledgers are unknown to the catalogue and were set aside: %s", len(strangers), strangers[:20])
+        return strangers
+
+    async def room(self) -> int:
+        """Bytes that the journal can still take: what its disk has free, and what is set aside in files."""
+        free = await self._disks.journal.free_bytes()
+        state, size = self._state, self._disks.settings.file_bytes
+        files = len(state.recycled) + self._roller.has_spare
+        owed = 0 if state.ballast is Ballast.HELD else size // 2  # is set aside before the next file
+        return max(0, free + files * size + self._journal.room - owed)
+
+    def make_room(self, short: bool) -> None:
+        """While room is short, also files are copied out that are mostly needed."""
+        self._short = self._state.short = short
+        self._keeper.wake()
+
+    async def close(self) -> None:
+        """No new work, everything queued is durable and marked, files closed, directories free."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._stop_keeping()
+        try:
+            await self._journal.flush()
+        except DanubeError as error:
+            log.error("the journal could not be flushed: %s", error)
+        self._journal.stop()
+        while self._tasks:  # a recovery that was under way ends with new ones
+            self._keeper.stop()
+            for task in self._background:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._journal.stop()
+        await self._disks.belongings.settle()
+        await self._roller.close()
+        for file in self._state.files.values():
+            if file.handle is not None:
+                await file.handle.close()
+        for disk in dict.fromkeys([self._disks.journal, *self._disks.data.values()]):
+            await disk.unlock()
+
+    # -- control records ---------------------------------------------------------------------------------------------
+
+    def _control(self, decide: Callable[[], Sequence[Control]]) -> Future[None]:
+        """Decide, apply, log; the answer is released when the log is durable."""
+        if self._closed:
+            return self._refused(NodeClosed("the storage node is closed"))
+        if self._journal.failure is not None:
+            return self._refused(self._journal.failure)
+        if self._journal.crowded:
+            return self._refused(NodeBusy("too many groups are waiting for the journal"))
+        try:
+            records = decide()
+        except DanubeError as error:
+            return self._refused(error)
+        for record in records:
+            self._state.table.replay(record)
+        return self._journal.submit(records)
+
+    async def _fence(self, ledger: LedgerId, epoch: Epoch) -> LedgerStatus:
+        state = self._state
+        if state.table.find(ledger) is None and self._roller.disk_full and self._journal.full:
+            raise DiskFull("no room for another ledger")  # what room is left is for deletions, which make more
+        await self._control(lambda: state.table.decide_fence(ledger, epoch))
+        return self._status(state.table.get(ledger))
+
+    def _status(self, ledger: Ledger) -> LedgerStatus:
+        runs = self._journal.active.index.ledgers.get(ledger.id)
+        return status_of(ledger, 0 if runs is None else runs.bytes, self._state.table.unknown)
+
+    async def _delete(self, ledger: LedgerId) -> None:
+        state, journal = self._state, self._journal
+        found = state.table.find(ledger)
+        await self._control(lambda: state.table.decide_delete(ledger))
+        if found is None:
+            return
+        state.release(found)
+        runs = journal.active.index.ledgers.pop(ledger, None)
+        if runs is not None:
+            journal.active.file.live -= runs.bytes
+        self._keeper.wake()
+
+    def _reserve(self, ledger: Ledger, last: int) -> None:
+        """A buffered ledger promises durably which offsets it may have used, before it acknowledges any of them."""
+        if last >= ledger.reserved:
+            record = Control(Kind.RESERVE, ledger.id, last + RESERVE_OFFSETS)
+            self._state.table.replay(record)
+            self._journal.note(record)
+
+    # -- appends that need a look --------------------------------------------------------------------------------------
+
+    def _why_not(self, ledger: LedgerId, epoch: Epoch, batch: Batch, confirmed: int) -> DanubeError:
+        if self._closed:
+            return NodeClosed("the storage node is closed")
+        if not batch.epoch:
+            return BatchInvalid("the batch has no stamp")
+        if not NO_OFFSET <= confirmed <= OFFSET_MAX:
+            return ArgumentInvalid(f"{confirmed} is not a valid confirmed offset")
+        try:
+            found = self._state.table.get(ledger)
+        except DanubeError as error:
+            return error
+        if found.away:
+            return LedgerAway(f"ledger {ledger} is read-only: a data directory is missing")
+        if found.incomplete and found.state == OPEN:
+            return LedgerDamaged(f"ledger {ledger} is read-only: a part of it is damaged")
+        return LedgerFenced(f"ledger {ledger} is closed for epoch {epoch}")
+
+    async def _append_again(self, ledger: Ledger, epoch: Epoch, batch: Batch, confirmed: int) -> None:
+        """An offset at or below the highest: the same batch again, or one that comes late."""
+        first, last = batch.base_offset, batch.last_offset
+        found = await self._find(ledger, first, last)
+        queued = self._journal.find_queued(ledger.id, first, last)
+        if found is not None:
+            held = await self._read_file(*found, ledger, first, 1)
+            same = bool(held) and (held[0].base_offset, held[0].crc) == (first, batch.crc)
+        else:
+            same = queued is None or queued == (first, batch.crc)
+        if not same:
+            raise EntryConflict(f"ledger {ledger.id} has another batch within offsets {first} to {last}")
+        if found is None and queued is None:
+            if self._state.table.find(ledger.id) is not ledger or not ledger.admits(epoch):
+                raise self._why_not(ledger.id, epoch, batch, confirmed)  # fenced, sealed or deleted since
+            if not self._journal.has_room(batch.size):
+                raise NodeBusy("too many bytes are waiting for the journal")
+            ledger.confirmed = max(confirmed, ledger.confirmed)
+            lazy = ledger.durability == BUFFERED and ledger.state == OPEN  # what recovery brings back is synced
+            await self._journal.append(ledger, batch, confirmed, sync=not lazy)
+        elif found is None:
+            await self._journal.after_appends()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def _read(self, ledger: LedgerId, offset: int, bytes_max: int) -> Batches:
+        async with self._reading:  # each holds at most one answer in memory
+            found = self._state.table.get(ledger)
+            if found.state == SEALED and offset > found.sealed:
+                raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, before {offset}")
+            batches = await self._read_from(found, offset, bytes_max)
+            if found.state == SEALED:
+                batches = [batch for batch in batches if batch.last_offset <= found.sealed]
+        if not batches:
+            raise EntryMissing(f"ledger {ledger} ends at {found.sealed}, in the middle of the batch at {offset}")
+        return batches
+
+    async def _read_from(self, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
+        found = await self._find(ledger, offset, offset)
+        if found is not None:
+            batches = await self._read_file(*found, ledger, offset, bytes_max)
+            if batches:
+                return batches
+            self._found_damaged(ledger, f"ledger {ledger.id}: the index and the group with offset {offset} disagree")
+        if ledger.away:
+            raise LedgerAway(f"ledger {ledger.id}: offset {offset} may be in a data directory that is missing")
+        if ledger.may_have_lost(offset):
+            raise LedgerDamaged(f"ledger {ledger.id}: offset {offset} may be in a part that cannot be read")
+        raise EntryMissing(f"ledger {ledger.id} has no entry with offset {offset} here")
+
+    async def _find_next(self, ledger: LedgerId, offset: int) -> int:
+        found = self._state.table.get(ledger)
+        first = await self._next_run(found, offset)
+        if found.may_have_lost(offset):
+            raise LedgerDamaged(f"ledger {ledger}: what follows offset {offset} may be in a part that cannot be read")
+        if first is None or (found.state == SEALED and first > found.sealed):
+            raise EntryMissing(f"ledger {ledger} has no entry at or after offset {offset} here")
+        return first
+
+    async def _next_run(self, found: Ledger, offset: int) -> int | None:
+        """Where the next offsets without a gap begin, as the indexes say."""
+        state, ledger = self._state, found.id
+        firsts: dict[int, int | None] = {}  # by file; looks again after each wait, as `_find` does
+        while left := [generation for generation in found.files_at(offset, OFFSET_MAX) if generation not in firsts]:
+            firsts[left[0]] = None
+            file = state.files.get(left[0])
+            if file is not None:
+                _, index = await state.cache.open(file)
+                firsts[left[0]] = index.next_first(ledger, offset)
+                state.cache.done(file)
+        newest = self._journal.active.index.next_first(ledger, offset)
+        return min([first for first in (newest, *firsts.values()) if first is not None], default=None)
+
+    async def _find_sound(self, ledger: LedgerId, offset: int) -> int:
+        """Tries what the indexes name, from entry to entry, and where a directory is lost, from group to group."""
+        found = self._state.table.get(ledger)
+        while found.state != SEALED or offset <= found.sealed:
+            place = await self._find(found, offset, offset)
+            if place is None:
+                following = await self._next_run(found, offset)
+                if following is None:
+                    break
+                offset = following
+                continue
+            file, block = place
+            async with self._reading:
+                sound, following = await self._sound_from(file, block, found, offset)
+            if sound:
+                return following
+            offset = max(following, offset + 1)
+        raise EntryMissing(f"ledger {ledger} has no intact entry at or after offset {offset} here")
+
+    async def _sound_from(self, file: StoredFile, block: int, ledger: Ledger, offset: int) -> tuple[bool, int]:
+        """The first sound entry at or after `offset` of a group that `_find` found; or the offset behind the group."""
+        assert file.handle is not None
+        assert file.index is not None
+        try:
+            return await find_sound(AroundBadBlocks(file.disk, file.handle), file.salt, block, ledger.id, offset)
+        except LedgerDamaged:
+            return False, file.index.behind(ledger.id, offset)
+        finally:
+            self._state.cache.done(file)
+
+    async def _find(self, ledger: Ledger, first: int, last: int) -> tuple[StoredFile, int] | None:
+        """File and block of an entry within the offsets, with the file held for `_read_file`.
+
+        Looks again after each wait: entries move on, to a closed file by a roll and to a kept one by copying out. When
+        it finds none, none was there in this very moment.
+        """
+        state = self._state
+        tried: set[int] = set()
+        while True:
+            active = self._journal.active
+            block = active.index.find(ledger.id, first, last)
+            if block is not None:
+                active.file.readers += 1
+                return active.file, block
+            left = [generation for generation in ledger.files_at(first, last) if generation not in tried]
+            if not left:
+                return None
+            tried.add(left[0])
+            file = state.files.get(left[0])
+            if file is None:
+                continue
+            _, index = await state.cache.open(file)
+            block = index.find(ledger.id, first, last)
+            if block is not None:
+                return file, block
+            state.cache.done(file)
+            if file.may_have_lost(ledger.id):
+                self._found_damaged(ledger, f"ledger {ledger.id}: a part of {file.name} is damaged")
+
+    async def _read_file(self, file: StoredFile, block: int, ledger: Ledger, offset: int, bytes_max: int) -> Batches:
+        """What `_find` found; lets go of the file."""
+        assert file.handle is not None
+        active = self._journal.active
+        end = active.position if file is active.file else file.length
+        try:
+            content = AroundBadBlocks(file.disk, file.handle)
+            return await read_entries(content, file.salt, block, end, ledger.id, offset, bytes_max)
+        except LedgerDamaged as error:
+            self._found_damaged(ledger, str(error))
+            raise
+        except DiskFailed:
+            if file.kept:
+                self._lose_disk(file.disk)
+            raise
+        finally:
+            self._state.cache.done(file)
+
+    def _found_damaged(self, ledger: Ledger, what: str) -> None:
+        """Found again whenever it is read, or scanned at a start: there is nothing to write down."""
+        if ledger.lost_through < ledger.queued and not self._closed:
+            log.error("%s", what)
+            ledger.lose(ledger.queued)
+
+    def _lose_disk(self, disk: Disk) -> None:
+        """A data directory failed: its ledgers end, and do not answer for what may be on it; others go on."""
+        for slot, held in self._disks.data.items():
+            if held is disk:
+                for ledger in self._state.table:
+                    if ledger.homes >> slot & 1:
+                        ledger.close()
+                        ledger.lose(ledger.queued)  # nothing above was ever there: they can be recovered
+
+    # -- copying from outside ------------------------------------------------------------------------------------------
+
+    @property
+    def holds(self) -> Holds:
+        return self._disks.holds
+
+    def let_go(self, generations: Sequence[int]) -> None:
+        """Whoever held these files has copied them."""
+        for generation in generations:
+            self.holds.generations.pop(generation, None)
+        self._keeper.wake()
+
+    def written(self) -> tuple[NodeFile, Written] | None:
+        """The files there are and how far each is written, as a crash now would leave them; None in between files."""
+        active, node, files = self._journal.active, self._disks.belongings.node, self._state.files
+        newest = max([generation for generation, slot in node.files.items() if slot == JOURNAL], default=None)
+        if self._journal.failure is not None or newest != active.file.generation or not node.files.keys() <= set(files):
+            return None
+        found = [files[generation] for generation in node.files]
+        return node, [(file, active.position if file is active.file else file.length) for file in found]
+
+    # -- rolling, failing, tasks ---------------------------------------------------------------------------------------
+
+    def _roll(self, room: int) -> Task[ActiveFile]:
+        return self._task(self._roll_over(self._journal, self._roller, room))
+
+    async def _roll_over(self, journal: Journal, roller: Roller, room: int) -> ActiveFile:
+        old = journal.active
+        new = await roller.roll(old, room)
+        journal.has_spare = roller.has_spare
+        self._background = [task for task in self._background if not task.done()]
+        self._background.append(self._task(self._after_roll(journal, roller, old, new)))
+        return new
+
+    async def _after_roll(self, journal: Journal, roller: Roller, old: ActiveFile, new: ActiveFile) -> None:
+        await roller.store_index(old)
+        self._keeper.wake()
+        await self._prepare(roller, journal)
+
+    async def _prepare(self, roller: Roller, journal: Journal) -> None:
+        await roller.prepare()
+        journal.has_spare = True
+
+    def _broken(self, error: DanubeError) -> None:
+        log.error("the journal failed; its ledgers are closed and the node restarts: %s", error)
+        if not self._closed:
+            self._task(self._start_over())
+
+    async def _start_over(self) -> None:
+        """§7: the file is abandoned where it was last synced; memory is rebuilt from what is durable."""
+        old, active = self._state, self._journal.active
+        for task in self._background:
+            task.cancel()
+        await self._stop_keeping()
+        await self._disks.belongings.settle()
+        while not self._closed:
+            try:
+                await self._roller.close()
+                recovered = await recover(
+                    self._disks.journal, self._disks.data, self._disks.belongings, self._disks.settings,
+                    self._disks.randomness,
+                    cut=(active.file.generation, active.synced_end),
+                )  # fmt: skip
+            except DanubeError as error:
+                log.error("the node cannot restart yet: %s", error)
+                await asyncio.sleep(self._disks.settings.retry_seconds)
+                continue
+            for file in old.files.values():
+                file.gone = True
+                old.cache.forget(file)
+            if not recovered.table.forgetful:
+                recovered.table.born_later = old.table.born_later
+            self._take_over(recovered)
+            return
+
+    async def _stop_keeping(self) -> None:
+        self._keeper.stop()
+        await asyncio.wait([self._keeping])
+
+    def _task(self, work: Coroutine[object, object, Result]) -> Task[Result]:
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    def _refused(self, error: DanubeError) -> Future[Result]:
+        refused: Future[Result] = self._loop.create_future()
+        refused.set_exception(error)
+        return refused

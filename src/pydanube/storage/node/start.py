@@ -1,0 +1,492 @@
+"""A start, once `node_file` knows whose it is: scan, close what was open, make one new file. Also used after a failure.
+
+Nothing is deleted here but files that never got their name. A damaged middle is reported and its ledgers marked; what
+was written but perhaps never synced is written again into the new file before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from pydanube.base.errors import DiskFull, LedgerDamaged, NodeDirectoryInvalid
+from pydanube.base.ids import NO_OFFSET, LedgerId
+from pydanube.base.limits import BLOCK_BYTES, GROUP_ENTRIES_MAX, OFFSET_MAX, RESERVE_OFFSETS
+from pydanube.journal.group import (
+    CHECKPOINTS,
+    NO_PREVIOUS,
+    NOBODY,
+    Entry,
+    FileHeader,
+    GroupKind,
+    Kind,
+    blocks,
+    encode_file_header,
+    encode_group,
+    group_length,
+    messages_max,
+    names_of,
+    pack_entry,
+)
+from pydanube.journal.index import FileIndex
+from pydanube.journal.ledger_table import BUFFERED, SEALED, LedgerTable
+from pydanube.journal.scan import Damage, Group, Scan, add_to_index
+from pydanube.ports.disk import Disk, DiskFile
+from pydanube.ports.randomness import Randomness
+from pydanube.storage.node.bad_blocks import Readable
+from pydanube.storage.node.files import (
+    StoredFile,
+    file_name,
+    generations,
+    index_name,
+    load_index,
+    read_header,
+    run_scan,
+    store_index,
+    try_remove,
+)
+from pydanube.storage.node.journal import ActiveFile
+from pydanube.storage.node.node_file import JOURNAL, Belongings, NodeFile, refuse_if_incomplete, remove_temporary
+from pydanube.storage.node.settings import NodeSettings
+from pydanube.wire.sound import is_sound
+
+log = logging.getLogger(__name__)
+CONTROL_BYTES = 8 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a start found, ready to serve."""
+
+    table: LedgerTable
+    files: dict[int, StoredFile]
+    active: ActiveFile
+    damage: list[Damage]
+    spare: str | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    """Work in progress of one recovery."""
+
+    table: LedgerTable = field(default_factory=LedgerTable)
+    files: dict[int, StoredFile] = field(default_factory=dict)
+    scans: dict[int, Scan] = field(default_factory=dict)
+    indexes: dict[int, FileIndex] = field(default_factory=dict)
+    newest: int = 0  # generation of the newest journal file
+    ends: dict[int, int] = field(default_factory=dict)  # what the next file says of each
+    damage: list[Damage] = field(default_factory=list)
+    concerned: list[tuple[LedgerId, Damage]] = field(default_factory=list)
+    sources: set[int] = field(default_factory=set)  # generations of all files that are there
+    unfinished: list[StoredFile] = field(default_factory=list)  # copies that do not count
+    superseded: set[int] = field(default_factory=set)  # generations of files that copies have taken over from
+    replayed: set[int] = field(default_factory=set)  # generations of the checkpoint's file and those after it
+
+
+# -- recovery ---------------------------------------------------------------------------------------------------------
+
+
+async def recover(
+    disk: Disk,
+    data: dict[int, Disk],
+    node: Belongings,
+    settings: NodeSettings,
+    randomness: Randomness,
+    cut: tuple[int, int] | None = None,
+) -> Recovered:
+    """Rebuilds a node from its directories. `cut` is (generation, end) of a file of which later writes failed."""
+    found = _Found()
+    try:
+        await refuse_if_incomplete(node.node, disk, data)
+        await remove_temporary(disk)
+        journals = sorted(generations(await disk.list(), "journal"))
+        await _read_headers(disk, node.node, found, journals, cut)
+        found.sources = await _present(disk, data)
+        for kept_disk in data.values():
+            await _read_kept_headers(kept_disk, node.node, found)
+        await _load_table(found, journals)
+        for slot, kept_disk in data.items():
+            await _load_kept(kept_disk, slot, found)
+        _account(found, data)
+        found.table.close_all()
+        newest = found.scans[journals[-1]] if journals else None
+        _mark_damaged(found, [] if newest is None else newest.uncovered)
+        next_file = _next(found, node)
+        try:
+            active = await write_new_file(disk, node.node, settings, randomness, found.table, next_file, newest)
+        except DiskFull:
+            await _make_room(disk, found, node)
+            active = await write_new_file(disk, node.node, settings, randomness, found.table, next_file, newest)
+        await _settle(found, active, data, node)
+        if newest is not None:
+            await _close_newest(found, newest)
+    finally:
+        for file in found.files.values():  # opened again when they are read: there may be more than a process can hold
+            if file.handle is not None:
+                file.handle.close()
+                file.handle = None
+    found.files[active.file.generation] = active.file
+    return Recovered(found.table, found.files, active, found.damage)
+
+
+async def _make_room(disk: Disk, found: _Found, node: Belongings) -> None:
+    """On a full disk: what the keeper would remove goes now, but for files whose control records were replayed."""
+    here = [file for file in found.files.values() if file.disk is disk and file.generation not in found.replayed]
+    gone = [file for file in here if not file.needed(found.table)]
+    await node.change(drop=[file.generation for file in gone])
+    for file in gone:
+        log.warning("removed %s to make room for a new journal file", file.name)
+        if file.handle is not None:
+            await file.handle.close()
+        await try_remove(disk, index_name(file.generation))
+        await disk.remove(file.name)
+        del found.files[file.generation]
+    await try_remove(disk, f"{file_name(_next(found, node))}.tmp")
+    await disk.sync_directory()
+
+
+def _next(found: _Found, node: Belongings) -> int:
+    """Above every file that is there or ever was: of one that was removed, something may be left or come back."""
+    return max([node.node.generations, *found.files, *found.sources]) + 1
+
+
+async def _read_headers(
+    disk: Disk, node: NodeFile, found: _Found, journals: list[int], cut: tuple[int, int] | None
+) -> None:
+    for generation in journals:
+        found.newest = generation
+        file = found.files[generation] = StoredFile(disk, generation, 0, file_name(generation))
+        header = await read_header(file, node.identity)
+        if header is not None and header.previous in found.files:
+            found.ends[header.previous] = header.previous_end
+    if cut is not None:
+        found.ends[cut[0]] = cut[1]
+
+
+async def _read_kept_headers(disk: Disk, node: NodeFile, found: _Found) -> None:
+    """Of copied-out files. A copy that is listed counts, and its sources do no more once they are off the list.
+
+    Another copy was perhaps not finished: if all its sources are still there, it goes, they are enough. If some are
+    gone, both count: the sources that are left may have gone on to another copy, or not.
+    """
+    await remove_temporary(disk)
+    for generation in generations(await disk.list(), "kept"):
+        name = file_name(generation, kept=True)
+        if generation in found.files:
+            raise NodeDirectoryInvalid(f"{name} and {found.files[generation].name} have the same number")
+        file = found.files[generation] = StoredFile(disk, generation, 0, name, kept=True)
+        header = await read_header(file, node.identity)
+        sources = header.sources if header is not None else ()
+        if generation in node.files:
+            found.superseded.update(source for source in sources if source not in node.files)
+        elif sources and all(source in found.sources for source in sources):
+            assert file.handle is not None
+            await file.handle.close()
+            found.unfinished.append(found.files.pop(generation))
+
+
+async def _load_table(found: _Found, journals: list[int]) -> None:
+    """The newest checkpoint that holds, and every control record since; then the indexes of older files."""
+    since = await _find_checkpoint(found, journals)
+    found.replayed = set(journals[since:])
+    for generation in journals[since:]:
+        scan = found.scans[generation]
+        found.table.forgetful |= scan.header is None or scan.header.forgetful  # who cannot tell must not deny
+        for record in scan.controls:
+            found.table.replay(record)
+        open_then = {ledger.id for ledger in found.table if ledger.state != SEALED}
+        _note_damage(found, scan, open_then, after_checkpoint=True)
+    for at, generation in enumerate(journals[:since]):
+        if generation in found.superseded:
+            continue
+        file = found.files[generation]
+        loaded = await load_index(file, found.ends.get(generation))
+        if loaded is not None:
+            found.indexes[generation], file.length = loaded
+            continue
+        scan = await _scan(found, generation)
+        _note_damage(found, scan, await _open_in(found, scan, journals[at + 1]), after_checkpoint=False)
+        if not scan.damage:
+            await store_index(file, scan.index, scan.end)
+
+
+async def _find_checkpoint(found: _Found, journals: list[int]) -> int:
+    """Loads the newest one from which every record up to now can be replayed; the place of its file."""
+    for at in range(len(journals) - 1, -1, -1):
+        scan = await _scan(found, journals[at])
+        if scan.checkpoint is not None:
+            found.table.load_checkpoint(scan.checkpoint)
+            return at
+        if scan.header is None or at == 0 or scan.header.previous != journals[at - 1]:
+            break  # what lay between is gone: older checkpoints do not lead here
+    if journals:
+        newest = found.files[journals[-1]]
+        raise NodeDirectoryInvalid(
+            f"{newest.disk.name}/{newest.name}: no checkpoint of the journal can be read; restore the directory from a "
+            "backup"
+        )
+    return 0
+
+
+async def _open_in(found: _Found, scan: Scan, after: int) -> set[LedgerId]:
+    """Ledgers that may have been appended to in an older file, for damage that nobody can tell whose it is.
+
+    They were not sealed at its start, or were made in it: the file after it knows those.
+    """
+    if all(damage.ledgers is not None for damage in scan.damage):
+        return set()
+    later = found.scans.get(after) or await _scan(found, after)
+    if scan.checkpoint is None or later.checkpoint is None:
+        return {ledger.id for ledger in found.table}
+    before, behind = LedgerTable(), LedgerTable()
+    before.load_checkpoint(scan.checkpoint)
+    behind.load_checkpoint(later.checkpoint)
+    open_before = {ledger.id for ledger in before if ledger.state != SEALED}
+    return open_before | {ledger.id for ledger in behind if before.find(ledger.id) is None}
+
+
+async def _scan(found: _Found, generation: int) -> Scan:
+    file = found.files[generation]
+    assert file.handle is not None
+    scan = await run_scan(file, found.ends.get(generation))
+    if generation != found.newest:  # an older file whose end nobody remembers: all that is whole in it counts
+        for group in scan.uncovered:
+            add_to_index(scan.index, group.entries, group.position)
+        scan.covered, scan.uncovered = scan.end, []
+    found.scans[generation] = scan
+    found.indexes[generation] = scan.index
+    file.length, file.damage = scan.covered, scan.damage
+    return scan
+
+
+async def _load_kept(disk: Disk, slot: int, found: _Found) -> None:
+    """Where the entries of copied-out files lie."""
+    for file in found.files.values():
+        if not file.kept or file.disk is not disk or file.generation in found.superseded:
+            continue
+        loaded = await load_index(file, None)
+        if loaded is not None:
+            found.indexes[file.generation], file.length = loaded
+            continue
+        assert file.handle is not None
+        scan = await run_scan(file, None, sealed=True)
+        found.indexes[file.generation], file.length, file.damage = scan.index, scan.end, scan.damage
+        housed = {ledger.id for ledger in found.table if ledger.homes >> slot & 1}
+        _note_damage(found, scan, housed, after_checkpoint=False)
+
+
+async def _present(disk: Disk, data: dict[int, Disk]) -> set[int]:
+    """Generations of all files there are, journal and kept."""
+    names = [name for place in dict.fromkeys([disk, *data.values()]) for name in await place.list()]
+    return set(generations(names))
+
+
+def _note_damage(found: _Found, scan: Scan, suspects: set[LedgerId], *, after_checkpoint: bool) -> None:
+    """Notes the ledgers concerned: if nobody can tell, the suspects and every ledger that the file names elsewhere."""
+    for damage in scan.damage:
+        log.error("%s", damage)
+        found.damage.append(damage)
+        if damage.names is not None:
+            found.concerned += [(ledger, damage) for ledger in damage.names]
+            continue
+        named = {ledger for ledger in scan.names | suspects if scan.made.get(ledger, 0) <= damage.position}
+        found.concerned += [(ledger, damage) for ledger in sorted(named)]
+        found.table.unknown += messages_max(damage.length)
+        found.table.forgetful |= after_checkpoint
+
+
+def _account(found: _Found, data: dict[int, Disk]) -> None:
+    """Tells each ledger where its entries lie, and each file how many of its bytes are still needed."""
+    for generation, file in sorted(found.files.items()):
+        file.closed = True
+        if generation in found.superseded:
+            file.damage = []
+            continue  # nobody needs it: the keeper goes on removing it
+        for summary in found.indexes[generation].summaries():
+            file.total += summary.bytes
+            ledger = found.table.find(summary.ledger)
+            if ledger is None:
+                continue
+            file.live += summary.bytes
+            ledger.add_extent(generation, summary.first, summary.last, summary.bytes)
+            ledger.confirmed = max(ledger.confirmed, summary.confirmed)
+    present = sum(1 << slot for slot in data)
+    for ledger in found.table:
+        ledger.away = bool(ledger.homes & ~present)
+
+
+def _mark_damaged(found: _Found, uncovered: list[Group]) -> None:
+    """Tells each ledger how far it may have lost something; `uncovered` is what will be written again.
+
+    Entries of a ledger are written in the order of their offsets: what is there behind the damage bounds what is lost.
+    """
+    again = names_of([entry for group in uncovered for entry in group.entries])
+    for number, damage in found.concerned:
+        ledger = found.table.find(number)
+        if ledger is None:
+            continue
+        highest = max(ledger.held, again.get(number, NO_OFFSET))
+        if damage.names is not None:
+            highest = max(highest, damage.names[number])
+            ledger.lose(highest)
+        else:
+            goes_on = number in _behind(uncovered, damage) or _goes_on(found, number, damage)
+            ledger.lose(highest if goes_on else OFFSET_MAX)
+        if ledger.state != SEALED and (ledger.durability == BUFFERED or not ledger.epoch):
+            ledger.reserved = max(ledger.reserved, highest + 1 + RESERVE_OFFSETS)  # the record of it may be lost
+
+
+def _behind(uncovered: list[Group], damage: Damage) -> set[LedgerId]:
+    """Ledgers with entries behind the damage that will be written again: they are of the newest file."""
+    later = [group for group in uncovered if group.position > damage.position]
+    return {entry.ledger for group in later for entry in group.entries if entry.kind == Kind.APPEND}
+
+
+def _goes_on(found: _Found, ledger: LedgerId, damage: Damage) -> bool:
+    """Whether entries of the ledger were written after what is damaged."""
+    for generation, index in found.indexes.items():
+        runs = index.ledgers.get(ledger)
+        if runs is None or found.files[generation].kept:
+            continue
+        if generation > damage.generation:
+            return True
+        if generation == damage.generation and max(runs.blocks) * BLOCK_BYTES > damage.position:
+            return True
+    return False
+
+
+async def _settle(found: _Found, active: ActiveFile, data: dict[int, Disk], node: Belongings) -> None:
+    """The files that count from now on are listed; then copies that were never finished go."""
+    slots = {disk: slot for slot, disk in data.items()}
+    counting = [file for file in found.files.values() if file.generation not in found.superseded]
+    listed = {file.generation: slots[file.disk] if file.kept else JOURNAL for file in counting}
+    listed[active.file.generation] = JOURNAL
+    await node.change(add=listed, drop=[file.generation for file in found.unfinished])
+    for file in found.unfinished:
+        await try_remove(file.disk, index_name(file.generation))
+        await try_remove(file.disk, file.name)
+        await file.disk.sync_directory()
+
+
+async def _close_newest(found: _Found, newest: Scan) -> None:
+    """The file that was being written is closed now; its index saves the next start a scan."""
+    if not newest.damage:
+        await store_index(found.files[newest.generation], newest.index, newest.covered)
+
+
+# -- a new file -------------------------------------------------------------------------------------------------------
+
+
+def bytes_needed(table: LedgerTable, room: int) -> int:
+    """Of a new file: header, checkpoints, groups of `room` bytes, and a mark at the end."""
+    checkpoints = CHECKPOINTS * group_length(0, 0, table.checkpoint_bytes)
+    return BLOCK_BYTES + checkpoints + room + 2 * BLOCK_BYTES
+
+
+async def write_new_file(
+    disk: Disk,
+    node: NodeFile,
+    settings: NodeSettings,
+    randomness: Randomness,
+    table: LedgerTable,
+    generation: int,
+    newest: Scan | None,
+    *,
+    spare: tuple[DiskFile, int] | None = None,
+    previous: tuple[int, int] | None = None,
+    room: int = 0,
+) -> ActiveFile:
+    """Header, checkpoint twice and whatever must be written again, synced before the file gets its name.
+
+    `spare` is a file set aside for it and its size, enough for a group of `room` bytes.
+    """
+    if newest is not None:
+        previous = (newest.generation, newest.closed_at)
+    salt = int.from_bytes(randomness.bytes(8), "little")
+    body = table.checkpoint()
+    groups = [
+        encode_group(salt, number, 0, [], [body], len(body), NOBODY, GroupKind.CHECKPOINT)
+        for number in range(1, CHECKPOINTS + 1)
+    ]
+    rest = newest.uncovered if newest is not None else []
+    if spare is None:
+        temporary = f"{file_name(generation)}.tmp"
+        needed = bytes_needed(table, room + sum(blocks(group.head.length) + BLOCK_BYTES for group in rest))
+        handle, capacity = await _create(disk, temporary, max(settings.file_bytes, needed), needed + CONTROL_BYTES)
+    else:
+        (handle, capacity), temporary = spare, spare[0].name
+    header = FileHeader(
+        generation, salt, node.identity, *(previous or (NO_PREVIOUS, 0)), table.forgetful, (), capacity, node.boots
+    )
+    index = FileIndex()
+    name = file_name(generation)
+    stored = StoredFile(disk, generation, salt, name, capacity=capacity, handle=handle, index=index)
+    end = BLOCK_BYTES + sum(length for _, length in groups)
+    active = ActiveFile(stored, handle, index, end, capacity, CHECKPOINTS, CHECKPOINTS, end, covered=True)
+    try:
+        parts = [part for group, _ in groups for part in group]
+        await handle.write(0, [encode_file_header(header), *parts], sync=not rest)
+        if newest is not None and rest:
+            await _write_again(active, disk, table, newest)
+        await disk.rename(temporary, stored.name)
+        await disk.sync_directory()
+    except BaseException:
+        await handle.close()
+        raise
+    return active
+
+
+async def _create(disk: Disk, name: str, capacity: int, least: int) -> tuple[DiskFile, int]:
+    """A file and its capacity. On a full disk that is little: not for appends, but for deletions, which make room."""
+    try:
+        return await disk.create(name, reserve=capacity), capacity
+    except DiskFull:
+        if least >= capacity:
+            raise
+        return await disk.create(name, reserve=least), least
+
+
+async def _write_again(active: ActiveFile, disk: Disk, table: LedgerTable, newest: Scan) -> None:
+    """Entries that were whole but perhaps never synced: on disk for certain now, or not at all."""
+    source = await disk.open(file_name(newest.generation))
+    try:
+        for group in newest.uncovered:
+            entries = [entry for entry in group.entries if entry.kind == Kind.APPEND and table.find(entry.ledger)]
+            for at in range(0, len(entries), GROUP_ENTRIES_MAX):
+                await copy_group(source, active, entries[at : at + GROUP_ENTRIES_MAX], table)
+    finally:
+        source.close()
+    await active.handle.sync()
+    active.synced_number, active.synced_end = active.number, active.position
+
+
+async def copy_group(source: Readable, active: ActiveFile, entries: list[Entry], table: LedgerTable) -> int:
+    """Writes the batches of `entries` as one more group of `active`, not synced; returns its length."""
+    body = []
+    for entry in entries:
+        data = await source.read(entry.position, entry.length)
+        if not is_sound(data, 0, entry.length, entry.crc, entry.a, entry.messages):
+            raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is damaged")
+        body.append(data)
+    directory = [
+        pack_entry(entry.ledger, entry.a, entry.b, entry.length, entry.messages, entry.crc, Kind.APPEND)
+        for entry in entries
+    ]
+    size = sum(entry.length for entry in entries)
+    number, names = active.number + 1, names_of(entries)
+    parts, length = encode_group(
+        active.file.salt, number, active.synced_number, directory, body, size, names, prior=active.prior
+    )
+    await active.handle.write(active.position, parts, sync=False)
+    add_to_index(active.index, entries, active.position)
+    active.file.live += size
+    active.file.total += size
+    for entry in entries:
+        ledger = table.find(entry.ledger)
+        if ledger is not None:
+            ledger.queued = max(ledger.queued, entry.a + entry.messages - 1)
+            ledger.held = max(ledger.held, entry.a + entry.messages - 1)
+            ledger.confirmed = max(ledger.confirmed, entry.b)
+    active.wrote(number, length, names)
+    active.covered = False
+    return length

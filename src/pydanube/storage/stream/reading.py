@@ -1,0 +1,193 @@
+"""The reading half of a stream: from the first copy that can serve it, from object storage, past what was given up.
+
+It shows only what is confirmed, and never passes over what is damaged: that is an error until somebody gives it up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from weakref import WeakKeyDictionary
+
+from pydanube.base.durability import Durability
+from pydanube.base.errors import (
+    DanubeError,
+    EntryMissing,
+    LedgerDamaged,
+    OffsetNotConfirmed,
+    OffsetsDamaged,
+    SegmentMissing,
+)
+from pydanube.base.ids import NO_OFFSET, LedgerId
+from pydanube.base.limits import DAMAGE_LOGGED_MAX, LOST_RANGES_MAX, READ_AHEAD_BYTES
+from pydanube.ports.storage import StorageNodes
+from pydanube.storage.stream.cold import ColdReader
+from pydanube.storage.stream.copies import CopyReader, behind_damage
+from pydanube.stream.record import LedgerRecord, Lost, Phase, StreamRecord
+from pydanube.stream.segments import SegmentPlan
+from pydanube.wire.batch import Batch
+
+log = logging.getLogger(__name__)
+_logged: WeakKeyDictionary[StorageNodes, dict[tuple[str, int, int], None]] = WeakKeyDictionary()
+"""Damage that was logged, by the nodes of its broker: every attempt to open a topic makes other streams."""
+
+
+def log_once(nodes: StorageNodes, stream: str, error: OffsetsDamaged, cause: DanubeError) -> None:
+    logged = _logged.setdefault(nodes, {})
+    place = (stream, error.first, error.last)
+    if place not in logged:
+        log.error("%s (%s)", error, cause)
+        logged[place] = None
+        if len(logged) > DAMAGE_LOGGED_MAX:
+            del logged[next(iter(logged))]
+
+
+class Reading:
+    """What `Stream` is to its readers."""
+
+    def __init__(self, name: str, nodes: StorageNodes, cold: ColdReader | None) -> None:
+        self.name = name
+        self.title = name  # what people call it
+        self._nodes = nodes
+        self._cold = cold or ColdReader(None)
+        self._record = StreamRecord()
+        self._copies = CopyReader(name, nodes, self._end)
+        self._damaged: dict[int, int] = {}  # first and last offsets
+
+    @property
+    def damaged(self) -> dict[int, int]:
+        """First and last offsets of what was found damaged, is still there, and nobody gave up yet."""
+        if self._damaged:
+            first = self._record.first
+            self._damaged = {start: last for start, last in self._damaged.items() if last >= first}
+        return self._damaged
+
+    def damage_at(self, offset: int) -> OffsetsDamaged | None:
+        """What was found damaged there, without looking for more."""
+        for first, last in self.damaged.items():
+            if first <= offset <= last:
+                return OffsetsDamaged.between(first, last, self.title)
+        return None
+
+    @property
+    def confirmed(self) -> int:
+        """The last offset that anybody may see; never goes back."""
+        raise NotImplementedError
+
+    async def read(self, offset: int, bytes_max: int) -> list[Batch]:
+        """Confirmed batches from the one that holds `offset` on, or from the next if that offset was never used."""
+        if offset > self.confirmed:
+            raise OffsetNotConfirmed(f"offset {offset} of {self.name} is not confirmed")
+        offset = self.past_lost(offset)
+        if offset > self.confirmed:
+            raise OffsetNotConfirmed(f"nothing of {self.title} is confirmed after the part given up as damaged")
+        cold = self._record.cold
+        if offset < cold.local_from:
+            return await self._read_cold(offset, bytes_max)
+        ledger = self._record.ledger_at(offset)
+        offset = max(offset, ledger.first)
+        try:
+            return await self._read_ledger(ledger, offset, bytes_max)
+        except DanubeError as error:
+            if offset < self._record.cold.end:  # evicted just now, or this copy of it is damaged
+                return await self._read_cold(offset, bytes_max)
+            if not isinstance(error, EntryMissing):
+                raise
+            if offset < (first := self._record.first):  # deleted just now
+                return await self.read(first, bytes_max)
+            if ledger.durability is not Durability.BUFFERED:
+                raise
+            return await self.read(await self._copies.behind_gap(ledger, offset), bytes_max)
+
+    def past_lost(self, offset: int) -> int:
+        """The offset itself, or the next one that was not given up as damaged."""
+        return self._record.past_lost(offset)
+
+    async def find_damage(self) -> list[tuple[LedgerId, Lost]]:
+        """Reads all that lies on the nodes and nowhere else; what no copy can serve, and nobody has given up yet."""
+        found: list[tuple[LedgerId, Lost]] = []
+        record = self._record
+        for ledger in [ledger for ledger in record.ledgers if not record.is_dead(ledger)]:
+            end = self._end(ledger)
+            offset = max(ledger.first, self._needed_from)
+            while (offset := self.past_lost(offset)) <= end:
+                try:
+                    offset = (await self._read_ledger(ledger, offset, READ_AHEAD_BYTES))[-1].last_offset + 1
+                except EntryMissing:
+                    if offset < self._needed_from:  # deleted, or evicted, while this went on
+                        offset = self._needed_from
+                        continue
+                    if ledger.durability is not Durability.BUFFERED:
+                        raise
+                    offset = await self._copies.behind_gap(ledger, offset)
+                except OffsetsDamaged as damage:
+                    lost = _lost(damage.first, damage.last, ledger.unknown_from)
+                    found += [(ledger.id, each) for each in lost]
+                    offset = damage.last + 1
+        return [(ledger_id, lost) for ledger_id, lost in found if lost.last >= self._needed_from]
+
+    @property
+    def _needed_from(self) -> int:
+        """From here on messages lie on the nodes and nowhere else."""
+        return max(self._record.first, self._record.cold.end)
+
+    async def _read_cold(self, offset: int, bytes_max: int) -> list[Batch]:
+        record = self._record
+        try:
+            batches = await self._cold.read(self.name, record.cold, offset, bytes_max)
+        except SegmentMissing:
+            if self._record.cold == record.cold:
+                raise
+            return await self.read(max(offset, self._record.first), bytes_max)  # merged or trimmed meanwhile
+        # Behind the last segment, or, when all segments were deleted, behind where the last one ended.
+        return batches or await self.read(max(record.cold.end, record.cold.local_from), bytes_max)
+
+    async def read_planned(self, plan: SegmentPlan) -> AsyncIterator[Batch]:
+        """What a planned segment is to hold, from the nodes, whatever readers may see of it by now."""
+        for ledger in self._record.ledgers.reaching(plan.first):
+            if ledger.first > plan.last:
+                return
+            offset = max(plan.first, ledger.first)
+            while (offset := self.past_lost(offset)) <= min(plan.last, ledger.last):
+                try:
+                    batches = await self._read_ledger(ledger, offset, READ_AHEAD_BYTES)
+                except EntryMissing:
+                    if ledger.durability is not Durability.BUFFERED:
+                        raise
+                    offset = await self._copies.behind_gap(ledger, offset)
+                    continue
+                for batch in batches:
+                    if batch.base_offset > plan.last:
+                        return
+                    passed = max(0, offset - batch.base_offset)
+                    yield batch.slice(passed, min(batch.last_offset, plan.last) - batch.base_offset + 1 - passed)
+                    offset = batch.last_offset + 1
+
+    async def _read_ledger(self, ledger: LedgerRecord, offset: int, bytes_max: int) -> list[Batch]:
+        """`OffsetsDamaged` if every copy that had it has lost it."""
+        try:
+            return await self._copies.read(ledger, offset, bytes_max)
+        except LedgerDamaged as damage:
+            if damage.retriable:
+                raise
+            nodes = [self._nodes.get(identity) for identity in ledger.nodes]
+            following = await behind_damage(ledger.id, offset, nodes)
+            end = min([self._end(ledger), *(each.first - 1 for each in self._record.lost if each.first > offset)])
+            last = end if following is None else max(offset, min(following - 1, end))
+            error = OffsetsDamaged.between(offset, last, self.title)
+            if offset not in self.damaged and len(self._damaged) < LOST_RANGES_MAX:
+                log_once(self._nodes, self.name, error, damage)
+                self._damaged[offset] = last
+            raise error from damage
+
+    def _end(self, ledger: LedgerRecord) -> int:
+        """The last offset of the ledger that anybody may see now."""
+        return ledger.last if ledger.phase is Phase.SEALED else self.confirmed
+
+
+def _lost(first: int, last: int, unknown_from: int) -> list[Lost]:
+    """One range, or the part of it that is known and the part of which nobody can tell."""
+    if unknown_from == NO_OFFSET or last < unknown_from:
+        return [Lost(first, last)]
+    known = [Lost(first, unknown_from - 1)] if first < unknown_from else []
+    return [*known, Lost(max(first, unknown_from), last, known=False)]

@@ -1,0 +1,233 @@
+"""Recovers a ledger whose writer is gone: fence, read on from what was confirmed, finish it, decide the end.
+
+Only an entry that enough nodes truly lack is dropped. Where too few can answer, nothing is decided and the caller tries
+again later: waiting is always safe, guessing never. It continues once enough nodes have answered, so that one that
+is slow or silent holds up nothing. Where all have answered and the entry is damaged, nobody will ever have it: the
+ledger ends behind it, and whoever reads it is told.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pydanube.base.durability import Durability
+from pydanube.base.errors import DiskFull, EntryMissing, LedgerNotFound, LedgerUnrecoverable
+from pydanube.base.ids import NO_OFFSET, Epoch
+from pydanube.base.limits import OFFSET_MAX, READ_AHEAD_BYTES, RECOVERY_AHEAD_BYTES, WRITER_LAG_BYTES_MAX
+from pydanube.ports.storage import LedgerStatus, StorageNode, StorageNodes
+from pydanube.storage.stream.copies import behind_damage, is_damage
+from pydanube.storage.stream.patience import Answers, Patience
+from pydanube.stream.quorum import (
+    acknowledged,
+    counts_as_absence,
+    fenced_enough,
+    out_of_reach,
+    proves_absence,
+    write_set,
+)
+from pydanube.stream.record import LedgerRecord
+from pydanube.wire.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What recovery found: the last offset that may have been acknowledged, and where the next ledger may start."""
+
+    last: int
+    next_offset: int
+    bytes: int = 0  # of one copy, about: every node has its part of the entries
+    newest: int = 0  # append time of the last entry; 0 if it is lost
+    unknown_from: int = NO_OFFSET  # nobody can tell whether messages had the offsets from here to the last
+
+
+async def recover_ledger(record: LedgerRecord, epoch: Epoch, nodes: StorageNodes) -> Ending:
+    """Run by the owner of `epoch`, after the catalogue says so."""
+    recovery = _Recovery(record, epoch, [nodes.get(identity) for identity in record.nodes])
+    try:
+        return await recovery.run()
+    finally:
+        recovery.patience.end()
+
+
+@dataclass(slots=True)
+class _Finishing:
+    """An entry on its way to its ack quorum."""
+
+    batch: Batch
+    answers: Answers[None]
+
+
+class _Recovery:
+    """One attempt. What it asked and nobody waits for any more may still happen: repeating any of it is harmless."""
+
+    def __init__(self, record: LedgerRecord, epoch: Epoch, copies: Sequence[StorageNode]) -> None:
+        self._record = record
+        self._epoch = epoch
+        self._copies = copies
+        self._places = range(len(copies))
+        self._fences: Answers[LedgerStatus] = Answers({})
+        self._lag = [0] * len(copies)  # bytes of entries that each copy has not answered for
+        self._confirmed = record.first - 1  # what has its ack quorum, with everything before it
+        self._finishing: deque[_Finishing] = deque()  # in offset order
+        self._finishing_bytes = 0
+        self.patience = Patience()
+
+    async def run(self) -> Ending:
+        record = self._record
+        await self._fence()
+        fenced = list(self._fences.results.values())
+        self._confirmed = max([self._confirmed, *(status.confirmed for status in fenced)])
+        offset, newest, unknown_from = self._confirmed + 1, 0, NO_OFFSET
+        while (batches := await self._find(offset)) != []:
+            if batches is None:
+                newest, following = 0, await behind_damage(record.id, offset, self._copies)
+                if following is None:
+                    unknown_from, offset = _damaged_end(offset, fenced)
+                    break
+                while self._finishing:
+                    await self._finish_first()
+                offset = following
+                continue
+            for batch in batches:
+                if batch.base_offset != offset:
+                    raise LedgerUnrecoverable(
+                        f"ledger {record.id}: an entry starts at {batch.base_offset}, not at {offset}"
+                    )
+                await self._finish(batch)
+                offset, newest = batch.last_offset + 1, batch.append_time
+        while self._finishing:
+            await self._finish_first()
+        next_offset = offset
+        if record.durability is Durability.BUFFERED:
+            next_offset = max([offset, *(status.reserved for status in fenced)])
+        size = sum(status.bytes for status in fenced) * len(self._copies) // (len(fenced) * record.copies.write)
+        return Ending(offset - 1, next_offset, size, newest or await self._newest(offset - 1), unknown_from)
+
+    # -- fencing -----------------------------------------------------------------------------------------------------
+
+    async def _fence(self) -> None:
+        """Until enough copies are; one that answers later counts from then on."""
+        record, places, ask = self._record, self._places, self.patience.ask
+        fences = self._fences = Answers(
+            {place: ask(self._copies[place].fence, record.id, self._epoch) for place in places}
+        )
+        await fences.until(lambda: fenced_enough(places, fences.results, record.copies))
+        if not fenced_enough(places, fences.results, record.copies):
+            full = [error for error in fences.errors.values() if isinstance(error, DiskFull)]
+            if full and len(full) + len(fences.results) == len(places):
+                raise full[0]  # that is all that is wrong, so it is what people should hear
+            raise LedgerUnrecoverable(
+                f"ledger {record.id}: {len(fences.results)} of {len(places)} nodes are fenced: {fences.causes}"
+            )
+
+    # -- reading on --------------------------------------------------------------------------------------------------
+
+    async def _find(self, offset: int) -> list[Batch] | None:
+        """The entry at `offset` and those that follow it on the same node; empty once enough truly lack the entry.
+
+        None if all nodes are fenced and have answered, and those that do not lack it have lost it.
+        """
+        while True:
+            fenced = frozenset(self._fences.results)
+            found, reads = await self._look(offset, fenced)
+            if found is not None:
+                return found
+            if len(fenced) == len(self._places) and _all_lost(reads):
+                return None
+            more = self._fences.results.keys() != fenced  # fenced meanwhile: what it said before did not count
+            if not more and not await self._fences.one_more():
+                raise LedgerUnrecoverable(
+                    f"ledger {self._record.id}, offset {offset}: too few nodes are known not to have it: {reads.causes}"
+                )
+
+    async def _look(self, offset: int, fenced: Collection[int]) -> tuple[list[Batch] | None, Answers[list[Batch]]]:
+        """What any node of the write set has, or nothing for certain; None if it cannot be told. And what they said.
+
+        An absence counts only if the node was fenced before it was asked.
+        """
+        record, ask = self._record, self.patience.ask
+        asked = write_set(self._places, offset, record.copies.write)
+        reads = Answers({place: ask(self._copies[place].read, record.id, offset, READ_AHEAD_BYTES) for place in asked})
+
+        def absent() -> bool:
+            found = (counts_as_absence(error, fenced=place in fenced) for place, error in reads.errors.items())
+            return proves_absence(sum(found), record.copies)
+
+        await reads.until(lambda: bool(reads.results) or absent())
+        if reads.results:
+            return next(iter(reads.results.values())), reads
+        return ([] if absent() else None), reads
+
+    async def _newest(self, last: int) -> int:
+        """The append time of the last entry, from whoever has it."""
+        record, ask = self._record, self.patience.ask
+        if last < record.first:
+            return 0
+        reads = Answers({place: ask(self._copies[place].read, record.id, last, 1) for place in self._places})
+        await reads.until(lambda: bool(reads.results))
+        if reads.results:
+            time: int = next(iter(reads.results.values()))[0].append_time
+            return time
+        if record.durability is not Durability.BUFFERED and not _all_lost(reads):
+            raise LedgerUnrecoverable(f"ledger {record.id}: its last entry, {last}, cannot be read now")
+        return 0
+
+    # -- finishing ---------------------------------------------------------------------------------------------------
+
+    async def _finish(self, batch: Batch) -> None:
+        """Sends an entry that may have been acknowledged to its write set again, under its old stamp."""
+        record, ask = self._record, self.patience.ask
+        appends: dict[int, Future[None]] = {}
+        for place in write_set(self._places, batch.base_offset, record.copies.write):
+            if self._lag[place] <= WRITER_LAG_BYTES_MAX:  # else it is far behind or silent: the others must do
+                appends[place] = append = ask(
+                    self._copies[place].append, record.id, self._epoch, batch, self._confirmed
+                )
+                self._lag[place] += batch.size
+                append.add_done_callback(partial(self._answered, place, batch.size))
+        self._finishing.append(_Finishing(batch, Answers(appends)))
+        self._finishing_bytes += batch.size
+        while self._finishing_bytes > RECOVERY_AHEAD_BYTES:
+            await self._finish_first()
+
+    def _answered(self, place: int, size: int, _: Future[None]) -> None:
+        self._lag[place] -= size
+
+    async def _finish_first(self) -> None:
+        """The oldest of them has its ack quorum when this returns."""
+        record = self._record
+        first = self._finishing.popleft()
+        batch, answers = first.batch, first.answers
+        skipped = record.copies.write - answers.asked
+
+        def acks() -> int:
+            return len(answers.results)
+
+        await answers.until(
+            lambda: acknowledged(acks(), record.copies) or out_of_reach(skipped + len(answers.errors), record.copies)
+        )
+        if not acknowledged(acks(), record.copies):
+            raise LedgerUnrecoverable(
+                f"ledger {record.id}, offset {batch.base_offset}: {acks()} nodes accepted it again: {answers.causes}"
+            )
+        self._confirmed = batch.last_offset
+        self._finishing_bytes -= batch.size
+
+
+def _all_lost(reads: Answers[list[Batch]]) -> bool:
+    """Whether nobody has the entry, nobody may have it later, and some have lost it."""
+    errors = list(reads.errors.values())
+    settled = all(is_damage(error) or isinstance(error, EntryMissing | LedgerNotFound) for error in errors)
+    return settled and len(errors) == reads.asked and any(map(is_damage, errors))
+
+
+def _damaged_end(offset: int, fenced: Collection[LedgerStatus]) -> tuple[int, int]:
+    """From where on nobody can tell, and one after the last offset that may have been used; `offset` is damaged."""
+    last = max([offset, *(max(status.last, status.lost_through) for status in fenced)])
+    if last < OFFSET_MAX:
+        return NO_OFFSET, last + 1
+    return offset, max([offset, *(status.last + 1 for status in fenced)]) + max(status.unknown for status in fenced)

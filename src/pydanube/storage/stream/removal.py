@@ -1,0 +1,71 @@
+"""Removes a stream for good: what its ledgers hold on the nodes and its objects first, then the record that names them.
+
+In this order a crash leaves a record behind, never a ledger or an object that nobody knows of: whoever finds the record
+does all of it again. Only for streams that nobody will open any more.
+"""
+
+from __future__ import annotations
+
+from pydanube.base.errors import CatalogConflict, SegmentMissing
+from pydanube.ports.catalog import Catalog
+from pydanube.ports.randomness import Randomness
+from pydanube.ports.storage import StorageNodes
+from pydanube.storage.stream.cold import ColdReader
+from pydanube.storage.stream.sweeper import delete_some
+from pydanube.stream.cold import Cold, Entry, SegmentIndex, index_key
+from pydanube.stream.segments import Segment, folder_of, segment_key
+
+TABLE_LOG = "_delta_log/"
+
+
+async def remove_stream(
+    name: str, catalog: Catalog, nodes: StorageNodes, randomness: Randomness, cold: ColdReader | None = None
+) -> None:
+    """Returns when nothing of it is left. After an error some of it is; the next call continues with that."""
+    while True:
+        record, version = await catalog.load(name)
+        if not version:
+            return
+        taken = record.taken_over(randomness.bytes(8).hex())  # an owner that still writes opens no more ledgers
+        try:
+            version = await catalog.store(name, taken, version, record)
+            while taken.ledgers:
+                deleted, why = await delete_some(taken.ledgers, nodes)
+                if why is not None:
+                    raise why
+                for part in taken.ledgers.in_parts(deleted):
+                    before, taken = taken, taken.without(part)
+                    if taken.ledgers:  # of a stream with very many, which goes in several steps
+                        version = await catalog.store(name, taken, version, before)
+            if record.cold != Cold():
+                await _delete_objects(name, record.cold, cold or ColdReader(None))
+            return await catalog.delete(name, version)
+        except CatalogConflict:
+            continue  # an owner's last decision, or somebody else who removes it
+
+
+async def _delete_objects(name: str, cold: Cold, reader: ColdReader) -> None:
+    """Those that the record names, and the log of the table they are in; what others put beside them stays."""
+    segments = reader.segments
+    plans = [plan for plan in (cold.planned, cold.merging) if plan is not None]
+    for key in [*(each.key for each in cold.doomed), *(segment_key(name, plan) for plan in plans)]:
+        await segments.delete(key)
+    for entry in cold.entries:
+        await _delete_entry(name, entry, reader)
+    if cold.tabled:
+        for key in await segments.list(folder_of(name) + TABLE_LOG):
+            await segments.delete(key)
+
+
+async def _delete_entry(name: str, entry: Entry, reader: ColdReader) -> None:
+    """An index after what it lists; one that is lost has nothing to say any more."""
+    if isinstance(entry, Segment):
+        return await reader.segments.delete(segment_key(name, entry.plan))
+    assert isinstance(entry, SegmentIndex)
+    try:
+        below = await reader.entries(name, entry)
+    except SegmentMissing:
+        below = ()
+    for each in below:
+        await _delete_entry(name, each, reader)
+    await reader.segments.delete(index_key(name, entry))

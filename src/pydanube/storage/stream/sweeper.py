@@ -1,0 +1,93 @@
+"""Deletes from the nodes what a stream's record calls dead, and has it forgotten; repeatedly where that fails.
+
+Owned by the stream, which decides. What a node could not delete stays in the record, so nobody loses track of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+
+from pydanube.base.errors import DanubeError, OwnershipLost
+from pydanube.base.ids import LedgerId
+from pydanube.base.limits import LEDGERS_DELETED_AT_ONCE, LEDGERS_SWEPT_MAX
+from pydanube.ports.storage import StorageNodes
+from pydanube.storage.stream.copies import GONE
+from pydanube.stream.record import LedgerRecord, StreamRecord
+
+
+async def delete_some(
+    ledgers: Iterable[LedgerRecord], nodes: StorageNodes
+) -> tuple[list[LedgerId], DanubeError | None]:
+    """The first of them: which no node has any more, and why another is still there, if one is."""
+    some, deleted, why = list(islice(ledgers, LEDGERS_SWEPT_MAX)), list[LedgerId](), None
+    for at in range(0, len(some), LEDGERS_DELETED_AT_ONCE):
+        part = some[at : at + LEDGERS_DELETED_AT_ONCE]
+        for ledger, error in zip(part, await asyncio.gather(*(_delete(each, nodes) for each in part)), strict=True):
+            if error is None:
+                deleted.append(ledger.id)
+            why = why or error
+    return deleted, why
+
+
+async def _delete(ledger: LedgerRecord, nodes: StorageNodes) -> DanubeError | None:
+    """Why a node may still have it, if one may."""
+    deletions = [nodes.get(identity).delete(ledger.id) for identity in ledger.nodes]
+    for answer in await asyncio.gather(*deletions, return_exceptions=True):
+        if isinstance(answer, BaseException) and not isinstance(answer, GONE):
+            return answer if isinstance(answer, DanubeError) else DanubeError(f"ledger {ledger.id}: {answer}")
+    return None
+
+
+class Sweeper:
+    """Of one owner's hold on a stream."""
+
+    def __init__(
+        self,
+        nodes: StorageNodes,
+        record: Callable[[], StreamRecord],
+        forget: Callable[[list[LedgerId]], Awaitable[None]],
+        pause_seconds: float,
+    ) -> None:
+        self._nodes = nodes
+        self._record = record
+        self._forget = forget
+        self._pause_seconds = pause_seconds
+        self._task: Task[None] | None = None
+        self._stopped = False
+
+    async def sweep(self) -> int:
+        """Deletes what is dead, but not too much at once, and says how many ledgers that were."""
+        deleted, _ = await delete_some(self._record().dead, self._nodes)
+        for part in self._record().ledgers.in_parts(deleted):
+            await self._forget(part)
+        return len(deleted)
+
+    def later(self, seconds: float | None = None) -> None:
+        """What is left, or what a node could not delete, goes in the background."""
+        if self._litters and not self._stopped and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._go_on(seconds))
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def _litters(self) -> bool:
+        return next(self._record().dead, None) is not None
+
+    async def _go_on(self, seconds: float | None) -> None:
+        while self._litters and not self._stopped:
+            await asyncio.sleep(self._pause_seconds if seconds is None else seconds)
+            seconds = None
+            try:
+                if await self.sweep() == LEDGERS_SWEPT_MAX:
+                    seconds = 0.0  # there is more, and they answer
+            except OwnershipLost:
+                return
+            except DanubeError:
+                continue

@@ -1,0 +1,236 @@
+"""Writes one ledger to its storage nodes. An entry is confirmed when its ack quorum has it and all before it are.
+
+It never decides who owns the ledger or what became of an entry whose quorum was lost: that is recovery's, under a new
+epoch. On one node it costs nothing but a look at the oldest answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+
+from pydanube.base.errors import DanubeError, LedgerFenced, NodeBusy, QuorumLost
+from pydanube.base.ids import Epoch
+from pydanube.base.limits import BUSY_PAUSE_SECONDS, WRITER_WAITING_BYTES_MAX
+from pydanube.ports.storage import StorageNode, StorageNodes
+from pydanube.storage.stream.copy_line import CopyLine, Entry
+from pydanube.storage.stream.patience import Answers, Patience, next_pause
+from pydanube.stream.quorum import acknowledged, out_of_reach, writable, write_set
+from pydanube.stream.record import LedgerRecord
+from pydanube.wire.batch import Batch
+
+
+class LedgerWriter:
+    """The single writer of one ledger. Takes batches at once; sends them from `begin` on."""
+
+    def __init__(self, epoch: Epoch, first: int, nodes: StorageNodes, failed: Callable[[DanubeError], None]) -> None:
+        self.next_offset = first
+        self.first = first
+        self.bytes = 0
+        self.oldest = self.newest = 0  # append times of the first and the last batch
+        self.confirmed = first - 1  # the last offset that the ack quorum holds, with everything before it
+        self.failure: DanubeError | None = None
+        self._epoch = epoch
+        self._pool = nodes
+        self._report = failed
+        self._loop = asyncio.get_running_loop()
+        self.begun = False
+        self._record: LedgerRecord | None = None
+        self._only: StorageNode | None = None
+        self._lines: list[CopyLine] = []  # to the nodes, by their place in the record
+        self._entries: deque[Entry] = deque()  # not confirmed yet, in offset order
+        self._entries_bytes = 0
+        self._watching = False
+        self._busy: asyncio.TimerHandle | None = None  # the only node has no room: entries are sent when this is due
+        self._pause = BUSY_PAUSE_SECONDS
+        self._patience = Patience()
+        self._drained: Future[None] | None = None  # somebody waits until nothing is on its way
+
+    @property
+    def record(self) -> LedgerRecord:
+        assert self._record is not None
+        return self._record
+
+    async def begin(self, record: LedgerRecord) -> None:
+        """Makes the ledger on its nodes and sends what was held back, as soon as enough of them agree."""
+        self._record = record
+        nodes = [self._pool.get(identity) for identity in record.nodes]
+        places = range(len(nodes))
+        self._only = nodes[0] if len(nodes) == 1 and nodes[0].in_order else None
+        creations = [self._patience.ask(node.create, record.id, record.epoch, record.durability) for node in nodes]
+        answers = Answers(dict(enumerate(creations)))
+        await answers.until(lambda: writable(places, answers.results, record.copies))
+        if not writable(places, answers.results, record.copies):
+            raise answers.errors[0] if len(nodes) == 1 else QuorumLost(f"ledger {record.id}: {answers.causes}")
+        if self._only is None:
+            self._lines = [CopyLine(node, record, lambda: self.confirmed, self._verdict) for node in nodes]
+            for line, creation in zip(self._lines, creations, strict=True):
+                if creation.done():
+                    line.made(creation)
+                else:
+                    creation.add_done_callback(line.made)
+        self.begun = True
+        for entry in list(self._entries):
+            self._send(entry)
+
+    def append(self, batch: Batch, append_time: int) -> tuple[Batch, Future[None]]:
+        """Gives the batch its offsets and sends it on its way; the future is done when it is confirmed.
+
+        Raises `NodeBusy`, and has done nothing, when too much is on its way already.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self._entries_bytes + batch.size > WRITER_WAITING_BYTES_MAX and self._entries:
+            raise NodeBusy(f"{self._entries_bytes} bytes are not confirmed yet")
+        stamped = batch.stamped(self.next_offset, self._epoch, append_time)
+        self.next_offset += batch.count
+        self.bytes += stamped.size
+        self.oldest = self.oldest or append_time
+        self.newest = append_time
+        self._entries_bytes += stamped.size
+        entry = Entry(stamped, self._loop.create_future())
+        self._entries.append(entry)
+        if self.begun:
+            self._send(entry)
+        return stamped, entry.future
+
+    def _send(self, entry: Entry) -> None:
+        if self._only is None:
+            self._send_copies(entry)
+            return
+        if self._busy is not None:
+            return  # it is sent with the others that wait
+        answer = entry.answer = self._only.append(self.record.id, self._epoch, entry.batch, self.confirmed)
+        if not self._watching:
+            self._watch(answer)
+
+    # -- one node ----------------------------------------------------------------------------------------------------
+
+    def _watch(self, answer: Future[None]) -> None:
+        """One callback in flight, whatever the number of appends: a group is answered as a whole."""
+        self._watching = True
+        answer.add_done_callback(self._watched)
+
+    def _watched(self, _: Future[None]) -> None:
+        self._watching = False
+        entries = self._entries
+        while entries and (answer := entries[0].answer) is not None and answer.done():
+            error = answer.exception()
+            if isinstance(error, NodeBusy):
+                self._wait_out()
+                return
+            if error is not None:
+                self._fail(error if isinstance(error, DanubeError) else DanubeError(str(error)))
+                return
+            self._pause = BUSY_PAUSE_SECONDS
+            self._confirm(entries.popleft())
+        if entries and (answer := entries[0].answer) is not None:
+            self._watch(answer)
+
+    def _wait_out(self) -> None:
+        """A busy node has refused the oldest entry and so all behind it; they are sent again in a moment."""
+        for entry in self._entries:
+            if entry.answer is not None:
+                entry.answer.add_done_callback(looked_at)
+                entry.answer = None
+        self._busy = self._loop.call_later(self._pause, self._send_again)
+        self._pause = next_pause(self._pause)
+
+    def _send_again(self) -> None:
+        self._busy = None
+        for entry in self._entries:
+            self._send(entry)
+            if entry.answer is not None and entry.answer.done() and entry.answer.exception() is not None:
+                return  # still busy, or worse: whoever watches the oldest answer comes to it
+
+    # -- several nodes -----------------------------------------------------------------------------------------------
+
+    def _send_copies(self, entry: Entry) -> None:
+        for line in write_set(self._lines, entry.batch.base_offset, self.record.copies.write):
+            if line.alive:
+                line.send(entry)
+            else:
+                entry.failures += 1
+        self._settle(entry)
+
+    def _verdict(self, entry: Entry, error: DanubeError | None) -> None:
+        if error is None:
+            entry.acks += 1
+        else:
+            entry.failures += 1
+            entry.cause = error
+        self._settle(entry)
+
+    def _settle(self, entry: Entry) -> None:
+        if self.failure is not None:
+            return
+        copies = self.record.copies
+        if not acknowledged(entry.acks, copies):
+            if out_of_reach(entry.failures, copies):
+                lost = QuorumLost(f"ledger {self.record.id}, offset {entry.batch.base_offset}: {entry.cause}")
+                lost.__cause__ = entry.cause
+                self._fail(lost)
+            return
+        while self._entries and acknowledged(self._entries[0].acks, copies):
+            self._confirm(self._entries.popleft())
+
+    # -- verdicts ----------------------------------------------------------------------------------------------------
+
+    def _confirm(self, entry: Entry) -> None:
+        batch = entry.batch
+        self.confirmed = batch.base_offset + batch.count - 1
+        self._entries_bytes -= batch.size
+        if not entry.future.done():
+            entry.future.set_result(None)
+        if not self._entries:
+            self._tell_drained()
+
+    def _fail(self, error: DanubeError) -> None:
+        if self.failure is not None:
+            return
+        self.failure = error
+        for entry in self._entries:
+            if entry.answer is not None:
+                entry.answer.add_done_callback(looked_at)
+            if not entry.future.done():
+                entry.future.set_exception(error)
+                entry.future.exception()  # whoever waits still gets it; whoever does not is not nagged
+        self._entries.clear()
+        self._patience.end()
+        if self._busy is not None:
+            self._busy.cancel()
+        for line in self._lines:
+            line.drop(error)
+        self._tell_drained()
+        self._report(error)
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def abandon(self, error: DanubeError) -> None:
+        """It goes no further: the ledger before it could not be finished, or nobody wants it any more."""
+        self._report = _nobody
+        self._fail(error)
+
+    async def finish(self) -> int:
+        """Waits for everything on its way and returns the last confirmed offset. The caller sends nothing more."""
+        if self._entries and self.failure is None:
+            self._drained = self._loop.create_future()
+            await self._drained
+        if self.failure is not None:
+            raise self.failure
+        self.failure = LedgerFenced(f"ledger {self.record.id} is finished")
+        return self.confirmed
+
+
+def looked_at(answer: Future[None]) -> None:
+    """What a node says is no news: the entry was given up, or the node loses nothing by not having heard."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _nobody(error: DanubeError) -> None:
+    """Nobody needs to be told."""
