@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydanube.base.limits import SECOND
 from pydanube.base.units import (
     bytes_of,
     is_duration,
@@ -23,7 +24,6 @@ from pydanube.base.units import (
     time_of,
 )
 
-SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 CALENDAR = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)  # the years 1 to 9999
 NOON = int(datetime(2026, 1, 31, 12, 0).timestamp()) * SECOND  # local, as people's clocks are

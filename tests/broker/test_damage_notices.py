@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.topic_world import SECOND, TopicWorld, connected, publish, subscribed
+from broker.topic_world import TopicWorld, connected, publish, subscribed
 from pydanube.base.errors import OffsetsDamaged
+from pydanube.base.limits import SECOND
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy
 from pydanube.topic.records import SubscriptionKind

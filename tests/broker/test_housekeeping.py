@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.topic_world import SECOND, TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
+from broker.topic_world import TopicWorld, batch_of, connected, insist, numbers, publish, subscribed
 from pydanube.base.errors import PolicyInvalid, TopicRecovering
-from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB, LOOKED_INTO_AT_ONCE
+from pydanube.base.limits import CLOCK_DISTRUST_SECONDS, KIB, LOOKED_INTO_AT_ONCE, SECOND
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.topic import upkeep
 from pydanube.broker.topic.topic import Topic

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from broker.topic_world import SECOND, Inbox, TopicWorld, connected, numbers, publish, subscribed
+from broker.topic_world import Inbox, TopicWorld, connected, numbers, publish, subscribed
 from pydanube.base.errors import OffsetNotConfirmed
+from pydanube.base.limits import SECOND
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.policy import FailurePolicy
 from pydanube.topic.records import Cause, SubscriptionKind

@@ -29,7 +29,6 @@ from pydanube.storage.watched_clock import WatchedClock
 from pydanube.topic.records import SubscriptionKind
 from pydanube.wire.batch import Batch, build
 
-SECOND = 1_000_000
 Answer = TypeVar("Answer")
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Effect, Run
-from pydanube.dispatch.policy import SECOND, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import M
 
 A, B, C = ConsumerId(1), ConsumerId(2), ConsumerId(3)

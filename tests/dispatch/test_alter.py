@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from dispatch.desk import ONCE, ONCE_DEAD, ONCE_DROP, A, connect, offer
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Poisoned, Run, Skipped
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy, Unmatched
 from pydanube.dispatch.redelivery import LEASE_STEPS
 from pydanube.dispatch.shared import Shared
 

@@ -7,11 +7,11 @@ import pytest
 from dispatch.desk import DELAY, ONCE, ONCE_DEAD, ONCE_DROP, A, B, C, connect, offer
 from pydanube.base.errors import ConsumerBusy, ConsumerNotFound, FilterInvalid, TooManyConsumers
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import CONSUMERS_MAX, PERMITS_MAX
+from pydanube.base.limits import CONSUMERS_MAX, PERMITS_MAX, SECOND
 from pydanube.dispatch.events import Deliver, Poisoned
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
 
 DEFAULT = DispatchSettings()
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dispatch.desk import ONCE_DROP, A, connect, offer
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.agenda import Agenda
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Poisoned
@@ -14,7 +15,7 @@ from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.explain import Cause, Explanation
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
-from pydanube.dispatch.policy import SECOND, DispatchSettings, PoisonPolicy
+from pydanube.dispatch.policy import DispatchSettings, PoisonPolicy
 from pydanube.dispatch.redelivery import LEASE_STEPS, Leases
 from pydanube.dispatch.shared import Shared
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dispatch.desk import DELAY, ONCE, ONCE_DROP, A, B, C, connect, offer
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import DECIDED_AT_ONCE
+from pydanube.base.limits import DECIDED_AT_ONCE, SECOND
 from pydanube.dispatch.events import Deliver, Poisoned, Run
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import Member, Roster
 from pydanube.dispatch.shared import Shared
 

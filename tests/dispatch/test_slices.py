@@ -8,9 +8,10 @@ import pytest
 
 from dispatch.desk import A, B
 from dispatch.test_churn import ENGINES
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Run
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy, PoisonPolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy, PoisonPolicy
 from pydanube.dispatch.roster import Member
 from pydanube.topic.records import SubscriptionKind
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from dispatch.desk import A, B
+from pydanube.base.limits import SECOND
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Run
 from pydanube.dispatch.exclusive import Exclusive
 from pydanube.dispatch.failover import Failover
 from pydanube.dispatch.key_shared import KeyShared
-from pydanube.dispatch.policy import SECOND, DispatchSettings, FailurePolicy
+from pydanube.dispatch.policy import DispatchSettings, FailurePolicy
 from pydanube.dispatch.shared import Shared
 
 TIMEOUT = 30 * SECOND

@@ -29,7 +29,6 @@ from pydanube.pipeline.targets.files.json_rows import json_of
 from pydanube.pipeline.targets.sink import letter_schema
 from pydanube.sync import Client
 
-SECOND = 1_000_000
 Put = Callable[..., None]
 
 

@@ -8,6 +8,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
+from pydanube.base.limits import MIB
 from pydanube.spark.columns import Columns
 from pydanube.spark.fetch import HANDED_BYTES, JOINED_BYTES, Answer, Reading, handed, joined
 from pydanube.spark.launch import SETTINGS, SHUFFLES, WRITE_BATCH_BYTES, fit_shuffles
@@ -16,8 +17,6 @@ from pydanube.spark.options import Options
 from pydanube.spark.plan import TASK_BYTES_MIN, Range, tasks_wanted
 from pydanube.wire.batch import build
 from pydanube.wire.header import Codec
-
-MIB = 1024 * 1024
 
 
 def batch(rows: int, size: int) -> pa.RecordBatch:

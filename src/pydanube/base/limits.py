@@ -1,9 +1,12 @@
-"""A bound on everything that input can grow. Unit last in the name; the reason beside it."""
+"""A bound on everything that input can grow, and the units of bounds. Unit last in the name; the reason beside it."""
 
 from __future__ import annotations
 
 KIB = 1024
 MIB = 1024 * KIB
+MILLISECOND = 1_000  # times are whole microseconds; a name that ends in SECONDS is a number of seconds
+SECOND = 1_000 * MILLISECOND
+DAY = 24 * 3600 * SECOND
 
 # -- wire ------------------------------------------------------------------------------------------------------------
 FRAME_BYTES_MAX = 16 * MIB  # one frame fits the socket buffer pool; larger batches are split by the client
@@ -99,8 +102,8 @@ DECIDED_AT_ONCE = 256  # messages or keys of one subscription in one poll of its
 LOOKED_INTO_AT_ONCE = 512  # messages of one subscription in one turn, each by its key or time: a few milliseconds
 DELIVERIES_AT_ONCE = 200  # of one subscription in one turn, each cut out of its batch; the others wait
 REDELIVERIES_MAX = 1_000  # a message that failed as often will not succeed
-DURATION_MICROSECONDS_MAX = 36_500 * 86_400 * 1_000_000  # of any duration that people write: a century fits every clock
-POLICY_MICROSECONDS_MAX = 24 * 3600 * 1_000_000  # timeouts and delays of a failure policy: a day
+DURATION_MICROSECONDS_MAX = 36_500 * DAY  # of any duration that people write: a century fits every clock
+POLICY_MICROSECONDS_MAX = DAY  # of the timeouts and delays of a failure policy
 POISON_RETRY_MICROSECONDS_MIN = 100_000  # a dead-letter topic that is down is not asked in a tight loop
 POISON_FAILURES_QUIET = 2  # of giving a message up; a busy moment passes, from the third on the subscription is blocked
 TOLD_AGAIN_SECONDS = 60.0  # between two log lines about the same trouble of one subscription, or of a background loop

@@ -29,6 +29,7 @@ from pydanube.base.limits import (
     GRANTED_BYTES_MAX,
     OFFSET_MAX,
     PERMITS_MAX,
+    SECOND,
 )
 from pydanube.base.names import full_name, parse_topic
 from pydanube.base.ranges import ranges_of
@@ -65,7 +66,7 @@ def wire_start(start: Start, now: int) -> str | int | dict[str, int]:
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ArgumentInvalid("a start time needs a time zone")
-        return {"time": round(start.timestamp() * 1_000_000)}
+        return {"time": round(start.timestamp() * SECOND)}
     if isinstance(start, Mapping):
         return dict(start)
     if type(start) is int and 0 <= start <= OFFSET_MAX:

@@ -13,11 +13,11 @@ from pydanube.base.limits import (
     LOOKAHEAD_MESSAGES_MAX,
     POLICY_MICROSECONDS_MAX,
     REDELIVERIES_MAX,
+    SECOND,
     UNACKED_DEFAULT,
     UNACKED_MAX,
 )
 
-SECOND = 1_000_000  # microseconds
 ACK_TIMEOUT_DEFAULT = 30 * SECOND
 _DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would only make large numbers to cap
 

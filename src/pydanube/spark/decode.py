@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydanube.base.errors import RowInvalid
+from pydanube.base.limits import MIB
 from pydanube.spark.decode_options import AVRO, JSON, ValueOptions
 from pydanube.spark.decode_types import spelled
 
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_ROWS = 2_048  # measured: fewer cost a call each, more leave the processor's caches
-PIECE_BYTES = 4 * 1024 * 1024
-ITEMS_MAX = (
-    4 * 1024 * 1024
-)  # records, arrays and maps within arrays and maps of one payload: about a gigabyte of objects
+PIECE_BYTES = 4 * MIB
+ITEMS_MAX = 4 * MIB  # records, arrays and maps within arrays and maps of one payload: about a gigabyte of objects
 REASON_CHARS_MAX = 200
 ERROR, RAW_VALUE = "value_error", "value_raw"
 

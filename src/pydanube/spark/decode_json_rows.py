@@ -13,6 +13,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from pydanube.base.limits import DAY, SECOND
 from pydanube.spark.decode import Decoded, Unfit, by_rows
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 DEPTH_MAX = 500  # of brackets in brackets: Python's parser calls itself for each
 TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999 in microseconds
-DAY_MIN, DAY_MAX = TIME_MIN // 86_400_000_000, TIME_MAX // 86_400_000_000
+DAY_MIN, DAY_MAX = TIME_MIN // DAY, TIME_MAX // DAY
 EPOCH = datetime(1970, 1, 1)
 SHOWN_CHARS_MAX = 40
 INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
@@ -272,8 +273,8 @@ def _time(value: Any, at: str) -> int:
     ahead = int(hours) * 60 + int(minutes)
     if int(hours) > 23 or int(minutes) > 59:
         raise _wanted("a time zone like +01:00", value, at)
-    since = (time.days * 86_400 + time.seconds) * 1_000_000 + int(fraction.ljust(9, "0")[:6])
-    since += ahead * 60_000_000 * (1 if sign == "-" else -1)
+    since = time.days * DAY + time.seconds * SECOND + int(fraction.ljust(9, "0")[:6])
+    since += ahead * 60 * SECOND * (1 if sign == "-" else -1)
     if not TIME_MIN <= since <= TIME_MAX:
         raise _wanted("a time in the years 1 to 9999", value, at)
     return since

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydanube.base.errors import DataLost, TopicNotFound
+from pydanube.base.limits import KIB, MIB
 from pydanube.client import Client
 from pydanube.spark.columns import Columns
 from pydanube.spark.decode import Decoding
@@ -27,11 +28,11 @@ from pydanube.wire.commands import Batches
 if TYPE_CHECKING:
     import pyarrow as pa
 
-READ_BYTES = 2 * 1024 * 1024  # asked for at a time; measured: less costs the broker, more the reader
+READ_BYTES = 2 * MIB  # asked for at a time; measured: less costs the broker, more the reader
 AHEAD_MAX = 8  # ranges whose first answer is asked for before it is their turn
-SMALL_BYTES = 64 * 1024  # batches below it are put together, for each costs Spark as much as a large one
-JOINED_ROWS, JOINED_BYTES = 8_192, 4 * 1024 * 1024
-HANDED_BYTES = 8 * 1024 * 1024  # unpacked, of one batch that Spark gets: its JVM holds it beside the rows made of it
+SMALL_BYTES = 64 * KIB  # batches below it are put together, for each costs Spark as much as a large one
+JOINED_ROWS, JOINED_BYTES = 8_192, 4 * MIB
+HANDED_BYTES = 8 * MIB  # unpacked, of one batch that Spark gets: its JVM holds it beside the rows made of it
 
 
 class Answer(NamedTuple):

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pydanube.base.errors import OptionInvalid
-from pydanube.base.limits import OFFSET_MAX, PARTITIONS_MAX
+from pydanube.base.limits import MIB, OFFSET_MAX, PARTITIONS_MAX
 
 EARLIEST_MARK, LATEST_MARK = -2, -1  # as in Spark's Kafka source
 OTHERS = "*"  # stands for all that is not named; only in options
-TEXT_CHARACTERS_MAX = 16 * 1024 * 1024  # of offsets given as an option
+TEXT_CHARACTERS_MAX = 16 * MIB  # of offsets given as an option
 
 
 class TopicOffsets(NamedTuple):

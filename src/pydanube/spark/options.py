@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from pydanube.base.errors import DanubeError, NameInvalid, OptionInvalid
-from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
+from pydanube.base.limits import MILLISECOND, NAME_BYTES_MAX, OFFSET_MAX, SECOND
 from pydanube.base.names import check_namespace, full_name, parse_whole
 from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, seconds_of
@@ -71,7 +71,6 @@ OF_STREAMS = (
 OF_BATCHES = ("endingOffsets", "endingTimestamp")
 IDLE_SECONDS = 7 * 24 * 3600  # a week: long enough for a holiday, short enough for a disk
 TASKS_MAX = 100_000  # more tasks than a driver can plan
-MILLISECOND = 1_000
 DIGITS_MAX = 20  # of a number; Python reads no more than some thousands
 GLOB = re.compile(r"[A-Za-z0-9_*?\[][A-Za-z0-9_.*?\[\]!-]*(?<!\.)", re.ASCII)  # what may match a topic's name
 
@@ -281,7 +280,7 @@ def _microseconds(name: str, text: str) -> int:
             raise wrong from None
         if time.tzinfo is None:
             raise OptionInvalid(f"{name} needs a time zone: for example {time.isoformat()}Z")
-        found = round(time.timestamp() * 1_000_000)
+        found = round(time.timestamp() * SECOND)
     if not 0 <= found <= OFFSET_MAX:
         raise wrong
     return found

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pydanube.base.limits import MIB
 from pydanube.spark.offsets import Offsets, TopicOffsets
 
-MIB = 1024 * 1024
 TASK_BYTES_MAX = 512 * MIB  # a task that fails is read again
 TASK_BYTES_MIN = 8 * MIB  # a task costs about 25 ms; as much is read in that time
 MESSAGE_BYTES = 16  # what a message counts beyond its own bytes

@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from pydanube.base.errors import DanubeError, VerbUnknown
+from pydanube.base.limits import MIB
 from pydanube.client import Client
 from pydanube.spark.link import patiently
 from pydanube.spark.options import OFF, Options
-from pydanube.spark.plan import MIB, Range, Stored, TopicState, Whereabouts
+from pydanube.spark.plan import Range, Stored, TopicState, Whereabouts
 
 RANGE_BYTES_MIN = 1 * MIB  # less is read from the broker sooner than an object is opened
 SEGMENTS_MAX = 100_000  # in one plan; the broker has what lies beyond

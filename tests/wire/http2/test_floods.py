@@ -16,13 +16,12 @@ from pydanube.base.limits import (
     HTTP2_RESETS_PER_SECOND,
     HTTP2_STREAMS_MAX,
     MIB,
+    SECOND,
 )
 from pydanube.wire.http2.allowance import Allowance
 from pydanube.wire.http2.events import ConnectionEnded
 from pydanube.wire.http2.frames import ErrorCode, Kind
 from wire.http2.peer import ACK, OK_BLOCK, POST, Peer, data, headers, raw, rst_stream, settings, window_update
-
-SECOND = 1_000_000
 
 IDLE: dict[str, Callable[[int], bytes]] = {
     "PING": lambda _: raw(Kind.PING, 0, 0, b"12345678"),

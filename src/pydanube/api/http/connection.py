@@ -27,6 +27,7 @@ from pydanube.base.limits import (
     HTTP_PIPELINED_BYTES_MAX,
     HTTP_REQUEST_SECONDS,
     HTTP_REQUESTS_MAX,
+    SECOND,
 )
 from pydanube.wire.http1 import CONTINUE, Request, RequestReader, response
 
@@ -174,7 +175,7 @@ class HttpConnection(Worker):
 
     def _write(self, answer: Answer, *, keep_alive: bool, body: bool = True) -> None:
         status, content, content_type, headers = answer
-        headers = {"Date": formatdate(self._web.door.clock.wall() / 1_000_000, usegmt=True), **headers}
+        headers = {"Date": formatdate(self._web.door.clock.wall() / SECOND, usegmt=True), **headers}
         self._transport.write(response(status, content, content_type, headers, keep_alive=keep_alive, body=body))
 
     def _refuse(self, error: DanubeError) -> None:

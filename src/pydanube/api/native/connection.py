@@ -33,6 +33,7 @@ from pydanube.base.limits import (
     FRAMES_AT_ONCE,
     FRAMES_AT_ONCE_BYTES,
     FRAMES_CUT_AT_ONCE,
+    MIB,
     RANGES_AT_ONCE,
     REQUESTS_AT_ONCE_MAX,
     TURN_SECONDS,
@@ -68,7 +69,7 @@ from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
 log = logging.getLogger(__name__)
 AnyChannel = ProducerChannel | ConsumerChannel
 CLIENT_CHARACTERS_MAX = 100  # of what a client calls itself, kept for people who look
-FLUSH_BYTES = 1024 * 1024  # handed to the socket at once, so that it can say when it has enough
+FLUSH_BYTES = 1 * MIB  # handed to the socket at once, so that it can say when it has enough
 
 
 class NativeConnection(Worker):

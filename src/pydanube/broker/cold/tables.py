@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from pydanube.base.errors import BatchTooLarge, ObjectsRefused, SegmentConflict, SegmentDamaged, SegmentMissing
+from pydanube.base.limits import SECOND
 from pydanube.broker.topic.topic import Topic
 from pydanube.ports.clock import Clock
 from pydanube.storage.stream.cold import ColdTier
@@ -20,7 +21,6 @@ from pydanube.storage.stream.stream import Stream
 from pydanube.stream.cold import Cold, Entry, SegmentIndex
 from pydanube.stream.delta_table import TABLE_FILES_MAX, Folded, listing_of, next_merge
 from pydanube.stream.segments import SegmentPlan, folder_of, segment_key
-from pydanube.stream.tiering import SECOND
 
 log = logging.getLogger(__name__)
 TABLE_STEPS = ("table", "merge")  # of a round of tiering

@@ -24,7 +24,7 @@ from pydanube.base.errors import (
     OwnershipLost,
     SegmentMissing,
 )
-from pydanube.base.limits import MIB, OFFSET_MAX
+from pydanube.base.limits import MIB, OFFSET_MAX, SECOND
 from pydanube.broker.cold.tables import Tables
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.trouble import Troubles
@@ -37,7 +37,7 @@ from pydanube.stream.cold import Cold, Doomed, Entry, SegmentIndex, index_key, m
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.retention import LedgerInfo, trim_before
 from pydanube.stream.segments import Segment, SegmentPlan, segment_key
-from pydanube.stream.tiering import SECOND, local_segments, next_segment, outlived
+from pydanube.stream.tiering import local_segments, next_segment, outlived
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)

@@ -36,6 +36,7 @@ from pydanube.base.errors import (
     TopicRecovering,
 )
 from pydanube.base.limits import (
+    MIB,
     SINK_BLOCKED_SECONDS,
     SINK_TEXT_BYTES_MAX,
     SINK_WINDOW_BYTES,
@@ -83,7 +84,7 @@ RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
 REFUSED = (MetadataBusy, MetadataFull, MetadataInvalid)  # the store has not begun to write
 LOST = (RequestInvalid, SinkExpired, TopicNotFound)  # what was staged: no waiting brings it back
 STAGING_A_TURN = 50  # topics looked at before others of the loop have their turn
-STAGED_BYTES_MAX = 64 * 1024 * 1024  # of what is committed, before the staging topic is cut
+STAGED_BYTES_MAX = 64 * MIB  # of what is committed, before the staging topic is cut
 
 
 class Sinks:

@@ -12,8 +12,8 @@ from collections import deque
 from functools import partial
 
 from pydanube.base.errors import RateExceeded
-from pydanube.base.limits import ANSWERS_HELD_MAX, RATE_DEBT_SECONDS_MAX
-from pydanube.broker.limits.rates import SECOND, Rate
+from pydanube.base.limits import ANSWERS_HELD_MAX, RATE_DEBT_SECONDS_MAX, SECOND
+from pydanube.broker.limits.rates import Rate
 from pydanube.ports.clock import Clock
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pydanube.base.errors import NotReliable, PolicyInvalid
-from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, SUBSCRIPTIONS_MAX
+from pydanube.base.limits import BATCH_BYTES_MAX, CONSUMERS_MAX, PRODUCERS_MAX, SECOND, SUBSCRIPTIONS_MAX
 from pydanube.base.units import bytes_of, microseconds_of
 from pydanube.broker.limits.quotas import BacklogQuota
 
@@ -101,7 +101,7 @@ def _number(name: str, value: Any) -> Any:
     if not isinstance(value, str) or name not in _BOUNDS:
         return value
     try:
-        return microseconds_of(value) // 1_000_000 if "seconds" in name else bytes_of(value)
+        return microseconds_of(value) // SECOND if "seconds" in name else bytes_of(value)
     except ValueError as error:
         raise PolicyInvalid(f"{name}: {error}") from None
 

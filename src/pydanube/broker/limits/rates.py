@@ -6,7 +6,8 @@ than a second's worth still goes. It never says what to do with whoever must wai
 
 from __future__ import annotations
 
-SECOND = 1_000_000  # microseconds
+from pydanube.base.limits import SECOND
+
 BURST = SECOND  # what was not used in the last second may be used at once
 RANGE = SECOND // 20  # what goes in so long may go together
 

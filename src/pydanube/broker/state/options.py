@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import PolicyInvalid, SubscriptionOptionInvalid
-from pydanube.base.limits import LEDGERS_LISTED_MAX, TOPIC_NAME_CHARACTERS_MAX
+from pydanube.base.limits import LEDGERS_LISTED_MAX, MIB, SECOND, TOPIC_NAME_CHARACTERS_MAX
 from pydanube.base.names import TopicName, full_name
 from pydanube.base.units import microseconds_of
 from pydanube.broker.limits.quotas import BacklogQuota
@@ -43,7 +43,7 @@ class TopicOptions:
     dispatch_bytes_per_second: int | None = None
     unused_subscription_seconds: int | None = None  # of a topic that keeps nothing; None is its default
     table: str | None = None  # what its segments are a table of: "delta"
-    ledger_bytes: int = 256 * 1024 * 1024
+    ledger_bytes: int = 256 * MIB
     ledger_seconds: float = 4 * 3600.0
     ledgers_listed: int = LEDGERS_LISTED_MAX  # in a stream's record, the others in pages
     state_compact_bytes: int | None = None  # of its state log between snapshots, at least; None is STATE_COMPACT_BYTES
@@ -190,9 +190,9 @@ def _changed(options: Section, section: str, found: object) -> Section:
 
 def in_seconds(microseconds: int | None) -> float | None:
     """As options say it; whole seconds are whole numbers."""
-    if microseconds is None or microseconds % 1_000_000:
-        return None if microseconds is None else microseconds / 1_000_000
-    return microseconds // 1_000_000
+    if microseconds is None or microseconds % SECOND:
+        return None if microseconds is None else microseconds / SECOND
+    return microseconds // SECOND
 
 
 def _microseconds(name: str, value: Any) -> int:
@@ -203,7 +203,7 @@ def _microseconds(name: str, value: Any) -> int:
 
 
 def _idle_seconds(value: Any) -> Any:
-    return _microseconds("idle_seconds", value) // 1_000_000 if isinstance(value, str) else value
+    return _microseconds("idle_seconds", value) // SECOND if isinstance(value, str) else value
 
 
 def _chosen(kind: type[Enum], name: str, value: object) -> Enum:

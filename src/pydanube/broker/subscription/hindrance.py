@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 
 from pydanube.base.errors import DanubeError, OffsetsDamaged, SegmentDamaged, SegmentMissing
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import HINDRANCE_TOLD_SECONDS
+from pydanube.base.limits import HINDRANCE_TOLD_SECONDS, SECOND
 from pydanube.broker.subscription.delivery import Consumer
 
 DAMAGE = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # what no waiting mends
-REPEATED = HINDRANCE_TOLD_SECONDS * 1_000_000
+REPEATED = HINDRANCE_TOLD_SECONDS * SECOND
 
 
 class Hindrance:

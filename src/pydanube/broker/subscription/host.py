@@ -14,7 +14,7 @@ from typing import Any
 from pydanube.base.counting import Traffic
 from pydanube.base.errors import AckInvalid, ConsumerNotFound, DanubeError, SubscriptionNotFound
 from pydanube.base.ids import ConsumerId
-from pydanube.base.limits import DELIVERIES_AT_ONCE, LOOKED_INTO_AT_ONCE
+from pydanube.base.limits import DELIVERIES_AT_ONCE, LOOKED_INTO_AT_ONCE, SECOND
 from pydanube.broker.limits.rates import Throttle, rate_of
 from pydanube.broker.state.log import StateLog
 from pydanube.broker.state.options import SubscriptionOptions
@@ -88,7 +88,7 @@ class SubscriptionHost:
 
     @property
     def now(self) -> int:
-        return int(self._clock.monotonic() * 1_000_000)
+        return int(self._clock.monotonic() * SECOND)
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
@@ -522,7 +522,7 @@ class SubscriptionHost:
             self._timer.cancel()
         self._due, self._timer = due, None
         if due is not None:
-            self._timer = self._loop.call_later(max(0.0, (due - self.now) / 1_000_000), self._ring)
+            self._timer = self._loop.call_later(max(0.0, (due - self.now) / SECOND), self._ring)
 
     def _ring(self) -> None:
         self._due = self._timer = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pydanube.base.errors import FlowInvalid
+from pydanube.base.limits import DAY
 from pydanube.pipeline.query.lookups import file_lists, keep_listed
 from pydanube.pipeline.query.progress import DEAD as OBSERVED_DEAD
 from pydanube.pipeline.query.progress import LATE as OBSERVED_LATE
@@ -43,7 +44,6 @@ _PARTS = "_danube_parts"  # of a row as it came, until it is known whether it fi
 _NO_PLACE = {name: kind for name, kind in (DEFAULT | ATTRIBUTES).items() if name != "value"}
 _ABOUT = tuple(_NO_PLACE)  # what a dead letter has of its message, besides the payload
 _DECODING = "source.schema"  # the rule of what cannot be decoded
-_DAY_MICROS = 86_400_000_000  # days of `_date` are UTC's, whatever zone the session is in
 _UNHOLDABLE = ("void", "interval", "variant", "calendar")
 
 
@@ -291,7 +291,8 @@ def _message_columns(found: TopicSource, names: set[str]) -> list[Column]:
     several = found.pattern is not None or len(found.topics) > 1
     own = [*(["topic"] if several else []), "partition", "offset", "timestamp"]
     columns = {f"_{name}": f.col(name) for name in own}
-    columns["_date"] = f.date_from_unix_date(f.floor(f.unix_micros(f.col("timestamp")) / _DAY_MICROS).cast("int"))
+    days = f.floor(f.unix_micros(f.col("timestamp")) / DAY)  # UTC's, whatever zone the session is in
+    columns["_date"] = f.date_from_unix_date(days.cast("int"))
     columns |= {f"_{name}": f.col(name) for name in ("key", *(["attributes"] if found.attributes else []))}
     taken = next((name for name in columns if name in names), None)
     if taken is not None:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.limits import SECOND
 from pydanube.client import Client
 from pydanube.pipeline.spec.late import DROPPED
 from pydanube.pipeline.spec.late import OBSERVED as LATE_OBSERVED
@@ -20,7 +21,6 @@ from pydanube.spark.offsets import Offsets, from_json
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
-SECOND = 1_000_000  # microseconds
 TOPICS_ASKED_MAX = 50  # for the lag; beyond it, it is what the source last said
 PARTITIONS_ASKED_MAX = 8  # for the age of their next message: those that are farthest behind
 OBSERVED, DEAD, LATE = "danube", "dead", "late"  # what a query with dead letters counts

@@ -20,13 +20,14 @@ from typing import Any, Protocol, Self
 
 from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
+from pydanube.base.limits import MIB
 from pydanube.pipeline.spec.changes import REASONS
 from pydanube.pipeline.spec.fields import local_path
 from pydanube.pipeline.targets.identity import place_identity
 from pydanube.spark.durable import heal
 
 RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
-RECORD_BYTES_MAX = 32 * 1024 * 1024  # offsets of very many partitions may be in it
+RECORD_BYTES_MAX = 32 * MIB  # offsets of very many partitions may be in it
 LOCK_BYTES_MAX = 1_000
 REPLACES_MAX = 100  # the newest: a target remembers only who wrote to it last
 _OF_SPARK = ("offsets", "commits", METADATA)

@@ -15,15 +15,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import yaml
 
 from pydanube.base.errors import FlowInvalid
+from pydanube.base.limits import DAY, KIB, MILLISECOND, SECOND
 from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, microseconds_of
 
-FILE_BYTES_MAX = 256 * 1024  # of a declaration
-TEXT_CHARACTERS_MAX = 128 * 1024  # of one value: SQL and schemas are long
+FILE_BYTES_MAX = 256 * KIB  # of a declaration
+TEXT_CHARACTERS_MAX = 128 * KIB  # of one value: SQL and schemas are long
 LIST_MAX = 1_000
 SHOWN_CHARACTERS = 80  # of a wrong value
-DURATION_MICROSECONDS_MAX = 10 * 366 * 86_400 * 1_000_000
-_UNITS = {"second": 1_000_000, "millisecond": 1_000, "microsecond": 1}
+DURATION_MICROSECONDS_MAX = 10 * 366 * DAY
+_UNITS = {"second": SECOND, "millisecond": MILLISECOND, "microsecond": 1}
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
@@ -60,7 +61,7 @@ class Duration(int):
 
     @property
     def seconds(self) -> float:
-        return self / 1_000_000
+        return self / SECOND
 
 
 def parse_duration(path: str, value: object) -> Duration:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pydanube.base.errors import FlowInvalid
+from pydanube.base.limits import SECOND
 from pydanube.pipeline.spec.fields import (
     FILE_BYTES_MAX,
     Duration,
@@ -71,7 +72,7 @@ AVAILABLE_NOW = "available_now"
 NAME_CHARACTERS_MAX = 100
 HOME = "~/.danube/pipelines"  # of checkpoints
 ATTEMPTS = 10
-BACKOFF = Duration(1_000_000)
+BACKOFF = Duration(SECOND)
 TABLE_TRIGGER = Duration(10_000_000)  # each batch is a commit and a file or more: not too many small ones
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?", re.ASCII)
 _LOOPBACK = re.compile(r"sc://(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?(/.*)?")

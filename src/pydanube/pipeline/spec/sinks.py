@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.base.limits import PARTITIONS_MAX
+from pydanube.base.limits import PARTITIONS_MAX, SECOND
 from pydanube.base.redaction import is_secret
 from pydanube.pipeline.spec.fields import (
     Duration,
@@ -36,7 +36,7 @@ CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-memo
 SINKS_MAX = 16
 CONSOLE_ROWS = 20
 TOMBSTONE = "tombstone"  # a message without a payload
-EXPIRE = Duration(EXPIRE_SECONDS * 1_000_000)
+EXPIRE = Duration(EXPIRE_SECONDS * SECOND)
 _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 

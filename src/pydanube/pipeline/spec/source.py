@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pydanube.base.errors import DanubeError, FlowInvalid
-from pydanube.base.limits import NAME_BYTES_MAX, OFFSET_MAX
+from pydanube.base.limits import KIB, NAME_BYTES_MAX, OFFSET_MAX
 from pydanube.base.redaction import is_secret
 from pydanube.pipeline.spec.fields import Section, absolute, check_no_secrets, parse_size, shown
 from pydanube.spark.decode import decoder_of
@@ -46,7 +46,7 @@ OF_TOPICS = (
 KEEP, SKIP = "keep", "skip"
 OF_FILES = ("format", "schema", "options", "max_files")
 RECORDS_MAX = 1_000_000  # of one trigger, if nothing is said
-SCHEMA_FILE_BYTES_MAX = 512 * 1024
+SCHEMA_FILE_BYTES_MAX = 512 * KIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from functools import partial
 
 from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError, TopicExists
+from pydanube.base.limits import KIB
 from pydanube.broker.directory.directory import Directory
 from pydanube.broker.door.service import Service
 from pydanube.broker.limits.disk_room import Room
@@ -36,7 +37,7 @@ PARTITIONS = (f"{PARTED}-part-0", f"{PARTED}-part-1")
 PLACES = (PLAIN, *PARTITIONS)
 SUPERVISOR_SECONDS = 0.3  # until a broker that could not start is started again
 STAGED_BYTES_MAX = 20_000
-METADATA_LOG_BYTES = 64 * 1024  # so that the metadata continues in a new file now and then
+METADATA_LOG_BYTES = 64 * KIB  # so that the metadata continues in a new file now and then
 AIM_SECONDS = 0.06  # a fault that waits for a commit strikes within this: before, in or shortly after it
 
 
@@ -78,7 +79,7 @@ class SinkWorld(World):
             self.loop.call_later(delay, self.armed.pop(0), context=self.loop.world)
 
     def settings(self) -> NodeSettings:
-        return replace(super().settings(), index_cache_bytes=64 * 1024)
+        return replace(super().settings(), index_cache_bytes=64 * KIB)
 
     def kill(self, machine: Machine) -> None:
         self.service = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube.base.limits import CLOCK_JUMP_SECONDS
+from pydanube.base.limits import CLOCK_JUMP_SECONDS, SECOND
 from pydanube.sim.machine.loop import SimLoop
 
 EPOCH_SECONDS = 1_800_000_000  # the wall clock at the start of every run; any moment will do
@@ -26,7 +26,7 @@ class SimClock:
     def wall(self) -> int:
         if self._frozen is not None:
             return self._frozen
-        return round((EPOCH_SECONDS + self._offset + self.monotonic()) * 1e6)
+        return round((EPOCH_SECONDS + self._offset + self.monotonic()) * SECOND)
 
     def jump(self, seconds: float) -> None:
         """The wall clock is set forwards or backwards; the monotonic one never is."""
@@ -34,7 +34,7 @@ class SimClock:
         if abs(seconds) > 2 * CLOCK_JUMP_SECONDS:
             self.jumped = self.monotonic()
         if self._frozen is not None:
-            self._frozen += round(seconds * 1e6)
+            self._frozen += round(seconds * SECOND)
 
     def freeze(self) -> None:
         """The wall clock stands still until `thaw`."""

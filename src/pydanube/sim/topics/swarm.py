@@ -21,6 +21,7 @@ from pydanube.base.errors import (
     SequenceUnknown,
     TopicClosed,
 )
+from pydanube.base.limits import SECOND
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
 from pydanube.broker.subscription.read_ahead import Shelf
 from pydanube.broker.topic.topic import Surroundings, Topic
@@ -43,7 +44,6 @@ from pydanube.wire.batch import Batch, Codec, build
 if TYPE_CHECKING:
     from pydanube.sim.world.world import World
 
-SECOND = 1_000_000
 KEYS = 5
 CLOCK_DISTRUST_SECONDS = 2.0  # a run has no hour to wait until a clock is believed again
 UNKNOWABLE = (SequenceGap, SequenceOverlap, SequenceUnknown, OffsetUnknown)  # never the answer to an honest producer

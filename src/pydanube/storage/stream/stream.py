@@ -25,7 +25,7 @@ from pydanube.base.errors import (
     TooManyLedgers,
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
-from pydanube.base.limits import LEDGERS_LISTED_MAX, LEDGERS_SWEPT_MAX, STREAM_TAKE_SECONDS
+from pydanube.base.limits import LEDGERS_LISTED_MAX, LEDGERS_SWEPT_MAX, MIB, SECOND, STREAM_TAKE_SECONDS
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
@@ -38,7 +38,7 @@ from pydanube.storage.stream.writer import LedgerWriter, looked_at
 from pydanube.storage.watched_clock import watched
 from pydanube.stream.record import Copies, LedgerRecord, Lost, Phase, StreamRecord, new_ledger
 from pydanube.stream.retention import LedgerInfo
-from pydanube.stream.times import JUMP, SECOND
+from pydanube.stream.times import JUMP
 from pydanube.wire.batch import Batch
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class StreamSettings:
 
     copies: Copies = field(default_factory=Copies)
     durability: Durability = Durability.FSYNC
-    ledger_bytes: int = 256 * 1024 * 1024  # a ledger is sealed and followed by a new one beyond this
+    ledger_bytes: int = 256 * MIB  # a ledger is sealed and followed by a new one beyond this
     ledger_seconds: float = 4 * 3600.0  # and when it is older than this, if `roll_if_old` is called now and then
     lazy: bool = False  # the first ledger of an owner is made for the first append, not before
     reserve: bool = False  # it may have the last ledgers of a node, which are not for messages

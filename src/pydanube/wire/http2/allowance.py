@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_SECOND = 1_000_000  # microseconds, and parts of one allowed act
+from pydanube.base.limits import SECOND
 
 
 class Allowance:
@@ -11,9 +11,9 @@ class Allowance:
     __slots__ = ("_at", "_most", "_parts", "_per_second")
 
     def __init__(self, most: int, per_second: int) -> None:
-        self._most = most * _SECOND
+        self._most = most * SECOND
         self._per_second = per_second
-        self._parts = self._most
+        self._parts = self._most  # an act has as many as a second has microseconds
         self._at: int | None = None
 
     def take(self, now: int) -> bool:
@@ -23,7 +23,7 @@ class Allowance:
         elif now > self._at:
             self._parts = min(self._most, self._parts + (now - self._at) * self._per_second)
             self._at = now
-        if self._parts < _SECOND:
+        if self._parts < SECOND:
             return False
-        self._parts -= _SECOND
+        self._parts -= SECOND
         return True
