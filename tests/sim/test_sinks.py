@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pydanube.base.errors import DanubeError, DiskFailed
+from pydanube.base.retry import Backoff
 from pydanube.broker.commit import sinks
 from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.topic.topic import Topic
@@ -101,7 +102,7 @@ def test_rows_that_are_counted_while_some_are_on_their_way_are_found(monkeypatch
         pass
 
     monkeypatch.setattr(sinks, "staged_batches", failing)
-    monkeypatch.setattr(sinks, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(sinks, "RETRY", Backoff(0.001, 5.0))
     plans = [plan_for(seed, "sinks").only(faults=()) for seed in range(4)]
     assert [run_plan(plan).violations for plan in plans] == [()] * 4
     monkeypatch.setattr(sinks, "landed", hasty)

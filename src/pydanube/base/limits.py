@@ -53,8 +53,6 @@ WRITER_WAITING_BYTES_MAX = 32 * MIB  # of one ledger, not confirmed yet; half of
 WRITER_LAG_BYTES_MAX = 64 * MIB  # how far one copy may fall behind the others before the writer continues without it
 CALL_SECONDS = 5.0  # a storage node that has not answered by then counts as unreachable
 RECOVERY_AHEAD_BYTES = 4 * MIB  # entries that a recovery has read and sent on before their ack quorum has answered
-BUSY_PAUSE_SECONDS = 0.005  # until a busy storage node is asked again: a journal writes some groups meanwhile
-BUSY_PAUSE_SECONDS_MAX = 0.1  # the longest, after it was busy each time: it has room again within some groups
 CALLS_WAITING_MAX = 65_536  # requests of one process in flight to remote nodes; beyond it NodeBusy
 
 MEMORY_NODE_BYTES = 256 * MIB  # of memory that a memory node takes for batches; beyond it NodeBusy

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydanube.base.errors import ArgumentInvalid, ClientClosed, DanubeError, NothingReceived, NotOpened
 from pydanube.base.limits import READ_AHEAD_BYTES
 from pydanube.base.names import full_name
-from pydanube.client.channel import backoff
+from pydanube.base.retry import Backoff
+from pydanube.client.channel import RETRY
 from pydanube.client.consumer import Start, wire_start
 from pydanube.client.ending import Openable
 from pydanube.client.messages import Deserializer, Message, MessageBatch
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
     from pydanube.client.client import Client, TopicInfo
 
-POLL_SECONDS = 0.005  # at the end of a topic: doubled while nothing comes
-POLL_SECONDS_MAX = 0.1
+POLL = Backoff(0.005, 0.1)  # at the end of a topic, while nothing comes
 Offsets = Mapping[int | None, int]  # by partition; None is a topic without partitions
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class Reader(Openable):
     async def _fill(self) -> bool:
         """Until there is something to hand out; False at the end. One task at a time reads, for all."""
         async with self._reading:
-            pause, failures = POLL_SECONDS, 0
+            pauses, failures = iter(POLL), 0
             while not self._queue:
                 if self._closed is not None:
                     raise fresh(self._closed)
@@ -237,15 +237,14 @@ class Reader(Openable):
                         raise
                     failures += 1
                     log.info("reading %s failed, retrying: %s", self.topic, error)
-                    await asyncio.sleep(backoff(self.client, failures))
+                    await asyncio.sleep(RETRY.after(failures, self.client.randomness.below))
                     continue
                 failures = 0
                 if self._queue:
                     break
                 if self._places and all(place.over for place in self._places):
                     return False
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, POLL_SECONDS_MAX)
+                await asyncio.sleep(next(pauses))
             return True
 
     async def _read_in_turn(self) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pydanube.base.errors import ClientClosed, DanubeError
 from pydanube.base.limits import TOPIC_CHANGES_TOLD_MAX, TOPIC_WATCH_NAMESPACES_MAX, TOPIC_WATCH_SECONDS_MAX
 from pydanube.base.names import parse_topic
+from pydanube.base.retry import Backoff
 
 if TYPE_CHECKING:
     from pydanube.client.client import Client
 
-RETRY_SECONDS = 1.0  # after a failure: of the broker's answer, or of what was done with it
-RETRY_SECONDS_MAX = 30.0  # of a topic that failed repeatedly
+RETRY = Backoff(1.0, 30.0)  # after a failure: of the broker's answer, or of what was done with it
 GATHER_SECONDS = 0.02  # in which changes come together, so that many at once are looked at once
 Names = Collection[str] | None  # topics that changed; None: any may have
 Failed = dict[str, DanubeError]  # topics, and why
@@ -114,7 +114,7 @@ class TopicWatches:
             return asking.result()
         if not isinstance(error, DanubeError) or isinstance(error, ClientClosed):
             raise error
-        await asyncio.sleep(RETRY_SECONDS)  # the client says itself that its connection is lost
+        await asyncio.sleep(RETRY.first)  # the client says itself that its connection is lost
         return None
 
     def _tell(self, found: Reply) -> None:
@@ -132,19 +132,19 @@ class Retries:
 
     def __init__(self, client: Client, news: News) -> None:
         self._client, self._news = client, news
-        self._waiting: dict[str, tuple[float, TimerHandle]] = {}  # seconds, until when
+        self._waiting: dict[str, tuple[int, TimerHandle]] = {}  # failures in a row, and the next attempt
 
     def plan(self, failed: Failed, looked: Names) -> None:
         for name in [each for each in self._waiting if each not in failed and (looked is None or each in looked)]:
             self._waiting.pop(name)[1].cancel()
         for name, error in failed.items():
             self._client.say("refresh_failed", error)
-            seconds = RETRY_SECONDS
+            failures = 1
             if name in self._waiting:
-                last, timer = self._waiting[name]
+                before, timer = self._waiting[name]
                 timer.cancel()
-                seconds = min(2 * last, RETRY_SECONDS_MAX)
-            self._waiting[name] = seconds, self._client.loop.call_later(seconds, self._news.add, [name])
+                failures += before
+            self._waiting[name] = failures, self._client.loop.call_later(RETRY.after(failures), self._news.add, [name])
 
     def cancel(self) -> None:
         for _, timer in self._waiting.values():
@@ -169,7 +169,7 @@ async def follow(client: Client, namespaces: Iterable[str], look: Look, news: Ne
             except DanubeError as error:
                 client.say("refresh_failed", error)
                 news.add(names)
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY.first)
     finally:
         retries.cancel()
         for namespace in watched:

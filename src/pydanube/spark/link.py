@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 
 import pydanube
 from pydanube.base.errors import DanubeError
+from pydanube.base.retry import Backoff
 from pydanube.client import Client
 from pydanube.sync import LoopThread
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 PATIENCE_SECONDS = 60.0  # for a broker that is busy, or starts again
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.05, 1.0
+RETRY = Backoff(0.05, 1.0)
 
 
 class Link:
@@ -65,15 +66,15 @@ class Link:
 async def patiently(ask: Callable[[], Awaitable[Result]], seconds: float = PATIENCE_SECONDS) -> Result:
     """Asks again while it may help; only for what can be asked twice."""
     loop = asyncio.get_running_loop()
-    until, pause = loop.time() + seconds, PAUSE_SECONDS
+    until, pauses = loop.time() + seconds, iter(RETRY)
     while True:
         try:
             return await ask()
         except DanubeError as error:
+            pause = next(pauses)
             if not error.retriable or loop.time() + pause > until:
                 raise
         await asyncio.sleep(pause)
-        pause = min(pause * 2, PAUSE_SECONDS_MAX)
 
 
 _links: dict[tuple[int, str, str | None], Link] = {}

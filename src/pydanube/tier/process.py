@@ -32,14 +32,13 @@ from pydanube.tier.frames import (
     to_segment,
 )
 from pydanube.tier.limits import (
-    BACKOFF_SECONDS,
-    BACKOFF_SECONDS_MAX,
     BUSY_BYTES_MAX,
     CALLS_WAITING_MAX,
     CHUNK_BYTES,
     OTHERS_AT_ONCE,
     READS_AT_ONCE,
     REST_BYTES_MAX,
+    RESTART,
     STEADY_SECONDS,
     TABLES_AT_ONCE,
     WRITES_AT_ONCE,
@@ -210,7 +209,7 @@ class SegmentProcess:
                         continue
                     log.warning("A process of the cold tier exited with %s; restarting it.", worker.code)
                 failures = 0 if loop.time() - started > STEADY_SECONDS else failures + 1
-                await asyncio.sleep(min(BACKOFF_SECONDS * 2**failures, BACKOFF_SECONDS_MAX))
+                await asyncio.sleep(RESTART.after(failures + 1))
         finally:
             if worker is not None:
                 await worker.end()

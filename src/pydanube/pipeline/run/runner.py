@@ -22,6 +22,7 @@ from uuid import uuid4
 
 from pydanube import __version__
 from pydanube.base.errors import DanubeError, FlowInvalid
+from pydanube.base.retry import Backoff
 from pydanube.pipeline.query import build
 from pydanube.pipeline.query.cause import Cause, cause_of
 from pydanube.pipeline.query.progress import Progress
@@ -230,7 +231,7 @@ class Runner:
         if not cause.may_pass or self._failures > attempts:
             self._say(f"failed: {cause.line}")
             raise cause.error
-        seconds = min(BACKOFF_SECONDS_MAX, self._flow.restart.backoff.seconds * 2 ** min(self._failures - 1, 20))
+        seconds = Backoff(self._flow.restart.backoff.seconds, BACKOFF_SECONDS_MAX).after(self._failures)
         self._say(f"failed; attempt {self._failures} of {attempts} to continue in {seconds:g} s: {cause.line}")
         self._state(RETRYING, cause.line)
         until = time.monotonic() + seconds

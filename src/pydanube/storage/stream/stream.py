@@ -26,6 +26,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.ids import NO_OFFSET, Epoch, LedgerId
 from pydanube.base.limits import LEDGERS_LISTED_MAX, LEDGERS_SWEPT_MAX, MIB, SECOND, STREAM_TAKE_SECONDS
+from pydanube.base.retry import Backoff
 from pydanube.ports.catalog import Catalog
 from pydanube.ports.clock import Clock
 from pydanube.ports.randomness import Randomness
@@ -94,7 +95,8 @@ class Stream(Reading):
         self._correction: int | None = None  # the time that is right, while the stream rolls for it
         self._closed = False
         self._changing = asyncio.Lock()  # one decision about the record at a time
-        self._sweeper = Sweeper(nodes, lambda: self._record, self._forget, self._retry_seconds_max)
+        self._retry = Backoff(settings.retry_seconds, RETRY_TIMES_MAX * settings.retry_seconds)
+        self._sweeper = Sweeper(nodes, lambda: self._record, self._forget, self._retry.longest)
 
     @classmethod
     async def take(
@@ -311,10 +313,6 @@ class Stream(Reading):
         async with self._changing:
             await self._decide(self._record.swept(self.epoch, deleted))
 
-    @property
-    def _retry_seconds_max(self) -> float:
-        return RETRY_TIMES_MAX * self._settings.retry_seconds
-
     def _tell_nodes(self, ledger: LedgerRecord, last: int) -> None:
         """The end that the catalogue has decided. Nobody waits for it: a node that misses it loses nothing."""
         if last >= ledger.first:
@@ -325,7 +323,7 @@ class Stream(Reading):
 
     async def _open(self) -> None:
         """Recovers what was left open and opens a new ledger; repeatedly, unless somebody else has taken over."""
-        pause = self._settings.retry_seconds
+        pauses = iter(self._retry)
         while not self._closed:
             try:
                 async with self._changing:
@@ -352,8 +350,7 @@ class Stream(Reading):
                 if isinstance(error, REFUSED) and not self._refused.done():
                     self._refused.set_result(None)
                 log.warning("%s does not accept appends yet: %s", self.name, error)
-                await asyncio.sleep(pause)  # longer each time: an attempt costs a full disk some of its last room
-                pause = min(2 * pause, self._retry_seconds_max)
+                await asyncio.sleep(next(pauses))  # each attempt costs a full disk some of its last room
 
     def _wake_up(self) -> LedgerWriter | None:
         """The first append of a lazy stream: it and those that follow wait for the ledger to be made."""
@@ -412,7 +409,7 @@ class Stream(Reading):
             try:
                 return await self._catalog.next_ledger_id()
             except MetadataBusy:  # nothing has gone wrong that would end anything
-                await asyncio.sleep(self._settings.retry_seconds)
+                await asyncio.sleep(self._retry.first)
 
     def _failed(self, error: DanubeError) -> None:
         """A ledger can no longer be written: continue in a new one."""
@@ -545,11 +542,11 @@ class Stream(Reading):
                 return
             except DanubeError as error:
                 log.warning("%s: the catalogue did not answer: %s", self.name, error)
-                await asyncio.sleep(self._settings.retry_seconds)
+                await asyncio.sleep(self._retry.first)
 
     async def _load(self) -> tuple[StreamRecord, int]:
         while True:
             try:
                 return await self._catalog.load(self.name)
             except DanubeError:
-                await asyncio.sleep(self._settings.retry_seconds)
+                await asyncio.sleep(self._retry.first)
