@@ -13,11 +13,13 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.errors.root import ExitCode, GrpcStatus
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -184,7 +186,29 @@ def undocumented(module: str, tree: ast.Module) -> Iterator[str]:
         yield f"{module}: the first line must say what the module owns"
 
 
-RULES: tuple[Rule, ...] = (impure_core, dangerous, unrepeatable_host, undocumented)
+def table_of_errors(module: str, tree: ast.Module) -> Iterator[str]:
+    """What an error is on a face stands on its class: no other module maps classes or codes of errors to anything."""
+    if module.startswith("pydanube.base.errors"):
+        return
+    names, codes = {kind.__name__ for kind in all_errors()}, {kind.code for kind in all_errors()}
+    for node in ast.walk(tree):
+        for key in node.keys if isinstance(node, ast.Dict) else ():
+            by_class = isinstance(key, ast.Name | ast.Attribute) and dotted(key).split(".")[-1] in names
+            if by_class or (isinstance(key, ast.Constant) and key.value in codes):
+                yield f"{module}:{node.lineno}: state it on the error's class in base/errors"
+                break
+
+
+def all_errors(root: type[DanubeError] = DanubeError) -> list[type[DanubeError]]:
+    """The product's errors; a test may have its own."""
+    found = [root]
+    for kind in root.__subclasses__():
+        if kind.__module__.split(".")[0] == PACKAGE:
+            found.extend(all_errors(kind))
+    return found
+
+
+RULES: tuple[Rule, ...] = (impure_core, dangerous, unrepeatable_host, undocumented, table_of_errors)
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------
@@ -261,15 +285,6 @@ def test_sources_leave_nothing_for_later() -> None:
     assert [str(path) for path in SOURCES if marks.search(path.read_text(encoding="utf-8"))] == []
 
 
-def all_errors(root: type[DanubeError] = DanubeError) -> list[type[DanubeError]]:
-    """The product's errors; a test may have its own."""
-    found = [root]
-    for kind in root.__subclasses__():
-        if kind.__module__.split(".")[0] == PACKAGE:
-            found.extend(all_errors(kind))
-    return found
-
-
 def test_every_error_has_its_own_code() -> None:
     codes = [kind.code for kind in all_errors()]
     assert sorted(codes) == sorted(set(codes))
@@ -282,6 +297,9 @@ def test_an_error_says_what_it_is_and_what_to_do(kind: type[DanubeError]) -> Non
     assert len(kind.help) > 1
     assert kind.__dict__.get("__doc__"), "the docstring must be its own, not its parent's"
     assert kind.blame in {"caller", "server", "environment"}
+    assert HTTPStatus(kind.http_status) >= HTTPStatus.BAD_REQUEST
+    assert kind.grpc_status in set(GrpcStatus) - {GrpcStatus.OK}
+    assert kind.exit_code in {ExitCode.FAILED, ExitCode.USAGE, ExitCode.NOT_FOUND, ExitCode.UNREACHABLE}
 
 
 # -- the repository ----------------------------------------------------------------------------------------------------
@@ -454,6 +472,9 @@ def test_the_circle_rule_finds_a_planted_circle() -> None:
         (unrepeatable_host, "pydanube.storage.node.disk", "[node for node in {name for name in nodes}]"),
         (undocumented, "pydanube.storage.node.disk", "import asyncio"),
         (undocumented, "pydanube.storage.node.disk", '""" """'),
+        (table_of_errors, "pydanube.api.http.problem", "STATUSES = {TopicNotFound: 404, NameInvalid: 400}"),
+        (table_of_errors, "pydanube.api.http.problem", "STATUSES = {errors.TopicNotFound: 404}"),
+        (table_of_errors, "pydanube.cli.shell.failures", "{'topic_not_found': 3}"),
     ],
 )
 def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) -> None:
@@ -473,6 +494,8 @@ def test_a_rule_finds_a_planted_violation(rule: Rule, module: str, source: str) 
             "for node in sorted(set(nodes)): ...\nnode.id\nself.clock.now()",
         ),
         (undocumented, "pydanube.storage.node.disk", '"""Keeps ledgers."""'),
+        (table_of_errors, "pydanube.base.errors.root", "{TopicNotFound: 404}"),
+        (table_of_errors, "pydanube.api.http.problem", "{'code': error.code, 'status': error.http_status}"),
     ],
 )
 def test_a_rule_lets_good_source_pass(rule: Rule, module: str, source: str) -> None:

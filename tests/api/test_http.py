@@ -17,7 +17,6 @@ from api.http_client import Http, Reply, with_http
 from pydanube.api.http import connection as connection_module
 from pydanube.api.http.answer import Answer
 from pydanube.api.http.connection import Web
-from pydanube.api.http.problem import status_of
 from pydanube.api.http.rest import make_router
 from pydanube.api.server import Server
 from pydanube.base.addresses import HostPort
@@ -87,7 +86,7 @@ def test_a_broken_request_is_answered_and_the_connection_ends(tmp_path: Path, se
     async def story(server: Server, http: Http) -> None:
         http.writer.write(sent)
         reply = await http.reply()
-        assert (reply.json["code"], reply.status) == (code, status_of(error_table()[code]))
+        assert (reply.json["code"], reply.status) == (code, error_table()[code].http_status)
         assert reply.headers["connection"] == "close"
         http.writer.write(b"x" * 1000)  # a client that does not listen gets its answer all the same
         assert await http.ended()

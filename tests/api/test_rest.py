@@ -17,7 +17,7 @@ import pytest
 import pydanube
 from api.http_client import Http, with_http
 from pydanube.api.http.answer import JSON
-from pydanube.api.http.problem import errors_page, status_of
+from pydanube.api.http.problem import errors_page
 from pydanube.api.http.rest import make_router
 from pydanube.api.http.router import RAW
 from pydanube.api.operations.verbs import VERBS
@@ -113,7 +113,7 @@ def test_the_page_of_errors_is_the_table_and_is_served(tmp_path: Path) -> None:
     page = errors_page()
     assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page, "python -m pydanube.api.http.problem"
     assert "a class of `pydanube.errors`" in page  # where programs import them from
-    names = re.findall(r"^`(\w+)`, HTTP", page, re.MULTILINE)
+    names = re.findall(r"^`(\w+)`: HTTP", page, re.MULTILINE)
     assert "TopicNotFound" in names
     assert [name for name in names if not hasattr(pydanube.errors, name)] == []
 
@@ -129,7 +129,7 @@ def test_the_page_of_errors_is_the_table_and_is_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", error_table())
 def test_every_error_has_a_status_that_says_whose_fault_it_is(code: str) -> None:
     kind = error_table()[code]
-    status = status_of(kind)
+    status = kind.http_status
     assert (status < 500 or status == 501) == (kind.blame == "caller")
     if status in (429, 503):
         assert kind.retriable
@@ -435,7 +435,7 @@ def test_a_wrong_request_gets_a_problem_document_and_the_connection_goes_on(
         document = reply.json
         assert document["code"] == code
         assert document["type"] == f"/errors#{code}"
-        assert document["status"] == reply.status == status_of(error_table()[code])
+        assert document["status"] == reply.status == error_table()[code].http_status
         assert set(document) == {"type", "title", "status", "detail", "code", "blame", "retriable", "help"}
         assert (await http.ask("GET", "/healthz")).status == 200
 

@@ -12,10 +12,11 @@ import pytest
 
 from cli.conftest import Danube
 from pydanube import __version__
+from pydanube.base.errors.root import ExitCode
 from pydanube.cli.main import COMMANDS, main
 from pydanube.cli.main import danube as root
 from pydanube.cli.reference import reference, walk
-from pydanube.cli.shell.failures import MEANING, Exit
+from pydanube.cli.shell.failures import MEANING
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ALL = list(walk(click.Context(root, info_name="danube")))
@@ -69,7 +70,7 @@ def test_every_command_has_an_example_that_it_understands(
 def test_the_page_about_the_command_line_is_made_of_the_help() -> None:
     made = reference()
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == made, "run python -m pydanube.cli.reference > docs/cli.md"
-    for code in Exit:
+    for code in ExitCode:
         assert f"| {code.value} | {MEANING[code]} |" in made
 
 

@@ -17,9 +17,10 @@ from pydanube.api.grpc.messages import message_class
 from pydanube.api.grpc.reflection import ReflectionService
 from pydanube.api.listening import turns as turns_module
 from pydanube.api.listening.turns import Turns
+from pydanube.base.errors.root import GrpcStatus
 from pydanube.broker.limits.intake import Intake
 from pydanube.wire.http2.frames import PREFACE, WINDOW_BYTES, Kind
-from pydanube.wire.http2.grpc import Status, framed
+from pydanube.wire.http2.grpc import framed
 from wire.http2.peer import EMPTY_SETTINGS, data, frames_of, headers, rst_stream, window_update
 
 REFLECTION, UNARY = b"/reflection", b"/unary"
@@ -95,7 +96,7 @@ class Client:
         frames = [f for f in frames_of(self.socket.written) if (f.kind, f.stream) == (Kind.WINDOW_UPDATE, stream)]
         return sum(int.from_bytes(f.payload, "big") for f in frames)
 
-    def ended_with(self, status: Status) -> bool:
+    def ended_with(self, status: GrpcStatus) -> bool:
         return f"grpc-status{chr(len(str(int(status))))}{int(status)}".encode() in self.socket.written
 
 
@@ -132,20 +133,22 @@ def test_questions_that_wait_are_answered_in_turn_when_the_client_reads() -> Non
         client.say(window_update(1, 1 << 30))
         await client.settled()
         assert len(client.served) == 200
-        assert client.ended_with(Status.OK)
+        assert client.ended_with(GrpcStatus.OK)
         assert shared.held == 0
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("encoding", "status"), [(b"snappy", Status.UNIMPLEMENTED), (b"identity", Status.OK)])
-def test_an_encoding_that_is_not_known_is_refused_though_the_message_is_plain(encoding: bytes, status: Status) -> None:
+@pytest.mark.parametrize(("encoding", "status"), [(b"snappy", GrpcStatus.UNIMPLEMENTED), (b"identity", GrpcStatus.OK)])
+def test_an_encoding_that_is_not_known_is_refused_though_the_message_is_plain(
+    encoding: bytes, status: GrpcStatus
+) -> None:
     async def run() -> None:
         client = Client(face())
         client.begin(1, UNARY, (b"grpc-encoding", encoding))
         client.say(data(1, framed(b""), end=True))
         assert client.ended_with(status)
-        assert len(client.served) == (status is Status.OK)
+        assert len(client.served) == (status is GrpcStatus.OK)
 
     asyncio.run(run())
 
@@ -160,7 +163,7 @@ def test_half_requests_of_all_connections_together_are_bounded(monkeypatch: pyte
         for client in clients:
             client.begin(1, UNARY)
             client.say(data(1, half))
-        assert [client.ended_with(Status.RESOURCE_EXHAUSTED) for client in clients] == [False, False, False, True]
+        assert [client.ended_with(GrpcStatus.RESOURCE_EXHAUSTED) for client in clients] == [False, False, False, True]
         assert shared.held == 30_000
         clients[0].say(rst_stream(1))
         clients[1].connection.lost()
@@ -202,7 +205,7 @@ def test_a_body_that_does_not_come_whole_in_time_is_given_up(
         client.say(data(1, part))
         client.socket.next = asyncio.get_running_loop().create_future()
         await client.socket.next
-        assert client.ended_with(Status.DEADLINE_EXCEEDED)
+        assert client.ended_with(GrpcStatus.DEADLINE_EXCEEDED)
         assert shared.held == 0
 
     asyncio.run(run())

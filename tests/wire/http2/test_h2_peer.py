@@ -20,10 +20,11 @@ from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.limits import GRPC_REQUEST_BYTES_MAX
 from pydanube.wire.http2 import events as ours
 from pydanube.wire.http2.connection import ServerConnection
-from pydanube.wire.http2.grpc import HEAD, OK, MessageReader, Status, framed, only_message, refusal, trailers
+from pydanube.wire.http2.grpc import HEAD, OK, MessageReader, framed, only_message, refusal, trailers
 
 CALL = [
     (":method", "POST"),
@@ -164,7 +165,7 @@ def test_h2_many_large_calls_at_once_all_come_through() -> None:
 
 def test_h2_a_refusal_is_one_header_block() -> None:
     def refuse(server: ServerConnection, event: ours.Event) -> None:
-        server.respond(event.stream, refusal(Status.NOT_FOUND, "no such topic: 100 % sure, ö"), end=True)
+        server.respond(event.stream, refusal(GrpcStatus.NOT_FOUND, "no such topic: 100 % sure, ö"), end=True)
 
     world = World(refuse)
     stream = world.call(framed(b"x"))
@@ -190,7 +191,7 @@ def test_h2_a_server_stream_to_a_slow_reader_stays_within_its_room() -> None:
     world.client.acknowledge_received_data(65_535, stream)
     world.run()
     assert world.server.take_woken() == [stream]
-    world.server.send_trailers(stream, trailers(Status.UNAVAILABLE, "moved"))
+    world.server.send_trailers(stream, trailers(GrpcStatus.UNAVAILABLE, "moved"))
     world.run()
     assert len(world.body(stream)) == sent
     assert world.ended(stream)

@@ -1,4 +1,4 @@
-"""One call of a client: how it is answered, and how it ends. And which status an error of the one table is.
+"""One call of a client: how it is answered, and how it ends.
 
 A call knows its stream and its connection, and nothing of what it is about.
 """
@@ -9,84 +9,12 @@ from asyncio import Task, TimerHandle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydanube.base.errors import (
-    AckInvalid,
-    ArgumentInvalid,
-    BatchInvalid,
-    BatchTooLarge,
-    BrokerNotFound,
-    ConsumerBusy,
-    ConsumerLimitReached,
-    DanubeError,
-    FilterInvalid,
-    HttpBusy,
-    HttpTooSlow,
-    KeyTooLong,
-    MessageTooLarge,
-    NameInvalid,
-    NamespaceExists,
-    NamespaceNotFound,
-    NotServed,
-    PartitionMissing,
-    PolicyInvalid,
-    ProducerLimitReached,
-    RequestInvalid,
-    SubscriptionConsumerLimitReached,
-    SubscriptionExists,
-    SubscriptionLimitReached,
-    SubscriptionNotFound,
-    SubscriptionOptionInvalid,
-    TooManyConsumers,
-    TopicExclusive,
-    TopicExists,
-    TopicNotFound,
-)
-from pydanube.wire.http2.grpc import HEAD, OK, STATUS_OF, Status, framed, trailers
+from pydanube.base.errors import DanubeError
+from pydanube.base.errors.root import GrpcStatus
+from pydanube.wire.http2.grpc import HEAD, OK, framed, trailers
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
-
-# What the public clients make of a status: UNAVAILABLE and RESOURCE_EXHAUSTED are tried again, the others are final.
-STATUSES: dict[type[DanubeError], Status] = {
-    **STATUS_OF,
-    AckInvalid: Status.INVALID_ARGUMENT,
-    ArgumentInvalid: Status.INVALID_ARGUMENT,
-    BatchInvalid: Status.INVALID_ARGUMENT,
-    BatchTooLarge: Status.INVALID_ARGUMENT,
-    FilterInvalid: Status.INVALID_ARGUMENT,
-    KeyTooLong: Status.INVALID_ARGUMENT,
-    MessageTooLarge: Status.INVALID_ARGUMENT,
-    NameInvalid: Status.INVALID_ARGUMENT,
-    PolicyInvalid: Status.INVALID_ARGUMENT,
-    SubscriptionOptionInvalid: Status.INVALID_ARGUMENT,
-    RequestInvalid: Status.INVALID_ARGUMENT,
-    BrokerNotFound: Status.NOT_FOUND,
-    NamespaceNotFound: Status.NOT_FOUND,
-    SubscriptionNotFound: Status.NOT_FOUND,
-    TopicNotFound: Status.NOT_FOUND,
-    NamespaceExists: Status.ALREADY_EXISTS,
-    PartitionMissing: Status.ALREADY_EXISTS,  # the name is taken, by a topic with partitions or by one without
-    SubscriptionExists: Status.ALREADY_EXISTS,
-    TopicExists: Status.ALREADY_EXISTS,
-    ConsumerBusy: Status.PERMISSION_DENIED,
-    SubscriptionConsumerLimitReached: Status.PERMISSION_DENIED,
-    SubscriptionLimitReached: Status.PERMISSION_DENIED,
-    TopicExclusive: Status.PERMISSION_DENIED,
-    ConsumerLimitReached: Status.RESOURCE_EXHAUSTED,
-    ProducerLimitReached: Status.RESOURCE_EXHAUSTED,
-    TooManyConsumers: Status.RESOURCE_EXHAUSTED,
-    HttpBusy: Status.RESOURCE_EXHAUSTED,
-    HttpTooSlow: Status.DEADLINE_EXCEEDED,
-    NotServed: Status.UNIMPLEMENTED,
-}
-_OTHERS = {"caller": Status.FAILED_PRECONDITION, "environment": Status.UNAVAILABLE, "server": Status.INTERNAL}
-
-
-def status_of(error: DanubeError) -> Status:
-    found = STATUSES.get(type(error))
-    if found is None:
-        found = Status.UNAVAILABLE if error.retriable else _OTHERS[error.blame]
-    return found
 
 
 class Method(NamedTuple):
@@ -122,9 +50,9 @@ class Call:
             connection.touch()
 
     def fail(self, error: DanubeError) -> None:
-        self.finish(status_of(error), f"{error} ({error.help})" if str(error) else error.help)
+        self.finish(error.grpc_status, f"{error} ({error.help})" if str(error) else error.help)
 
-    def finish(self, status: Status = Status.OK, message: str = "") -> None:
+    def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         """The end, with nothing more than a status."""
         if self.begun:
             self.connection.core.send_trailers(self.stream, trailers(status, message))

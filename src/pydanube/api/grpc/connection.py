@@ -28,6 +28,7 @@ from pydanube.base.errors import (
     HttpTooSlow,
     RequestInvalid,
 )
+from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.limits import (
     GRPC_BODIES_BYTES_MAX,
     GRPC_BODY_SECONDS,
@@ -46,7 +47,6 @@ from pydanube.wire.http2.grpc import (
     NOT_GRPC_TEXT,
     PREFIX_BYTES,
     MessageReader,
-    Status,
     is_call,
     only_message,
     refusal,
@@ -229,7 +229,7 @@ class GrpcConnection(Worker):
             if call.begun:
                 if call.stream in self.farewells:
                     call.send(self.farewells[call.stream])
-                call.finish(Status.UNAVAILABLE, str(error))
+                call.finish(GrpcStatus.UNAVAILABLE, str(error))
         self._flush()
         self._loop.call_later(GRPC_GOODBYE_SECONDS, self._transport.close)
 
@@ -281,7 +281,7 @@ class GrpcConnection(Worker):
         method = self._methods.get(head.path)
         if method is None:
             path = head.path[:200].decode("ascii", "replace")
-            self.refuse_call(stream, Status.UNIMPLEMENTED, f"Unknown method {path}.")
+            self.refuse_call(stream, GrpcStatus.UNIMPLEMENTED, f"Unknown method {path}.")
             return
         call = Call(self, stream)
         try:
@@ -416,7 +416,7 @@ class GrpcConnection(Worker):
             call.fail(error)
         else:
             log.error("a call failed: %s", error, exc_info=error)
-            call.finish(Status.INTERNAL, f"The broker failed: {type(error).__name__}.")
+            call.finish(GrpcStatus.INTERNAL, f"The broker failed: {type(error).__name__}.")
 
     def _limit(self, call: Call, head: Head) -> None:
         timeout = timeout_of(head)
@@ -427,7 +427,7 @@ class GrpcConnection(Worker):
     def _too_late(self, call: Call) -> None:
         self._give_up(call.stream, left=True)
         self._drop_body(call.stream)
-        call.finish(Status.DEADLINE_EXCEEDED, "The deadline that the client set for the call has passed.")
+        call.finish(GrpcStatus.DEADLINE_EXCEEDED, "The deadline that the client set for the call has passed.")
 
     def _keep(self, call: Call) -> None:
         call.kept = True
@@ -462,6 +462,6 @@ class GrpcConnection(Worker):
         if call.ended is not None:
             call.ended(left)
 
-    def refuse_call(self, stream: int, status: Status, message: str) -> None:
+    def refuse_call(self, stream: int, status: GrpcStatus, message: str) -> None:
         self.core.respond(stream, refusal(status, message), end=True)
         self.touch()

@@ -31,6 +31,7 @@ from pydanube.base.errors import (
     TopicClosed,
     TopicNotFound,
 )
+from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.limits import (
     CHANNELS_MAX,
     GRPC_CLOSE_SECONDS,
@@ -50,7 +51,6 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.heavy import is_heavy
 from pydanube.dispatch.explain import Cause
 from pydanube.topic.records import SubscriptionKind, name_bytes
-from pydanube.wire.http2.grpc import Status
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
@@ -221,7 +221,7 @@ class GrpcConsumer:
         if isinstance(hold.host, SubscriptionHost) and not hold.host.engine.held(hold.consumer.id):
             self.call = None
             self._service.detach(self)
-            call.finish(Status.DATA_LOSS, f"{error} ({error.help})")
+            call.finish(GrpcStatus.DATA_LOSS, f"{error} ({error.help})")
 
     def closed(self, error: DanubeError) -> None:
         """Health checks say CLOSE from now on; when the client has asked, its stream ends, and it looks again."""
@@ -405,7 +405,7 @@ class ConsumerService:
             if known is not None and isinstance(error, SubscriptionNotFound | TopicNotFound):
                 await self._memory.forget(number)
             await asyncio.sleep(GRPC_REFUSAL_SECONDS)
-            call.finish(Status.UNAVAILABLE, f"{error}: subscribe again.")
+            call.finish(GrpcStatus.UNAVAILABLE, f"{error}: subscribe again.")
             return
         consumer.stream(call)
 

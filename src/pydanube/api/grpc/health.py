@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import Messages
 from pydanube.base.errors import RequestInvalid
-from pydanube.wire.http2.grpc import Status, framed
+from pydanube.base.errors.root import GrpcStatus
+from pydanube.wire.http2.grpc import framed
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.face import GrpcFace
@@ -49,7 +50,7 @@ class HealthService:
     def check(self, call: Call, request: Any) -> None:
         status = _status(call, request.service)
         if status == SERVICE_UNKNOWN:
-            call.finish(Status.NOT_FOUND, f"Unknown service {request.service[:200]} here.")
+            call.finish(GrpcStatus.NOT_FOUND, f"Unknown service {request.service[:200]} here.")
             return
         call.reply(_response(status))
 

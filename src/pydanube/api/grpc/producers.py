@@ -26,6 +26,7 @@ from pydanube.base.errors import (
     TopicKindDiffers,
     TopicNotFound,
 )
+from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.keys import check_key
 from pydanube.base.limits import CHANNELS_MAX, GRPC_COALESCED_BYTES, GRPC_COALESCED_MESSAGES, KEY_BYTES_MAX, MILLISECOND
 from pydanube.base.names import parse_topic
@@ -34,7 +35,6 @@ from pydanube.broker.subscription.delivery import PRODUCER_ATTRIBUTE
 from pydanube.broker.topic.topic import Receipt
 from pydanube.topic.records import name_bytes
 from pydanube.wire.batch import Batch, build
-from pydanube.wire.http2.grpc import Status
 
 if TYPE_CHECKING:
     from pydanube.api.grpc.connection import GrpcConnection
@@ -249,14 +249,15 @@ class ProducerService:
                 call.connection.spawn(call, self._reattach(call, request, reliable, exclusive))
                 return
         call.finish(
-            Status.UNAVAILABLE, f"Producer {number} of {topic[:300]} does not exist on this broker; create it again."
+            GrpcStatus.UNAVAILABLE,
+            f"Producer {number} of {topic[:300]} does not exist on this broker; create it again.",
         )
 
     async def _reattach(self, call: Call, request: Any, reliable: bool, exclusive: bool) -> None:
         try:
             producer = await self._attach(request.msg_id.topic_name, request.producer_name, reliable, exclusive)
         except (TopicNotFound, PartitionMissing, TopicKindDiffers) as error:  # to be made again, or refused then
-            call.finish(Status.UNAVAILABLE, f"{error}: create the producer again.")
+            call.finish(GrpcStatus.UNAVAILABLE, f"{error}: create the producer again.")
             return
         self._use(producer, call.connection)
         self._send(call, request, producer)

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydanube.api.grpc.calls import Call
 from pydanube.api.grpc.messages import FILES, POOL, Messages
-from pydanube.wire.http2.grpc import Status, framed
+from pydanube.base.errors.root import GrpcStatus
+from pydanube.wire.http2.grpc import framed
 
 _BY_NAME = {file.name: file for file in FILES}
 
@@ -55,5 +56,5 @@ def _file_of(symbol: str) -> str | None:
 
 
 def _refuse(answer: Any, sentence: str) -> None:
-    answer.error_response.error_code = int(Status.NOT_FOUND)
+    answer.error_response.error_code = int(GrpcStatus.NOT_FOUND)
     answer.error_response.error_message = sentence

@@ -1,4 +1,4 @@
-"""Errors as HTTP says them: a status, and a problem document (RFC 9457) with the texts of the one table."""
+"""Errors over HTTP: problem documents (RFC 9457), and the pages that list all errors."""
 
 from __future__ import annotations
 
@@ -16,63 +16,14 @@ PROBLEM = "application/problem+json"
 ERRORS_PATH = "/errors"
 RETRY_SECONDS = 1
 
-# What the rule below does not say right.
-_STATUSES = {
-    "namespace_not_found": 404,
-    "topic_not_found": 404,
-    "subscription_not_found": 404,
-    "consumer_not_found": 404,
-    "partition_missing": 404,
-    "pipeline_not_found": 404,
-    "route_not_found": 404,
-    "http_origin_refused": 403,
-    "method_not_allowed": 405,
-    "http_too_slow": 408,
-    "namespace_exists": 409,
-    "namespace_not_empty": 409,
-    "topic_exists": 409,
-    "topic_kind_differs": 409,
-    "subscription_exists": 409,
-    "subscription_kind_differs": 409,
-    "not_reliable": 409,
-    "offset_not_confirmed": 409,
-    "lease_ended": 409,
-    "limit_reached": 409,
-    "pipeline_ended": 409,
-    "pipeline_running": 409,
-    "quota_reached": 409,
-    "redrive_overtaken": 409,
-    "subscription_limit_reached": 409,
-    "topic_limit_reached": 409,
-    "too_many_subscriptions": 409,
-    "batch_too_large": 413,
-    "key_too_long": 413,
-    "message_too_large": 413,
-    "http_body_too_large": 413,
-    "http_target_too_long": 414,
-    "content_type_unknown": 415,
-    "http_host_refused": 421,
-    "http_head_too_large": 431,
-    "http_unsupported": 501,
-}
-
-
-def status_of(kind: type[DanubeError]) -> int:
-    """By its line in the table, or else by whose fault it is and whether trying again helps."""
-    if kind.code in _STATUSES:
-        return _STATUSES[kind.code]
-    if kind.blame == "caller":
-        return 429 if kind.retriable else 400
-    return 503 if kind.retriable else 500
-
 
 def problem(error: BaseException) -> Answer:
-    """The answer to a request that failed. What is not of the table is the broker's own fault, and is logged."""
+    """The answer to a request that failed. An error of any other class is a fault in the broker, and is logged."""
     if not isinstance(error, DanubeError):
         log.error("a request failed: %s", error, exc_info=error)
         error = DanubeError(f"the broker failed: {type(error).__name__}")
     kind = type(error)
-    status = status_of(kind)
+    status = kind.http_status
     document = {
         "type": f"{ERRORS_PATH}#{kind.code}",
         "title": title_of(kind),
@@ -99,7 +50,7 @@ def errors_html() -> str:
     for code, kind in _listed():
         parts.append(
             f"<h2 id={code}>{code}</h2><p>{escape(title_of(kind))}</p>"
-            f"<p>HTTP {status_of(kind)}. {_fault(kind)}</p><p><b>What to do:</b> {escape(kind.help)}</p>"
+            f"<p>{_faces(kind)} {_fault(kind)}</p><p><b>What to do:</b> {escape(kind.help)}</p>"
             f"<p>docs/{page_of(kind)} explains it.</p>"
         )
     return "\n".join(parts) + "</html>\n"
@@ -111,8 +62,9 @@ def errors_page() -> str:
         "# Errors",
         "",
         "All errors of the broker and its clients, by code, generated from the table in `base/errors`.",
-        "In Python each is a class of `pydanube.errors`; over HTTP it comes with the status named here, as a",
-        "problem document (RFC 9457).",
+        "In Python each is a class of `pydanube.errors`. Over HTTP it comes with the status named here, as a",
+        "problem document (RFC 9457). Over gRPC it comes with the status and a message. A command that fails with it",
+        "returns the exit code.",
     ]
     for code, kind in _listed():
         lines += [
@@ -121,7 +73,8 @@ def errors_page() -> str:
             "",
             title_of(kind),
             "",
-            f"`{kind.__name__}`, HTTP {status_of(kind)}. {_fault(kind)}",
+            f"`{kind.__name__}`: {_faces(kind)}",
+            _fault(kind),
         ]
         page = page_of(kind)
         lines += ["", f"**What to do:** {kind.help}", "", f"Explained in [{page.partition('#')[0]}]({page})."]
@@ -129,8 +82,12 @@ def errors_page() -> str:
 
 
 def _listed() -> list[tuple[str, type[DanubeError]]]:
-    """All but a test's own."""
+    """All errors but those that a test defines."""
     return sorted((code, kind) for code, kind in error_table().items() if kind.__module__.startswith("pydanube."))
+
+
+def _faces(kind: type[DanubeError]) -> str:
+    return f"HTTP {kind.http_status}, gRPC {kind.grpc_status.name}, exit code {kind.exit_code}."
 
 
 def _fault(kind: type[DanubeError]) -> str:

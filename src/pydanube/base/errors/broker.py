@@ -1,10 +1,8 @@
-"""The broker as its callers see it: names, limits, requests, the protocol, and the client itself."""
+"""The broker as its callers see it: names, limits, requests, and the client itself."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from pydanube.base.errors.root import Blame, DanubeError
+from pydanube.base.errors.root import DanubeError, ExitCode, GrpcStatus
 
 # -- namespaces, topics and requests ---------------------------------------------------------------------------------
 
@@ -14,6 +12,9 @@ class NamespaceNotFound(DanubeError):
 
     code = "namespace_not_found"
     blame = "caller"
+    http_status = 404
+    grpc_status = GrpcStatus.NOT_FOUND
+    exit_code = ExitCode.NOT_FOUND
     help = "Create it, or use one that exists."
 
 
@@ -22,6 +23,8 @@ class NamespaceExists(DanubeError):
 
     code = "namespace_exists"
     blame = "caller"
+    http_status = 409
+    grpc_status = GrpcStatus.ALREADY_EXISTS
     help = "Use the existing namespace, or choose another name."
 
 
@@ -30,6 +33,7 @@ class NamespaceNotEmpty(DanubeError):
 
     code = "namespace_not_empty"
     blame = "caller"
+    http_status = 409
     help = "Delete its topics first."
 
 
@@ -38,6 +42,7 @@ class BrokerNotFound(DanubeError):
 
     code = "broker_not_found"
     blame = "caller"
+    grpc_status = GrpcStatus.NOT_FOUND
     help = "List the brokers and use one of their ids."
 
 
@@ -46,6 +51,9 @@ class TopicNotFound(DanubeError):
 
     code = "topic_not_found"
     blame = "caller"
+    http_status = 404
+    grpc_status = GrpcStatus.NOT_FOUND
+    exit_code = ExitCode.NOT_FOUND
     help = "Create it with `danube topic create`."
 
 
@@ -54,6 +62,8 @@ class TopicExists(DanubeError):
 
     code = "topic_exists"
     blame = "caller"
+    http_status = 409
+    grpc_status = GrpcStatus.ALREADY_EXISTS
     help = "Use the existing topic, or choose another name."
 
 
@@ -62,6 +72,7 @@ class TopicKindDiffers(DanubeError):
 
     code = "topic_kind_differs"
     blame = "caller"
+    http_status = 409
     help = "Open the topic with the kind it was created with."
 
 
@@ -70,6 +81,9 @@ class PartitionMissing(DanubeError):
 
     code = "partition_missing"
     blame = "caller"
+    http_status = 404
+    grpc_status = GrpcStatus.ALREADY_EXISTS  # the name is taken, by a topic with partitions or by one without
+    exit_code = ExitCode.NOT_FOUND
     help = "Name a partition by its topic and number, as in orders-part-0."
 
 
@@ -78,6 +92,7 @@ class LimitReached(DanubeError):
 
     code = "limit_reached"
     blame = "caller"
+    http_status = 409
     help = "Close or delete what you no longer need, or raise the limit in the policies."
 
 
@@ -86,6 +101,7 @@ class ProducerLimitReached(LimitReached):
 
     code = "producer_limit_reached"
     retriable = True
+    grpc_status = GrpcStatus.RESOURCE_EXHAUSTED
     help = "Close producers that you no longer need, or raise `producers_max`."
 
 
@@ -96,6 +112,7 @@ class SubscriptionConsumerLimitReached(LimitReached):
 
     code = "subscription_consumer_limit_reached"
     retriable = True
+    grpc_status = GrpcStatus.PERMISSION_DENIED
     help = "Close consumers that you no longer need, or raise `consumers_per_subscription_max`."
 
 
@@ -104,6 +121,7 @@ class ConsumerLimitReached(LimitReached):
 
     code = "consumer_limit_reached"
     retriable = True
+    grpc_status = GrpcStatus.RESOURCE_EXHAUSTED
     help = "Close consumers that you no longer need, or raise `consumers_max`."
 
 
@@ -113,6 +131,7 @@ class SubscriptionLimitReached(LimitReached):
     """
 
     code = "subscription_limit_reached"
+    grpc_status = GrpcStatus.PERMISSION_DENIED
     help = "Delete unused subscriptions, or raise `subscriptions_max`."
 
 
@@ -156,6 +175,7 @@ class TopicExclusive(DanubeError):
 
     code = "topic_exclusive"
     blame = "caller"
+    grpc_status = GrpcStatus.PERMISSION_DENIED
     help = "Close the other producer, or ask for shared access."
 
 
@@ -164,6 +184,8 @@ class MessageTooLarge(DanubeError):
 
     code = "message_too_large"
     blame = "caller"
+    http_status = 413
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
     help = "Send smaller messages, or raise `message_bytes_max`."
 
 
@@ -171,7 +193,6 @@ class KeyTooLong(MessageTooLarge):
     """The key of a message has more bytes than any topic accepts."""
 
     code = "key_too_long"
-    blame = "caller"
     help = "Use a shorter key, such as a digest of it, and put the rest into the message."
 
 
@@ -196,26 +217,9 @@ class RequestInvalid(DanubeError):
 
     code = "request_invalid"
     blame = "caller"
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
+    exit_code = ExitCode.USAGE
     help = "Compare the request with docs/rest.md, or with /api/v1/openapi.json of the broker."
-
-
-# -- native protocol -------------------------------------------------------------------------------------------------
-
-
-class ProtocolError(DanubeError):
-    """The client sent, or was about to send, bytes that the native protocol forbids. The connection is closed."""
-
-    code = "protocol_error"
-    blame: ClassVar[Blame] = "caller"  # of its subclass it is not
-    help = "Use a client of the same version as the broker, and check that the port belongs to the broker."
-
-
-class BrokerProtocolError(ProtocolError):
-    """The broker sent, or was about to send, bytes that the native protocol forbids. The connection is closed."""
-
-    code = "broker_protocol_error"
-    blame = "server"
-    help = "Check that the address belongs to a broker, and that broker and client have the same version."
 
 
 # -- clients ---------------------------------------------------------------------------------------------------------
@@ -236,7 +240,9 @@ class ConnectionLost(DanubeError):
     code = "connection_lost"
     blame = "environment"
     retriable = True
+    exit_code = ExitCode.UNREACHABLE
     help = "Check that the broker is running and that the network reaches it; the client reconnects automatically."
+    command_help = "Start a broker with `danube standalone --data-dir ./data`, or pass its address with --url."
 
 
 class NotAnswered(ConnectionLost):
@@ -300,6 +306,7 @@ class AddressInvalid(DanubeError):
 
     code = "address_invalid"
     blame = "caller"
+    exit_code = ExitCode.USAGE
     help = "Write it as danube://host:port, or danubes://host:port for TLS."
 
 
@@ -320,6 +327,7 @@ class ConfigInvalid(DanubeError):
 
     code = "config_invalid"
     blame = "caller"
+    exit_code = ExitCode.USAGE
     help = "Correct the setting; docs/configuration.md lists all of them."
 
 
@@ -330,189 +338,5 @@ class TlsFailed(DanubeError):
 
     code = "tls_failed"
     blame = "environment"
+    exit_code = ExitCode.UNREACHABLE
     help = "Check the scheme (danube:// or danubes://), `ca_file`, and the names and dates of the broker's certificate."
-
-
-# -- HTTP/2 and gRPC -------------------------------------------------------------------------------------------------
-
-
-class Http2ConnectionError(DanubeError):
-    """The client broke an HTTP/2 rule, or exceeded a limit, for the whole connection. The connection is closed."""
-
-    code = "http_connection_error"
-    blame = "caller"
-    help = "Use a client that speaks HTTP/2, and check that the port belongs to the broker."
-
-    def __init__(self, reason: str, error_code: int = 1) -> None:
-        super().__init__(reason)
-        self.error_code = error_code  # as RFC 9113 numbers them; 1 is any breach of the protocol
-        self.reason = reason
-
-
-class Http2StreamError(DanubeError):
-    """The client broke an HTTP/2 rule, or exceeded a limit, on one stream. The stream is closed; others continue."""
-
-    code = "http_stream_error"
-    blame = "caller"
-    help = "Send a request that HTTP/2 allows, with fewer or smaller headers."
-
-    def __init__(self, reason: str, error_code: int = 1) -> None:
-        super().__init__(reason)
-        self.error_code = error_code  # as RFC 9113 numbers them; 1 is any breach of the protocol
-        self.reason = reason
-
-
-class GrpcCallInvalid(DanubeError):
-    """The gRPC call lacks something, or its body is not a gRPC message."""
-
-    code = "grpc_call_invalid"
-    blame = "caller"
-    help = "Make the call with a gRPC client."
-
-
-class GrpcEncodingUnknown(DanubeError):
-    """The gRPC message is compressed. The broker reads only uncompressed messages."""
-
-    code = "grpc_encoding_unknown"
-    blame = "caller"
-    help = "Turn off compression in the client."
-
-
-class GrpcMessageTooLarge(DanubeError):
-    """The gRPC message is larger than the broker accepts."""
-
-    code = "grpc_message_too_large"
-    blame = "caller"
-    help = "Send a smaller message, or use the native protocol."
-
-
-# -- HTTP/1 and REST -------------------------------------------------------------------------------------------------
-
-
-class HttpRequestInvalid(DanubeError):
-    """The bytes are not a valid HTTP/1 request, or the request is ambiguous."""
-
-    code = "http_request_invalid"
-    blame = "caller"
-    help = "Use an HTTP client, and check that no proxy between it and the broker changes requests."
-
-
-class HttpTargetTooLong(DanubeError):
-    """The request line, which holds the path and the query, is longer than the broker accepts."""
-
-    code = "http_target_too_long"
-    blame = "caller"
-    help = "Use shorter names, and send long values in the body."
-
-
-class HttpHeadTooLarge(DanubeError):
-    """The request has more headers, or longer ones, than the broker accepts."""
-
-    code = "http_head_too_large"
-    blame = "caller"
-    help = "Send fewer or shorter headers."
-
-
-class HttpBodyTooLarge(DanubeError):
-    """The request body is larger than the broker accepts over HTTP."""
-
-    code = "http_body_too_large"
-    blame = "caller"
-    help = "Send less at a time, or use the native protocol."
-
-
-class HttpUnsupported(DanubeError):
-    """The request uses an HTTP feature that the broker does not support."""
-
-    code = "http_unsupported"
-    blame = "caller"
-    help = "Use a method in /api/v1/openapi.json, and send the body uncompressed, either with its length or chunked."
-
-
-class HttpTooSlow(DanubeError):
-    """The request did not arrive completely within the time limit."""
-
-    code = "http_too_slow"
-    blame = "caller"
-    retriable = True
-    help = "Send the request again, in one piece."
-
-
-class HttpBusy(DanubeError):
-    """The memory for request bodies is full."""
-
-    code = "http_busy"
-    blame = "environment"
-    retriable = True
-    help = "Wait a moment, then send the request again."
-
-
-class FramesBusy(DanubeError):
-    """The memory for incomplete frames is full, and this frame was the oldest."""
-
-    code = "frames_busy"
-    blame = "environment"
-    retriable = True
-    help = "Reconnect and send it in one go, in smaller batches if the network is slow."
-
-
-class TooManyConnections(DanubeError):
-    """The broker already has as many connections as `limits.connections_max` allows. Existing connections are not
-    affected.
-    """
-
-    code = "too_many_connections"
-    blame = "environment"
-    retriable = True
-    help = "Close connections that you no longer need, or raise `limits.connections_max` of the broker."
-
-
-class HttpHostRefused(DanubeError):
-    """The `Host` of the request is not a name of this broker. A web page may be trying to reach a broker on a private
-    network.
-    """
-
-    code = "http_host_refused"
-    blame = "caller"
-    help = "Use the broker's IP address or `localhost`, or set `advertise` to the name that clients use."
-
-
-class HttpOriginRefused(DanubeError):
-    """A web page from another origin tried to change something on the broker."""
-
-    code = "http_origin_refused"
-    blame = "caller"
-    help = "Call the broker from a program, or from a page served under the broker's own address."
-
-
-class RouteNotFound(DanubeError):
-    """There is nothing at this path."""
-
-    code = "route_not_found"
-    blame = "caller"
-    help = "See /api/v1/openapi.json for all paths."
-
-
-class MethodNotAllowed(DanubeError):
-    """The path exists, but does not support this method."""
-
-    code = "method_not_allowed"
-    blame = "caller"
-    help = "Use one of the methods in the `Allow` header."
-    allow: str = ""  # methods of the path, of one that was raised for a request
-
-
-class ContentTypeUnknown(DanubeError):
-    """The content type of the body is not supported."""
-
-    code = "content_type_unknown"
-    blame = "caller"
-    help = "Send JSON as application/json, or a single message as application/octet-stream where that is allowed."
-
-
-class NotServed(DanubeError):
-    """This broker does not support this part of the public interface yet."""
-
-    code = "not_served"
-    blame = "caller"
-    help = "See docs/clients.md for what is supported."

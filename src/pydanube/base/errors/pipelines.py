@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube.base.errors.root import DanubeError
+from pydanube.base.errors.root import DanubeError, ExitCode
 
 
 class FlowInvalid(DanubeError):
@@ -10,6 +10,7 @@ class FlowInvalid(DanubeError):
 
     code = "flow_invalid"
     blame = "caller"
+    exit_code = ExitCode.USAGE
     help = "Correct the declaration; docs/pipelines.md describes every key."
 
 
@@ -18,6 +19,7 @@ class PipelineRunning(DanubeError):
 
     code = "pipeline_running"
     blame = "caller"
+    http_status = 409
     help = "Stop it with `danube pipeline stop`, or give this one another name."
 
 
@@ -26,6 +28,8 @@ class PipelineNotFound(DanubeError):
 
     code = "pipeline_not_found"
     blame = "caller"
+    http_status = 404
+    exit_code = ExitCode.NOT_FOUND
     help = "Run `danube pipeline list` to see the names; a pipeline's name is the one in its file."
 
 
@@ -34,6 +38,7 @@ class PipelineEnded(DanubeError):
 
     code = "pipeline_ended"
     blame = "caller"
+    http_status = 409
     help = "Start it with `danube pipeline run`; it continues where it stopped."
 
 
@@ -58,6 +63,7 @@ class RedriveOvertaken(DanubeError):
 
     code = "redrive_overtaken"
     blame = "caller"
+    http_status = 409
     help = "Wait for the later one to finish. If it was stopped too, run `danube pipeline redrive` again."
 
 

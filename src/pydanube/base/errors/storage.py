@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube.base.errors.root import DanubeError
+from pydanube.base.errors.root import DanubeError, ExitCode, GrpcStatus
 
 # -- batches ---------------------------------------------------------------------------------------------------------
 
@@ -12,6 +12,7 @@ class BatchInvalid(DanubeError):
 
     code = "batch_invalid"
     blame = "caller"
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
     help = "Build batches with the client library of this version."
 
 
@@ -29,6 +30,8 @@ class BatchTooLarge(DanubeError):
 
     code = "batch_too_large"
     blame = "caller"
+    http_status = 413
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
     help = "Split it into smaller batches."
 
 
@@ -56,7 +59,10 @@ class ArgumentInvalid(DanubeError):
 
     code = "argument_invalid"
     blame = "caller"
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
+    exit_code = ExitCode.USAGE
     help = "Correct the argument; docs/client.md describes the Python API."
+    command_help = ""  # the message says it all
 
 
 class LedgerFenced(DanubeError):
@@ -128,7 +134,9 @@ class OffsetNotConfirmed(DanubeError):
     code = "offset_not_confirmed"
     blame = "caller"
     retriable = True
+    http_status = 409
     help = "Wait until it is confirmed."
+    command_help = "Use a smaller offset."
 
 
 class LedgerUnrecoverable(DanubeError):

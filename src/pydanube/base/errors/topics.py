@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydanube.base.errors.root import DanubeError
+from pydanube.base.errors.root import DanubeError, ExitCode, GrpcStatus
 
 # -- subscriptions and their cursors ---------------------------------------------------------------------------------
 
@@ -12,6 +12,8 @@ class NameInvalid(DanubeError):
 
     code = "name_invalid"
     blame = "caller"
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
+    exit_code = ExitCode.USAGE
     help = "Use only the characters and the length that the message allows."
 
 
@@ -20,6 +22,7 @@ class SubscriptionInvalid(DanubeError):
 
     code = "subscription_invalid"
     blame = "caller"
+    exit_code = ExitCode.USAGE
     help = "Use a type, start and options from docs/concepts/subscriptions.md."
 
 
@@ -28,6 +31,8 @@ class SubscriptionExists(DanubeError):
 
     code = "subscription_exists"
     blame = "caller"
+    http_status = 409
+    grpc_status = GrpcStatus.ALREADY_EXISTS
     help = "Use the existing subscription, or choose another name."
 
 
@@ -36,6 +41,9 @@ class SubscriptionNotFound(DanubeError):
 
     code = "subscription_not_found"
     blame = "caller"
+    http_status = 404
+    grpc_status = GrpcStatus.NOT_FOUND
+    exit_code = ExitCode.NOT_FOUND
     help = "Create the subscription first."
 
 
@@ -44,6 +52,7 @@ class TooManySubscriptions(DanubeError):
 
     code = "too_many_subscriptions"
     blame = "caller"
+    http_status = 409
     help = "Delete unused subscriptions."
 
 
@@ -52,6 +61,7 @@ class AckInvalid(DanubeError):
 
     code = "ack_invalid"
     blame = "caller"
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
     help = "Acknowledge offsets as they were delivered, in fewer ranges at a time."
 
 
@@ -154,6 +164,7 @@ class ConsumerBusy(DanubeError):
     code = "consumer_busy"
     blame = "caller"
     retriable = True
+    grpc_status = GrpcStatus.PERMISSION_DENIED
     help = "Close the other consumer, or use a subscription of type failover, shared or key_shared."
 
 
@@ -162,6 +173,7 @@ class LeaseEnded(DanubeError):
 
     code = "lease_ended"
     blame = "caller"
+    http_status = 409
     help = "Receive again. If the work takes longer, ask for a longer lease or extend it in time."
 
 
@@ -180,6 +192,7 @@ class ConsumerNotFound(DanubeError):
     code = "consumer_not_found"
     blame = "caller"
     retriable = True
+    http_status = 404
     help = "Subscribe again and use the consumer id in the answer."
 
 
@@ -189,6 +202,7 @@ class TooManyConsumers(DanubeError):
     code = "too_many_consumers"
     blame = "caller"
     retriable = True
+    grpc_status = GrpcStatus.RESOURCE_EXHAUSTED
     help = "Use fewer consumers that each take more messages, or add partitions."
 
 
@@ -197,6 +211,7 @@ class FilterInvalid(DanubeError):
 
     code = "filter_invalid"
     blame = "caller"
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
     help = "Use at most 16 key filters of 1 to 256 bytes, on Key-Shared subscriptions only."
 
 
@@ -205,6 +220,8 @@ class PolicyInvalid(DanubeError):
 
     code = "policy_invalid"
     blame = "caller"
+    grpc_status = GrpcStatus.INVALID_ARGUMENT
+    exit_code = ExitCode.USAGE
     help = "Correct the policy; docs/policies.md lists all of them."
 
 
@@ -250,6 +267,7 @@ class NotReliable(DanubeError):
 
     code = "not_reliable"
     blame = "caller"
+    http_status = 409
     help = "Use a reliable topic."
 
 
@@ -258,6 +276,7 @@ class SubscriptionKindDiffers(DanubeError):
 
     code = "subscription_kind_differs"
     blame = "caller"
+    http_status = 409
     help = "Use the subscription's own type, or another subscription."
 
 

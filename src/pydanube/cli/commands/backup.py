@@ -11,9 +11,9 @@ import click
 
 from pydanube import __version__
 from pydanube.base.errors import ArgumentInvalid, BackupInvalid, DanubeError
+from pydanube.base.errors.root import ExitCode
 from pydanube.base.limits import BACKUP_CHUNK_BYTES_MAX
 from pydanube.base.units import shown_bytes
-from pydanube.cli.shell.failures import Exit
 from pydanube.cli.shell.lazy import Noun
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many
@@ -100,7 +100,7 @@ def verify(output: Output, directory: Path) -> int:
     found = {"directory": str(directory), "files": len(files), "bytes": size, "created": facts.get("created")}
     if not wrong:
         output.done(f"{directory} is sound: {many(len(files), 'file')} ({shown_bytes(size)})", **found, wrong=[])
-        return Exit.FINE
+        return ExitCode.SUCCESS
     if not output.for_people:
         output.record({**found, "wrong": wrong})
     raise BackupInvalid("; ".join(wrong[:10]) + ("" if len(wrong) <= 10 else f"; and {len(wrong) - 10} more"))

@@ -16,8 +16,9 @@ import click
 from pydanube.api.server import Loaded, settings
 from pydanube.base.addresses import HostPort
 from pydanube.base.errors import ConfigInvalid
+from pydanube.base.errors.root import ExitCode
 from pydanube.cli.commands.standalone import loaded, setting_options
-from pydanube.cli.shell.failures import Exit, Failure, say
+from pydanube.cli.shell.failures import Failure, say
 from pydanube.cli.shell.lazy import Noun
 from pydanube.cli.shell.settings import Broker, broker_of, place_options
 from pydanube.cli.text.output import Output, leaves, printed
@@ -110,7 +111,7 @@ def _asked(broker: Broker) -> Settings | None:
         except (OSError, HTTPException) as error:
             if broker.origin == "--url":
                 raise Failure(
-                    f"{address}: {error}", "Check that a broker is running there.", Exit.UNREACHABLE
+                    f"{address}: {error}", "Check that a broker is running there.", ExitCode.UNREACHABLE
                 ) from None
     return None
 

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from pydanube.base.errors import DanubeError
+from pydanube.base.errors.root import ExitCode
 from pydanube.base.limits import SECOND
 from pydanube.base.units import shown_bytes
 from pydanube.cli.commands.pipeline_files import explain, redrive, reset, run, validate
 from pydanube.cli.commands.pipeline_lakehouse import lakehouse
 from pydanube.cli.shell import values
-from pydanube.cli.shell.failures import Exit, Failure, printable
+from pydanube.cli.shell.failures import Failure, printable
 from pydanube.cli.shell.lazy import Noun
 from pydanube.cli.shell.running import connected, ended_by_its_reader
 from pydanube.cli.shell.values import shown_time
@@ -78,7 +79,7 @@ async def status(client: Client, output: Output, name: str) -> int:
     if output.for_people and found["progress"].get("state_bytes") is not None:
         found["progress"]["state_bytes"] = shown_bytes(found["progress"]["state_bytes"])
     output.record(found)
-    return Exit.FAILED if found["state"] in ("failed", "lost") else Exit.FINE
+    return ExitCode.FAILED if found["state"] in ("failed", "lost") else ExitCode.SUCCESS
 
 
 @pipeline.command("logs", epilog="Example: danube pipeline logs orders-by-minute --follow")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import click
 
 from pydanube.base.errors import DanubeError, MessageTooLarge, TopicNotFound
+from pydanube.base.errors.root import ExitCode
 from pydanube.base.units import shown_when
 from pydanube.cli.shell import values
-from pydanube.cli.shell.failures import Exit
 from pydanube.cli.shell.running import connected
 from pydanube.cli.shell.values import many, pairs
 from pydanube.cli.text.intake import fill, lines_of, whole_files
@@ -229,13 +229,13 @@ class Sending:
 
     async def run(self, source: AsyncIterator[list[bytes]]) -> int:
         """All of it, or what came before Ctrl-C; every message is answered when it returns."""
-        ended = Exit.FINE
+        ended = ExitCode.SUCCESS
         try:
             async with self._producer:
                 try:
                     await self._send_all(source)
                 except asyncio.CancelledError:
-                    ended = Exit.INTERRUPTED
+                    ended = ExitCode.INTERRUPTED
                 finally:
                     self._ended = True
         except DanubeError as error:

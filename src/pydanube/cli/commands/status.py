@@ -9,10 +9,10 @@ import click
 
 from pydanube import __version__
 from pydanube.base.errors import DanubeError
+from pydanube.base.errors.root import ExitCode
 from pydanube.base.limits import SECOND
 from pydanube.base.units import rough_duration, shown_bytes
 from pydanube.cli.shell import values
-from pydanube.cli.shell.failures import Exit
 from pydanube.cli.shell.running import client_of, connected, run
 from pydanube.cli.shell.settings import broker_of, place_options
 from pydanube.cli.shell.values import many, shown_time
@@ -62,7 +62,7 @@ async def status(client: Client, output: Output, over: int) -> int:
         output.rows(_for_people(record), ("field", "value"))
     else:
         output.record(record)
-    return Exit.FAILED if wrong else Exit.FINE
+    return ExitCode.FAILED if wrong else ExitCode.SUCCESS
 
 
 def _for_people(record: dict[str, Any]) -> list[dict[str, str]]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from pydanube.base.errors.root import ExitCode
 from pydanube.base.units import shown_bytes
 from pydanube.cli.shell import values
-from pydanube.cli.shell.failures import Exit, say
+from pydanube.cli.shell.failures import say
 from pydanube.cli.shell.lazy import Noun
 from pydanube.cli.shell.running import connected, run
 from pydanube.cli.shell.values import many, shown_time
@@ -122,7 +123,7 @@ async def verify(client: Client, output: Output, topic: str) -> int:
     checked, troubles = many(found["segments"], "segment"), found["troubles"]
     if not troubles:
         output.done(f"{checked} of {topic} ({shown_bytes(found['object_bytes'])}): all intact", **found)
-        return Exit.FINE
+        return ExitCode.SUCCESS
     if output.for_people:
         output.rows(troubles, ("topic", "first", "result", "segment", "what"))
     else:
@@ -131,7 +132,7 @@ async def verify(client: Client, output: Output, topic: str) -> int:
         f"{topic}: {len(troubles)} of {checked} lost, damaged or not readable",
         "Restore the named objects; nothing is deleted because of them.",
     )
-    return Exit.FAILED
+    return ExitCode.FAILED
 
 
 @storage.command("salvage", epilog="Example: danube storage salvage orders --dry-run")
@@ -152,7 +153,7 @@ async def salvage(client: Client, output: Output, agreement: Agreement, topic: s
     rows = [each for examined in found for each in examined["damage"]]
     if not rows:
         output.done(f"nothing is damaged: checked {many(len(topics), 'topic')}", damage=[])
-        return Exit.FINE
+        return ExitCode.SUCCESS
     shown = [each | {"messages": "unknown" if each["messages"] is None else each["messages"]} for each in rows]
     left = [each for examined in found for each in examined["state_left"]]
     if output.for_people:
@@ -164,11 +165,11 @@ async def salvage(client: Client, output: Output, agreement: Agreement, topic: s
     known = sum(each["messages"] or 0 for each in rows if each["what"] == "messages")
     fields = {"damage": rows, "state_left": left, "messages": known}
     if not agreement.given(output, f"give up {damage_of(rows)}", **fields):
-        return Exit.FAILED
+        return ExitCode.FAILED
     for name in topics:
         await client.admin.salvage_topic(name, accept=True)
     output.done(f"gave up {damage_of(rows)}", **fields)
-    return Exit.FINE
+    return ExitCode.SUCCESS
 
 
 def _without_offsets(row: Row) -> Row:
@@ -241,7 +242,7 @@ def forget_node(output: Output, agreement: Agreement, data_dir: Path) -> int:
     deed = f"forget storage node {found['node']} with {many(known)} or more, and the subscriptions and producers of "
     deed += many(len(topics), "topic or partition") if len(topics) == 1 else f"{len(topics):,} topics and partitions"
     if not agreement.given(output, deed, **found):
-        return Exit.FAILED
+        return ExitCode.FAILED
     run(forget(data_dir, accept=True))
     output.done(f"forgot storage node {found['node']}; the broker can be started", **found)
-    return Exit.FINE
+    return ExitCode.SUCCESS

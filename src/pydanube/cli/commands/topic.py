@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from pydanube.base.errors import OffsetsDamaged
+from pydanube.base.errors.root import ExitCode
 from pydanube.base.units import shown_bytes
 from pydanube.cli.shell import values
-from pydanube.cli.shell.failures import Exit, say
+from pydanube.cli.shell.failures import say
 from pydanube.cli.shell.lazy import Noun
 from pydanube.cli.shell.running import connected, rehearsed
 from pydanube.cli.shell.values import PLACES, many, policies_of
@@ -189,7 +190,7 @@ async def table(client: Client, output: Output, name: str) -> None:
         return output.record({**found, "snippets": snippets(found["uri"])})
     if not found["made"]:
         say("; ".join([f"{name} has no table yet", *found["troubles"]]), _next_step(name, grows=found["grows"]))
-        raise click.exceptions.Exit(Exit.FAILED)
+        raise click.exceptions.Exit(ExitCode.FAILED)
     click.echo(f"uri: {found['uri']}")
     for reader, snippet in snippets(found["uri"]).items():
         click.echo(f"\n# {reader}\n{snippet}")

@@ -10,7 +10,8 @@ from typing import NamedTuple, Self
 
 import yaml
 
-from pydanube.cli.shell.failures import Exit, Failure
+from pydanube.base.errors.root import ExitCode
+from pydanube.cli.shell.failures import Failure
 
 CONTEXTS_MAX = 1000  # the file is read whole by every command
 FILE_BYTES_MAX = 1 << 20
@@ -79,5 +80,5 @@ class Contexts:
         if name not in self.saved:
             known = ", ".join(self.saved) or "none"
             help = f"Saved contexts: {known}. Add one with `danube context add`."
-            raise Failure(f"unknown context {name!r}", help, Exit.NOT_FOUND)
+            raise Failure(f"unknown context {name!r}", help, ExitCode.NOT_FOUND)
         return self.saved[name]

@@ -7,11 +7,11 @@ claims.
 from __future__ import annotations
 
 import re
-from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
 
-from pydanube.base.errors import DanubeError, GrpcCallInvalid, GrpcEncodingUnknown, GrpcMessageTooLarge
+from pydanube.base.errors import GrpcCallInvalid, GrpcEncodingUnknown, GrpcMessageTooLarge
+from pydanube.base.errors.root import GrpcStatus
 from pydanube.base.limits import GRPC_REQUEST_BYTES_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
 from pydanube.wire.http2.fields import Head, block_of
 
@@ -22,35 +22,6 @@ _CONTENT_TYPE = re.compile(rb"application/grpc(?:[+;].*)?", re.IGNORECASE | re.D
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _NANOSECONDS = {b"H": 3_600 * 10**9, b"M": 60 * 10**9, b"S": 10**9, b"m": 10**6, b"u": 10**3, b"n": 1}
 _PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}  # bytes of a status message that need no escape
-
-
-class Status(IntEnum):
-    """How a call ended; the number on the wire."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
-
-
-STATUS_OF: dict[type[DanubeError], Status] = {  # of the errors that this module raises
-    GrpcCallInvalid: Status.INTERNAL,
-    GrpcEncodingUnknown: Status.UNIMPLEMENTED,
-    GrpcMessageTooLarge: Status.OUT_OF_RANGE,  # clients try again after RESOURCE_EXHAUSTED, forever
-}
 
 # Header blocks that never change. `HEAD`, messages and `OK` are a whole answer.
 _HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -146,18 +117,18 @@ def _size(body: bytes | bytearray, most: int, at: int = 0) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def trailers(status: Status, message: str = "") -> bytes:
+def trailers(status: GrpcStatus, message: str = "") -> bytes:
     """The header block that ends a call whose `HEAD` was sent."""
     return block_of(_status_fields(status, message))
 
 
 @lru_cache(maxsize=256)
-def refusal(status: Status, message: str = "") -> bytes:
+def refusal(status: GrpcStatus, message: str = "") -> bytes:
     """The only header block of a call that is answered with nothing but its status."""
     return block_of([*_HEAD, *_status_fields(status, message), (b"grpc-accept-encoding", b"identity")])
 
 
-def _status_fields(status: Status, message: str) -> list[tuple[bytes, bytes]]:
+def _status_fields(status: GrpcStatus, message: str) -> list[tuple[bytes, bytes]]:
     fields = [(b"grpc-status", b"%d" % status)]
     if message:
         fields.append((b"grpc-message", escaped(message)))
