@@ -8,16 +8,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydanube.base.errors import DanubeError, EntryMissing
+from pydanube.base.errors import EntryMissing
 from pydanube.sim.jobs.drain import drain_sinks, explain_sinks
 from pydanube.sim.jobs.world import SinkTroublemaker, SinkWorld
 from pydanube.sim.machine.loop import SimBudgetExceeded, SimLoop, SimStalled
 from pydanube.sim.plan import Plan, plan_for
-from pydanube.sim.streams.history import Violation
-from pydanube.sim.streams.reading import read_all
+from pydanube.sim.streams.drain import drain_streams
+from pydanube.sim.streams.world import StreamWorld
 from pydanube.sim.topics.drain import drain_topics, explain_topics
 from pydanube.sim.topics.tier_drain import check_losses, drain_tier, explain_tier
+from pydanube.sim.topics.world import TopicWorld
 from pydanube.sim.world.faults import Troublemaker
+from pydanube.sim.world.history import Violation
 from pydanube.sim.world.world import World
 
 DRAIN_SECONDS = 120.0  # of virtual time, after everything healed: by then all must work again
@@ -49,7 +51,7 @@ def run_job(job: tuple[int, str]) -> Outcome:
 def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], None] | None = None) -> Outcome:
     """The same plan always gives the same outcome. `prepare` may arrange more trouble before anything starts."""
     loop = SimLoop(plan.seed, budget=2_000_000, record=record)
-    world = SinkWorld(loop, plan) if plan.whole_broker else World(loop, plan)
+    world = _build(loop, plan)
     trouble = SinkTroublemaker(world) if isinstance(world, SinkWorld) else Troublemaker(world)
     quiet = logging.getLogger("pydanube")
     level, collecting = quiet.level, gc.isenabled()
@@ -76,26 +78,22 @@ def run_plan(plan: Plan, *, record: bool = False, prepare: Callable[[World], Non
     return Outcome(plan, tuple(world.history.violations), digest, loop.events, acked, tuple(trouble.done), lines)
 
 
+def _build(loop: SimLoop, plan: Plan) -> World:
+    if plan.whole_broker:
+        return SinkWorld(loop, plan)
+    return TopicWorld(loop, plan) if plan.topics else StreamWorld(loop, plan)
+
+
 async def _story(world: World, trouble: Troublemaker) -> None:
     await asyncio.sleep(world.plan.seconds)
     trouble.heal()
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
-            if world.tiered:
-                await check_losses(world)
-            if isinstance(world, SinkWorld):
-                await drain_sinks(world)
-            else:
-                await (drain_topics(world) if world.plan.topics else _drain(world))
-            if world.tiered:
-                await drain_tier(world)
+            await _drain(world)
     except EntryMissing as error:
         world.history.check(False, "I1", f"gone after everything healed: {error}")
     except TimeoutError:
-        why = f"{explain_topics(world)} {explain_tier(world)}"
-        if isinstance(world, SinkWorld):
-            why = explain_sinks(world)
-        world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed. {why}")
+        world.history.check(False, "I8", f"not drained {DRAIN_SECONDS} s after everything healed. {_explain(world)}")
     for machine in world.storage:
         for disk in machine.disks:
             files = [len(content) for name, (_, content) in disk.image().items() if name.endswith(".log")]
@@ -104,26 +102,19 @@ async def _story(world: World, trouble: Troublemaker) -> None:
 
 
 async def _drain(world: World) -> None:
-    """A fresh owner takes each stream, it takes appends again, and everything can be read."""
-    for number, name in enumerate(world.owners):
-        while True:
-            broker = world.hosts.get(world.owners[name])
-            if broker is not None and name in broker.streams and not broker.streams[name].lost:
-                break
-            world.owners[name] = world.brokers[number % len(world.brokers)].name
-            await asyncio.sleep(0.05)
-        stream = broker.streams[name]
-        for count in range(3):
-            while True:
-                try:
-                    stamped, future = stream.append(broker.batch(name, -1 - count))
-                except DanubeError:
-                    await asyncio.sleep(0.1)
-                    stream = broker.streams[name]
-                    continue
-                if await broker.told(stream, stamped, future):
-                    break
-                await asyncio.sleep(0.1)
-                stream = broker.streams[name]
-        expected = world.history.expected(name)
-        world.history.final(name, await read_all(world.history, stream), expected)
+    if isinstance(world, SinkWorld):
+        await drain_sinks(world)
+    elif isinstance(world, TopicWorld):
+        if world.tiered:
+            await check_losses(world)
+        await drain_topics(world)
+        if world.tiered:
+            await drain_tier(world)
+    elif isinstance(world, StreamWorld):
+        await drain_streams(world)
+
+
+def _explain(world: World) -> str:
+    if isinstance(world, SinkWorld):
+        return explain_sinks(world)
+    return f"{explain_topics(world)} {explain_tier(world)}" if isinstance(world, TopicWorld) else ""

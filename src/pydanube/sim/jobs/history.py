@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pydanube.sim.streams.history import History
+from pydanube.sim.world.history import History
 from pydanube.topic.sinks import Once, Request, SinkKey, Verdict
 
 ZOMBIES_MAX = 4  # requests of runs that are over, kept for each writer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pydanube.base.errors import DanubeError, OffsetNotConfirmed
-from pydanube.sim.streams.history import History
+from pydanube.sim.world.history import History
 from pydanube.storage.stream.stream import Stream
 from pydanube.wire.batch import Batch
 

@@ -16,7 +16,7 @@ from pydanube.sim.topics.history import ORDERED, Era, Holding, SubscriptionHisto
 from pydanube.topic.records import SubscriptionKind
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
+    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
 
 
 class ConsumerClient:

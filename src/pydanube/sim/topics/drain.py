@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.streams.reading import read_all
-from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
+from pydanube.sim.topics.broker import TopicBroker, TopicMemory
 from pydanube.sim.topics.visitors import check_visitors
-
-if TYPE_CHECKING:
-    from pydanube.sim.world.world import World
+from pydanube.sim.topics.world import TopicWorld
 
 
-async def drain_topics(world: World) -> None:
+async def drain_topics(world: TopicWorld) -> None:
     for number, name in enumerate(world.owners):
         memory = world.topics[name]
         await _publish_again(world, name, number, memory)
@@ -38,9 +35,9 @@ async def drain_topics(world: World) -> None:
             subscription.check_floor(cursor, world.history.check)
 
 
-async def find_owner(world: World, name: str, number: int) -> tuple[TopicBroker, Topic]:
+async def find_owner(world: TopicWorld, name: str, number: int) -> tuple[TopicBroker, Topic]:
     while True:
-        broker = world.topic_hosts.get(world.owners[name])
+        broker = world.hosts.get(world.owners[name])
         topic = broker.topics.get(name) if broker is not None else None
         if broker is not None and topic is not None and not topic.lost:
             return broker, topic
@@ -48,7 +45,7 @@ async def find_owner(world: World, name: str, number: int) -> tuple[TopicBroker,
         await asyncio.sleep(0.05)
 
 
-async def _publish_again(world: World, name: str, number: int, memory: TopicMemory) -> None:
+async def _publish_again(world: TopicWorld, name: str, number: int, memory: TopicMemory) -> None:
     for count in range(3):
         while True:
             broker, topic = await find_owner(world, name, number)
@@ -65,7 +62,7 @@ def _finished(topic: Topic, memory: TopicMemory) -> bool:
     return all(host is not None and host.known.cursor.floor >= end for host in hosts)
 
 
-async def _check_times(world: World, name: str, topic: Topic) -> None:
+async def _check_times(world: TopicWorld, name: str, topic: Topic) -> None:
     """Whatever the clocks of its owners showed, append times never fall, once they are corrected."""
     stream, offset, last = topic.ledger.stream, topic.ledger.first, 0
     while offset <= stream.confirmed:
@@ -75,18 +72,18 @@ async def _check_times(world: World, name: str, topic: Topic) -> None:
             offset, last = batch.last_offset + 1, time
 
 
-def _check_duplicates(world: World, name: str, payloads: list[bytes]) -> None:
+def _check_duplicates(world: TopicWorld, name: str, payloads: list[bytes]) -> None:
     """A named producer's message is there once; nameless ones were each made once."""
     for payload, count in Counter(payloads).items():
         if count > 1:
             world.history.check(False, "I11", f"{name}: {payload[:40]!r} is there {count} times")
 
 
-def explain_topics(world: World) -> str:
+def explain_topics(world: TopicWorld) -> str:
     """Who is behind, and what the topic says of it."""
     told = []
     for name, memory in world.topics.items():
-        broker = world.topic_hosts.get(world.owners[name])
+        broker = world.hosts.get(world.owners[name])
         topic = broker.topics.get(name) if broker is not None else None
         if topic is None:
             told.append(f"{name} has no owner")

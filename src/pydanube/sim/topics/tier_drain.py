@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from pydanube.base.errors import SegmentDamaged, SegmentMissing
 from pydanube.broker.state.log import state_stream
 from pydanube.broker.state.options import TopicOptions
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.streams.reading import read_patiently
+from pydanube.sim.topics.broker import TopicBroker
 from pydanube.sim.topics.drain import find_owner
-from pydanube.sim.topics.swarm import TopicBroker
 from pydanube.sim.topics.tiering import LISTED_MAX, segments_of, tier_settings
+from pydanube.sim.topics.world import TopicWorld
 from pydanube.storage.stream.cold import ColdReader
 from pydanube.storage.stream.removal import remove_stream
 from pydanube.stream.cold import SegmentIndex
@@ -21,14 +21,11 @@ from pydanube.stream.record import StreamRecord
 from pydanube.stream.retention import RetentionPolicy
 from pydanube.stream.tiering import next_segment, outlived
 
-if TYPE_CHECKING:
-    from pydanube.sim.world.world import World
-
 READ_BYTES = 50_000
 ENTRIES_MAX = 4 * LISTED_MAX  # of one level, with those of indexes that were unfolded and are not buried yet
 
 
-async def check_losses(world: World) -> None:
+async def check_losses(world: TopicWorld) -> None:
     """Object storage works again, and some of its objects do not: each is named, and none of the others suffers."""
     objects = world.objects
     for name in world.owners:
@@ -51,7 +48,7 @@ async def check_losses(world: World) -> None:
     objects.restore()
 
 
-async def drain_tier(world: World) -> None:
+async def drain_tier(world: TopicWorld) -> None:
     """Whatever is due is done; a fresh owner finds everything; nothing is left that nobody knows of."""
     for number, name in enumerate(world.owners):
         while not _settled(world, *await find_owner(world, name, number)):  # noqa: ASYNC110
@@ -69,11 +66,11 @@ async def drain_tier(world: World) -> None:
         await _remove(world, name, broker)
 
 
-def explain_tier(world: World) -> str:
+def explain_tier(world: TopicWorld) -> str:
     """Who is not done, and what the broker says of it."""
     told = []
     for name, owner in world.owners.items():
-        broker = world.topic_hosts.get(owner)
+        broker = world.hosts.get(owner)
         if broker is not None and broker.tiering is not None:
             cold = world.tier.records.get(name, StreamRecord()).cold
             told.append(
@@ -82,7 +79,7 @@ def explain_tier(world: World) -> str:
     return "; ".join(told)
 
 
-def _settled(world: World, broker: TopicBroker, topic: Topic) -> bool:
+def _settled(world: TopicWorld, broker: TopicBroker, topic: Topic) -> bool:
     """Nothing is under way, and nothing due."""
     settings, record, now = tier_settings(world), topic.ledger.stream.record, broker.clock.wall()
     cold = record.cold
@@ -101,11 +98,11 @@ def _for_ever(options: TopicOptions) -> bool:
     return options.retention == RetentionPolicy()
 
 
-def _lossy(world: World, name: str) -> bool:
+def _lossy(world: TopicWorld, name: str) -> bool:
     return world.topics[name].history.lossy
 
 
-async def _read_all(world: World, name: str, topic: Topic) -> None:
+async def _read_all(world: TopicWorld, name: str, topic: Topic) -> None:
     """Nothing but what somebody gave up is missing, and each row is as it was published."""
     stream, offset = topic.ledger.stream, topic.ledger.first
     first = offset
@@ -119,7 +116,7 @@ async def _read_all(world: World, name: str, topic: Topic) -> None:
         offset = world.tier.read(name, offset, batches, first=first, lossy=memory.history.lossy)
 
 
-def _check_record(world: World, name: str) -> None:
+def _check_record(world: TopicWorld, name: str) -> None:
     cold = world.tier.records[name].cold
     orphans = world.tier.orphans(name)
     world.history.check(not orphans, "I9", f"{name}: nothing refers to {orphans[:3]}")
@@ -130,7 +127,7 @@ def _check_record(world: World, name: str) -> None:
         world.history.check(count <= ENTRIES_MAX, "I9", f"{name} lists {count} entries of level {level}")
 
 
-async def _remove(world: World, name: str, broker: TopicBroker) -> None:
+async def _remove(world: TopicWorld, name: str, broker: TopicBroker) -> None:
     """The topic is deleted, while its last owner does not know it yet."""
     world.owners[name] = ""
     world.tier.removing.add(name)

@@ -13,7 +13,7 @@ from pydanube.base.durability import Durability
 from pydanube.base.errors import DanubeError
 from pydanube.sim.machine.loop import SimLoop
 from pydanube.sim.machine.objects import SimObjects
-from pydanube.sim.streams.history import History
+from pydanube.sim.world.history import History
 from pydanube.stream.cold import Cold, Entry, SegmentIndex, index_key, read_index
 from pydanube.stream.record import StreamRecord
 from pydanube.stream.segments import Segment, folder_of, segment_key

@@ -19,14 +19,14 @@ from pydanube.stream.segments import SegmentPlan
 from pydanube.stream.tiering import TierSettings
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
-    from pydanube.sim.world.world import World
+    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
+    from pydanube.sim.topics.world import TopicWorld
 
 LISTED_MAX = 4  # segments in a record: a few more, and there are indexes, and indexes of indexes
 KEEPS = (RetentionPolicy(), RetentionPolicy(), RetentionPolicy(seconds=3), RetentionPolicy(bytes=6_000))
 
 
-def tier_settings(world: World) -> TierSettings:
+def tier_settings(world: TopicWorld) -> TierSettings:
     """The same for all lives and brokers of a world, as a configuration is."""
     draw = Random(f"{world.plan.profile}/{world.plan.seed}/tier")
     return TierSettings(
@@ -37,7 +37,7 @@ def tier_settings(world: World) -> TierSettings:
     )
 
 
-def segments_of(world: World, offload: Offload | None = None) -> Segments:
+def segments_of(world: TopicWorld, offload: Offload | None = None) -> Segments:
     """Object storage of the world. Needs numpy and PyArrow, which the rest of the simulator does without."""
     try:
         from pydanube.tier.direct import DirectSegments
@@ -46,7 +46,7 @@ def segments_of(world: World, offload: Offload | None = None) -> Segments:
     return DirectSegments(world.objects, offload)
 
 
-def cold_tier(world: World, random: Random) -> ColdTier:
+def cold_tier(world: TopicWorld, random: Random) -> ColdTier:
     segments = segments_of(world, SimOffload(world.loop, random))
     return ColdTier(segments, ColdReader(segments), tier_settings(world))
 

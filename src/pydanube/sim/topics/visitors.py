@@ -10,8 +10,8 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.wire.batch import build
 
 if TYPE_CHECKING:
-    from pydanube.sim.topics.swarm import TopicBroker, TopicMemory
-    from pydanube.sim.world.world import World
+    from pydanube.sim.topics.broker import TopicBroker, TopicMemory
+    from pydanube.sim.topics.world import TopicWorld
 
 
 async def visit_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMemory) -> None:
@@ -37,7 +37,7 @@ async def visit_now_and_then(broker: TopicBroker, topic: Topic, memory: TopicMem
         await asyncio.sleep(draw.uniform(0.0, 0.1))
 
 
-def check_visitors(world: World, topic: Topic, memory: TopicMemory) -> None:
+def check_visitors(world: TopicWorld, topic: Topic, memory: TopicMemory) -> None:
     """Nothing is left of those who left this owner, and nobody is in doubt because of them."""
     producers = topic.state.producers
     still = [name for name in memory.left if producers.find(name) is not None]

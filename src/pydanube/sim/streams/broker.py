@@ -14,7 +14,7 @@ from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch, build
 
 if TYPE_CHECKING:
-    from pydanube.sim.world.world import World
+    from pydanube.sim.streams.world import StreamWorld
 
 READ_BYTES = 20_000
 TAKE_SECONDS = 3.0  # with one node silent; a call that nobody answers takes a second
@@ -24,11 +24,11 @@ SEND_SIZES = (1, 1, 1, 4)  # batches sent before the first of them is waited for
 BATCHES_PER_SEND = sum(SEND_SIZES) / len(SEND_SIZES)
 
 
-class Broker:
+class StreamBroker:
     """One life of a broker process: takes the streams it should own and serves its clients."""
 
     def __init__(
-        self, world: World, name: str, clock: SimClock, randomness: SimRandomness, nodes: StorageNodes
+        self, world: StreamWorld, name: str, clock: SimClock, randomness: SimRandomness, nodes: StorageNodes
     ) -> None:
         self._world = world
         self._name = name

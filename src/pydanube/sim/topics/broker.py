@@ -30,7 +30,8 @@ from pydanube.ports.storage import StorageNodes
 from pydanube.sim.machine.clock import EPOCH_SECONDS, SimClock
 from pydanube.sim.machine.offload import SimOffload
 from pydanube.sim.machine.randomness import SimRandomness
-from pydanube.sim.streams.publishing import LEDGERS_LISTED
+from pydanube.sim.plan import Plan
+from pydanube.sim.streams.broker import LEDGERS_LISTED
 from pydanube.sim.topics.consumers import ConsumerClient, seek_now_and_then
 from pydanube.sim.topics.history import SubscriptionHistory, TopicHistory
 from pydanube.sim.topics.tiering import KEEPS, cold_tier, read_through, tiering_of, truncate_now_and_then
@@ -42,7 +43,7 @@ from pydanube.topic.records import Cause, SubscriptionKind
 from pydanube.wire.batch import Batch, Codec, build
 
 if TYPE_CHECKING:
-    from pydanube.sim.world.world import World
+    from pydanube.sim.topics.world import TopicWorld
 
 KEYS = 5
 CLOCK_DISTRUST_SECONDS = 2.0  # a run has no hour to wait until a clock is believed again
@@ -79,8 +80,7 @@ class TopicMemory:
     subscriptions: dict[str, SubscriptionHistory] = field(default_factory=dict)
 
 
-def memory_for(world: World, name: str, durability: Durability) -> TopicMemory:
-    plan = world.plan
+def memory_for(plan: Plan, name: str, durability: Durability) -> TopicMemory:
     draw = Random(f"{plan.profile}/{plan.seed}/{name}")
     history = TopicHistory(name)
     poison = "poison" in plan.traits
@@ -121,7 +121,7 @@ class TopicBroker:
     """One life of a broker process that owns topics."""
 
     def __init__(
-        self, world: World, name: str, clock: SimClock, randomness: SimRandomness, nodes: StorageNodes
+        self, world: TopicWorld, name: str, clock: SimClock, randomness: SimRandomness, nodes: StorageNodes
     ) -> None:
         self.world = world
         self.clock = WatchedClock(clock, CLOCK_DISTRUST_SECONDS)
