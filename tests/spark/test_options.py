@@ -143,7 +143,7 @@ def test_what_is_wrong_is_named(given: dict[str, str], said: str, streaming: boo
         ({"subscription": "s"}, False, "subscription works only with streams"),
         ({"startingOffsets": "latest"}, False, "cannot start at latest"),
         ({"endingOffsets": "earliest"}, False, "nothing comes before earliest"),
-        ({"subscription": ""}, True, "subscription must be a name"),
+        ({"subscription": ""}, True, "subscription must be a string of 1"),
     ],
 )
 def test_an_option_of_the_other_kind_of_query_is_refused(given: dict[str, str], streaming: bool, said: str) -> None:

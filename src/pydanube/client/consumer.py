@@ -23,6 +23,7 @@ from pydanube.base.errors import (
     NotOpened,
     TopicNotFound,
 )
+from pydanube.base.fields import Fields
 from pydanube.base.limits import (
     CONSUMER_PREFETCH_BYTES,
     CONSUMER_PREFETCH_MESSAGES,
@@ -108,11 +109,9 @@ class Consumer(Openable):
             raise ArgumentInvalid("give the consumer either topics or a pattern")
         if topics is not None and not topics:
             raise ArgumentInvalid("a consumer needs at least one topic")
-        if not 0 < prefetch <= PERMITS_MAX:
-            raise ArgumentInvalid(f"prefetch must be 1 to {PERMITS_MAX}, got {prefetch}")
-        self.prefetch_bytes = size_of(prefetch_bytes)
-        if not 0 < self.prefetch_bytes <= GRANTED_BYTES_MAX:
-            raise ArgumentInvalid(f"prefetch_bytes must be 1 to {GRANTED_BYTES_MAX}, got {prefetch_bytes}")
+        given = Fields(ArgumentInvalid, {"prefetch": prefetch, "prefetch_bytes": size_of(prefetch_bytes)})
+        given.whole("prefetch", 1, PERMITS_MAX)
+        self.prefetch_bytes = given.whole("prefetch_bytes", 1, GRANTED_BYTES_MAX)
         self.client = client
         self.topics = [full_name(each) for each in ([topics] if isinstance(topics, str) else topics or ())]
         self.pattern = None if pattern is None else full_name(pattern)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 from pydanube.base.errors import SubscriptionOptionInvalid
+from pydanube.base.fields import Fields
 from pydanube.base.limits import (
     DELAYED_MESSAGES_DEFAULT,
     DELAYED_MESSAGES_MAX,
@@ -57,15 +58,12 @@ class FailurePolicy:
     dead_letter_topic: str | None = None
 
     def __post_init__(self) -> None:
-        _check("max_redelivery_count", self.max_redelivery_count, 0, REDELIVERIES_MAX)
-        if self.ack_timeout is not None:
-            _check("ack_timeout", self.ack_timeout, 1, POLICY_MICROSECONDS_MAX)
-        _check("max_delay", self.max_delay, 0, POLICY_MICROSECONDS_MAX)
-        _check("base_delay", self.base_delay, 0, self.max_delay)
-        if not isinstance(self.dead_letter_topic, str | None):
-            raise SubscriptionOptionInvalid(
-                f"dead_letter_topic must be a topic name, got {self.dead_letter_topic!r:.50}"
-            )
+        given = Fields(SubscriptionOptionInvalid, asdict(self))  # half a microsecond would stop a subscription
+        given.whole("max_redelivery_count", 0, REDELIVERIES_MAX)
+        given.whole("ack_timeout", 1, POLICY_MICROSECONDS_MAX, None)
+        given.whole("max_delay", 0, POLICY_MICROSECONDS_MAX)
+        given.whole("base_delay", 0, self.max_delay)
+        given.field("dead_letter_topic", str, None, expected="a topic name")
         if (self.poison is PoisonPolicy.DEAD_LETTER) != bool(self.dead_letter_topic):
             raise SubscriptionOptionInvalid("dead_letter_topic and the poison policy dead_letter must be set together")
 
@@ -87,12 +85,7 @@ class DispatchSettings:
     unmatched: Unmatched = Unmatched.WAIT  # Key-Shared
 
     def __post_init__(self) -> None:
-        _check("unacked_max", self.unacked_max, 1, UNACKED_MAX)
-        _check("lookahead_max", self.lookahead_max, 1, LOOKAHEAD_MESSAGES_MAX)
-        _check("delayed_max", self.delayed_max, 1, DELAYED_MESSAGES_MAX)
-
-
-def _check(name: str, value: object, low: int, high: int) -> None:
-    """They come from outside, so their types are looked at too: half a microsecond would stop a subscription."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SubscriptionOptionInvalid(f"{name} must be a whole number from {low} to {high}, got {value!r:.50}")
+        given = Fields(SubscriptionOptionInvalid, asdict(self))
+        given.whole("unacked_max", 1, UNACKED_MAX)
+        given.whole("lookahead_max", 1, LOOKAHEAD_MESSAGES_MAX)
+        given.whole("delayed_max", 1, DELAYED_MESSAGES_MAX)

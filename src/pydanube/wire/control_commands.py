@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from pydanube.base.errors import DanubeError, ProtocolError
+from pydanube.base.fields import Fields
 from pydanube.base.limits import (
     ADDRESS_BYTES_MAX,
-    CONTROL_BYTES_MAX,
     ERROR_MESSAGE_CHARACTERS_MAX,
     FEATURE_BYTES_MAX,
     FEATURES_MAX,
@@ -22,7 +22,7 @@ from pydanube.base.limits import (
     VERB_BYTES_MAX,
 )
 from pydanube.wire.frames import Buffer, Frame, Kind, encode_frame, fault_of, sender_of
-from pydanube.wire.objects import Object, Unfit, flag_in, number_in, read_object, text_in, texts_in, write_object
+from pydanube.wire.objects import Object, Unfit, read_object, write_object
 
 VERSION = 1
 _U32_MAX = (1 << 32) - 1
@@ -45,9 +45,13 @@ class Hello(NamedTuple):
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _check_bare(frame)
-        found = read_object(frame.body)
+        found = _fields_of(frame)
         version = _version_in(found)
-        return cls(text_in(found, "client", NAME_BYTES_MAX), _features_in(found), version)
+        return cls(
+            found.text("client", least=1, most=NAME_BYTES_MAX),
+            found.texts("features", FEATURES_MAX, FEATURE_BYTES_MAX),
+            version,
+        )
 
 
 class Welcome(NamedTuple):
@@ -78,16 +82,16 @@ class Welcome(NamedTuple):
     @classmethod
     def read(cls, frame: Frame) -> Self:
         _check_bare(frame)
-        found = read_object(frame.body)
+        found = _fields_of(frame)
         version = _version_in(found)
         return cls(
-            text_in(found, "broker", NAME_BYTES_MAX),
-            number_in(found, "frame_bytes_max", FRAME_BYTES_MIN, _U32_MAX),
-            number_in(found, "keepalive_seconds", 1, KEEPALIVE_SECONDS_MAX),
-            _features_in(found),
+            found.text("broker", least=1, most=NAME_BYTES_MAX),
+            found.whole("frame_bytes_max", FRAME_BYTES_MIN, _U32_MAX),
+            found.whole("keepalive_seconds", 1, KEEPALIVE_SECONDS_MAX),
+            found.texts("features", FEATURES_MAX, FEATURE_BYTES_MAX),
             version,
-            text_in(found, "address", ADDRESS_BYTES_MAX) if "address" in found else "",
-            number_in(found, "time", 0, _TIME_MAX) if "time" in found else 0,
+            found.text("address", "", least=1, most=ADDRESS_BYTES_MAX),
+            found.whole("time", 0, _TIME_MAX, 0),
         )
 
 
@@ -135,7 +139,7 @@ class Request(NamedTuple):
     def read(cls, frame: Frame) -> Self:
         _check_connection(frame)
         fields = read_object(frame.body, values_max=REQUEST_VALUES_MAX)
-        verb = text_in(fields, "verb", VERB_BYTES_MAX)
+        verb = Fields(Unfit, fields).text("verb", least=1, most=VERB_BYTES_MAX)
         del fields["verb"]
         return cls(frame.request, verb, fields)
 
@@ -245,16 +249,16 @@ def _check_empty(frame: Frame) -> None:
         raise Unfit("it must not have a body")
 
 
-def _version_in(found: Object) -> int:
+def _fields_of(frame: Frame) -> Fields:
+    return Fields(Unfit, read_object(frame.body))
+
+
+def _version_in(found: Fields) -> int:
     """First of all: another version may have other fields."""
-    version = number_in(found, "version", 1, _U32_MAX)
+    version = found.whole("version", 1, _U32_MAX)
     if version != VERSION:
         raise Unfit(f"protocol version {version} is not supported; this side speaks {VERSION}")
     return version
-
-
-def _features_in(found: Object) -> tuple[str, ...]:
-    return texts_in(found, "features", FEATURES_MAX, FEATURE_BYTES_MAX)
 
 
 def _message_of(error: DanubeError) -> str:
@@ -263,14 +267,11 @@ def _message_of(error: DanubeError) -> str:
 
 
 def _reason_in(frame: Frame) -> tuple[str, str, str, bool, str]:
-    found = read_object(frame.body)
-    blame = text_in(found, "blame", _CODE_BYTES_MAX)
-    if blame not in _BLAMES:
-        raise Unfit(f"unknown blame {blame!r}")
+    found = _fields_of(frame)
     return (
-        text_in(found, "code", _CODE_BYTES_MAX),
-        text_in(found, "message", CONTROL_BYTES_MAX, empty=True),
-        blame,
-        flag_in(found, "retriable"),
-        text_in(found, "help", CONTROL_BYTES_MAX, empty=True),
+        found.text("code", least=1, most=_CODE_BYTES_MAX),
+        found.text("message"),
+        found.one_of("blame", _BLAMES),
+        found.flag("retriable"),
+        found.text("help"),
     )

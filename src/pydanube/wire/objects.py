@@ -1,4 +1,4 @@
-"""The JSON objects in control frames: bounded in size and depth, without duplicate names, and checked field by field.
+"""The JSON objects in control frames: bounded in size and depth, and without duplicate names.
 
 Whatever the bytes, `read_object` gives a dict or raises `Unfit` with a sentence; the caller knows whose fault it is.
 """
@@ -128,50 +128,3 @@ def _check_text(value: Object) -> None:
         _ENCODER.encode(value).encode("utf-8")
     except UnicodeEncodeError:
         raise Unfit("a string has half a surrogate pair") from None
-
-
-# -- fields ----------------------------------------------------------------------------------------------------------
-
-
-def text_in(value: Object, name: str, bytes_max: int, *, empty: bool = False) -> str:
-    found = _there(value, name)
-    if not isinstance(found, str):
-        raise Unfit(f"{name!r} must be a string")
-    size = len(found.encode("utf-8"))
-    if size > bytes_max:
-        raise Unfit(f"{name!r} has {size} bytes; the maximum is {bytes_max}")
-    if not found and not empty:
-        raise Unfit(f"{name!r} is empty")
-    return found
-
-
-def number_in(value: Object, name: str, least: int, most: int) -> int:
-    found = _there(value, name)
-    if type(found) is not int:  # True is an int to Python, and to nobody else
-        raise Unfit(f"{name!r} must be a whole number")
-    if not least <= found <= most:
-        raise Unfit(f"{name!r} must be {least} to {most}, not {found}")
-    return found
-
-
-def flag_in(value: Object, name: str) -> bool:
-    found = _there(value, name)
-    if not isinstance(found, bool):
-        raise Unfit(f"{name!r} must be true or false")
-    return found
-
-
-def texts_in(value: Object, name: str, count_max: int, bytes_max: int) -> tuple[str, ...]:
-    found = _there(value, name)
-    if not isinstance(found, list):
-        raise Unfit(f"{name!r} must be a list")
-    if len(found) > count_max:
-        raise Unfit(f"{name!r} has {len(found)} entries; the maximum is {count_max}")
-    return tuple(text_in({name: entry}, name, bytes_max) for entry in found)
-
-
-def _there(value: Object, name: str) -> Any:
-    try:
-        return value[name]
-    except KeyError:
-        raise Unfit(f"{name!r} is missing") from None

@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import yaml
 
 from pydanube.base.errors import FlowInvalid
+from pydanube.base.fields import SHOWN_CHARACTERS, Fields
+from pydanube.base.fields import shown as shown
 from pydanube.base.limits import DAY, KIB, MILLISECOND, SECOND
 from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, microseconds_of
@@ -22,20 +24,9 @@ from pydanube.base.units import bytes_of, microseconds_of
 FILE_BYTES_MAX = 256 * KIB  # of a declaration
 TEXT_CHARACTERS_MAX = 128 * KIB  # of one value: SQL and schemas are long
 LIST_MAX = 1_000
-SHOWN_CHARACTERS = 80  # of a wrong value
 DURATION_MICROSECONDS_MAX = 10 * 366 * DAY
 _UNITS = {"second": SECOND, "millisecond": MILLISECOND, "microsecond": 1}
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
-
-
-def shown(value: object) -> str:
-    """Of a wrong value, what fits into one line."""
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, list | tuple | set):
-        return "a list"
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -71,7 +62,7 @@ def parse_duration(path: str, value: object) -> Duration:
     except ValueError as error:
         raise FlowInvalid(f"{path}: {error}") from None
     if found > DURATION_MICROSECONDS_MAX:
-        raise FlowInvalid(f"{path}: must be a duration such as 10m or 1 week, at most ten years, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a duration such as 10m or 1 week, at most ten years, got {shown(value)}")
     return Duration(found)
 
 
@@ -82,7 +73,7 @@ def parse_size(path: str, value: object, most: int) -> int:
     except ValueError as error:
         raise FlowInvalid(f"{path}: {error}") from None
     if not 1 <= size <= most:
-        raise FlowInvalid(f"{path}: must be a size such as 64 MiB, at most {most} bytes, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a size such as 64 MiB, at most {most} bytes, got {shown(value)}")
     return size
 
 
@@ -106,7 +97,7 @@ def parse_place(path: str, value: object, folder: str) -> str:
         check_no_secrets(path, text)
         return text
     if "://" in text or text.lower().startswith("file:"):
-        raise FlowInvalid(f"{path}: must be a path or a URL such as s3://bucket/folder, not {shown(text)}")
+        raise FlowInvalid(f"{path}: must be a path or a URL such as s3://bucket/folder, got {shown(text)}")
     return absolute(text, folder)
 
 
@@ -128,7 +119,7 @@ def check_no_secrets(path: str, url: str) -> None:
 
 def checked_text(path: str, value: object) -> str:
     if not isinstance(value, str):
-        raise FlowInvalid(f"{path}: must be a string, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a string, got {shown(value)}")
     if not value.strip():
         raise FlowInvalid(f"{path}: must not be empty")
     if len(value) > TEXT_CHARACTERS_MAX:
@@ -148,7 +139,7 @@ class Section:
         self.path, self.folder = path, folder
         if not isinstance(found, Mapping):
             raise FlowInvalid(
-                f"{path or 'the declaration'}: must be a mapping of {', '.join(keys)}, not {shown(found)}"
+                f"{path or 'the declaration'}: must be a mapping of {', '.join(keys)}, got {shown(found)}"
             )
         self._values: dict[str, Any] = {}
         for key, value in found.items():
@@ -157,12 +148,13 @@ class Section:
                 raise FlowInvalid(f"{self.key(_plain(name))}: unknown key; {nearest(name, keys)}")
             if value is not None:
                 self._values[key] = value
+        self._fields = Fields(FlowInvalid, self._values, lambda name: f"{self.key(name)}:")
 
     def key(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
-    def wrong(self, name: str, why: str) -> FlowInvalid:
-        return FlowInvalid(f"{self.key(name)}: {why}")
+    def wrong(self, name: str, why: str) -> Exception:
+        return self._fields.wrong(name, why)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -184,33 +176,20 @@ class Section:
         return self.text(name) if name in self else None
 
     def one_of(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
-        found = self.text(name, default)
-        if found not in choices:
-            close = get_close_matches(found[:SHOWN_CHARACTERS].lower(), choices, 1, 0.5)
-            end = f"did you mean {close[0]}?" if close else f"use one of {', '.join(choices)}"
-            raise self.wrong(name, f"unknown value {shown(found)}; {end}")
-        return found
+        return self._fields.one_of(name, choices, ... if default is None else default)
 
     def flag(self, name: str, default: bool) -> bool:
-        found = self._values.get(name, default)
-        if not isinstance(found, bool):
-            raise self.wrong(name, f"must be true or false, not {shown(found)}")
-        return found
+        return self._fields.flag(name, default)
 
     def whole(self, name: str, least: int, most: int, default: int | None = None) -> int | None:
-        found = self._values.get(name, default)
-        if found is None:
-            return None
-        if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-            raise self.wrong(name, f"must be a whole number from {least} to {most}, not {shown(found)}")
-        return found
+        return self._fields.whole(name, least, most, default)
 
     def duration(self, name: str, default: Duration | None = None, *, least: int = 0) -> Duration:
         if name not in self._values and default is not None:
             return default
         found = parse_duration(self.key(name), self.raw(name))
         if found < least:
-            raise self.wrong(name, f"must be at least {Duration(least)}, not {shown(self.raw(name))}")
+            raise self.wrong(name, f"must be at least {Duration(least)}, got {shown(self.raw(name))}")
         return found
 
     def names(self, name: str, *, required: bool = False) -> tuple[str, ...]:
@@ -230,7 +209,7 @@ class Section:
         found = self._values.get(name, {})
         path = self.key(name)
         if not isinstance(found, Mapping):
-            raise FlowInvalid(f"{path}: must be a mapping, not {shown(found)}")
+            raise FlowInvalid(f"{path}: must be a mapping, got {shown(found)}")
         texts: dict[str, str] = {}
         for key, value in found.items():
             checked_text(f"{path}.{_plain(str(key))}", key)
@@ -242,7 +221,7 @@ class Section:
                 texts[key] = checked_text(f"{path}.{_plain(key)}", value) if value else ""
             else:
                 raise FlowInvalid(
-                    f"{path}.{_plain(key)}: must be a string, a number, true or false, not {shown(value)}"
+                    f"{path}.{_plain(key)}: must be a string, a number, true or false, got {shown(value)}"
                 )
         return texts
 
@@ -257,7 +236,7 @@ def text_list(path: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list | tuple) or not value:
-        raise FlowInvalid(f"{path}: must be a list of names, not {shown(value)}")
+        raise FlowInvalid(f"{path}: must be a list of names, got {shown(value)}")
     if len(value) > LIST_MAX:
         raise FlowInvalid(f"{path}: has {len(value)} entries; the maximum is {LIST_MAX}")
     texts = tuple(checked_text(f"{path}[{at}]", each) for at, each in enumerate(value))

@@ -262,7 +262,7 @@ def _name(section: Section) -> str:
     name = section.text("name")
     if len(name) > NAME_CHARACTERS_MAX or _NAME.fullmatch(name) is None:
         rule = "letters, digits, `_`, `-` and `.`, not starting with `-` or `.` and not ending with `.`"
-        raise section.wrong("name", f"must be 1 to {NAME_CHARACTERS_MAX} of {rule}, not {shown(name)}")
+        raise section.wrong("name", f"must be 1 to {NAME_CHARACTERS_MAX} of {rule}, got {shown(name)}")
     return name
 
 
@@ -277,7 +277,7 @@ def _trigger(section: Section, sinks: tuple[Sink, ...]) -> tuple[Duration | None
         return parse_duration("trigger", found) or None, False
     except FlowInvalid:
         pass
-    raise section.wrong("trigger", f"must be a duration such as 1 second, or available_now, not {shown(found)}")
+    raise section.wrong("trigger", f"must be a duration such as 1 second, or available_now, got {shown(found)}")
 
 
 def _restart(section: Section) -> Restart:
