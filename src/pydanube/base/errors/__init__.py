@@ -76,6 +76,7 @@ from pydanube.base.errors.objects import (
     TierBusy,
 )
 from pydanube.base.errors.pipelines import (
+    ConnectorMissing,
     FlowInvalid,
     PipelineEnded,
     PipelineFailed,
@@ -200,6 +201,7 @@ __all__ = [
     "ColumnInvalid",
     "ConfigInvalid",
     "ConnectionLost",
+    "ConnectorMissing",
     "ConsumerBusy",
     "ConsumerLimitReached",
     "ConsumerNotFound",
