@@ -226,17 +226,17 @@ class Kept:
 def test_of_a_place_that_only_spark_can_write_the_broker_keeps_the_record() -> None:
     place, kept = "s3a://bucket/points", Kept()
     assert peek(place, "orders", kept) == (Record("orders"), False, None)
-    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+    with open_checkpoint(place, "orders", store=kept) as checkpoint:
         assert checkpoint.begin("d1", {}, {"transforms": ["1 minute"]}) == []
         assert checkpoint.location == place
     assert peek(place, "orders", kept)[1]
-    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+    with open_checkpoint(place, "orders", store=kept) as checkpoint:
         with pytest.raises(FlowInvalid, match="transforms: the checkpoint s3a://bucket/points was made with another"):
             checkpoint.check({"transforms": ["5 minutes"]})
         checkpoint.reset("earliest", [FIRST])
         assert (checkpoint.location, checkpoint.record.replaces) == (f"{place}/1", (FIRST,))
-    with open_checkpoint(place, "orders", keeper=kept) as checkpoint:
+    with open_checkpoint(place, "orders", store=kept) as checkpoint:
         assert (checkpoint.location, checkpoint.record.start) == (f"{place}/1", "earliest")
     kept.text = '{"name": "orders"}'
     with pytest.raises(FlowInvalid, match="the broker's record of orders"):
-        open_checkpoint(place, "orders", keeper=kept)
+        open_checkpoint(place, "orders", store=kept)

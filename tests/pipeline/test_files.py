@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from pipeline.tables_world import FIRST, SCHEMA, rows, write
 from pydanube.base.errors import OptionInvalid
+from pydanube.pipeline.spec.plan import target_of
 from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.files.files import Files, divided, escaped
 from pydanube.pipeline.targets.files.partitioned import OPEN_MAX
 from pydanube.pipeline.targets.files.target import folder_at
-from pydanube.pipeline.targets.plan import target_of
 from pydanube.pipeline.targets.record import Verdict
 from pydanube.pipeline.targets.statistics import CHARACTERS_MAX, above
 

@@ -22,9 +22,9 @@ import pydanube.sync
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineFailed, RowInvalid
 from pydanube.pipeline.query.progress import Progress
 from pydanube.pipeline.run.checkpoint import open_checkpoint
-from pydanube.pipeline.run.remembering import where_targets_stand
 from pydanube.pipeline.run.resetting import plan_reset, reset
 from pydanube.pipeline.run.runner import Outcome, Runner
+from pydanube.pipeline.run.target_position import where_targets_stand
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.spark import durable
 from spark.killing import until

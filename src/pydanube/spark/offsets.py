@@ -93,6 +93,23 @@ def as_it_began(start: Offsets, end: Offsets) -> Offsets:
     return found
 
 
+def as_it_started(end: Offsets) -> Offsets | None:
+    """Where the query of these offsets began; None if they do not say it."""
+    if any(each.began is None for each in end.values()):
+        return None
+    return {name: each._replace(next=each.began or ()) for name, each in end.items()}
+
+
+def rows_between(start: Offsets, end: Offsets) -> int:
+    """How many rows lie between two offsets; those of a partition that only `end` has are not counted."""
+    found = 0
+    for name, ends in end.items():
+        known = start.get(name)
+        if known is not None and known.id == ends.id:
+            found += sum(max(0, to - at) for at, to in zip(known.next, ends.next, strict=False))
+    return found
+
+
 def parse_wishes(text: str, option: str, whole_name: Callable[[str], str]) -> Wishes:
     """Offsets as somebody wrote them."""
     if len(text) > TEXT_CHARACTERS_MAX:

@@ -37,13 +37,8 @@ remote_option = click.option("--remote", metavar="URL", help="A Spark Connect se
 def spark_needed(flow: Flow, *, remote: bool) -> None:
     """Packages and Java, told in one sentence before anything starts."""
     wanted = {"pyspark": "pipelines", "pyarrow": "pipelines"}
-    kinds = {each.kind for each in flow.targets} | ({flow.dead_letters.kind} if flow.dead_letters else set())
-    if "delta" in kinds:
-        wanted["deltalake"] = "a Delta table"
-    if "iceberg" in kinds:
-        wanted["pyiceberg"] = "an Iceberg table"
-    if getattr(flow.source, "format", "") == "avro":
-        wanted["fastavro"] = "Avro"
+    for each in (*flow.sinks, flow.dead_letters, flow.source):
+        wanted |= each.packages if each is not None else {}
     if remote:
         wanted["grpc"] = "Spark Connect"
     for module, purpose in wanted.items():
@@ -96,7 +91,7 @@ def run_flow(
     late = f", {found.late_rows:,} of them late" if found.late_rows else ""
     output.summary(
         f"{flow.name} {outcome.how}: {found.rows:,} rows in {found.batches:,} batches, {seconds:,.1f} s{late}",
-        beside=flow.console is not None,
+        beside=not flow.targets,
         pipeline=flow.name,
         outcome=outcome.how,
         rows=found.rows,
@@ -109,12 +104,11 @@ def run_flow(
 
 def load(ctx: click.Context, file: str, checkpoint: str | None) -> Flow:
     """With the authority of --ca-file for every broker that the file names without one."""
-    from pydanube.pipeline.run.runner import with_ca
-    from pydanube.pipeline.spec.fields import parse_place
+    from pydanube.pipeline.spec.fields import parse_location
     from pydanube.pipeline.spec.flow import Flow
 
-    flow = with_ca(Flow.load(file), given_ca(ctx), named=True)
-    return flow if checkpoint is None else replace(flow, checkpoint=parse_place("--checkpoint", checkpoint, "."))
+    flow = Flow.load(file).with_ca(given_ca(ctx), named=True)
+    return flow if checkpoint is None else replace(flow, checkpoint=parse_location("--checkpoint", checkpoint, "."))
 
 
 @click.command(epilog="Example: danube pipeline run orders.yaml --master 'local[4]'")
@@ -166,11 +160,10 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
     flow = load(ctx, file, None)
     from pydanube.pipeline.run.checkpoint import look
     from pydanube.pipeline.run.preflight import check, needs_broker
-    from pydanube.pipeline.run.runner import with_ca
     from pydanube.pipeline.spec.flow import check_master, warnings
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
+    flow = flow.with_ca(broker.ca_file)
     where = remote or master or ""
     check_master(flow, where)
     checked, skipped, notes = [f"file: {file}"], ["SQL and columns", "tables"], warnings(flow, where)
@@ -220,12 +213,11 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     from pydanube.pipeline.query import build
     from pydanube.pipeline.query.cause import cause_of
     from pydanube.pipeline.query.session import Noise, Sessions
-    from pydanube.pipeline.run.runner import with_ca
 
     broker = broker_of(ctx)
     sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, Noise(None), verbose=False)
     try:
-        text = build.explain(sessions.get(flow.spark), with_ca(flow, broker.ca_file), broker.url)
+        text = build.explain(sessions.get(flow.spark), flow.with_ca(broker.ca_file), broker.url)
     except Exception as error:
         raise cause_of(error).error from error
     finally:
@@ -271,15 +263,14 @@ def reset(
     is lost or broken; nothing is read twice then.
     """
     flow = load(ctx, file, checkpoint)
+    from pydanube.pipeline.run.broker_record import broker_record_of
     from pydanube.pipeline.run.checkpoint import open_checkpoint
-    from pydanube.pipeline.run.keeping import keeper_of
-    from pydanube.pipeline.run.remembering import TABLES, where_targets_stand
     from pydanube.pipeline.run.resetting import plan_reset, written_again
     from pydanube.pipeline.run.resetting import reset as begin_anew
-    from pydanube.pipeline.run.runner import with_ca
+    from pydanube.pipeline.run.target_position import TABLES, where_targets_stand
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
+    flow = flow.with_ca(broker.ca_file)
     by_tables = place.strip().lower() == TABLES
     start = TABLES if by_tables else place_of(place)
 
@@ -303,7 +294,9 @@ def reset(
                     generation=opened.record.generation,
                 )
 
-    with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, broker.url, broker.ca_file)) as opened:
+    with open_checkpoint(
+        flow.checkpoint, flow.name, store=broker_record_of(flow, broker.url, broker.ca_file)
+    ) as opened:
         run_coroutine(work())
 
 
@@ -327,10 +320,9 @@ def redrive(ctx: click.Context, output: Output, agreement: Agreement, file: str,
     """
     flow = load(ctx, file if os.path.exists(file) else _file_of(ctx, file), None)
     from pydanube.pipeline.dead_letters.redriving import redrive as put_through
-    from pydanube.pipeline.run.runner import with_ca
 
     broker = broker_of(ctx)
-    flow = with_ca(flow, broker.ca_file)
+    flow = flow.with_ca(broker.ca_file)
     if flow.dead_letters is None:
         raise Failure(f"{flow.name} has no dead_letters")
 
@@ -392,7 +384,7 @@ def client_of_flow(ctx: click.Context, flow: Flow) -> Any:
 
 def place_of(text: str) -> str:
     """As a file has it: earliest, latest, a time in UTC, or JSON."""
-    from pydanube.pipeline.spec.source import parse_start
+    from pydanube.pipeline.sources.topic import parse_start
 
     if text.lower() not in ("earliest", "latest") and not text.lstrip().startswith("{"):
         text = str(values.shown_time(values.moment(text)["time"]))

@@ -27,8 +27,8 @@ from pydanube.base.limits import MIB, REFUSALS_NAMED_MAX
 from pydanube.client import Client, Producer
 from pydanube.client.outgoing import Handed, Receipt
 from pydanube.pipeline.dead_letters.letters import Letter, letters_of
-from pydanube.pipeline.run.keeping import OVERTAKEN, Marks, Pending
-from pydanube.pipeline.run.spans import exact
+from pydanube.pipeline.dead_letters.offset_ranges import is_exact
+from pydanube.pipeline.dead_letters.redrive_record import OVERTAKEN, Pending, RedriveRecord
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.spark.plan import TopicState
 
@@ -76,7 +76,7 @@ async def redrive(
         found = _Pass(work, last, late=late, again=again)
         async for letters in letters_of(client, flow, url):
             placed = [(await work.topics.place(letter), letter) for letter in letters]
-            await work.marks.load(place.key for place, _ in placed if place is not None)
+            await work.record.load(place.key for place, _ in placed if place is not None)
             found.take(placed)
         last = found.newest if last is None else last
         chosen = found.chosen()
@@ -93,7 +93,7 @@ class _Redrive:
 
     def __init__(self, client: Client, flow: Flow) -> None:
         self._client, self._pipeline = client, flow.name
-        self.marks, self.topics = Marks(client, flow.name), _Topics(client)
+        self.record, self.topics = RedriveRecord(client, flow.name), _Topics(client)
         self.gone = set[Place]()
         self.tried = set[tuple[Place, int]]()  # letters that this run leaves alone though no mark says so
         self.refusals: list[str] = []
@@ -101,11 +101,11 @@ class _Redrive:
 
     async def settle(self) -> None:
         """What was published before, by somebody who was killed or is now stopped before noting it, is noted."""
-        pending = await self.marks.take_over()
+        pending = await self.record.take_over()
         if not pending.offsets:
             return
-        await self.marks.load([pending.key])
-        known = self.marks.redriven(pending.key)
+        await self.record.load([pending.key])
+        known = self.record.redriven(pending.key)
         if all(known.find(offset) for offset in pending.offsets):
             return
         try:
@@ -114,7 +114,7 @@ class _Redrive:
         except (TopicNotFound, PartitionMissing):
             return
         if there > 0:
-            await self.marks.add(pending.key, pending.offsets[:there])
+            await self.record.add(pending.key, pending.offsets[:there])
 
     async def publish(self, place: Place, letters: list[Letter]) -> None:
         size = CHUNK
@@ -128,9 +128,9 @@ class _Redrive:
             except ProducerFenced as fenced:  # those that are there, whoever took over has counted
                 raise RedriveOvertaken(OVERTAKEN.format(self._pipeline)) from fenced
             if sent:
-                spans = self.marks.redriven(place.key)
+                spans = self.record.redriven(place.key)
                 self.tried.update((place, each.offset) for each in part[:sent] if spans.find(each.offset))
-                await self.marks.add(place.key, [letter.offset for letter in part[:sent]])
+                await self.record.add(place.key, [letter.offset for letter in part[:sent]])
             self.count += sent
             letters = letters[sent:]
             if error is not None and len(part) == 1:
@@ -142,10 +142,10 @@ class _Redrive:
     async def _publish(self, place: Place, letters: list[Letter]) -> tuple[int, DanubeError | None]:
         """How many from the first on were published, and why the next one was not. None behind it was."""
         address = self.topics.address(place)
-        await self.marks.check()  # whoever opens the producer fences the run that has it
+        await self.record.check()  # whoever opens the producer fences the run that has it
         async with self._producer(place.key, address) as producer:
             first = _next_sequence(producer)
-            await self.marks.note(Pending(place.key, address, first, [letter.offset for letter in letters]))
+            await self.record.note(Pending(place.key, address, first, [letter.offset for letter in letters]))
             sent: list[Handed[Receipt]] = []
             error: DanubeError | None = None
             for number, letter in enumerate(letters, first):
@@ -216,8 +216,8 @@ class _Pass:
     def _is_done(self, place: Place, offset: int) -> bool:
         if (place, offset) in self._work.tried:
             return True
-        span = self._work.marks.redriven(place.key).find(offset)
-        if span is None or exact(span):
+        span = self._work.record.redriven(place.key).find(offset)
+        if span is None or is_exact(span):
             return span is not None
         self._doubtful[place, span] = self._doubtful.get((place, span), 0) + 1
         return not self._again

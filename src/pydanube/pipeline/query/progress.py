@@ -15,9 +15,9 @@ from typing import Any
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import SECOND
 from pydanube.client import Client
-from pydanube.pipeline.spec.late import DROPPED
-from pydanube.pipeline.spec.late import OBSERVED as LATE_OBSERVED
-from pydanube.spark.offsets import Offsets, from_json
+from pydanube.pipeline.query.late import DROPPED
+from pydanube.pipeline.query.late import OBSERVED as LATE_OBSERVED
+from pydanube.spark.offsets import Offsets, as_it_started, from_json, rows_between
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -95,10 +95,10 @@ class Progress:
             end = _offsets(each.get("endOffset"))
             if end is None:
                 continue
-            start = _offsets(each.get("startOffset")) or began(end)  # the very first batch has no start
+            start = _offsets(each.get("startOffset")) or as_it_started(end)  # the very first batch has no start
             self.done = end
             self.newest = _offsets(each.get("latestOffset")) or self.newest
-            return behind(start, end) if start is not None else counted // self.scans
+            return rows_between(start, end) if start is not None else counted // self.scans
         return counted // self.scans
 
     def numbers(self, lag: tuple[int, float | None] | None) -> dict[str, float | None]:
@@ -140,23 +140,6 @@ def _offsets(found: Any) -> Offsets | None:
         return None
 
 
-def began(end: Offsets) -> Offsets | None:
-    """Where a query began, if its offsets know."""
-    if any(each.began is None for each in end.values()):
-        return None
-    return {name: each._replace(next=each.began or ()) for name, each in end.items()}
-
-
-def behind(start: Offsets, end: Offsets) -> int:
-    """How many rows lie between; of a partition that is new, none are known."""
-    found = 0
-    for name, ends in end.items():
-        known = start.get(name)
-        if known is not None and known.id == ends.id:
-            found += sum(max(0, to - at) for at, to in zip(known.next, ends.next, strict=False))
-    return found
-
-
 # -- how far behind ----------------------------------------------------------------------------------------------------
 
 
@@ -169,7 +152,7 @@ class Lag:
     async def of(self, client: Client, done: Offsets, newest: Offsets) -> tuple[int, float | None]:
         """Rows, and the age of the first of them in seconds: 0 if there are none, None if it is not known."""
         if len(done) > TOPICS_ASKED_MAX:
-            rows = behind(done, newest)
+            rows = rows_between(done, newest)
             return rows, None if rows else 0.0
         found = await asyncio.gather(*(self._places(client, name, done) for name in done))
         waiting = sorted((each for places in found for each in places), key=lambda each: each[2], reverse=True)

@@ -211,10 +211,10 @@ class Sessions:
 
 def _register(spark: SparkSession) -> None:
     """Spark finds them by itself, unless there is one broken `pyspark_*` package: that hides all of them."""
-    from pydanube.pipeline.query.durable import DurableTables
+    from pydanube.pipeline.query.writer import TablesSink
     from pydanube.spark.source import DanubeSource
 
-    for each in (DanubeSource, DurableTables):
+    for each in (DanubeSource, TablesSink):
         spark.dataSource.register(each)
 
 

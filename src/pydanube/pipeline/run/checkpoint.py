@@ -22,8 +22,7 @@ from pydanube.adapters.syncing import sync_path
 from pydanube.base.errors import DanubeError, FlowInvalid, PipelineRunning, TargetRefused
 from pydanube.base.limits import MIB
 from pydanube.pipeline.spec.changes import REASONS
-from pydanube.pipeline.spec.fields import local_path
-from pydanube.pipeline.targets.identity import place_identity
+from pydanube.pipeline.spec.locations import local_path, location_identity
 from pydanube.spark.durable import heal
 
 RECORD, LOCK, METADATA = "pipeline.json", "lock", "metadata"
@@ -47,8 +46,8 @@ class Record:
     place: str = ""  # of the checkpoint, where the broker keeps the record: it has one for each name of a pipeline
 
 
-class Keeper(Protocol):
-    """Where the record is of a place that only Spark can write."""
+class RecordStore(Protocol):
+    """Where the record is kept if only Spark can write to the checkpoint."""
 
     def load(self) -> dict[str, Any] | None: ...
 
@@ -65,14 +64,14 @@ class Checkpoint:
         record: Record,
         lock: int | None,
         before: str | None = None,
-        keeper: Keeper | None = None,
+        store: RecordStore | None = None,
     ) -> None:
         self.place = place
         self.record = record
         self.before = before  # the run that had the lock before, and is gone
         self._path = path
         self._lock = lock
-        self._keeper = keeper
+        self._store = store
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +120,7 @@ class Checkpoint:
         if self._path is not None:
             heal(self.location)
         self.check(fixed)
-        if self._path is None and self._keeper is None:
+        if self._path is None and self._store is None:
             return []
         written = self._path is None or (self._path / RECORD).exists()
         if before.digest == digest and before.fixed == fixed and written:
@@ -135,7 +134,7 @@ class Checkpoint:
 
         `lost` are queries of which no checkpoint is there any more.
         """
-        if self._path is None and self._keeper is None:
+        if self._path is None and self._store is None:
             raise FlowInvalid(f"checkpoint: only Spark can read {self.place}, and no broker has a record of it")
         before = self.record
         known = [*before.replaces, *([self.query] if self.query is not None else []), *lost]
@@ -157,9 +156,9 @@ class Checkpoint:
     def _write(self, record: Record) -> None:
         """Under another name first, so that no half of it is ever seen."""
         if self._path is None:
-            assert self._keeper is not None
-            self.record = replace(record, place=place_identity(self.place))
-            self._keeper.save(asdict(self.record))
+            assert self._store is not None
+            self.record = replace(record, place=location_identity(self.place))
+            self._store.save(asdict(self.record))
             return
         handle, temporary = tempfile.mkstemp(dir=self._path, prefix=f".{RECORD}-")
         try:
@@ -178,11 +177,11 @@ class Checkpoint:
         self.record = record
 
 
-def open_checkpoint(place: str, name: str, run: str = "", keeper: Keeper | None = None) -> Checkpoint:
+def open_checkpoint(place: str, name: str, run: str = "", store: RecordStore | None = None) -> Checkpoint:
     """Raises `PipelineRunning` if a process has it, `FlowInvalid` if it is another pipeline's, and `TargetRefused`."""
     local = local_path(place)
     if local is None:
-        return Checkpoint(place, None, _kept(place, name, keeper), None, keeper=keeper)
+        return Checkpoint(place, None, _kept(place, name, store), None, store=store)
     path = Path(local)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -207,15 +206,15 @@ def look(place: str, name: str) -> Record | None:
     return _read(Path(local), name)
 
 
-def _kept(place: str, name: str, keeper: Keeper | None) -> Record:
-    found = None if keeper is None else keeper.load()
+def _kept(place: str, name: str, store: RecordStore | None) -> Record:
+    found = None if store is None else store.load()
     if found is None:
         return Record(name)
     try:
         record = _record(found)
     except (ValueError, TypeError, KeyError):
         raise FlowInvalid(f"checkpoint: the broker's record of {name}, at {place}, is from another version") from None
-    if record.place not in ("", place_identity(place)):
+    if record.place not in ("", location_identity(place)):
         raise FlowInvalid(
             f"checkpoint: the broker knows {name} with the checkpoint {record.place}, not {place}; put it back, give "
             f"this pipeline another name, or, if the other never runs again, `danube pipeline forget {name} --records`"
@@ -223,13 +222,13 @@ def _kept(place: str, name: str, keeper: Keeper | None) -> Record:
     return record
 
 
-def peek(place: str, name: str, keeper: Keeper | None = None) -> tuple[Record, bool, str | None]:
+def peek(place: str, name: str, store: RecordStore | None = None) -> tuple[Record, bool, str | None]:
     """What a run would find, without anything being made: the record, whether there is something to continue from, and
     the run that had it last and is gone. Raises as `open_checkpoint` does.
     """
     local = local_path(place)
     if local is None:
-        record = _kept(place, name, keeper)
+        record = _kept(place, name, store)
         return record, bool(record.digest), None
     path = Path(local)
     try:

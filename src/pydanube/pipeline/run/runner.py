@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -28,13 +28,11 @@ from pydanube.pipeline.query.cause import Cause, cause_of
 from pydanube.pipeline.query.progress import Progress
 from pydanube.pipeline.query.session import Noise, Sessions, settings_not_in_force
 from pydanube.pipeline.run import preflight
+from pydanube.pipeline.run.broker_record import broker_record_of
 from pydanube.pipeline.run.checkpoint import Checkpoint, open_checkpoint, peek
-from pydanube.pipeline.run.keeping import keeper_of
 from pydanube.pipeline.run.reporting import FAILED, RETRYING, RUNNING, STARTING, STOPPED, STOPPING, Reporter
 from pydanube.pipeline.spec.changes import fixed
 from pydanube.pipeline.spec.flow import Flow, check_master, warnings
-from pydanube.pipeline.spec.sinks import TopicSink
-from pydanube.pipeline.spec.source import TopicSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +87,7 @@ class Runner:
         """
         self.run_id = uuid4().hex
         self.progress = Progress(scans=2 if flow.dead_letters is not None and flow.transforms else 1)
-        self._flow = with_ca(flow, ca_file)
+        self._flow = flow.with_ca(ca_file)
         self._url, self._ca_file = url, ca_file
         self._remote = remote
         self._available_now = available_now or flow.available_now
@@ -128,10 +126,10 @@ class Runner:
         flow = self._flow
         self._sessions.check()
         check_master(flow, self._sessions.where)
-        keeper = keeper_of(flow, self._url, self._ca_file)
-        record, begun, gone = peek(flow.checkpoint, flow.name, keeper)
+        store = broker_record_of(flow, self._url, self._ca_file)
+        record, begun, gone = peek(flow.checkpoint, flow.name, store)
         self._notes = preflight.check(flow, self._url, begun=begun, start=record.start, gone=gone).notes
-        with open_checkpoint(flow.checkpoint, flow.name, self.run_id, keeper) as checkpoint:
+        with open_checkpoint(flow.checkpoint, flow.name, self.run_id, store) as checkpoint:
             checkpoint.check(fixed(flow))
             self._reporter = self._make_reporter(checkpoint)
             self._reporter.begin()
@@ -198,7 +196,7 @@ class Runner:
         flow, record = self._flow, checkpoint.record
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
             self._say(f"{key} has changed since the checkpoint was created")
-        where = "continues from its checkpoint" if checkpoint.begun else f"begins {self._beginning(record.start)}"
+        where = "continues from its checkpoint" if checkpoint.begun else f"begins {flow.source.beginning(record.start)}"
         spark = self._sessions.get(flow.spark)
         for setting in settings_not_in_force(spark, flow.spark):
             self._say(f"note: {setting} is not applied: this program's Spark session was created without it")
@@ -215,12 +213,6 @@ class Runner:
         sinks = ", ".join(each.label for each in flow.sinks)
         self._say(f"started on {self._sessions.where}: {flow.source.label} to {sinks}; {where}; query {query.id}")
         return query
-
-    def _beginning(self, start: str | None) -> str:
-        source = self._flow.source
-        if not isinstance(source, TopicSource):
-            return "at its beginning"
-        return f"at {source.start[:LABEL_CHARACTERS_MAX]}" if start is None else "at the reset position"
 
     def _wait_to_retry(self, cause: Cause, checkpoint: Checkpoint) -> bool:
         """Whether to begin again: not if it was told to stop meanwhile. Raises what does not pass."""
@@ -288,7 +280,7 @@ class Runner:
         if self._reload is None:
             return True
         try:
-            flow = with_ca(self._reload(), self._ca_file)
+            flow = self._reload().with_ca(self._ca_file)
             check_master(flow, self._sessions.where)
             if (flow.name, flow.checkpoint) != (self._flow.name, self._flow.checkpoint):
                 raise FlowInvalid("name and checkpoint can only change between a stop and a start")
@@ -336,12 +328,9 @@ class Runner:
             self._reporter.state_is(state, cause)
 
     def _make_reporter(self, checkpoint: Checkpoint) -> Reporter:
-        url, flow = self._flow.url or self._url, self._flow
-        ca = flow.source.ca if isinstance(flow.source, TopicSource) else self._ca_file
         reporter = Reporter(
-            url,
-            ca,
-            flow.name,
+            *self._flow.broker(self._url, self._ca_file),
+            self._flow.name,
             self.run_id,
             self._info(time.time_ns() // 1000),
             replaces=checkpoint.before,
@@ -417,7 +406,7 @@ def start(spark: SparkSession, flow: Flow, *, url: str, available_now: bool | No
     """Only the query, in a session that is there, with the same record of it as a run has. The lock is let go at once:
     whoever starts a query watches it, and tables and subscription keep a second one out. What a run says is logged.
     """
-    with open_checkpoint(flow.checkpoint, flow.name, keeper=keeper_of(flow, url)) as checkpoint:
+    with open_checkpoint(flow.checkpoint, flow.name, store=broker_record_of(flow, url)) as checkpoint:
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
             log.info("%s: %s has changed since the checkpoint was created", flow.name, key)
         for warning in warnings(flow, spark.conf.get("spark.master", "") or ""):
@@ -432,20 +421,6 @@ def start(spark: SparkSession, flow: Flow, *, url: str, available_now: bool | No
             replaces=record.replaces,
             available_now=available_now,
         )
-
-
-def with_ca(flow: Flow, ca_file: str | None, *, named: bool = False) -> Flow:
-    """An authority for the broker that the file does not name; `named`: for those too that it names without one."""
-    if ca_file is None:
-        return flow
-
-    def told(each: Any) -> Any:
-        if not isinstance(each, TopicSink | TopicSource) or each.ca is not None:
-            return each
-        return replace(each, ca=ca_file) if named or (each.url is None and flow.url is None) else each
-
-    sinks = tuple(told(each) for each in flow.sinks)
-    return replace(flow, source=told(flow.source), sinks=sinks, dead_letters=told(flow.dead_letters))
 
 
 def _event(progress: Any) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.pipeline.spec.source import FileSource, TopicSource
 from pydanube.pipeline.spec.steps import Aggregate, Deduplicate, Step
 
 REASONS = {
@@ -22,10 +21,8 @@ REASONS = {
 
 def fixed(flow: Flow) -> dict[str, Any]:
     """By key of the file, as JSON has it."""
-    source = flow.source
-    kind = "topics" if isinstance(source, TopicSource) else "files" if isinstance(source, FileSource) else "rate"
     return {
-        "source": kind,
+        "source": flow.source.kind,
         "transforms": [_remembered(each) for each in flow.transforms if isinstance(each, Aggregate | Deduplicate)],
         "output_mode": flow.output_mode,
         "dead_letters": flow.dead_letters is not None and bool(flow.transforms),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 
@@ -20,13 +20,13 @@ from pydanube.base.fields import shown as shown
 from pydanube.base.limits import DAY, KIB, MILLISECOND, SECOND
 from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, microseconds_of
+from pydanube.pipeline.spec.locations import scheme_of
 
 FILE_BYTES_MAX = 256 * KIB  # of a declaration
 TEXT_CHARACTERS_MAX = 128 * KIB  # of one value: SQL and schemas are long
 LIST_MAX = 1_000
 DURATION_MICROSECONDS_MAX = 10 * 366 * DAY
 _UNITS = {"second": SECOND, "millisecond": MILLISECOND, "microsecond": 1}
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -40,7 +40,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return "the keys are " + ", ".join(known)
 
 
-# -- durations, sizes, places ------------------------------------------------------------------------------------------
+# -- durations, sizes, locations ---------------------------------------------------------------------------------------
 
 
 class Duration(int):
@@ -77,20 +77,7 @@ def parse_size(path: str, value: object, most: int) -> int:
     return size
 
 
-def scheme_of(place: str) -> str:
-    """Of a URL; "" of a path."""
-    return place.split(":", 1)[0].lower() if _SCHEME.match(place) else ""
-
-
-def local_path(place: str) -> str | None:
-    """The path of a place on this machine, in one spelling; None of another place."""
-    scheme = scheme_of(place)
-    if scheme == "file":
-        return os.path.normpath("/" + unquote(urlsplit(place).path).lstrip("/"))
-    return None if scheme else os.path.normpath(place)
-
-
-def parse_place(path: str, value: object, folder: str) -> str:
+def parse_location(path: str, value: object, folder: str) -> str:
     """A path, which is made absolute, or a URL, which has no credentials in it."""
     text = checked_text(path, value)
     if scheme_of(text):
@@ -198,11 +185,11 @@ class Section:
             return ()
         return text_list(self.key(name), self.raw(name))
 
-    def place(self, name: str) -> str:
-        return parse_place(self.key(name), self.raw(name), self.folder)
+    def location(self, name: str) -> str:
+        return parse_location(self.key(name), self.raw(name), self.folder)
 
-    def maybe_place(self, name: str) -> str | None:
-        return self.place(name) if name in self else None
+    def maybe_location(self, name: str) -> str | None:
+        return self.location(name) if name in self else None
 
     def scalars(self, name: str) -> dict[str, str]:
         """A mapping whose values are texts, numbers, true or false: all as texts."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pydanube.base.errors import SchemaMismatch, SinkConflict, TargetRefused, TopicExists, TopicNotFound
+from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkConflict, TargetRefused, TopicExists, TopicNotFound
 from pydanube.client import Client
 from pydanube.pipeline.targets.record import Mark, Verdict
 from pydanube.spark.committing import STREAM, Write, commit, merged
@@ -59,6 +59,8 @@ class TopicTarget:
         """Also asks the broker: a topic that keeps nothing is refused now."""
         import pyarrow as pa
 
+        if replace:
+            raise OptionInvalid(f"{self.label} can only be appended to: complete mode would take back what was read")
         for role, name in (("key", self.key), ("value", self.value)):
             if name is None:
                 continue

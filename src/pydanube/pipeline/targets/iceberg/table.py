@@ -46,9 +46,9 @@ from pydanube.base.errors import (
 from pydanube.base.redaction import is_secret
 from pydanube.pipeline.targets.files.target import LocalFolder, Troubles
 from pydanube.pipeline.targets.iceberg.expiry import EXPIRY_PROPERTIES
+from pydanube.pipeline.targets.iceberg.identity import iceberg_identity, sqlite_file
 from pydanube.pipeline.targets.iceberg.io import sync_commits, synced_settings
 from pydanube.pipeline.targets.iceberg.types import check_partition, missing_columns, new_table
-from pydanube.pipeline.targets.identity import iceberg_identity, sqlite_file
 from pydanube.pipeline.targets.upsert import check_upsert
 
 CATALOGS_MAX = 8  # open in one process

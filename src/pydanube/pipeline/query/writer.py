@@ -29,16 +29,17 @@ from pyspark.sql.types import StructType
 
 from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
 from pydanube.base.limits import TASK_ROWS_BYTES
-from pydanube.pipeline.targets.plan import Plan, target_of
+from pydanube.pipeline.spec.columns import DEAD
+from pydanube.pipeline.spec.plan import Plan, target_of
 from pydanube.pipeline.targets.record import Mark, dead_letters
 from pydanube.pipeline.targets.target import CHANGE, Stager, Target, with_change
 from pydanube.spark.committing import BATCH, QUERY, run_of, source_end
+from pydanube.spark.durable import settle
 from pydanube.spark.helpful import helpful
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEAD = "_dead"  # the column that says what is wrong with a row; null if nothing is
 DEAD_DDL = (
     "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, event_time TIMESTAMP, key BINARY, "
     "attributes MAP<STRING,STRING>, value BINARY, error STRING, rule STRING"
@@ -95,10 +96,6 @@ class _Sink:
         if time.monotonic() < _prepared.get(key, 0.0):
             return
         for spec, target in zip(self._plan.targets, self._targets, strict=True):
-            if self._replace and spec["kind"] == "topic":
-                raise OptionInvalid(
-                    f"{target.label} can only be appended to: complete mode would take back what was read"
-                )
             if self._replace and spec.get("upsert"):
                 raise OptionInvalid(
                     f"{target.label}: upsert cannot be combined with complete mode, which writes everything again"
@@ -244,7 +241,11 @@ class TablesStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
 
 class TablesSink(DataSource):
-    """`format("danube_tables")` of `df.writeStream`, and of `df.write` within foreachBatch."""
+    """`format("danube_tables")` of `df.writeStream`, and of `df.write` within foreachBatch.
+
+    Spark asks for a writer when it plans a batch. By then the batch's offsets are in the checkpoint, which is synced
+    before anything is written, so that the batch can be repeated after a power failure.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -256,12 +257,14 @@ class TablesSink(DataSource):
 
     @helpful
     def writer(self, schema: StructType, overwrite: bool) -> TablesBatchWriter:
+        settle(self.options.get("checkpointLocation"))
         writer = TablesBatchWriter(*_given(self.options, schema), **_told(self.options, schema, overwrite))
         writer.prepare()
         return writer
 
     @helpful
     def streamWriter(self, schema: StructType, overwrite: bool) -> TablesStreamWriter:
+        settle(self.options.get("checkpointLocation"))
         writer = TablesStreamWriter(*_given(self.options, schema), **_told(self.options, schema, overwrite))
         writer.prepare()
         return writer

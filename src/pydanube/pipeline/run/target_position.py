@@ -13,9 +13,8 @@ from typing import NamedTuple
 from pydanube.base.errors import DanubeError, FlowInvalid
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.late import may_drop
-from pydanube.pipeline.spec.sinks import Target
-from pydanube.pipeline.spec.source import TopicSource
-from pydanube.pipeline.targets.plan import target_of
+from pydanube.pipeline.spec.plan import target_of
+from pydanube.pipeline.spec.sinks import Sink
 from pydanube.pipeline.targets.record import Mark, dead_letters
 from pydanube.spark.offsets import from_json, to_json
 
@@ -30,7 +29,7 @@ class Remembered(NamedTuple):
 
 async def where_targets_stand(flow: Flow, url: str) -> Remembered:
     """Raises `FlowInvalid` where they do not agree, or do not know."""
-    if not isinstance(flow.source, TopicSource):
+    if not flow.source.from_topics:
         raise FlowInvalid(f"--to {TABLES}: {flow.source.label} has no offsets for targets to remember")
     marks = {each.label: await _mark(flow, each, url) for each in flow.targets}
     found = [each for each in marks.values() if each is not None]
@@ -65,7 +64,7 @@ def _offsets(flow: Flow, marks: Sequence[Mark]) -> str:
     return json.dumps(to_json({name: each._replace(began=None) for name, each in offsets.items()}))
 
 
-async def _mark(flow: Flow, sink: Target, url: str, *, dead: bool = False) -> Mark | None:
+async def _mark(flow: Flow, sink: Sink, url: str, *, dead: bool = False) -> Mark | None:
     """What a target remembers of the pipeline; asked with a mark that nobody has, and beside the loop."""
     now = Mark(flow.name, "", "", 0, "?")
     target = target_of(sink.spec(flow.url or url))

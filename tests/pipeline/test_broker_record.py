@@ -8,66 +8,66 @@ import pytest
 
 from pydanube.base.errors import ConnectionLost, FlowInvalid, LimitReached
 from pydanube.base.limits import NOTE_BYTES_MAX
+from pydanube.pipeline.run.broker_record import BrokerRecord
 from pydanube.pipeline.run.checkpoint import open_checkpoint, peek
-from pydanube.pipeline.run.keeping import Keeper
 
 PLACE = "s3a://bucket/points"
 
 
 @pytest.fixture
-def keeper(url: str, topic: str) -> Keeper:
-    return Keeper(url, None, f"p-{topic.rpartition('/')[2]}", needed=True)
+def store(url: str, topic: str) -> BrokerRecord:
+    return BrokerRecord(url, None, f"p-{topic.rpartition('/')[2]}", needed=True)
 
 
-def test_a_record_with_offsets_of_ten_thousand_partitions_and_long_sql_is_kept_whole(keeper: Keeper) -> None:
+def test_a_record_with_offsets_of_ten_thousand_partitions_and_long_sql_is_kept_whole(store: BrokerRecord) -> None:
     start = '{"orders": ' + "1," * 10 * NOTE_BYTES_MAX + "}"
     fixed = {"transforms": ["SELECT é" * NOTE_BYTES_MAX]}
-    with open_checkpoint(PLACE, "orders", keeper=keeper) as checkpoint:
+    with open_checkpoint(PLACE, "orders", store=store) as checkpoint:
         checkpoint.begin("d1", {"sql": "x" * NOTE_BYTES_MAX}, fixed)
         checkpoint.reset(start, ["query-1"])
-    with open_checkpoint(PLACE, "orders", keeper=keeper) as checkpoint:
+    with open_checkpoint(PLACE, "orders", store=store) as checkpoint:
         found = checkpoint.record
         assert (found.start, found.generation, found.replaces, found.fixed) == (start, 1, ("query-1",), fixed)
         checkpoint.reset("earliest")
-    with open_checkpoint(PLACE, "orders", keeper=keeper) as checkpoint:
+    with open_checkpoint(PLACE, "orders", store=store) as checkpoint:
         assert (checkpoint.record.start, checkpoint.location) == ("earliest", f"{PLACE}/2")
 
 
 def test_who_is_killed_while_it_writes_a_long_record_leaves_the_one_before(
-    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    store: BrokerRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = Keeper._ask
+    ask = BrokerRecord._ask
 
-    def killed(self: Keeper, link: Any, page: int, text: str | None = None) -> str | None:
+    def killed(self: BrokerRecord, link: Any, page: int, text: str | None = None) -> str | None:
         if page == 0 and text is not None:
             raise ConnectionLost("killed")
         return ask(self, link, page, text)
 
     for length in (1, 3, 2):
-        keeper.save({"name": "orders", "start": str(length) * length * NOTE_BYTES_MAX})
-        before = keeper.load()
+        store.save({"name": "orders", "start": str(length) * length * NOTE_BYTES_MAX})
+        before = store.load()
         assert before is not None
         assert before["start"][0] == str(length)
-        monkeypatch.setattr(Keeper, "_ask", killed)
+        monkeypatch.setattr(BrokerRecord, "_ask", killed)
         with pytest.raises(ConnectionLost):
-            keeper.save({"name": "orders", "start": "9" * 4 * NOTE_BYTES_MAX})
+            store.save({"name": "orders", "start": "9" * 4 * NOTE_BYTES_MAX})
         monkeypatch.undo()
-        assert keeper.load() == before
+        assert store.load() == before
 
 
-def test_a_record_beyond_all_pages_is_refused_and_changes_nothing(keeper: Keeper) -> None:
-    keeper.save({"name": "orders"})
+def test_a_record_beyond_all_pages_is_refused_and_changes_nothing(store: BrokerRecord) -> None:
+    store.save({"name": "orders"})
     with pytest.raises(LimitReached, match="the record has 2"):
-        keeper.save({"name": "orders", "start": "1" * 130 * NOTE_BYTES_MAX})
-    assert keeper.load() == {"name": "orders"}
+        store.save({"name": "orders", "start": "1" * 130 * NOTE_BYTES_MAX})
+    assert store.load() == {"name": "orders"}
 
 
-def test_a_record_is_of_one_place_and_another_is_refused(keeper: Keeper) -> None:
-    with open_checkpoint(PLACE, "orders", keeper=keeper) as checkpoint:
+def test_a_record_is_of_one_place_and_another_is_refused(store: BrokerRecord) -> None:
+    with open_checkpoint(PLACE, "orders", store=store) as checkpoint:
         checkpoint.reset("earliest")
-    with open_checkpoint(f"{PLACE}/", "orders", keeper=keeper) as checkpoint:
+    with open_checkpoint(f"{PLACE}/", "orders", store=store) as checkpoint:
         assert checkpoint.record.generation == 1
     with pytest.raises(FlowInvalid, match="forget orders --records"):
-        open_checkpoint("s3a://staging/elsewhere", "orders", keeper=keeper)
+        open_checkpoint("s3a://staging/elsewhere", "orders", store=store)
     with pytest.raises(FlowInvalid, match="the broker knows orders with the checkpoint"):
-        peek("s3a://staging/elsewhere", "orders", keeper)
+        peek("s3a://staging/elsewhere", "orders", store)

@@ -12,9 +12,9 @@ import pytest
 
 from pipeline.tables_world import SCHEMA, rows, write
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.run.remembering import Remembered, where_targets_stand
+from pydanube.pipeline.run.target_position import Remembered, where_targets_stand
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.pipeline.targets.plan import target_of
+from pydanube.pipeline.spec.plan import target_of
 from pydanube.pipeline.targets.record import Mark, dead_letters
 from pydanube.sync import Client
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.spec.fields import scheme_of
+from pydanube.pipeline.sources.topic import COLUMNS
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.pipeline.spec.source import COLUMNS, PROTOBUF, RAW
+from pydanube.pipeline.spec.locations import scheme_of
+from pydanube.spark.decode_options import PROTOBUF, RAW
 
 KINDS = ("delta", "iceberg", "parquet")
 TRIGGER = "10 seconds"  # each batch is a file or more: not too many small ones
