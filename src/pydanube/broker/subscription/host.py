@@ -18,12 +18,13 @@ from pydanube.base.limits import DELIVERIES_AT_ONCE, LOOKED_INTO_AT_ONCE
 from pydanube.broker.limits.rates import Throttle, rate_of
 from pydanube.broker.state.log import StateLog
 from pydanube.broker.state.options import SubscriptionOptions
-from pydanube.broker.subscription.delivery import Consumer, Delivery, looked_into, runs_of
-from pydanube.broker.subscription.hindrance import Hindrance, in_words
+from pydanube.broker.subscription.ack_queue import AckQueue
+from pydanube.broker.subscription.damage_notices import DamageNotices, in_words
+from pydanube.broker.subscription.delivery import Consumer, Delivery
 from pydanube.broker.subscription.outbox import Outbox, Recalled, by_consumer
 from pydanube.broker.subscription.read_ahead import RETRY_SECONDS, ReadAhead, Shelf
-from pydanube.broker.subscription.verdicts import Verdicts
-from pydanube.broker.work.seldom import Seldom
+from pydanube.broker.subscription.runs import inspectable, runs_of
+from pydanube.broker.work.rare_warnings import RareWarnings
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Deliver, Effect, Poisoned, Skipped
 from pydanube.dispatch.explain import Cause as Why
@@ -67,14 +68,14 @@ class SubscriptionHost:
         self._clock = clock
         self.left = self.now  # when a consumer was here last, or the subscription began to be served
         self._dead_letter = dead_letter
-        self._seldom = Seldom(known.name, clock)
+        self._warnings = RareWarnings(known.name, clock)
         self._loop = asyncio.get_running_loop()
         self._next = known.cursor.floor  # the next offset to read
-        hindrance = Hindrance(self.consumers.values, self._waits, lambda: self.now)
-        self._ahead = ReadAhead(shelf, known, ledger, self._task, self.wake, hindrance)
+        notices = DamageNotices(self.consumers.values, self._waits, lambda: self.now)
+        self._ahead = ReadAhead(shelf, known, ledger, self._task, self.wake, notices)
         self._outbox = Outbox()  # waits for a read of its batch, or for the next turn of the loop
         self._handed = 0  # deliveries, in this turn
-        self.verdicts = Verdicts(engine, ordered=known.kind in ORDERED)
+        self.verdicts = AckQueue(engine, ordered=known.kind in ORDERED)
         self._scheduled = False
         self._timer: TimerHandle | None = None
         self._due: int | None = None  # when it rings
@@ -173,7 +174,7 @@ class SubscriptionHost:
             return self._log.barrier()
         answer = self._log.apply(record)
         for first, last in record.ranges:
-            self.verdicts.done(first, last, self._next)
+            self.verdicts.acked(first, last, self._next)
         self.wake()
         return answer
 
@@ -194,7 +195,7 @@ class SubscriptionHost:
         if generation == self.known.cursor.generation:
             floor, end = self.known.cursor.floor, self._next - 1
             known = [(max(first, floor), min(last, end)) for first, last in ranges if first <= end and floor <= last]
-            self.verdicts.failed(consumer, known, delay, reason, self.now)
+            self.verdicts.nacked(consumer, known, delay, reason, self.now)
             self.wake()
 
     def taken(self, consumer: ConsumerId, generation: int, ranges: Sequence[Range]) -> None:
@@ -332,7 +333,7 @@ class SubscriptionHost:
         last = min(batch.last_offset, self.known.cursor.ceiling - 1)  # what is handed out can be acknowledged
         if self._throttle is not None:
             last = min(last, first + self._throttle.room(last - first + 1, batch.size // batch.count, now) - 1)
-        last, looked_at = looked_into(batch, self.known.kind, first, last, most, self.engine.key_bytes_at_once)
+        last, looked_at = inspectable(batch, self.known.kind, first, last, most, self.engine.key_bytes_at_once)
         if last < batch.last_offset:  # what was read ahead would come next, and the rest be taken for a gap
             self._ahead.put_back(batch)
         self._next = last + 1
@@ -495,7 +496,7 @@ class SubscriptionHost:
             elif not self._closed and generation == self.known.cursor.generation:
                 await self.ack(generation, [(poisoned.offset, poisoned.offset)], Cause.POISON)
         except Exception as error:  # whatever it is, the message stays and is tried again
-            self._seldom.warn("could not set aside offset", poisoned.offset, error)
+            self._warnings.warn("could not set aside offset", poisoned.offset, error)
             if not self._closed and generation == self.known.cursor.generation:
                 self.engine.poison_failed(poisoned.offset, self.now, in_words(error))
                 self.wake()
@@ -504,7 +505,7 @@ class SubscriptionHost:
         try:
             self.ack(generation, [done], cause)
         except DanubeError as error:
-            self._seldom.warn("could not yet record", done, error)
+            self._warnings.warn("could not yet record", done, error)
             self._task(self._settle_later(generation, done, cause))
 
     async def _settle_later(self, generation: int, done: Range, cause: Cause) -> None:

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from pydanube.base.errors import DanubeError
 from pydanube.base.limits import READ_AHEAD_ALL_BYTES_MAX, UNREADABLE_OFFSETS_MAX
-from pydanube.broker.subscription.hindrance import DAMAGE, Hindrance
+from pydanube.broker.subscription.damage_notices import DAMAGE, DamageNotices
 from pydanube.storage.stream.managed import ManagedLedger
 from pydanube.topic.state import Subscription
 from pydanube.wire.batch import Batch
@@ -53,7 +53,7 @@ class ReadAhead:
         ledger: ManagedLedger,
         task: Callable[[Awaitable[None]], None],
         wake: Callable[[], None],
-        hindrance: Hindrance,
+        notices: DamageNotices,
     ) -> None:
         self.reading = False
         self._failed: dict[int, DanubeError] = {}  # by offset, the newest last
@@ -62,7 +62,7 @@ class ReadAhead:
         self._ledger = ledger
         self._task = task
         self._wake = wake
-        self._hindrance = hindrance
+        self._notices = notices
         self._batches: deque[Batch] = deque()
         self._ahead_bytes = 0  # of memory, of these
         self._recent: Sequence[Batch] = ()  # what was offered or read for the outbox last
@@ -162,12 +162,12 @@ class ReadAhead:
             if not first <= offset <= last and self._known.cursor.pending(offset, offset)
         }
         if not any(isinstance(error, DAMAGE) for error in self._failed.values()):
-            self._hindrance.over()
+            self._notices.withdraw()
 
     def go_on(self) -> None:
         """Whatever failed may be read by now, or is no longer wanted."""
         self._failed.clear()
-        self._hindrance.over()
+        self._notices.withdraw()
 
     async def fail(self, offset: int, error: DanubeError) -> None:
         """Says so once, and waits before the next attempt."""
@@ -177,5 +177,5 @@ class ReadAhead:
         self._failed[offset] = error
         if len(self._failed) > UNREADABLE_OFFSETS_MAX:
             del self._failed[next(iter(self._failed))]
-        self._hindrance.tell(error)
+        self._notices.send(error)
         await asyncio.sleep(RETRY_SECONDS)

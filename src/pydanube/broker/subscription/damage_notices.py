@@ -1,0 +1,57 @@
+"""Tells consumers of damage that keeps their subscription from reading on, and when that is over.
+
+Owned by the subscription. Waiting does not mend damage, and without a notice its consumers would wait in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pydanube.base.errors import DanubeError, OffsetsDamaged, SegmentDamaged, SegmentMissing
+from pydanube.base.ids import ConsumerId
+from pydanube.base.limits import HINDRANCE_TOLD_SECONDS
+from pydanube.broker.subscription.delivery import Consumer
+
+DAMAGE = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # errors that do not go away by waiting
+REPEATED = HINDRANCE_TOLD_SECONDS * 1_000_000
+
+
+class DamageNotices:
+    """Notifies the `consumers` that wait for what comes next, which `waits` says of each; `now` is in microseconds."""
+
+    __slots__ = ("_consumers", "_notified", "_now", "_waits")
+
+    def __init__(
+        self, consumers: Callable[[], Iterable[Consumer]], waits: Callable[[ConsumerId], bool], now: Callable[[], int]
+    ) -> None:
+        self._consumers = consumers
+        self._waits = waits
+        self._now = now
+        self._notified: dict[ConsumerId, int] = {}  # and when
+
+    def withdraw(self) -> None:
+        """Reading may go on: whoever was notified hears of it."""
+        notified, self._notified = self._notified, {}
+        for consumer in list(self._consumers()) if notified else ():
+            if consumer.id in notified:
+                consumer.sink.hindered(None)
+
+    def send(self, error: DanubeError) -> None:
+        """Notifies whoever waits, unless that was done a moment ago."""
+        if not isinstance(error, DAMAGE):
+            return
+        now, before = self._now(), self._notified
+        consumers = list(self._consumers())
+        self._notified = {each.id: before[each.id] for each in consumers if each.id in before}
+        for consumer in consumers:
+            notified = before.get(consumer.id)
+            if (notified is None or now - notified >= REPEATED) and self._waits(consumer.id):
+                self._notified[consumer.id] = now
+                consumer.sink.hindered(error)
+
+
+def in_words(error: Exception) -> str:
+    """The error, without a full stop, and with its advice if waiting does not help."""
+    if not isinstance(error, DanubeError):
+        return f"{type(error).__name__}: {error}"
+    return str(error) if error.retriable else f"{error}. {error.help}".removesuffix(".")
