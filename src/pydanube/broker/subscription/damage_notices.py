@@ -5,34 +5,35 @@ Owned by the subscription. Waiting does not mend damage, and without a notice it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from pydanube.base.errors import DanubeError, OffsetsDamaged, SegmentDamaged, SegmentMissing
 from pydanube.base.ids import ConsumerId
 from pydanube.base.limits import HINDRANCE_TOLD_SECONDS
 from pydanube.broker.subscription.delivery import Consumer
+from pydanube.broker.subscription.lifetime import Lifetime
 
 DAMAGE = (OffsetsDamaged, SegmentDamaged, SegmentMissing)  # errors that do not go away by waiting
 REPEATED = HINDRANCE_TOLD_SECONDS * 1_000_000
 
 
 class DamageNotices:
-    """Notifies the `consumers` that wait for what comes next, which `waits` says of each; `now` is in microseconds."""
+    """For the `consumers` that wait for what comes next, as `waits` says of each."""
 
-    __slots__ = ("_consumers", "_notified", "_now", "_waits")
+    __slots__ = ("_consumers", "_lifetime", "_notified", "_waits")
 
     def __init__(
-        self, consumers: Callable[[], Iterable[Consumer]], waits: Callable[[ConsumerId], bool], now: Callable[[], int]
+        self, consumers: Mapping[ConsumerId, Consumer], waits: Callable[[ConsumerId], bool], lifetime: Lifetime
     ) -> None:
         self._consumers = consumers
         self._waits = waits
-        self._now = now
-        self._notified: dict[ConsumerId, int] = {}  # and when
+        self._lifetime = lifetime
+        self._notified: dict[ConsumerId, int] = {}  # and when, in microseconds
 
     def withdraw(self) -> None:
         """Reading may go on: whoever was notified hears of it."""
         notified, self._notified = self._notified, {}
-        for consumer in list(self._consumers()) if notified else ():
+        for consumer in list(self._consumers.values()) if notified else ():
             if consumer.id in notified:
                 consumer.sink.hindered(None)
 
@@ -40,8 +41,8 @@ class DamageNotices:
         """Notifies whoever waits, unless that was done a moment ago."""
         if not isinstance(error, DAMAGE):
             return
-        now, before = self._now(), self._notified
-        consumers = list(self._consumers())
+        now, before = self._lifetime.now, self._notified
+        consumers = list(self._consumers.values())
         self._notified = {each.id: before[each.id] for each in consumers if each.id in before}
         for consumer in consumers:
             notified = before.get(consumer.id)
