@@ -14,7 +14,7 @@ from pydanube.base.names import TopicName
 from pydanube.base.units import shown_when
 from pydanube.broker.serving.open_topic import Opened, Principal
 from pydanube.broker.state.options import dead_letter_topic
-from pydanube.broker.subscription.hindrance import DAMAGE, in_words
+from pydanube.broker.subscription.damage_notices import DAMAGE, in_words
 from pydanube.broker.subscription.host import SubscriptionHost
 from pydanube.broker.topic.topic import Topic
 from pydanube.dispatch.explain import Cause as Why

@@ -23,7 +23,7 @@ from pydanube.base.errors import (
 )
 from pydanube.base.limits import SECOND
 from pydanube.broker.state.options import SubscriptionOptions, TopicOptions
-from pydanube.broker.subscription.read_ahead import Shelf
+from pydanube.broker.subscription.read_ahead_budget import ReadAheadBudget
 from pydanube.broker.topic.topic import Surroundings, Topic
 from pydanube.dispatch.policy import FailurePolicy, PoisonPolicy
 from pydanube.ports.storage import StorageNodes
@@ -132,7 +132,7 @@ class TopicBroker:
         self.randomness = randomness
         self.nodes = nodes
         self._cache = TailCache(self.random.choice((2_000, 20_000, 1_000_000)))
-        self._shelf = Shelf(self._cache.bytes_max)
+        self._read_ahead = ReadAheadBudget(self._cache.bytes_max)
         self._tier = None
         if world.tiered:
             self._tier = cold_tier(world, world.loop.fork_random(f"tier/{name}/{world.loop.events}"))
@@ -161,7 +161,7 @@ class TopicBroker:
             self._dead_letter,
             self._tier,
             SimOffload(self.world.loop, self.world.loop.fork_random(f"offload/{self._name}/{name}")),
-            self._shelf,
+            self._read_ahead,
         )
         try:
             topic = await Topic.open(name, around, memory.options)

@@ -1,4 +1,4 @@
-"""What consumers say of very many messages at once: told in bounded turns of the loop, and as if it were one step."""
+"""Acks and nacks of very many messages reach the engine in bounded turns of the loop, and as if in one step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from broker.topic_world import TopicWorld, batch_of, connected, numbers, subscribed
 from dispatch.desk import A, connect
 from pydanube.base.limits import ACKED_AT_ONCE, DELIVERIES_AT_ONCE, NACKED_AT_ONCE, UNACKED_MAX
+from pydanube.broker.subscription.ack_queue import AckQueue, RangeQueue
 from pydanube.broker.subscription.delivery import Delivery
-from pydanube.broker.subscription.verdicts import Parts, Verdicts
 from pydanube.dispatch.engine import Engine
 from pydanube.dispatch.events import Run
 from pydanube.dispatch.exclusive import Exclusive
@@ -27,60 +27,60 @@ EXCLUSIVE, SHARED, KEY_SHARED = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHA
 MESSAGES = 20_000
 
 
-class Told:
-    """What was told since it was looked at last."""
+class Applied:
+    """What was applied since it was last asked."""
 
     def __init__(self, at_once: int) -> None:
-        self.parts = Parts(at_once)
-        self._told: list[tuple[int, int]] = []
+        self.queue = RangeQueue(at_once)
+        self._applied: list[tuple[int, int]] = []
 
     def add(self, *ranges: tuple[int, int]) -> list[tuple[int, int]]:
-        self.parts.add(lambda first, last: self._told.append((first, last)), ranges)
+        self.queue.add(lambda first, last: self._applied.append((first, last)), ranges)
         return self.since()
 
     def turn(self) -> list[tuple[int, int]]:
-        self.parts.turn()
+        self.queue.turn()
         return self.since()
 
     def since(self) -> list[tuple[int, int]]:
-        told, self._told = self._told, []
-        return told
+        applied, self._applied = self._applied, []
+        return applied
 
 
-def test_so_many_are_told_in_a_turn_and_in_order() -> None:
-    told = Told(10)
-    assert told.add((0, 0), (1, 3)) == [(0, 0), (1, 3)]
-    assert told.add((4, 4), (5, 8), (9, 10), (11, 12)) == [(4, 4), (5, 8), (10, 10)]
-    assert (told.add((20, 21)), told.parts.count, told.parts.midway) == ([], 5, True)
-    assert told.turn() == [(9, 9)]  # and what was held back goes first
-    assert not told.parts.midway
-    assert told.turn() == [(11, 12), (20, 21)]
-    assert told.parts.count == 0
+def test_a_limited_number_is_applied_in_a_turn_and_in_order() -> None:
+    applied = Applied(10)
+    assert applied.add((0, 0), (1, 3)) == [(0, 0), (1, 3)]
+    assert applied.add((4, 4), (5, 8), (9, 10), (11, 12)) == [(4, 4), (5, 8), (10, 10)]
+    assert (applied.add((20, 21)), applied.queue.count, applied.queue.midway) == ([], 5, True)
+    assert applied.turn() == [(9, 9)]  # and what was held back goes first
+    assert not applied.queue.midway
+    assert applied.turn() == [(11, 12), (20, 21)]
+    assert applied.queue.count == 0
 
 
-def test_a_long_range_is_told_from_its_end() -> None:
-    told = Told(10)
-    assert told.add((0, 24)) == [(15, 24)]
-    assert (told.turn(), told.parts.midway) == ([(5, 14)], True)
-    assert (told.turn(), told.parts.midway, told.parts.count) == ([(0, 4)], False, 0)
+def test_a_long_range_is_applied_from_its_end() -> None:
+    applied = Applied(10)
+    assert applied.add((0, 24)) == [(15, 24)]
+    assert (applied.turn(), applied.queue.midway) == ([(5, 14)], True)
+    assert (applied.turn(), applied.queue.midway, applied.queue.count) == ([(0, 4)], False, 0)
 
 
-def test_what_waits_can_be_told_at_once_or_dropped() -> None:
-    told = Told(10)
-    told.add((0, 99), (200, 200))
-    told.parts.finish()
-    assert (told.since(), told.parts.count) == ([(0, 89), (200, 200)], 0)
-    told.add((0, 99))
-    told.parts.clear()
-    assert (told.turn(), told.parts.count, told.parts.midway) == ([], 0, False)
+def test_what_waits_can_be_applied_at_once_or_dropped() -> None:
+    applied = Applied(10)
+    applied.add((0, 99), (200, 200))
+    applied.queue.finish()
+    assert (applied.since(), applied.queue.count) == ([(0, 89), (200, 200)], 0)
+    applied.add((0, 99))
+    applied.queue.clear()
+    assert (applied.turn(), applied.queue.count, applied.queue.midway) == ([], 0, False)
 
 
 def test_no_more_nacks_wait_than_can_be_in_flight() -> None:
     engine = Exclusive(FailurePolicy(), DispatchSettings())
-    verdicts = Verdicts(engine, ordered=True)
+    queue = AckQueue(engine, ordered=True)
     for _ in range(10):
-        verdicts.failed(A, [(0, UNACKED_MAX // 2 - 1)], 0, "", 0)
-        assert verdicts._nacks.count <= UNACKED_MAX
+        queue.nacked(A, [(0, UNACKED_MAX // 2 - 1)], 0, "", 0)
+        assert queue._nacks.count <= UNACKED_MAX
 
 
 @pytest.mark.parametrize("kind", [Exclusive, Shared, KeyShared])
@@ -118,7 +118,7 @@ def test_in_parts_as_in_one_step(
     whole, cut = filled(), filled()
     for first, last in ordered:
         whole.nack(A, first, last, 10, delay)
-    parts = Parts(at_once)
+    parts = RangeQueue(at_once)
     parts.add(lambda first, last: cut.nack(A, first, last, 10, delay), ordered)
     while parts.count:
         parts.turn()
@@ -143,7 +143,7 @@ def test_a_whole_window_that_fails_in_one_range_takes_no_long_turn(
         nack = host.engine.nack
 
         def counted(consumer: int, first: int, last: int, *rest: Any) -> None:
-            assert not inbox.deliveries, "nothing is delivered before all of it is told"
+            assert not inbox.deliveries, "nothing is delivered before all of it is applied"
             nacked[world.loop.events] += last - first + 1
             nack(consumer, first, last, *rest)
 
