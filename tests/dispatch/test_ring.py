@@ -115,7 +115,7 @@ def test_filters_of_a_subscription_are_bounded_and_equal_ones_count_once() -> No
     for number in [*range(2 * len(sets)), 999]:
         made.leave(ConsumerId(number))
     assert made.key_bytes_at_once > few
-    assert (made._filter_bytes, made._same) == (0, {})
+    assert (made._filter_bytes, made._filter_users) == (0, {})
 
 
 @given(TEXT.filter(bool), TEXT)

@@ -33,7 +33,7 @@ from pydanube.wire.commands import (
     Taken,
     Welcome,
 )
-from pydanube.wire.frames import Buffer, Frame, FrameReader, Kind, Side
+from pydanube.wire.frames import Buffer, Frame, FrameKind, FrameReader, Side
 
 BATCH = build([b"hi", b"ho"], publish_time=1_700_000_000_000_000, producer_id=5)
 STAMPED = BATCH.stamped(1000, 3, 1_700_000_000_250_000)
@@ -112,11 +112,11 @@ class Traffic(NamedTuple):
 
     side: Side
     commands: dict[str, Command]
-    other_kinds: tuple[Kind, ...]  # that the sender never sends, or not any more
+    other_kinds: tuple[FrameKind, ...]  # that the sender never sends, or not any more
 
 
 TRAFFIC = {
-    side: Traffic(side, commands, tuple(kind for kind in Kind if kind not in {frame_of(c).kind for c in known}))
+    side: Traffic(side, commands, tuple(kind for kind in FrameKind if kind not in {frame_of(c).kind for c in known}))
     for side, commands, known in (
         (Side.BROKER, BY_CLIENT, [*BY_CLIENT.values(), Pong()]),
         (Side.CLIENT, BY_BROKER, list(BY_BROKER.values())),

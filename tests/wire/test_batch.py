@@ -10,7 +10,7 @@ from hypothesis import given
 from pydanube.base.errors import BatchDamaged, BatchInvalid, BatchTooLarge
 from pydanube.base.limits import BATCH_ATTRIBUTES_MAX, BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, OFFSET_MAX
 from pydanube.wire.batch import PREFIX_BYTES, Batch, Codec, Message, build, length_of
-from pydanube.wire.columns import Column, Kind, kind_of
+from pydanube.wire.columns import Column, ColumnKind, kind_of
 from wire.batches import ALL_COLUMNS, NOW, SAMPLES, drafts, expected_fields, fields_of, patched
 
 
@@ -87,7 +87,7 @@ def test_columns_that_are_null_throughout_cost_nothing(codec: Codec) -> None:
 def test_a_value_that_all_messages_share_is_stored_once() -> None:
     batch = build([b"a"] * 100, publish_time=NOW, schema_ids=5, schema_versions=[2] * 100, event_times=[NOW] * 100)
     for column in (Column.SCHEMA_ID, Column.SCHEMA_VERSION, Column.EVENT_TIME):
-        assert kind_of(batch.columns, column) == Kind.CONSTANT
+        assert kind_of(batch.columns, column) == ColumnKind.CONSTANT
     assert batch.plain_bytes == 24
     assert batch.schema_ids() == [5] * 100
 

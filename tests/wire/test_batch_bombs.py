@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pydanube.base.errors import BatchInvalid, BatchTooLarge
 from pydanube.base.limits import BATCH_RAW_BYTES_MAX, LZ4_FRONT_BYTES_MAX, MIB
 from pydanube.wire.batch import Batch, Codec, build
-from pydanube.wire.columns import Column, Kind
+from pydanube.wire.columns import Column, ColumnKind
 from pydanube.wire.header import HEADER_BYTES
 from pydanube.wire.packing import unpack_front
 from wire.batches import NOW, forged
 
-PAYLOAD_ONLY = Kind.PLAIN << 2 * Column.PAYLOAD
+PAYLOAD_ONLY = ColumnKind.PLAIN << 2 * Column.PAYLOAD
 
 
 def section(size: int) -> bytes:

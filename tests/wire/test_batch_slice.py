@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pydanube.base.errors import BatchInvalid
 from pydanube.wire.batch import Batch, Codec, build
-from pydanube.wire.columns import Column, Kind, kind_of
+from pydanube.wire.columns import Column, ColumnKind, kind_of
 from wire.batches import NOW, SAMPLES, drafts, expected_fields, fields_of
 
 
@@ -58,9 +58,9 @@ def test_a_column_loses_its_bitmap_or_itself_where_the_rows_need_neither() -> No
     batch = build([None, None, b"c", b"d"], publish_time=NOW, event_times=[None, None, 3, 4])
     nothing, everything = batch.slice(0, 2), batch.slice(2, 2)
     for column in (Column.PAYLOAD, Column.EVENT_TIME):
-        assert kind_of(nothing.columns, column) == Kind.ABSENT
-        assert kind_of(everything.columns, column) == Kind.PLAIN
-        assert kind_of(batch.slice(1, 2).columns, column) == Kind.NULLABLE
+        assert kind_of(nothing.columns, column) == ColumnKind.ABSENT
+        assert kind_of(everything.columns, column) == ColumnKind.PLAIN
+        assert kind_of(batch.slice(1, 2).columns, column) == ColumnKind.NULLABLE
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])

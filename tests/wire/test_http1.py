@@ -18,7 +18,7 @@ from pydanube.base.limits import (
     HTTP_HEADERS_MAX,
     HTTP_LINE_BYTES_MAX,
 )
-from pydanube.wire.http1 import Request, RequestReader, response
+from pydanube.wire.http1 import HttpRequest, RequestReader, response
 
 FAULTS = {
     "http_request_invalid",
@@ -29,9 +29,9 @@ FAULTS = {
 }
 
 
-def read(*pieces: bytes) -> list[Request]:
+def read(*pieces: bytes) -> list[HttpRequest]:
     reader = RequestReader()
-    found: list[Request] = []
+    found: list[HttpRequest] = []
     for piece in pieces:
         reader.feed(piece)
         while (request := reader.next()) is not None:
@@ -54,7 +54,7 @@ def get(*headers: str, line: str = "GET / HTTP/1.1", host: str = "Host: a") -> b
 
 def test_a_request_is_its_method_target_headers_and_body() -> None:
     [request] = read(get("X-One:  two words\t", "Content-Length: 4", line="PUT /a?b=c HTTP/1.1") + b"body")
-    assert request == Request(
+    assert request == HttpRequest(
         "PUT", "/a?b=c", {"host": "a", "x-one": "two words", "content-length": "4"}, b"body", keep_alive=True
     )
 

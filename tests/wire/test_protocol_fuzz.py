@@ -24,7 +24,7 @@ from pydanube.wire.commands import (
     Reset,
     decode,
 )
-from pydanube.wire.frames import PREFACE, Frame, FrameReader, Kind, Side
+from pydanube.wire.frames import PREFACE, Frame, FrameKind, FrameReader, Side
 from wire.protocol import COMMANDS, GREETING, TRAFFIC, frame_of, framed, joined, open_reader
 
 INTERESTING = (0, 1, 4, 15, 16, 20, 255, 256, 4096, 4097, 1 << 16, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
@@ -84,8 +84,17 @@ def explore(frame: Frame) -> None:
         assert again.body == frame.body  # one meaning, one form
 
 
-BINARY = {Kind.PUBLISH, Kind.PUBLISHED, Kind.DELIVER, Kind.GRANT, Kind.ACK, Kind.ACKED, Kind.NACK, Kind.RESET}
-BINARY |= {Kind.LIMIT, Kind.ACK_TIMEOUT, Kind.PING, Kind.PONG, Kind.BATCHES}
+BINARY = {
+    FrameKind.PUBLISH,
+    FrameKind.PUBLISHED,
+    FrameKind.DELIVER,
+    FrameKind.GRANT,
+    FrameKind.ACK,
+    FrameKind.ACKED,
+    FrameKind.NACK,
+    FrameKind.RESET,
+}
+BINARY |= {FrameKind.LIMIT, FrameKind.ACK_TIMEOUT, FrameKind.PING, FrameKind.PONG, FrameKind.BATCHES}
 
 
 def drink(reader: FrameReader, data: bytes) -> None:
@@ -109,8 +118,8 @@ def test_noise_instead_of_frames(side: Side, data: bytes) -> None:
 
 
 @settings(max_examples=500)
-@given(st.sampled_from(Kind), st.integers(0, 2), st.integers(0, 2), st.binary(max_size=200))
-def test_noise_instead_of_a_body(kind: Kind, channel: int, request: int, body: bytes) -> None:
+@given(st.sampled_from(FrameKind), st.integers(0, 2), st.integers(0, 2), st.binary(max_size=200))
+def test_noise_instead_of_a_body(kind: FrameKind, channel: int, request: int, body: bytes) -> None:
     explore(Frame(kind, channel, request, body))
 
 
@@ -140,7 +149,7 @@ def test_greetings_with_changed_json(name: str, where: float, new: str) -> None:
 @given(st.dictionaries(st.sampled_from(["version", "client", "features", "verb", "code", "blame"]), values))
 def test_wrong_types_in_json(fields: dict[str, Any]) -> None:
     body = joined(Reply(1, fields).encode())[20:]
-    for kind in (Kind.HELLO, Kind.WELCOME, Kind.REQUEST, Kind.ERROR, Kind.CLOSED):
+    for kind in (FrameKind.HELLO, FrameKind.WELCOME, FrameKind.REQUEST, FrameKind.ERROR, FrameKind.CLOSED):
         explore(Frame(kind, 0, 0, body))
 
 
@@ -178,7 +187,7 @@ def arrives(side: Side, said: list[Command], cuts: list[int]) -> None:
 def test_any_kind_with_any_length(side: Side, kind: int, length: int, body: bytes) -> None:
     reader = open_reader(side)
     drink(reader, framed(kind, body, channel=1, length=length))
-    known = {frame_of(command).kind for command in TRAFFIC[side].commands.values()} | {Kind.PONG}
+    known = {frame_of(command).kind for command in TRAFFIC[side].commands.values()} | {FrameKind.PONG}
     if kind not in known:
         assert reader.before_fault == []
 
@@ -186,4 +195,4 @@ def test_any_kind_with_any_length(side: Side, kind: int, length: int, body: byte
 @given(st.integers(0, (1 << 32) - 1))
 def test_any_number_of_ranges(count: int) -> None:
     for head in (pack("<qII", 0, 0, count), pack("<qqI", 0, 0, count)):
-        explore(Frame(Kind.ACK if len(head) == 16 else Kind.NACK, 1, 0, head + pack("<qq", 1, 2) * 3))
+        explore(Frame(FrameKind.ACK if len(head) == 16 else FrameKind.NACK, 1, 0, head + pack("<qq", 1, 2) * 3))

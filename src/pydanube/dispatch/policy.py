@@ -1,4 +1,4 @@
-"""What a subscription does with failures, and how far it goes ahead. Checked when made, so that engines need not."""
+"""What a subscription does about failures, and how far it reads ahead. Values are validated on construction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pydanube.base.limits import (
 )
 
 ACK_TIMEOUT_DEFAULT = 30 * SECOND
-_DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would only make large numbers to cap
+_DOUBLINGS_MAX = POLICY_MICROSECONDS_MAX.bit_length()  # more would exceed any maximum
 
 
 class Backoff(Enum):
@@ -31,7 +31,7 @@ class Backoff(Enum):
 
 
 class PoisonPolicy(Enum):
-    """What becomes of a message whose retries are exhausted."""
+    """What happens to a message whose retries are exhausted."""
 
     BLOCK = "block"
     DROP = "drop"
@@ -39,7 +39,7 @@ class PoisonPolicy(Enum):
 
 
 class Unmatched(Enum):
-    """What becomes of a message whose key no connected consumer accepts."""
+    """What happens to a message whose key no connected consumer accepts."""
 
     WAIT = "wait"
     SKIP = "skip"
@@ -47,10 +47,10 @@ class Unmatched(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """Times are microseconds. A message is delivered at most `max_redelivery_count + 1` times."""
+    """Times are in microseconds. A message is delivered at most `max_redelivery_count + 1` times."""
 
     max_redelivery_count: int = 5
-    ack_timeout: int | None = ACK_TIMEOUT_DEFAULT  # None: never
+    ack_timeout: int | None = ACK_TIMEOUT_DEFAULT  # None: no timeout
     base_delay: int = SECOND
     max_delay: int = 60 * SECOND
     backoff: Backoff = Backoff.EXPONENTIAL
@@ -68,7 +68,7 @@ class FailurePolicy:
             raise SubscriptionOptionInvalid("dead_letter_topic and the poison policy dead_letter must be set together")
 
     def delay(self, failures: int, asked: int = 0) -> int:
-        """How long to wait after failure number `failures`; `asked` is what the nack wished for."""
+        """How long to wait after failure number `failures`; `asked` is the delay that the nack requested."""
         wait = self.base_delay
         if self.backoff is Backoff.EXPONENTIAL:
             wait <<= min(failures - 1, _DOUBLINGS_MAX)
@@ -77,11 +77,11 @@ class FailurePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
-    """How many messages of one subscription may be under way at a time, in each way that takes memory."""
+    """Limits on the messages of one subscription that are held in memory."""
 
     unacked_max: int = UNACKED_DEFAULT
-    lookahead_max: int = LOOKAHEAD_MESSAGES_DEFAULT  # Key-Shared
-    delayed_max: int = DELAYED_MESSAGES_DEFAULT  # Shared
+    lookahead_max: int = LOOKAHEAD_MESSAGES_DEFAULT  # Key-Shared: messages that wait behind their key
+    delayed_max: int = DELAYED_MESSAGES_DEFAULT  # Shared: messages that wait for their delivery time
     unmatched: Unmatched = Unmatched.WAIT  # Key-Shared
 
     def __post_init__(self) -> None:

@@ -21,11 +21,11 @@ from pydanube.client.producer import MESSAGE_BYTES_MAX
 from pydanube.spark.key_hashes import hashes_of
 from pydanube.spark.options import whole_name
 from pydanube.wire.arrow_columns import Fixed, Maps, Strings
+from pydanube.wire.arrow_views import Integers, contents, spans
 from pydanube.wire.batch import Batch, Codec
 from pydanube.wire.columns import Column
 from pydanube.wire.content import seal
 from pydanube.wire.header import Header, make_stamp
-from pydanube.wire.views import Integers, contents, spans
 
 BATCH_BYTES = 1 * MIB  # of a batch
 GATHERED_BYTES = 8 * MIB  # of rows that are sorted by their places together, so that their batches are not tiny

@@ -26,7 +26,7 @@ from pydanube.tier.limits import FOOTER_BYTES_MAX, GROUP_BYTES, GROUP_ROWS
 from pydanube.tier.rows import joined
 from pydanube.tier.views import row_bytes
 from pydanube.wire.arrow import record_schema
-from pydanube.wire.views import integers
+from pydanube.wire.arrow_views import integers
 
 FORMAT = 1
 ZSTD_LEVEL = 1

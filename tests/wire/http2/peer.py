@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydanube.wire.http2.connection import ServerConnection
 from pydanube.wire.http2.events import ConnectionEnded, Event, StreamReset
 from pydanube.wire.http2.fields import block_of
-from pydanube.wire.http2.frames import HEADER, PREFACE, ErrorCode, Kind
+from pydanube.wire.http2.frames import HEADER, PREFACE, ErrorCode, FrameType
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -35,11 +35,11 @@ def raw(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 def headers(stream: int, fields: Fields | bytes = GET, *, end: bool = True, flags: int = END_HEADERS) -> bytes:
     block = fields if isinstance(fields, bytes) else block_of(fields)
-    return raw(Kind.HEADERS, flags | (END_STREAM if end else 0), stream, block)
+    return raw(FrameType.HEADERS, flags | (END_STREAM if end else 0), stream, block)
 
 
 def data(stream: int, payload: bytes = b"", *, end: bool = False, flags: int = 0) -> bytes:
-    return raw(Kind.DATA, flags | (END_STREAM if end else 0), stream, payload)
+    return raw(FrameType.DATA, flags | (END_STREAM if end else 0), stream, payload)
 
 
 def number(value: int) -> bytes:
@@ -47,15 +47,15 @@ def number(value: int) -> bytes:
 
 
 def window_update(stream: int, size: int) -> bytes:
-    return raw(Kind.WINDOW_UPDATE, 0, stream, number(size))
+    return raw(FrameType.WINDOW_UPDATE, 0, stream, number(size))
 
 
 def rst_stream(stream: int, code: int = ErrorCode.CANCEL) -> bytes:
-    return raw(Kind.RST_STREAM, 0, stream, number(code))
+    return raw(FrameType.RST_STREAM, 0, stream, number(code))
 
 
 def settings(*pairs: tuple[int, int]) -> bytes:
-    return raw(Kind.SETTINGS, 0, 0, b"".join(key.to_bytes(2, "big") + number(value) for key, value in pairs))
+    return raw(FrameType.SETTINGS, 0, 0, b"".join(key.to_bytes(2, "big") + number(value) for key, value in pairs))
 
 
 def frames_of(output: bytes) -> list[Sent]:
@@ -97,7 +97,7 @@ class Peer:
         last = events[-1]
         assert isinstance(last, ConnectionEnded), events
         goaway = self.heard()[-1]
-        assert (goaway.kind, goaway.stream) == (Kind.GOAWAY, 0)
+        assert (goaway.kind, goaway.stream) == (FrameType.GOAWAY, 0)
         assert goaway.payload[4:8] == number(last.error.error_code)
         assert self.server.ended
         assert self.server.streams == 0
@@ -108,7 +108,7 @@ class Peer:
         """Says what must end one stream and leave the connection alone: the code of the reset."""
         events = self.say(*parts)
         assert not self.server.ended, events
-        sent = [frame for frame in self.heard() if frame.kind == Kind.RST_STREAM]
+        sent = [frame for frame in self.heard() if frame.kind == FrameType.RST_STREAM]
         assert [frame.stream for frame in sent] == [stream], sent
         code = int.from_bytes(sent[0].payload, "big")
         told = [event.code for event in events if isinstance(event, StreamReset)]
@@ -118,5 +118,5 @@ class Peer:
         return ErrorCode(code)
 
     def is_alive(self) -> None:
-        assert self.say(raw(Kind.PING, 0, 0, b"01234567")) == []
-        assert self.heard()[-1] == Sent(Kind.PING, ACK, 0, b"01234567")
+        assert self.say(raw(FrameType.PING, 0, 0, b"01234567")) == []
+        assert self.heard()[-1] == Sent(FrameType.PING, ACK, 0, b"01234567")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pydanube.base.limits import HTTP2_CONNECTION_WINDOW_BYTES
-from pydanube.wire.http2.frames import ErrorCode, Kind, Setting
+from pydanube.wire.http2.frames import ErrorCode, FrameType, Setting
 from wire.http2.bounds import MESSAGE_BYTES_MAX, check_bounds
 from wire.http2.peer import END_STREAM, OK_BLOCK, POST, Peer, data, headers, rst_stream, window_update
 from wire.http2.peer import settings as settings_frame
@@ -151,7 +151,7 @@ class Flow(RuleBasedStateMachine):
     def listen(self) -> None:
         """What the client learns, and that the server kept to its windows."""
         for sent in self.peer.heard():
-            if sent.kind == Kind.WINDOW_UPDATE:
+            if sent.kind == FrameType.WINDOW_UPDATE:
                 size = int.from_bytes(sent.payload, "big")
                 if not sent.stream:
                     self.credit += size
@@ -160,12 +160,12 @@ class Flow(RuleBasedStateMachine):
             stream = self.streams.get(sent.stream)
             if stream is None:
                 continue
-            if sent.kind == Kind.DATA:
+            if sent.kind == FrameType.DATA:
                 stream.came += sent.payload
                 stream.window -= len(sent.payload)
                 self.window -= len(sent.payload)
                 assert not sent.payload or (stream.window >= 0 and self.window >= 0), "beyond the window"
-            stream.ended |= sent.kind in (Kind.DATA, Kind.HEADERS) and bool(sent.flags & END_STREAM)
+            stream.ended |= sent.kind in (FrameType.DATA, FrameType.HEADERS) and bool(sent.flags & END_STREAM)
         for number, stream in list(self.streams.items()):
             assert stream.sent.startswith(stream.came), "in order, and nothing else"
             if stream.ended:

@@ -12,7 +12,7 @@ from pydanube.base.limits import (
     MIB,
 )
 from pydanube.wire.http2.events import StreamReset
-from pydanube.wire.http2.frames import NUMBER_MAX, ErrorCode, Kind, Setting
+from pydanube.wire.http2.frames import NUMBER_MAX, ErrorCode, FrameType, Setting
 from wire.http2.peer import (
     END_STREAM,
     OK_BLOCK,
@@ -43,7 +43,7 @@ def bodies(sent: list[Sent]) -> dict[int, bytes]:
     """The data of each stream."""
     found: dict[int, bytes] = {}
     for frame in sent:
-        if frame.kind == Kind.DATA:
+        if frame.kind == FrameType.DATA:
             found[frame.stream] = found.get(frame.stream, b"") + frame.payload
     return found
 
@@ -79,7 +79,7 @@ def test_rfc9113_5_2_1_whole_answers_use_up_the_connections_window() -> None:
     peer.heard()
     for stream in (1, 3, 5, 7):
         peer.server.answer(stream, OK_BLOCK, bytes(FRAME), OK_BLOCK)
-    assert sum(len(frame.payload) for frame in peer.heard() if frame.kind == Kind.DATA) == WINDOW
+    assert sum(len(frame.payload) for frame in peer.heard() if frame.kind == FrameType.DATA) == WINDOW
     assert peer.server.streams == 1
 
 
@@ -98,10 +98,10 @@ def test_rfc9113_6_9_1_the_end_comes_behind_what_waits() -> None:
     peer.say(window_update(1, 1), window_update(3, 1), window_update(5, 1))
     sent = peer.heard()
     assert [(frame.stream, frame.kind, frame.flags & END_STREAM) for frame in sent] == [
-        (1, Kind.DATA, 0),
-        (1, Kind.HEADERS, 1),
-        (3, Kind.DATA, 1),
-        (5, Kind.DATA, 1),
+        (1, FrameType.DATA, 0),
+        (1, FrameType.HEADERS, 1),
+        (3, FrameType.DATA, 1),
+        (5, FrameType.DATA, 1),
     ]
     assert peer.server.streams == 0
 
@@ -172,7 +172,7 @@ def test_rfc9113_6_9_2_settings_may_not_push_a_window_beyond_2_gib() -> None:
 
 
 def test_rfc9113_6_9_window_update_has_four_bytes() -> None:
-    assert Peer().fails(raw(Kind.WINDOW_UPDATE, 0, 0, b"\0\0\x01")) == ErrorCode.FRAME_SIZE_ERROR
+    assert Peer().fails(raw(FrameType.WINDOW_UPDATE, 0, 0, b"\0\0\x01")) == ErrorCode.FRAME_SIZE_ERROR
 
 
 def test_streams_that_wait_for_the_connection_take_turns() -> None:
@@ -231,7 +231,7 @@ def test_all_streams_together_are_bounded_and_named_when_there_is_room() -> None
     full = [stream for stream in streams if not peer.server.room(stream)]
     assert full == streams
     peer.server.answer(streams[-1], OK_BLOCK, b"x", OK_BLOCK)
-    assert peer.heard()[-1] == Sent(Kind.RST_STREAM, 0, streams[-1], number(ErrorCode.ENHANCE_YOUR_CALM))
+    assert peer.heard()[-1] == Sent(FrameType.RST_STREAM, 0, streams[-1], number(ErrorCode.ENHANCE_YOUR_CALM))
     gone = HTTP2_QUEUE_BYTES_MAX // 2 // HTTP2_STREAM_QUEUE_BYTES_MAX + 2
     for stream in streams[:gone]:
         peer.server.reset(stream, ErrorCode.CANCEL)
@@ -280,7 +280,7 @@ def test_rfc9113_6_9_the_connections_window_is_given_back_whoever_holds_the_data
     for stream in range(1, 2 * (HTTP2_CONNECTION_WINDOW_BYTES // 2 // WINDOW + 2), 2):
         uploading(peer, stream)
         sent += fill(peer, stream, WINDOW)
-    assert [(frame.kind, frame.stream) for frame in sent] == [(Kind.WINDOW_UPDATE, 0)]
+    assert [(frame.kind, frame.stream) for frame in sent] == [(FrameType.WINDOW_UPDATE, 0)]
     assert int.from_bytes(sent[0].payload, "big") > HTTP2_CONNECTION_WINDOW_BYTES // 2
 
 
@@ -290,7 +290,7 @@ def test_rfc9113_6_9_data_of_streams_that_are_gone_counts_for_the_connection() -
     peer.server.reset(1, ErrorCode.CANCEL)
     peer.heard()
     sent = fill(peer, 1, HTTP2_CONNECTION_WINDOW_BYTES // 2 + FRAME)
-    assert [(frame.kind, frame.stream) for frame in sent] == [(Kind.WINDOW_UPDATE, 0)]
+    assert [(frame.kind, frame.stream) for frame in sent] == [(FrameType.WINDOW_UPDATE, 0)]
 
 
 def test_rfc9113_6_9_what_is_consumed_is_given_back_in_large_pieces() -> None:
@@ -300,7 +300,7 @@ def test_rfc9113_6_9_what_is_consumed_is_given_back_in_large_pieces() -> None:
     peer.server.data_consumed(1, 30_000)
     assert peer.heard() == []
     peer.server.data_consumed(1, 30_000)
-    assert peer.heard() == [Sent(Kind.WINDOW_UPDATE, 0, 1, number(60_000))]
+    assert peer.heard() == [Sent(FrameType.WINDOW_UPDATE, 0, 1, number(60_000))]
 
 
 def test_rfc9113_6_9_a_request_that_has_ended_needs_no_window() -> None:
@@ -331,7 +331,7 @@ def test_a_large_message_is_given_room_for_all_of_it() -> None:
     peer.server.expect(1, 1_000)
     assert peer.heard() == [], "it fits"
     peer.server.expect(1, MIB)
-    assert peer.heard() == [Sent(Kind.WINDOW_UPDATE, 0, 1, number(MIB - WINDOW))]
+    assert peer.heard() == [Sent(FrameType.WINDOW_UPDATE, 0, 1, number(MIB - WINDOW))]
     assert fill(peer, 1, MIB) == []
     assert peer.resets(1, data(1, b"x")) == ErrorCode.FLOW_CONTROL_ERROR
 
@@ -350,7 +350,7 @@ def test_large_messages_that_do_not_fit_together_come_one_after_the_other() -> N
     peer.server.data_consumed(3, FRAME)
     assert peer.heard() == [], "a part of it is not enough"
     peer.server.answer(1, OK_BLOCK, b"", OK_BLOCK)
-    assert [frame.stream for frame in peer.heard() if frame.kind == Kind.WINDOW_UPDATE] == [9]
+    assert [frame.stream for frame in peer.heard() if frame.kind == FrameType.WINDOW_UPDATE] == [9]
 
 
 def test_room_that_was_given_is_free_when_the_message_is_consumed() -> None:

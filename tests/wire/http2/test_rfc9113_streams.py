@@ -6,7 +6,7 @@ import pytest
 
 from pydanube.base.limits import HTTP2_STREAMS_FORGOTTEN_MAX, HTTP2_STREAMS_MAX
 from pydanube.wire.http2.events import ConnectionEnded, DataReceived, RequestReceived, StreamReset
-from pydanube.wire.http2.frames import NUMBER_MAX, ErrorCode, Kind
+from pydanube.wire.http2.frames import NUMBER_MAX, ErrorCode, FrameType
 from wire.http2.peer import (
     ACK,
     END_HEADERS,
@@ -44,7 +44,7 @@ def test_rfc9113_5_1_half_closed_nothing_comes_after_the_end(late: bytes) -> Non
     assert peer.resets(1, late) == ErrorCode.STREAM_CLOSED
 
 
-@pytest.mark.parametrize("late", [rst_stream(1), window_update(1, 10), raw(Kind.PRIORITY, 0, 1, bytes(5))])
+@pytest.mark.parametrize("late", [rst_stream(1), window_update(1, 10), raw(FrameType.PRIORITY, 0, 1, bytes(5))])
 def test_rfc9113_5_1_half_closed_and_closed_some_frames_still_pass(late: bytes) -> None:
     peer = Peer()
     peer.say(headers(1), headers(3))
@@ -81,7 +81,7 @@ def test_rfc9113_5_1_closed_by_us_what_was_under_way_passes() -> None:
     peer = Peer()
     peer.say(headers(1, POST, end=False))
     peer.server.reset(1, ErrorCode.CANCEL)
-    assert peer.heard() == [Sent(Kind.RST_STREAM, 0, 1, number(ErrorCode.CANCEL))]
+    assert peer.heard() == [Sent(FrameType.RST_STREAM, 0, 1, number(ErrorCode.CANCEL))]
     assert peer.say(data(1, b"x" * 100), window_update(1, 5), headers(1, TRAILERS), rst_stream(1)) == []
     assert peer.heard() == []
     peer.is_alive()
@@ -238,8 +238,8 @@ def drained_after(peer: Peer) -> bytes:
     """Starts to drain, and gives the ping whose echo ends the first half."""
     peer.server.drain()
     goaway, ping = peer.heard()
-    assert goaway == Sent(Kind.GOAWAY, 0, 0, number(NUMBER_MAX) + number(ErrorCode.NO_ERROR))
-    return raw(Kind.PING, ACK, 0, ping.payload)
+    assert goaway == Sent(FrameType.GOAWAY, 0, 0, number(NUMBER_MAX) + number(ErrorCode.NO_ERROR))
+    return raw(FrameType.PING, ACK, 0, ping.payload)
 
 
 def test_rfc9113_6_8_what_was_under_way_when_we_drained_is_served() -> None:
@@ -247,7 +247,7 @@ def test_rfc9113_6_8_what_was_under_way_when_we_drained_is_served() -> None:
     peer.say(headers(1))
     echo = drained_after(peer)
     assert len(peer.say(headers(3), echo)) == 1
-    assert peer.heard() == [Sent(Kind.GOAWAY, 0, 0, number(3) + number(ErrorCode.NO_ERROR))]
+    assert peer.heard() == [Sent(FrameType.GOAWAY, 0, 0, number(3) + number(ErrorCode.NO_ERROR))]
     assert not peer.server.drained
     for stream in (1, 3):
         peer.server.answer(stream, OK_BLOCK, b"x", OK_BLOCK)
@@ -268,4 +268,4 @@ def test_rfc9113_6_8_draining_twice_is_draining_once() -> None:
     echo = drained_after(peer)
     peer.server.drain()
     peer.say(echo, echo)
-    assert [sent.kind for sent in peer.heard()] == [Kind.GOAWAY]
+    assert [sent.kind for sent in peer.heard()] == [FrameType.GOAWAY]

@@ -98,7 +98,7 @@ async def _of_offset(topic: Topic, host: SubscriptionHost, offset: int) -> Expla
 
 def _sentence(found: Explanation, until: str, topic: TopicName, host: SubscriptionHost) -> str:
     """For people. Poison goes away only if somebody says so: how, and without the loss of any other message."""
-    said, name = found.in_words(until), host.known.name
+    said, name = found.render(until), host.known.name
     alter = f"danube subscription alter {topic.whole} {quote(name)}"
     if found.cause is Why.POISON_STUCK:
         return f"{said} The broker keeps trying; `{alter}` changes what happens to it."

@@ -48,7 +48,7 @@ from pydanube.storage.node.files import (
 from pydanube.storage.node.journal import ActiveFile
 from pydanube.storage.node.node_file import JOURNAL, Belongings, NodeFile, refuse_if_incomplete, remove_temporary
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.wire.sound import is_sound
+from pydanube.wire.intact import is_intact
 
 log = logging.getLogger(__name__)
 CONTROL_BYTES = 8 * BLOCK_BYTES  # room for control records in a file that is made on a full disk
@@ -465,7 +465,7 @@ async def copy_group(source: Readable, active: ActiveFile, entries: list[Entry],
     body = []
     for entry in entries:
         data = await source.read(entry.position, entry.length)
-        if not is_sound(data, 0, entry.length, entry.crc, entry.a, entry.messages):
+        if not is_intact(data, 0, entry.length, entry.crc, entry.a, entry.messages):
             raise LedgerDamaged(f"ledger {entry.ledger}: the batch at offset {entry.a} is damaged")
         body.append(data)
     directory = [

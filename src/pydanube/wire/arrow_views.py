@@ -1,4 +1,4 @@
-"""Arrow arrays as numpy sees them: the same memory, without the part in front of a slice."""
+"""Numpy views of Arrow arrays: the same memory, without the part in front of a slice."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NOTHING: Bytes = np.zeros(0, np.uint8)
 
 
 def integers(array: pa.Array) -> Integers:
-    """Values of a column of fixed width; anything may stand where there is no value."""
+    """The values of a fixed-width column. In place of a null there may be any value."""
     width = array.type.bit_width // 8
     found: Integers = np.frombuffer(array.buffers()[1], f"<i{width}", len(array), width * array.offset)
     return found
 
 
 def flags(array: pa.Array) -> Flags | None:
-    """Which rows have a value; None where all of them do."""
+    """Which rows have a value; None if all of them do."""
     if not array.null_count:
         return None
     bits = np.frombuffer(array.buffers()[0], np.uint8)
@@ -30,16 +30,16 @@ def flags(array: pa.Array) -> Flags | None:
 
 
 def spans(array: pa.Array) -> Integers:
-    """Offsets of a column of byte strings or maps, one more than rows: into `contents`, or the entries of the maps."""
+    """The offsets of a column of byte strings or maps, one more than rows: into `contents` or the entries of maps."""
     buffer = array.buffers()[1]
     if buffer is None or not buffer.size:
-        return np.zeros(len(array) + 1, np.int32)  # Arrow may leave them out of an empty column
+        return np.zeros(len(array) + 1, np.int32)  # Arrow may omit the offsets of an empty column
     found: Integers = np.frombuffer(buffer, "<i4", len(array) + 1, 4 * array.offset)
     return found
 
 
 def contents(array: pa.Array) -> Bytes:
-    """The bytes that `spans` of a column of byte strings points into."""
+    """The bytes that the `spans` of a column of byte strings refer to."""
     buffer = array.buffers()[2]
     return _NOTHING if buffer is None else np.frombuffer(buffer, np.uint8)
 
