@@ -1,4 +1,4 @@
-"""A group of commands that are loaded when they are used, so that `danube --help` need not load any of them."""
+"""Command groups. The modules of commands are loaded on first use, so `danube --help` loads none of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-OTHER_NAMES = {  # of commands, in other systems: to us they are far from ours
+OTHER_NAMES = {  # what other systems call our commands; too different for `get_close_matches`
     **dict.fromkeys(("pub", "publish", "send", "put", "emit"), "produce"),
     **dict.fromkeys(("sub", "subscribe", "receive", "recv", "read", "get", "tail", "cat"), "consume"),
     **dict.fromkeys(("broker", "server", "serve", "start", "run", "up"), "standalone"),
@@ -40,15 +40,15 @@ OTHER_VERBS = {
 
 
 class Entry(NamedTuple):
-    """Where a command is, and the one sentence that the list of commands says of it."""
+    """Where to find a command, and its line in the list of commands."""
 
     module: str
     attribute: str
     summary: str
 
 
-class Noun(click.Group):
-    """Its verbs stand in the order in which they were written."""
+class CommandGroup(click.Group):
+    """A group such as `danube topic`; lists its commands in the order of their definition."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -67,12 +67,12 @@ def _unknown(ctx: click.Context, name: str, known: list[str], others: dict[str, 
     return click.UsageError(f"unknown command {name[:100]!r}" + (f"; did you mean {close}?" if close else ""), ctx)
 
 
-class ReaderGone(Exception):
-    """Whoever read the output has enough. Not an `OSError`, for which click has an ending of its own."""
+class OutputClosed(Exception):
+    """The reader of stdout closed it. Not an `OSError`, because click handles those itself."""
 
 
 class LazyGroup(click.Group):
-    """Its commands come from a table."""
+    """The top-level group; its commands come from a table."""
 
     def __init__(self, *arguments: Any, table: dict[str, Entry], **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -101,7 +101,7 @@ class LazyGroup(click.Group):
             ended = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            raise ReaderGone from None
+            raise OutputClosed from None
         return ended
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,4 +1,4 @@
-"""How others read a table: a few lines for each, to be pasted. What only their reader knows is in capital letters."""
+"""How to read a table with other programs: a few lines to paste for each. Capital letters stand for credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DUCKDB_SECRETS = {
 
 
 def snippets(uri: str) -> dict[str, str]:
-    """By reader."""
+    """The lines for each program."""
     scheme, _, rest = uri.partition("://")
     secret = _DUCKDB_SECRETS.get(scheme)
     return {
@@ -23,7 +23,7 @@ def snippets(uri: str) -> dict[str, str]:
 
 
 def _of_spark(scheme: str, rest: str) -> str:
-    """Hadoop has names of its own for clouds."""
+    """The URI with the schemes of Hadoop."""
     if scheme == "s3":
         return f"s3a://{rest}"
     if scheme == "az":

@@ -1,6 +1,6 @@
-"""A backup as it lies on a disk: files, and a manifest with the checksum of each, written last. Needs no broker.
+"""A backup on disk: files, and a manifest with the checksum of each, which is written last. Needs no broker.
 
-Without its manifest a backup is not one. A restore writes the metadata last: without it no broker starts on the rest.
+A directory without a manifest is not a backup. A restore writes the metadata last, because no broker starts without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydanube.base.errors import ArgumentInvalid, BackupInvalid, DiskFailed, Dis
 from pydanube.base.limits import MIB
 
 MANIFEST = "manifest.json"
-MANIFEST_BYTES_MAX = 64 * MIB  # of some hundred thousand files
+MANIFEST_BYTES_MAX = 64 * MIB  # enough for several hundred thousand files
 FORMAT = 1
 CHUNK_BYTES = 1 * MIB
 _NAME = re.compile(r"(metadata|node)/[a-z0-9][a-z0-9.-]{0,100}", re.ASCII)
@@ -31,12 +31,12 @@ Progress = Callable[[int], None]
 class BackupFile(NamedTuple):
     name: str  # metadata/… or node/…, as in a data directory
     bytes: int  # of its content
-    size: int  # that it has when it is restored, with zeros at its end
+    size: int  # of the restored file, which is padded with zeros
     sha256: str
 
 
 def require_empty(directory: Path) -> None:
-    """Makes it if it is not there."""
+    """Creates the directory if it does not exist. Raises if it is not empty."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         found = next(directory.iterdir(), None)
@@ -47,8 +47,8 @@ def require_empty(directory: Path) -> None:
 
 
 @contextmanager
-def told(where: Path) -> Iterator[None]:
-    """A full or failing disk, as the errors of all other disks."""
+def disk_errors(where: Path) -> Iterator[None]:
+    """Raises `DiskFull` or `DiskFailed` instead of `OSError`."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def told(where: Path) -> Iterator[None]:
 
 
 class Writer:
-    """One file of a backup, or of a restored directory: durable, with its checksum, when `done`."""
+    """Writes one file of a backup or of a restored directory. `done` makes it durable and returns its checksum."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
@@ -70,7 +70,7 @@ class Writer:
         self._digest.update(data)
 
     def done(self, size: int | None = None) -> str:
-        """Its checksum; with `size` the file has as many bytes, zeros at its end."""
+        """Returns the checksum. With `size`, the file is padded with zeros to that many bytes."""
         if size is not None:
             self._file.truncate(size)
         self._file.flush()
@@ -86,7 +86,7 @@ class Writer:
 
 
 def write_manifest(directory: Path, facts: Mapping[str, Any], files: list[BackupFile]) -> None:
-    """When all files are durable. From here on it is a backup."""
+    """Writes the manifest, after all files are durable. This makes the directory a backup."""
     for folder in {file.name.partition("/")[0] for file in files}:
         sync_path(directory / folder)
     body: dict[str, Any] = {"format": FORMAT, **facts, "files": [file._asdict() for file in files]}
@@ -129,7 +129,7 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 def problems(directory: Path, files: list[BackupFile], progress: Progress) -> Iterator[str]:
-    """What is wrong with it, file by file."""
+    """Yields what is wrong with the backup, file by file."""
     listed = {file.name for file in files} | {MANIFEST}
     for file in files:
         wrong = _check(directory / file.name, file, progress)
@@ -164,12 +164,12 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def restore(directory: Path, files: list[BackupFile], target: Path, progress: Progress) -> None:
-    """Into an empty directory. The node's own file comes first and the metadata last, under its name when it is whole.
+    """Restores a backup into an empty directory: the node's own file first, the metadata last.
 
-    So a restore that ends in between leaves a directory on which no broker starts.
+    The metadata gets its final name when it is complete, so no broker starts on the result of an interrupted restore.
     """
     first = sorted(files, key=lambda file: (not file.name.startswith("node/"), file.name != "node/node"))
-    with told(target):
+    with disk_errors(target):
         for file in first:
             folder, _, name = file.name.partition("/")
             _restore(

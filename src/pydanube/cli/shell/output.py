@@ -1,4 +1,4 @@
-"""What a command prints as its result: a table for people, JSON or YAML for programs, with the same fields."""
+"""Results of commands: a table for people, JSON or YAML for programs, with the same fields; confirmation; progress."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FORMATS = ("table", "json", "yaml")
-_WIDE = 10_000  # columns of what is no terminal: whoever reads it wants it whole
-_CELL_CHARACTERS_MAX = 500  # of one payload, say; JSON and YAML have all of it
+_WIDE = 10_000  # columns if stdout is not a terminal: do not wrap lines for programs
+_CELL_CHARACTERS_MAX = 500  # of one cell, such as a payload; JSON and YAML show all of it
 Row = Mapping[str, Any]
 
 
 class Output:
-    """Made by `printed` from `-o`."""
+    """Prints results in the format of `-o`; see `output_option`."""
 
     def __init__(self, format: str) -> None:
         self.format = format
 
     @property
     def for_people(self) -> bool:
-        """Whether a value may be written in a way that only people read."""
+        """Whether values may be formatted for people."""
         return self.format == "table"
 
     def rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
-        """A list; a table has these columns of it, in this order."""
+        """Prints a list. A table shows only these columns, in this order."""
         if self.format == "table":
             _print_table(table_of(rows, columns))
         else:
             self._dump(list(rows))
 
     def record(self, record: Row) -> None:
-        """One thing with its fields; as a table they stand below each other."""
+        """Prints one record; a table has one row per field."""
         if self.format == "table":
             _print_table(
-                table_of([{"field": name, "value": each} for name, each in leaves(record)], ("field", "value"))
+                table_of([{"field": name, "value": each} for name, each in flatten(record)], ("field", "value"))
             )
         else:
             self._dump(dict(record))
 
     def done(self, sentence: str, /, **fields: Any) -> None:
-        """What was done, in a sentence or as fields."""
+        """Prints what was done, as a sentence or as fields."""
         if self.format == "table":
             click.echo(printable(sentence))
         else:
             self._dump(fields)
 
     def summary(self, sentence: str, /, *, beside: bool = False, **fields: Any) -> None:
-        """What long work came to. The sentence goes to stderr, and so do the fields if stdout has the work itself."""
+        """Prints the totals: a sentence to stderr, or fields to stdout; to stderr too if stdout has the data."""
         if self.format == "table":
             click.echo(printable(sentence), err=True)
         else:
@@ -66,9 +66,9 @@ class Output:
 
     @contextmanager
     def live(self, columns: Sequence[str]) -> Iterator[Callable[[Sequence[Row]], None]]:
-        """Gives a function to call with all rows, repeatedly.
+        """Yields a function to call with all rows, repeatedly.
 
-        A terminal's table is drawn again. Elsewhere tables, lines of JSON or documents of YAML follow each other.
+        On a terminal, the table is redrawn. Otherwise each call prints a table, a line of JSON or a YAML document.
         """
         if self.format == "table" and sys.stdout.isatty():
             from rich.console import Console
@@ -97,8 +97,8 @@ class Output:
             click.echo(text, nl=False, err=err)
 
 
-def printed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `-o`; the command gets an `Output` by the name `output`."""
+def output_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `-o`. The command gets an `Output` as its argument `output`."""
 
     @wraps(function)
     def command(*arguments: Any, output: str, **options: Any) -> Any:
@@ -109,48 +109,48 @@ def printed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--dry-run` and `--yes`; the command gets an `Agreement` by the name `agreement`."""
+    """Adds `--dry-run` and `--yes`. The command gets a `Confirmation` as its argument `confirmation`."""
 
     @wraps(function)
     def command(*arguments: Any, dry_run: bool, yes: bool, **options: Any) -> Any:
-        return function(*arguments, agreement=Agreement(dry_run, yes), **options)
+        return function(*arguments, confirmation=Confirmation(dry_run, yes), **options)
 
     command = click.option("--yes", "-y", is_flag=True, help="Skip the confirmation.")(command)
     return click.option("--dry-run", is_flag=True, help="Show what would happen, without doing it.")(command)
 
 
-def somebody_is_there() -> bool:
+def stdin_is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def somebody_looks() -> bool:
-    """Whether what is said beside the output is read by a person."""
+def stderr_is_terminal() -> bool:
+    """Whether a person reads what is printed beside the output."""
     return sys.stderr.isatty()
 
 
-class Agreement:
-    """Whether something that cannot be taken back is to be done."""
+class Confirmation:
+    """Asks before something is done that cannot be undone."""
 
     def __init__(self, dry_run: bool, yes: bool) -> None:
         self.dry_run = dry_run
         self._yes = yes
 
-    def given(self, output: Output, deed: str, /, **fields: Any) -> bool:
-        """`deed` says what is done, with numbers: "delete …". Without a yes, people are asked and scripts refused."""
+    def ask(self, output: Output, action: str, /, **fields: Any) -> bool:
+        """Whether to go ahead. `action` is what would be done, with numbers: "delete …". Scripts must pass --yes."""
         if self.dry_run:
-            output.done(f"would {deed}", dry_run=True, **fields)
+            output.done(f"would {action}", dry_run=True, **fields)
             return False
         if not self._yes:
-            if not somebody_is_there():
-                raise click.UsageError(f"this would {deed}; not a terminal, so pass --yes to confirm")
+            if not stdin_is_terminal():
+                raise click.UsageError(f"this would {action}; not a terminal, so pass --yes to confirm")
             with _interruptible():
-                click.confirm(printable(f"This will {deed}. Continue?"), abort=True, err=True)
+                click.confirm(printable(f"This will {action}. Continue?"), abort=True, err=True)
         return True
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """A signal ends a question at once. The loop, which the question blocks, would only note it for later."""
+    """Lets a signal end the question at once. The event loop, which the question blocks, would handle it too late."""
     before = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -205,11 +205,11 @@ def _cell(value: Any) -> str:
     return f"{text}…" if len(str(value)) > _CELL_CHARACTERS_MAX else text
 
 
-def leaves(record: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Its fields and those of the records in it, which are named with dots."""
+def flatten(record: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the fields of a record; those of nested records have names with dots."""
     for name, value in record.items():
         if isinstance(value, dict) and value:
-            yield from leaves(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         elif value != {}:
             yield f"{prefix}{name}", value
 
@@ -219,7 +219,7 @@ def leaves(record: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with how many more are done. On a terminal a bar shows it, elsewhere nothing."""
+    """Yields a function to call with the number of items just done. Shows a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -232,14 +232,14 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda count: bar.advance(task, count)
 
 
-def pace(messages: int, seconds: float) -> dict[str, Any]:
-    """How many there were, and how fast."""
+def throughput(messages: int, seconds: float) -> dict[str, Any]:
+    """The number of messages and their rate, as fields of a summary."""
     rate = round(messages / max(seconds, 1e-9))
     return {"messages": messages, "seconds": round(seconds, 3), "messages_per_second": rate}
 
 
-def need(module: str, purpose: str) -> Any:
-    """An optional package, or a sentence that says how to get it."""
+def require_package(module: str, purpose: str) -> Any:
+    """Imports a module of an optional package, or fails with the command that installs it."""
     from importlib import import_module
 
     try:

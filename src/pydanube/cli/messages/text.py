@@ -1,4 +1,4 @@
-"""Messages as text: JSON and tables of them, and back again. Binary data is Base64, and marked as such."""
+"""Messages as JSON, YAML and table rows, and JSON as messages. Binary data is Base64, and marked as such."""
 
 from __future__ import annotations
 
@@ -14,13 +14,8 @@ from pydanube.cli.shell.values import is_text, read_time, shown_time
 from pydanube.client import Message
 
 BASE64 = "base64"
-PUBLISHED = (
-    "payload",
-    "key",
-    "attributes",
-    "event_time",
-    "delivery_time",
-)  # of what a message has; the rest is its place
+# Fields that are published; the others of a message say where it was stored.
+PUBLISHED = ("payload", "key", "attributes", "event_time", "delivery_time")
 NAMES = frozenset(
     {
         *PUBLISHED,
@@ -28,7 +23,7 @@ NAMES = frozenset(
         *("topic", "partition", "offset", "publish_time", "append_time", "producer", "sequence"),
     }
 )
-to_json = json.JSONEncoder(ensure_ascii=False).encode  # made once, not for each message
+to_json = json.JSONEncoder(ensure_ascii=False).encode  # creating an encoder for each message would be slow
 
 
 class Draft(NamedTuple):
@@ -42,7 +37,7 @@ class Draft(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of the producer's `send`."""
+        """The keyword arguments of the producer's `send`."""
         return {
             "key": self.key,
             "attributes": self.attributes,
@@ -52,7 +47,7 @@ class Draft(NamedTuple):
 
 
 def text_or_base64(name: str, data: bytes | None) -> dict[str, Any]:
-    """`{name: text}`, or `{name: base64, name_encoding: "base64"}` where it is no text."""
+    """`{name: text}`, or `{name: base64, name_encoding: "base64"}` if it is not text."""
     if data is None:
         return {name: None}
     try:
@@ -61,8 +56,8 @@ def text_or_base64(name: str, data: bytes | None) -> dict[str, Any]:
         return {name: base64.b64encode(data).decode(), f"{name}_encoding": BASE64}
 
 
-def described(message: Message) -> dict[str, Any]:
-    """Everything that is known of it, under the names that Parquet uses."""
+def message_fields(message: Message) -> dict[str, Any]:
+    """All fields of a message, under the names that Parquet uses."""
     return {
         "topic": message.topic,
         "partition": message.partition,
@@ -79,31 +74,31 @@ def described(message: Message) -> dict[str, Any]:
     }
 
 
-def peeked(messages: Sequence[Message], *, for_people: bool) -> list[dict[str, Any]]:
-    """For people, binary data is written with escapes, as `danube consume -o table` does."""
-    rows = [described(each) for each in messages]
+def message_rows(messages: Sequence[Message], *, for_people: bool) -> list[dict[str, Any]]:
+    """Rows for `topic peek`. For people, binary data is escaped, as in `danube consume -o table`."""
+    rows = [message_fields(each) for each in messages]
     for row, message in zip(rows, messages, strict=True) if for_people else ():
-        row.update(key=with_escapes(message.key_bytes), payload=with_escapes(message.payload))
+        row.update(key=escaped(message.key_bytes), payload=escaped(message.payload))
     return rows
 
 
-def with_escapes(data: bytes | None) -> str | None:
+def escaped(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def json_line(message: Message) -> bytes:
-    return to_json(described(message)).encode("utf-8", "surrogatepass") + b"\n"
+    return to_json(message_fields(message)).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def yaml_document(message: Message) -> bytes:
     import yaml
 
-    text = yaml.safe_dump(described(message), sort_keys=False, allow_unicode=True, explicit_start=True)
+    text = yaml.safe_dump(message_fields(message), sort_keys=False, allow_unicode=True, explicit_start=True)
     return text.encode("utf-8", "surrogatepass")
 
 
 def draft_of_line(line: bytes, *, strict: bool = False) -> Draft:
-    """`strict` refuses names that nobody would publish: they are misspelled."""
+    """Parses a line of JSON. `strict` refuses unknown fields, which are probably misspelled."""
     try:
         found = json.loads(line)
     except ValueError as error:
@@ -117,7 +112,7 @@ def draft_of_line(line: bytes, *, strict: bool = False) -> Draft:
 
 
 def draft_of(found: Mapping[str, Any]) -> Draft:
-    """Of what `described` says, or of less; `value` is understood as `payload`. One of the two must be there."""
+    """A message from the fields that `message_fields` returns, or some of them. Needs `payload`, or `value` for it."""
     if "payload" not in found and "value" not in found:
         raise click.UsageError("payload (or value) is missing; use null to publish a message without one")
     attributes = found.get("attributes")
@@ -147,5 +142,5 @@ def _data(found: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def text_of(value: Any) -> str:
-    """A text as it is, anything else as JSON: `{"payload": {"id": 1}}` publishes the inner object."""
+    """Strings as they are, everything else as JSON: `{"payload": {"id": 1}}` publishes the inner object."""
     return value if isinstance(value, str) else to_json(value)

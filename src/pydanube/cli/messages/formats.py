@@ -1,6 +1,6 @@
 r"""How a consumed message is printed: raw, JSON, YAML, a line of a table, or by a format such as '%k %v'.
 
-A format is taken apart once. Each `%` letter is one field, `\n`, `\t`, `\0` and `\\` are what they are in C.
+A format is parsed once. Each `%` letter is one field; `\n`, `\t`, `\0` and `\\` have their meaning in C.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import click
 
+from pydanube.cli.messages.text import json_line, yaml_document
 from pydanube.cli.shell.failures import printable
 from pydanube.cli.shell.values import shown_time
-from pydanube.cli.text.messages import json_line, yaml_document
 from pydanube.client import Message
 
 Writer = Callable[[Message], bytes]
 _PART = re.compile(r"%(.?)|\\(.?)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "0": b"\0", "\\": b"\\"}
-_PAYLOAD_CHARACTERS_MAX = 200  # of a cell; the other outputs have all of it
+_PAYLOAD_CHARACTERS_MAX = 200  # of a cell; the other formats show all of it
 
 FIELDS: dict[str, tuple[str, Writer]] = {
     "k": ("key", lambda message: message.key_bytes or b""),
@@ -50,7 +50,7 @@ def raw(message: Message) -> bytes:
 
 
 def by_format(text: str) -> Writer:
-    """A message on a line of its own, as `text` says."""
+    """Writes each message on a line of its own, in the format `text`."""
     parts: list[bytes | Writer] = []
     at = 0
     for found in _PART.finditer(text):
@@ -72,7 +72,7 @@ TABLE_HEADER = b"PARTITION  OFFSET      PUBLISHED                    KEY        
 
 
 def table_line(message: Message) -> bytes:
-    """Columns of fixed width, so that it can be printed as it comes."""
+    """A row with columns of fixed width, so that rows can be printed as messages arrive."""
     key = "-" if message.key is None else _cell(message.key)
     partition = "-" if message.partition is None else str(message.partition)
     payload = "-" if message.payload is None else _cell(message.payload.decode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Looking at a broker repeatedly. One that goes away meanwhile ends nothing: it is looked for until Ctrl-C."""
+"""Asks a broker repeatedly, until Ctrl-C, even while the broker is unreachable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pydanube.client import Client
 Rows = list[dict[str, Any]]
 
 
-async def looks(
+async def poll(
     client: Client, look: Callable[[], Awaitable[Rows]], every: int, rounds: int | None
 ) -> AsyncIterator[tuple[Rows, float]]:
-    """What each look finds, and the seconds since the one before it. A look that finds no broker counts as a round."""
+    """Yields the rows that `look` returns and the seconds since the last ones. A failed attempt counts as a round."""
     loop = asyncio.get_running_loop()
     looked = loop.time()
     number = 0

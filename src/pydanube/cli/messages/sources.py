@@ -1,6 +1,6 @@
-"""Where produced messages come from: lines of stdin and files, read in a thread of its own, or a template.
+"""Where produced messages come from: lines of stdin and files, read in a separate thread, or a template.
 
-A blocked read of a terminal or pipe cannot be cancelled; a daemon thread is, by Ctrl-C, left behind.
+A blocked read of a terminal or pipe cannot be cancelled. In a daemon thread, it does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pydanube.cli.shell.values import shown_time
 READ_BYTES = 256 * KIB
 READS_AHEAD = 4
 Item = TypeVar("Item")
-_MARK = re.compile(r"\{(n|uuid|now)\}")
+_PLACEHOLDER = re.compile(r"\{(n|uuid|now)\}")
 
 
 async def in_thread(make: Callable[[], Iterator[Item]]) -> AsyncIterator[Item]:
-    """What an iterator yields that blocks while it reads. It goes a few steps ahead, and never further."""
+    """Runs a blocking iterator in a thread and yields its items. The thread reads a few items ahead, not more."""
     queue: Queue[tuple[Item] | Exception | None] = Queue()
     room = Semaphore(READS_AHEAD)
     loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ async def in_thread(make: Callable[[], Iterator[Item]]) -> AsyncIterator[Item]:
                 put((item,))
         except Exception as error:
             last = error
-        with suppress(RuntimeError):  # the loop has ended: nobody is there to be told
+        with suppress(RuntimeError):  # the loop has ended, so no one can receive it
             put(last)
 
     Thread(target=read, name="danube-input", daemon=True).start()
@@ -57,22 +57,22 @@ async def in_thread(make: Callable[[], Iterator[Item]]) -> AsyncIterator[Item]:
 
 
 def lines_of(files: Sequence[str]) -> AsyncIterator[list[bytes]]:
-    """Lines as they come, many at a time where there are many; `-` is stdin."""
+    """Yields lists of lines as they arrive; `-` is stdin."""
 
     def lines() -> Iterator[list[bytes]]:
         for name in files:
-            with opened(name) as file:
+            with open_source(name) as file:
                 yield from _split(file)
 
     return in_thread(lines)
 
 
 def whole_files(files: Sequence[str]) -> AsyncIterator[list[bytes]]:
-    """Each as it is."""
+    """Yields each file as one message."""
 
     def contents() -> Iterator[list[bytes]]:
         for name in files:
-            with opened(name) as file:
+            with open_source(name) as file:
                 data = file.read(BATCH_BYTES_MAX + 1)
             if len(data) > BATCH_BYTES_MAX:
                 raise click.UsageError(f"{name} has more than {BATCH_BYTES_MAX} bytes, more than a message can have")
@@ -81,15 +81,15 @@ def whole_files(files: Sequence[str]) -> AsyncIterator[list[bytes]]:
     return in_thread(contents)
 
 
-def opened(name: str) -> IO[bytes]:
+def open_source(name: str) -> IO[bytes]:
     return _stdin() if name == "-" else Path(name).open("rb")
 
 
 def _stdin() -> IO[bytes]:
-    """Not Python's own: its lock, held by a blocked thread, would abort the end of the interpreter."""
+    """A separate file object: the lock of `sys.stdin`, held by a blocked thread, would abort the interpreter's exit."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except OSError:  # it is no file
+    except OSError:  # stdin is not a file
         return sys.stdin.buffer
 
 
@@ -106,10 +106,10 @@ def _split(file: IO[bytes]) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def fill(template: str, number: int) -> bytes:
-    """`{n}` is the number of the message, from 1 on; `{uuid}` and `{now}` are what they say. Other braces stay."""
+def fill_template(template: str, number: int) -> bytes:
+    """Fills in `{n}` (the number of the message, from 1), `{uuid}` and `{now}`. Other braces stay."""
     made = {"n": lambda: str(number), "uuid": lambda: str(uuid.uuid4()), "now": _now}
-    return _MARK.sub(lambda mark: made[mark[1]](), template).encode("utf-8", "surrogateescape")
+    return _PLACEHOLDER.sub(lambda mark: made[mark[1]](), template).encode("utf-8", "surrogateescape")
 
 
 def _now() -> str:
