@@ -30,7 +30,7 @@ from pydanube.broker.cold.tiering import Space, Tiering
 from pydanube.broker.cold.tiers import Tiers
 from pydanube.broker.commit.sinks import Sinks
 from pydanube.broker.directory.directory import Directory, TopicRecord
-from pydanube.broker.directory.pending import PendingOptions
+from pydanube.broker.directory.pending_options import PendingOptions
 from pydanube.broker.directory.topic_changes import TopicChanges
 from pydanube.broker.door.admin import Admin
 from pydanube.broker.door.presence import Presence

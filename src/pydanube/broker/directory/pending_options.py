@@ -1,7 +1,7 @@
-"""Options for subscriptions that are not there yet: an operator may set them before the first consumer comes.
+"""Options of subscriptions that do not exist yet: an operator may set them before the first consumer connects.
 
-Of a topic with partitions they stay for as long as the subscription does: a partition may be added at any time. They go
-with the subscription and with the topic, through whichever face it is deleted.
+In a partitioned topic they stay as long as the subscription, because a partition may be added at any time. They are
+deleted together with the subscription or the topic, through whichever face that happens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT = SubscriptionOptions(dispatch=DispatchSettings(unacked_max=GRPC_UNACKED
 
 
 class PendingOptions:
-    """Kept as notes with the metadata."""
+    """The pending options of all subscriptions, stored as notes with the metadata."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -33,7 +33,7 @@ class PendingOptions:
         return None if text is None else DEFAULT.changed(json.loads(text))
 
     def get(self, topic: str, subscription: str) -> SubscriptionOptions:
-        """What a new one is made with."""
+        """The options that a new subscription gets."""
         return self.find(topic, subscription) or DEFAULT
 
     async def change(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class PendingOptions:
         await self._notes.put(_name(topic, subscription), options.encode())
 
     def check_room(self, topic: str, subscription: str) -> None:
-        """That there may be options of one more, unless it has some already."""
+        """Raises `LimitReached` if this would be one more subscription with pending options, and there are too many."""
         known = self._notes.get(_name(topic, subscription)) is not None
         if not known and len(self._notes.all(_PREFIX)) >= GRPC_OPTIONS_PENDING_MAX:
             raise LimitReached(
@@ -52,18 +52,18 @@ class PendingOptions:
             )
 
     async def forget(self, topic: str, subscription: str) -> None:
-        """It is made; in the other partitions it may still be to come."""
+        """Called when the subscription was created. In the other partitions it may still be missing."""
         if parse_topic(topic).partition is None:
             await self._notes.put(_name(topic, subscription), None)
 
     async def drop(self, topic: str, subscription: str) -> None:
-        """It is deleted."""
+        """Called when the subscription is deleted."""
         await self._notes.put(_name(topic, subscription), None)
 
     async def dropped_with(self, topic: TopicName) -> list[tuple[str, None]]:
-        """What goes in one transaction with the topic, which is about to be deleted: another may have its name one day.
+        """Changes for the transaction that deletes the topic, so that a later topic of this name does not get them.
 
-        If that is more than a transaction holds, the rest goes now.
+        What does not fit in a transaction is deleted here and now.
         """
         return await self._notes.dropped_with(_folder(str(topic)))
 
@@ -77,6 +77,6 @@ def _folder(topic: str) -> str:
 
 
 def _number(topic: str, subscription: str) -> int:
-    """Names have no zero bytes, so no two lists of them look alike."""
+    """A number for the pair. Names contain no zero bytes, so different pairs never hash the same text."""
     names = "\0".join(("options", str(parse_topic(topic).whole), subscription))
     return int.from_bytes(blake2b(names.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1
