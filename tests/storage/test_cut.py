@@ -48,7 +48,7 @@ class World:
         self.stopping = False
 
     def disk(self, name: str, image: Image | None = None) -> SimDisk:
-        disk = SimDisk(self.loop, Random(name), name, there=image is not None)
+        disk = SimDisk(self.loop, Random(name), name, exists=image is not None)
         disk.load(image or {})
         return disk
 

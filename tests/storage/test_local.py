@@ -42,7 +42,7 @@ class World:
         self.file_bytes = 256 * KIB
 
     def disk(self, name: str, *, there: bool = False) -> SimDisk:
-        return SimDisk(self.loop, Random(name), name, there=there)
+        return SimDisk(self.loop, Random(name), name, exists=there)
 
     def copy_of(self, image: Image) -> SimDisk:
         disk = self.disk("copy", there=True)
