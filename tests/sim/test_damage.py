@@ -18,7 +18,8 @@ from pydanube.broker.topic.topic import Topic
 from pydanube.journal.group import CHECKPOINTS
 from pydanube.storage.node.disk import DiskNode
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
 from storage.damage import groups

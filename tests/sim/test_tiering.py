@@ -12,6 +12,7 @@ from pydanube.broker.cold.tiering import Tiering, _Measured
 from pydanube.broker.topic.topic import Topic
 from pydanube.sim.run import Outcome, run_seed
 from pydanube.storage.stream.cold import ColdReader
+from pydanube.storage.stream.ownership import Change, Ownership
 from pydanube.storage.stream.stream import Stream
 from pydanube.stream import tiering as ledger
 from pydanube.stream.cold import Cold
@@ -84,13 +85,16 @@ def test_local_copies_that_go_though_the_object_is_lost_are_found(monkeypatch: p
 def test_an_owner_that_writes_the_record_whoever_owns_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """No compare-and-set, no epoch: what somebody else decided meanwhile is undone."""
 
-    async def stubborn(self: Stream, record: StreamRecord) -> None:
-        if record != self._record:
-            current, version = await self._load()
-            self._version = await self._catalog.store(self.name, record, version, current)
-            self._record = record
+    async def stubborn(self: Ownership, change: Change) -> StreamRecord:
+        async with self.changing:
+            record = change(self.record)
+            if record != self.record:
+                current, version = await self._load()
+                self._version = await self._catalog.store(self.name, record, version, current)
+                self.record = record
+            return record
 
-    monkeypatch.setattr(Stream, "_decide", stubborn)
+    monkeypatch.setattr(Ownership, "change", stubborn)
     found("I1", "I2", "I5", "I8")
 
 

@@ -21,7 +21,8 @@ from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.storage.cut import Cut, take_cut
 from pydanube.storage.local import LocalStorage, open_local
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.wire.batch import build
 
 STREAMS = ("first", "second", "third")

@@ -25,7 +25,8 @@ from pydanube.sim.machine.loop import SimLoop
 from pydanube.sim.machine.randomness import SimRandomness
 from pydanube.storage.local import LocalStorage, open_local, registration
 from pydanube.storage.node.settings import NodeSettings
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.wire.batch import build
 
 Image = dict[str, tuple[int, bytes]]

@@ -48,7 +48,8 @@ from pydanube.ports.randomness import Randomness
 from pydanube.ports.storage import StorageNodes
 from pydanube.storage.stream.cold import ColdTier, tier_bounds
 from pydanube.storage.stream.managed import ManagedLedger
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.storage.stream.tail import TailCache
 from pydanube.storage.watched_clock import WatchedClock
 from pydanube.topic.dedup import Duplicate, Renewal

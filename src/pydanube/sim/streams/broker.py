@@ -9,7 +9,8 @@ from pydanube.base.errors import DanubeError, NodeBusy, OwnershipLost
 from pydanube.ports.storage import StorageNodes
 from pydanube.sim.machine.clock import SimClock
 from pydanube.sim.machine.randomness import SimRandomness
-from pydanube.storage.stream.stream import Stream, StreamSettings
+from pydanube.storage.stream.settings import StreamSettings
+from pydanube.storage.stream.stream import Stream
 from pydanube.storage.watched_clock import WatchedClock
 from pydanube.wire.batch import Batch, build
 
