@@ -75,7 +75,7 @@ class Target(Protocol):
     @property
     def takes_changes(self) -> bool:
         """Whether rows replace and delete others: then what it stages has the column `_change`, if rows have it."""
-        ...
+        return False
 
     def check(self, schema: pa.Schema, *, replace: bool = False) -> bool:
         """On the driver, before the query starts: whether rows fit, and can be written. Nothing of it stays.
