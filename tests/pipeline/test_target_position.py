@@ -15,7 +15,7 @@ from pydanube.base.errors import FlowInvalid
 from pydanube.pipeline.run.target_position import Remembered, where_targets_stand
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.plan import target_of
-from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.sync import Client
 
 TOPIC = "/default/orders"

@@ -212,10 +212,10 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     spark_needed(flow, remote=remote is not None)
     from pydanube.pipeline.query import build
     from pydanube.pipeline.query.cause import cause_of
-    from pydanube.pipeline.query.session import Noise, Sessions
+    from pydanube.pipeline.query.session import JvmOutput, Sessions
 
     broker = broker_of(ctx)
-    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, Noise(None), verbose=False)
+    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, JvmOutput(None), verbose=False)
     try:
         text = build.explain(sessions.get(flow.spark), flow.with_ca(broker.ca_file), broker.url)
     except Exception as error:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydanube.base.errors import FlowInvalid
+from pydanube.pipeline.query.joined_files import file_listings, refresh_while_active
 from pydanube.pipeline.query.late import late, reason, without_late
-from pydanube.pipeline.query.lookups import file_lists, keep_listed
 from pydanube.pipeline.query.progress import DEAD as OBSERVED_DEAD
 from pydanube.pipeline.query.progress import LATE as OBSERVED_LATE
 from pydanube.pipeline.query.progress import OBSERVED
@@ -64,7 +64,7 @@ def query(
         writer = writer.trigger(availableNow=True)
     elif flow.trigger is not None:
         writer = writer.trigger(processingTime=str(flow.trigger))
-    lookups = file_lists(frame)
+    lookups = file_listings(frame)
     if not flow.targets:
         writer = flow.sinks[0].show(writer)
     else:
@@ -76,7 +76,7 @@ def query(
     with state_on_disk(spark, flow.spark):
         started = writer.start()
     if lookups:
-        keep_listed(lookups, started)
+        refresh_while_active(lookups, started)
     return started
 
 

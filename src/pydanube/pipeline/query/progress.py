@@ -16,7 +16,7 @@ from pydanube.base.errors import DanubeError
 from pydanube.client import Client
 from pydanube.pipeline.query.late import DROPPED
 from pydanube.pipeline.query.late import OBSERVED as LATE_OBSERVED
-from pydanube.spark.offsets import Offsets, as_it_started, from_json, rows_between
+from pydanube.spark.offsets import Offsets, from_json, rows_between, start_of_query
 from pydanube.wire.batch import Batch
 from pydanube.wire.commands import Batches
 
@@ -95,7 +95,7 @@ class Progress:
             end = _offsets(each.get("endOffset"))
             if end is None:
                 continue
-            start = _offsets(each.get("startOffset")) or as_it_started(end)  # the very first batch has no start
+            start = _offsets(each.get("startOffset")) or start_of_query(end)  # the very first batch has no start
             self.done = end
             self.newest = _offsets(each.get("latestOffset")) or self.newest
             return rows_between(start, end) if start is not None else counted // self.scans

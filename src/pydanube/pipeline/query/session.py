@@ -40,7 +40,7 @@ BOUNDS = {  # of what a driver remembers, so that one that runs for months does 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j", "pyspark.sql.connect.logging")
 
 
-class Noise:
+class JvmOutput:
     """What the JVM and its workers write to stderr: shown if wanted, else only the last lines are kept."""
 
     def __init__(self, show: Callable[[str], None] | None) -> None:
@@ -67,7 +67,7 @@ class Sessions:
     stays as it is.
     """
 
-    def __init__(self, name: str, master: str | None, remote: str | None, noise: Noise, *, verbose: bool) -> None:
+    def __init__(self, name: str, master: str | None, remote: str | None, noise: JvmOutput, *, verbose: bool) -> None:
         self._name = name
         self._master = master or "local[*]"
         self._remote = remote

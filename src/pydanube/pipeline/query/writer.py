@@ -31,11 +31,11 @@ from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
 from pydanube.base.limits import TASK_ROWS_BYTES
 from pydanube.pipeline.spec.columns import DEAD
 from pydanube.pipeline.spec.plan import Plan, target_of
-from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.pipeline.targets.target import CHANGE, Stager, Target, with_change
 from pydanube.spark.committing import BATCH, QUERY, run_of, source_end
 from pydanube.spark.durable import settle
-from pydanube.spark.helpful import helpful
+from pydanube.spark.error_help import with_help
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ class _Sink:
                 )
             known.add(target.identity)
 
-    @helpful
+    @with_help
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = TaskContext.get()
         assert context is not None
@@ -221,7 +221,7 @@ class _Sink:
 class TablesBatchWriter(_Sink, DataSourceArrowWriter):
     """Within foreachBatch: the batch is the query's."""
 
-    @helpful
+    @with_help
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages)
 
@@ -232,7 +232,7 @@ class TablesBatchWriter(_Sink, DataSourceArrowWriter):
 class TablesStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`writeStream.format("danube_tables")`. Spark makes one for each task and each commit."""
 
-    @helpful
+    @with_help
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages)
 
@@ -251,18 +251,18 @@ class TablesSink(DataSource):
     def name(cls) -> str:
         return "danube_tables"
 
-    @helpful
+    @with_help
     def schema(self) -> str:
         raise OptionInvalid("danube_tables can only be written to, by pipelines; read a table at its own location")
 
-    @helpful
+    @with_help
     def writer(self, schema: StructType, overwrite: bool) -> TablesBatchWriter:
         settle(self.options.get("checkpointLocation"))
         writer = TablesBatchWriter(*_given(self.options, schema), **_told(self.options, schema, overwrite))
         writer.prepare()
         return writer
 
-    @helpful
+    @with_help
     def streamWriter(self, schema: StructType, overwrite: bool) -> TablesStreamWriter:
         settle(self.options.get("checkpointLocation"))
         writer = TablesStreamWriter(*_given(self.options, schema), **_told(self.options, schema, overwrite))

@@ -12,7 +12,7 @@ from pydanube.pipeline.spec.context import Preflight
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.sinks import Sink
 from pydanube.pipeline.spec.source import Source
-from pydanube.spark.link import Link
+from pydanube.spark.broker_link import BrokerLink
 
 OPEN_SECONDS = 0.5  # for a broker that is just starting
 LIVE = ("starting", "running", "retrying", "stopping")
@@ -30,7 +30,7 @@ def check(
         else:
             each.preflight(asked)
     for address, connectors in brokers.items():
-        asked.link = Link(*address)
+        asked.link = BrokerLink(*address)
         asked.link.open(OPEN_SECONDS)
         try:
             if running and flow.source in connectors:

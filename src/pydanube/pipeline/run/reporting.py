@@ -15,7 +15,7 @@ from typing import Any
 
 from pydanube.base.errors import ConnectionLost, DanubeError, PipelineRunning, VerbUnknown
 from pydanube.pipeline.query.progress import Lag, Progress
-from pydanube.spark.link import Link
+from pydanube.spark.broker_link import BrokerLink
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._end = threading.Event()
-        self._link: Link | None = None
+        self._link: BrokerLink | None = None
         self._thread = threading.Thread(target=self._work, name="danube-report", daemon=True)
 
     # -- for the pipeline ----------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Reporter:
 
     def _report(self) -> None:
         if self._link is None:
-            link = Link(self._url, self._ca_file)
+            link = BrokerLink(self._url, self._ca_file)
             link.open(0.0)
             self._link = link
         order, number = self._link.wait(self._ask(self._link))
@@ -147,7 +147,7 @@ class Reporter:
             self._on_order(order)
             self._wake.set()
 
-    async def _ask(self, link: Link) -> tuple[str, int]:
+    async def _ask(self, link: BrokerLink) -> tuple[str, int]:
         client = link.client
         try:
             async with asyncio.timeout(ANSWER_SECONDS):

@@ -15,7 +15,7 @@ from pydanube.pipeline.run.checkpoint import Checkpoint
 from pydanube.pipeline.run.preflight import check_stopped
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.source import Reset
-from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.spark.committing import source_end
 from pydanube.spark.offsets import Offsets, from_json
 

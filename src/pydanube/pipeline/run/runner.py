@@ -25,7 +25,7 @@ from pydanube.base.errors import DanubeError, FlowInvalid
 from pydanube.pipeline.query import build
 from pydanube.pipeline.query.cause import Cause, cause_of
 from pydanube.pipeline.query.progress import Progress
-from pydanube.pipeline.query.session import Noise, Sessions, settings_not_in_force
+from pydanube.pipeline.query.session import JvmOutput, Sessions, settings_not_in_force
 from pydanube.pipeline.run import preflight
 from pydanube.pipeline.run.broker_record import broker_record_of
 from pydanube.pipeline.run.checkpoint import Checkpoint, open_checkpoint, peek
@@ -95,7 +95,7 @@ class Runner:
         self._on_progress = on_progress
         self._verbose = verbose
         self._signals = signals
-        noise = Noise(self._tell if verbose else None)
+        noise = JvmOutput(self._tell if verbose else None)
         self._sessions = Sessions(flow.name, master, remote, noise, verbose=verbose)
         self._wake = threading.Event()
         self._stopping = False

@@ -15,7 +15,7 @@ from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.late import may_drop
 from pydanube.pipeline.spec.plan import target_of
 from pydanube.pipeline.spec.sinks import Sink
-from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.spark.offsets import from_json, to_json
 
 TABLES = "tables"  # the place of a reset

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import uniform
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.pipeline.targets.mark import Mark, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ REFRESH_SECONDS = 5.0
 _LISTED = re.compile(r"^[\s:+|-]*Relation \[.*\] (\w+)$", re.MULTILINE)  # as Spark's plans show files
 
 
-def file_lists(frame: DataFrame) -> list[Any]:
+def file_listings(frame: DataFrame) -> list[Any]:
     """Spark's lists of the files that the frame reads, but for those of streams.
 
     Raises `FlowInvalid` over Connect, where nobody can have them listed again.
@@ -43,7 +43,7 @@ def file_lists(frame: DataFrame) -> list[Any]:
     return found
 
 
-def keep_listed(lists: list[Any], query: StreamingQuery, seconds: float = REFRESH_SECONDS) -> None:
+def refresh_while_active(lists: list[Any], query: StreamingQuery, seconds: float = REFRESH_SECONDS) -> None:
     """Until the query ends. A list that cannot be made stays as it was: the batch says what is wrong."""
 
     def run() -> None:
