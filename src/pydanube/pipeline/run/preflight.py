@@ -1,6 +1,6 @@
-"""What is asked of the broker before Spark starts, so that a wrong name is told within a second and nothing is begun.
+"""What is checked before Spark starts, so that a wrong name is reported within a second and nothing has begun.
 
-Changes nothing. A broker that is not needed may be away.
+Changes nothing. A broker that is not needed is not asked.
 """
 
 from __future__ import annotations
