@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg import expiry as iceberg_expiry
 from pydanube.pipeline.targets.iceberg.target import IcebergTarget
-from pydanube.pipeline.targets.record import Mark
+from pydanube.pipeline.targets.mark import Mark
 
 COMMITS, GROUPS, MILLISECONDS = 10_000, 20, 1000
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "name": ["a", "b", "c"]})

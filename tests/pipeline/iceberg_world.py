@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg.files import StagedFile
 from pydanube.pipeline.targets.iceberg.target import IcebergTarget
-from pydanube.pipeline.targets.record import Mark, Verdict
+from pydanube.pipeline.targets.mark import Mark, Verdict
 
 
 def rows(*numbers: int, name: str = "id") -> pa.Table:

@@ -17,7 +17,7 @@ from pydanube.pipeline.spec.locations import within
 from pydanube.pipeline.spec.plan import Plan, target_of
 from pydanube.pipeline.targets.delta.target import DeltaTarget
 from pydanube.pipeline.targets.files.parquet import ParquetTarget
-from pydanube.pipeline.targets.record import Mark, Verdict, dead_letters
+from pydanube.pipeline.targets.mark import Mark, Verdict, dead_letters
 from pydanube.pipeline.targets.target import Target
 from pydanube.pipeline.targets.topic import TopicTarget
 

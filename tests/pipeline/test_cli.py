@@ -19,7 +19,7 @@ from pydanube.base.errors import SubscriptionNotFound
 from pydanube.pipeline.run.checkpoint import open_checkpoint, peek
 from pydanube.pipeline.run.preflight import check
 from pydanube.pipeline.spec.flow import Flow
-from pydanube.spark.link import Link
+from pydanube.spark.broker_link import BrokerLink
 from pydanube.spark.options import Options
 from pydanube.spark.topics import look, offsets_at
 
@@ -393,7 +393,7 @@ def begins(url: str, file: Path) -> dict[str, tuple[int, ...]]:
     record, begun, _ = peek(flow.checkpoint, flow.name)
     assert not begun
     options = Options.of(flow.source.options(flow, url, record.start), streaming=True)
-    link = Link(options.url, None)
+    link = BrokerLink(options.url, None)
     link.open(5)
     try:
         states = link.wait(look(link.client, options))

@@ -26,7 +26,7 @@ from pydanube.base.errors import SinkConflict, TargetFailed, TargetRefused
 from pydanube.pipeline.sinks.iceberg import IcebergSink
 from pydanube.pipeline.targets.iceberg import target as iceberg
 from pydanube.pipeline.targets.iceberg.table import close_catalog
-from pydanube.pipeline.targets.record import Verdict
+from pydanube.pipeline.targets.mark import Verdict
 from servers.fixtures import ObjectServer
 
 

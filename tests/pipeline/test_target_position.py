@@ -12,10 +12,10 @@ import pytest
 
 from pipeline.tables_world import SCHEMA, rows, write
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.run.target_position import Remembered, where_targets_stand
+from pydanube.pipeline.run.target_position import TargetPosition, position_of_targets
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.plan import target_of
-from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.sync import Client
 
 TOPIC = "/default/orders"
@@ -40,8 +40,8 @@ def at(batch: int) -> Mark:
     return Mark("orders", "query-1", "run-1", batch, json.dumps(ends))
 
 
-def stand(url: str, made: Flow) -> Remembered:
-    return asyncio.run(where_targets_stand(made, url))
+def stand(url: str, made: Flow) -> TargetPosition:
+    return asyncio.run(position_of_targets(made, url))
 
 
 def test_they_begin_where_the_last_batch_ended_that_all_of_them_have(url: str, tmp_path: Path) -> None:

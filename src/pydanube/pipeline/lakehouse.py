@@ -1,4 +1,4 @@
-"""A topic as a table, from its first message on: the declaration of the pipeline that does it. Pure."""
+"""`danube pipeline lakehouse`: the declaration of a pipeline that copies a topic into a table. Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from pydanube.pipeline.spec.locations import scheme_of
 from pydanube.spark.decode_options import PROTOBUF, RAW
 
 KINDS = ("delta", "iceberg", "parquet")
-TRIGGER = "10 seconds"  # each batch is a file or more: not too many small ones
+TRIGGER = "10 seconds"  # every batch is at least one file: there should not be too many
 HASH_CHARACTERS = 6
 NAME_PART_CHARACTERS_MAX = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the command is told. Places are as `delta:s3://lake/orders`, and relative ones are of `folder`."""
+    """The options of the command. Locations look like `delta:s3://lake/orders`; paths are relative to `folder`."""
 
     topics: Sequence[str]
     to: str
     format: str = RAW
     schema: str | None = None
-    message: str | None = None  # of Protobuf
+    message: str | None = None  # for Protobuf
     dead_letters: str | None = None
     partition_by: Sequence[str] = ()
-    catalog: Mapping[str, str] = field(default_factory=dict)  # of Iceberg: catalog, type, uri, warehouse
+    catalog: Mapping[str, str] = field(default_factory=dict)  # for Iceberg: catalog, type, uri, warehouse
     name: str | None = None
     start: str = "earliest"
     subscription: bool = True
@@ -42,7 +42,7 @@ class Job:
     folder: str = "."
 
     def mapping(self) -> dict[str, Any]:
-        """As a file would have it, with places that are absolute."""
+        """The declaration as a file would have it, with absolute paths."""
         target = self._sink("--to", self.to)
         source: dict[str, Any] = {"topic": self.topics[0]} if len(self.topics) == 1 else {"topics": list(self.topics)}
         source["start"] = self.start
@@ -56,7 +56,7 @@ class Job:
         if self.partition_by:
             target["partition_by"] = list(self.partition_by)
         if "parquet" not in target:
-            target["merge_schema"] = True  # a field that the schema gets later
+            target["merge_schema"] = True  # for fields that the schema gets later
             target["maintain"] = self.maintain
         if self.dead_letters is not None:
             found["dead_letters"] = letters = self._sink("--dead-letters", self.dead_letters)
@@ -72,14 +72,14 @@ class Job:
         return Flow.of(self.mapping(), self.folder)
 
     def _sink(self, option: str, text: str) -> dict[str, Any]:
-        kind, _, place = text.partition(":")
-        if kind not in KINDS or not place:
+        kind, _, location = text.partition(":")
+        if kind not in KINDS or not location:
             raise FlowInvalid(
                 f"{option}: must be delta:PATH, iceberg:NAMESPACE.TABLE or parquet:PATH, not {text!r:.100}"
             )
         if kind == "iceberg":
-            return {"iceberg": {"table": place, **self.catalog}}
-        return {kind: place if scheme_of(place) else os.path.abspath(os.path.join(self.folder, place))}
+            return {"iceberg": {"table": location, **self.catalog}}
+        return {kind: location if scheme_of(location) else os.path.abspath(os.path.join(self.folder, location))}
 
     def _schema(self) -> Any:
         if self.schema is None:
@@ -91,15 +91,15 @@ class Job:
         return {"descriptor": self.schema, "message": self.message}
 
     def _name(self, target: Mapping[str, Any]) -> str:
-        """The same for the same topics and place: it names the checkpoint. No two places have one."""
-        kind, place = next(iter(target.items()))
-        table = place["table"] if kind == "iceberg" else place.rstrip("/").rpartition("/")[2]
-        whole = repr((sorted(self.topics), kind, place if kind != "iceberg" else sorted(place.items())))
+        """The same name for the same topics and location, and for no others, because it names the checkpoint."""
+        kind, location = next(iter(target.items()))
+        table = location["table"] if kind == "iceberg" else location.rstrip("/").rpartition("/")[2]
+        whole = repr((sorted(self.topics), kind, location if kind != "iceberg" else sorted(location.items())))
         digest = hashlib.sha256(whole.encode()).hexdigest()[:HASH_CHARACTERS]
         topic = self.topics[0].removeprefix("/default/")
         return f"{_plain(topic)}-to-{kind}-{_plain(table)}-{digest}"
 
 
 def _plain(text: str) -> str:
-    """What a name of a pipeline may have of it."""
+    """The characters of a text that the name of a pipeline may have."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-")[:NAME_PART_CHARACTERS_MAX] or "all"

@@ -22,7 +22,7 @@ from pydanube.base.redaction import is_secret
 from pydanube.base.units import bytes_of, seconds_of
 from pydanube.client.transport import parse_addresses
 from pydanube.spark.decode_options import VALUE_NAMES, ValueOptions, value_options
-from pydanube.spark.offsets import Wishes, parse_wishes
+from pydanube.spark.offsets import GivenOffsets, parse_wishes
 
 DEFAULT_URL = "danube://127.0.0.1:6650"
 EARLIEST, LATEST = "earliest", "latest"
@@ -83,7 +83,7 @@ class At:
     time: int
 
 
-Position = str | At | Wishes  # earliest, latest, a time, or offsets by topic and partition
+Position = str | At | GivenOffsets  # earliest, latest, a time, or offsets by topic and partition
 
 
 @dataclass(frozen=True, slots=True)

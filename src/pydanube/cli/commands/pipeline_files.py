@@ -158,7 +158,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
     if master is not None and remote is not None:
         raise click.UsageError(MASTER_OR_REMOTE)
     flow = load(ctx, file, None)
-    from pydanube.pipeline.run.checkpoint import look
+    from pydanube.pipeline.run.checkpoint import read_record
     from pydanube.pipeline.run.preflight import check, needs_broker
     from pydanube.pipeline.spec.flow import check_master, warnings
 
@@ -172,7 +172,7 @@ def validate(ctx: click.Context, output: Output, file: str, master: str | None, 
         checked.append("packages: all installed" if remote is not None else "packages and Java: all installed")
     except (Failure, DanubeError) as error:
         notes.append(f"{error} on this machine: the pipeline cannot run here")
-    record = look(flow.checkpoint, flow.name)
+    record = read_record(flow.checkpoint, flow.name)
     begun = record is not None
     state = f"generation {record.generation}, to continue from" if record is not None else "none yet"
     checked.append(f"checkpoint: {flow.checkpoint}, {state}")
@@ -212,10 +212,10 @@ def explain(ctx: click.Context, output: Output, file: str, master: str | None, r
     check_spark(flow, remote=remote is not None)
     from pydanube.pipeline.query import build
     from pydanube.pipeline.query.cause import cause_of
-    from pydanube.pipeline.query.session import Noise, Sessions
+    from pydanube.pipeline.query.session import JvmOutput, Sessions
 
     broker = broker_of(ctx)
-    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, Noise(None), verbose=False)
+    sessions = Sessions(f"{flow.name} explained", master or "local[1]", remote, JvmOutput(None), verbose=False)
     try:
         text = build.explain(sessions.get(flow.spark), flow.with_ca(broker.ca_file), broker.url)
     except Exception as error:
@@ -271,7 +271,7 @@ def reset(
     from pydanube.pipeline.run.checkpoint import open_checkpoint
     from pydanube.pipeline.run.resetting import plan_reset, written_again
     from pydanube.pipeline.run.resetting import reset as reset_pipeline
-    from pydanube.pipeline.run.target_position import TABLES, where_targets_stand
+    from pydanube.pipeline.run.target_position import TABLES, position_of_targets
 
     broker = broker_of(ctx)
     flow = flow.with_ca(broker.ca_file)
@@ -280,7 +280,7 @@ def reset(
 
     async def work() -> None:
         async with client_of_flow(ctx, flow) as client:
-            known = await where_targets_stand(flow, broker.url) if by_tables else None
+            known = await position_of_targets(flow, broker.url) if by_tables else None
             wanted = await plan_reset(client, flow, opened, broker.url, start if known is None else known.start)
             if known is not None:  # the checkpoint is lost or ignored
                 wanted = replace(wanted, again=0, skipped=0)

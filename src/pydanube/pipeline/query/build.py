@@ -1,7 +1,7 @@
-"""A declared pipeline as one query of Spark: source, steps and sinks put together.
+"""A declared pipeline as one query of Spark.
 
-Rows that do not fit are told apart before the first step. They go past all steps, in the same batch, to the sink, which
-knows them by the column `_dead`.
+Rows that do not fit are separated before the first step. They bypass all steps, and reach the writer in the same batch,
+which recognizes them by the column `_dead`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.query.late import late, reason, without_late
-from pydanube.pipeline.query.lookups import file_lists, keep_listed
+from pydanube.pipeline.query.joined_files import file_listings, refresh_while_active
+from pydanube.pipeline.query.late import is_late, reason, without_late
 from pydanube.pipeline.query.progress import DEAD as OBSERVED_DEAD
 from pydanube.pipeline.query.progress import LATE as OBSERVED_LATE
 from pydanube.pipeline.query.progress import OBSERVED
-from pydanube.pipeline.query.transforms import apply, told
+from pydanube.pipeline.query.transforms import apply, errors_at
 from pydanube.pipeline.spec.columns import CORRUPT, DEAD, LATE, MESSAGE, RECEIVED, WATERMARK
 from pydanube.pipeline.spec.context import Reading
 from pydanube.pipeline.spec.flow import Flow
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 SINK_FORMAT = "danube_tables"
-_DECODING = "source.schema"  # the rule of what cannot be decoded
-_UNHOLDABLE = ("void", "interval", "variant", "calendar")
+_DECODING = "source.schema"  # the rule that a row which cannot be decoded breaks
+_UNSUPPORTED = ("void", "interval", "variant", "calendar")
 
 
 def query(
@@ -48,40 +48,40 @@ def query(
     replaces: tuple[str, ...] = (),
     available_now: bool | None = None,
 ) -> StreamingQuery:
-    """Starts it. `start` is for a checkpoint that is new; `replaces` are queries in whose place this one is put."""
+    """Starts it. `start` is where a new checkpoint begins; `replaces` are queries that this one takes over from."""
     from pyspark.sql import functions as f
 
     activate(spark)
     fit_shuffles(spark, flow.spark)
-    place = checkpoint or flow.checkpoint
-    frame = transformed(read_rows(Reading(spark=spark, flow=flow, url=url, start=start, checkpoint=place)), flow)
+    location = checkpoint or flow.checkpoint
+    frame = transformed(read_rows(Reading(spark=spark, flow=flow, url=url, start=start, checkpoint=location)), flow)
     check_columns(frame, flow)
     if flow.dead_letters is not None:
         was_late = f.count_if(f.col(DEAD)["error"].startswith(REASON))
         frame = frame.observe(OBSERVED, f.count(DEAD).alias(OBSERVED_DEAD), was_late.alias(OBSERVED_LATE))
-    writer = frame.writeStream.queryName(flow.name).option("checkpointLocation", place).outputMode(flow.output_mode)
+    writer = frame.writeStream.queryName(flow.name).option("checkpointLocation", location).outputMode(flow.output_mode)
     if flow.available_now if available_now is None else available_now:
         writer = writer.trigger(availableNow=True)
     elif flow.trigger is not None:
         writer = writer.trigger(processingTime=str(flow.trigger))
-    lookups = file_lists(frame)
+    listings = file_listings(frame)
     if not flow.targets:
         writer = flow.sinks[0].show(writer)
     else:
         plan = flow.plan(url, replaces).to_json()
         if flow.output_mode == "update":
-            writer = writer.foreachBatch(Batches(plan, place))
+            writer = writer.foreachBatch(Batches(plan, location))
         else:
             writer = writer.format(SINK_FORMAT).option("plan", plan)
     with state_on_disk(spark, flow.spark):
         started = writer.start()
-    if lookups:
-        keep_listed(lookups, started)
+    if listings:
+        refresh_while_active(listings, started)
     return started
 
 
 class Batches:
-    """What foreachBatch is given: values only, for over Connect it is sent to the server."""
+    """The function for foreachBatch. It holds plain values, because over Connect it is sent to the server."""
 
     def __init__(self, plan: str, checkpoint: str) -> None:
         self.plan = plan
@@ -90,7 +90,7 @@ class Batches:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         options = {"plan": self.plan, "checkpointLocation": self.checkpoint}
-        if not hasattr(frame, "_jdf"):  # over Connect the write does not know whose batch it is: the checkpoint does
+        if not hasattr(frame, "_jdf"):  # over Connect, only the checkpoint knows which query and batch it is
             line = frame.sparkSession.read.text(f"{self.checkpoint}/metadata").head()
             assert line is not None
             options |= {"query": json.loads(line[0])["id"], "run": self.run, "batch": str(number)}
@@ -98,7 +98,7 @@ class Batches:
 
 
 def batch(spark: SparkSession, flow: Flow, url: str, start: str | None = None) -> DataFrame:
-    """The same flow over what there is now: rows as the stream would have written them at its end."""
+    """The same flow over the rows that exist now, with the result that the stream would have at its end."""
     reading = Reading(spark=spark, flow=flow, url=url, start=start, streaming=False)
     return transformed(read_rows(reading), flow).drop(CHANGE)
 
@@ -109,33 +109,33 @@ def explain(spark: SparkSession, flow: Flow, url: str) -> str:
     check_columns(frame, flow)
     shown = [each for each in frame.schema.fields if each.name not in (CHANGE, DEAD)]
     columns = [f"  {each.name} {each.dataType.simpleString()}" for each in shown]
-    said = io.StringIO()
-    with redirect_stdout(said):
+    plan = io.StringIO()
+    with redirect_stdout(plan):
         frame.explain(mode="formatted")
-    return "\n".join([*flow.words(), "columns", *columns, "", said.getvalue().strip(), ""])
+    return "\n".join([*flow.words(), "columns", *columns, "", plan.getvalue().strip(), ""])
 
 
-# -- rows as they come -------------------------------------------------------------------------------------------------
+# -- rows from the source ----------------------------------------------------------------------------------------------
 
 
 def read_rows(reading: Reading) -> DataFrame:
-    """What the first step sees as `input`; with dead letters also `_dead`, which is null if a row fits. With the
-    checkpoint of the query, late rows are told apart too.
+    """What the first step sees as `input`; with dead letters also `_dead`, which is null if a row fits. Late rows are
+    recognized only if the checkpoint of the query is known.
     """
-    with told("source"):
+    with errors_at("source"):
         return _judged(reading.flow.source.read(reading), reading.flow)
 
 
 def _judged(frame: DataFrame, flow: Flow) -> DataFrame:
-    """Rows, and what is wrong with them."""
+    """Adds what is wrong with each row, or ends the query at the first one that does not fit."""
     from pyspark.sql import functions as f
 
     shown = [name for name in frame.columns if name not in (RECEIVED, CORRUPT, WATERMARK)]
     failed = _failed(frame, flow)
-    tardy = late(frame, flow.late_rule) if WATERMARK in frame.columns and flow.late_rule is not None else None
+    tardy = is_late(frame, flow.late_rule) if WATERMARK in frame.columns and flow.late_rule is not None else None
     dropped = [] if tardy is None or flow.keeps_late else [tardy.alias(LATE)]
     if flow.dead_letters is None:
-        if failed is not None:  # ends the query with the first
+        if failed is not None:  # the first one ends the query
             fits = f.when(failed.isNull(), f.lit(True)).otherwise(
                 f.raise_error(f.concat(f.lit("row_invalid: "), failed["error"]))
             )
@@ -161,7 +161,7 @@ def _judged(frame: DataFrame, flow: Flow) -> DataFrame:
 
 
 def _refusal(refused: Column, rule: str, error: Column) -> Column:
-    """What is wrong with a row, and the key of the file by which it is; null if nothing is."""
+    """What is wrong with a row, and the key of the file that says so; null if the row fits."""
     from pyspark.sql import functions as f
 
     return f.when(refused, f.struct(error.alias("error"), f.lit(rule).alias("rule")))
@@ -174,46 +174,46 @@ def _column(name: str) -> Column:
 
 
 def _failed(frame: DataFrame, flow: Flow) -> Column | None:
-    """The first expectation that a row does not meet, as `_refusal` has it; null if it meets all."""
+    """The first expectation that a row does not meet, as a refusal; null if it meets all."""
     from pyspark.sql import functions as f
 
     found: list[Column] = []
     judged: Column = f.lit(True)
-    if flow.deleting:  # nothing is expected of a message that only deletes, but a key
+    if flow.deleting:  # only a key is expected of a message that deletes
         deletes = f.col(CHANGE)["deleted"]
         judged = ~deletes
-        said = f"expected a key that names {', '.join(flow.deleting)}, because the message has no payload"
+        reason = f"expected a key that names {', '.join(flow.deleting)}, because the message has no payload"
         for name in flow.deleting:
             if name in frame.columns:
-                found.append(_refusal(deletes & _column(name).isNull(), "sink.upsert.keys", f.lit(said)))
+                found.append(_refusal(deletes & _column(name).isNull(), "sink.upsert.keys", f.lit(reason)))
     for at, text in enumerate(flow.source.expect):
         rule = f"source.expect[{at}]"
-        with told(f"{rule}: {text}"):
+        with errors_at(f"{rule}: {text}"):
             unmet = judged & ~f.coalesce(_attempted(f.expr(text).cast("boolean")), f.lit(False))
-            _ = frame.select(unmet).schema  # only now its columns are looked at
+            _ = frame.select(unmet).schema  # only this resolves its columns
         found.append(_refusal(unmet, rule, f.lit(f"expected {text}")))
     for name in flow.keys_as_read:
         if name in frame.columns:
-            said = f"expected a value in {name}, which is a key of the upsert"
-            found.append(_refusal(judged & _column(name).isNull(), "sink.upsert.keys", f.lit(said)))
+            reason = f"expected a value in {name}, which is a key of the upsert"
+            found.append(_refusal(judged & _column(name).isNull(), "sink.upsert.keys", f.lit(reason)))
     return f.coalesce(*found) if found else None
 
 
 def _attempted(condition: Column) -> Column:
-    """A condition that is null where evaluating it raises: a division by zero or a failed cast is an unmet expectation.
+    """A condition that is null if evaluating it fails, for example by a division by zero or a cast.
 
-    SQL has no general `try`; of the functions that do have one, `try_to_binary` covers everything below it.
+    SQL has no general `try`. Of its functions that have one, `try_to_binary` covers everything below it.
     """
     from pyspark.sql import functions as f
 
     return f.try_to_binary(condition.cast("string"), f.lit("utf-8")) == f.lit(b"true")
 
 
-# -- rows as they go ---------------------------------------------------------------------------------------------------
+# -- rows for the sinks ------------------------------------------------------------------------------------------------
 
 
 def transformed(frame: DataFrame, flow: Flow) -> DataFrame:
-    """After all steps; `_dead` is the last column, if there are dead letters."""
+    """The rows after all steps. If there are dead letters, `_dead` is the last column."""
     from pyspark.sql import functions as f
 
     if flow.dead_letters is None:
@@ -227,7 +227,7 @@ def transformed(frame: DataFrame, flow: Flow) -> DataFrame:
 
 
 def check_columns(frame: DataFrame, flow: Flow) -> None:
-    """What sinks need of the columns, as far as it is known before there is a row."""
+    """Checks that the columns are those that the sinks need, before there is any row."""
     if flow.deleting and CHANGE not in frame.columns:
         raise FlowInvalid(
             f"sink.upsert.delete_when: the steps lose the column {CHANGE}, which marks deletions: add it to the "
@@ -244,7 +244,7 @@ def check_columns(frame: DataFrame, flow: Flow) -> None:
     if not flow.targets:
         return
     for each in fields:
-        if (kind := _unholdable(each.dataType)) is not None:
+        if (kind := _unsupported(each.dataType)) is not None:
             raise FlowInvalid(
                 f"sink: the column {each.name} has the type {kind}, which tables do not support; CAST it to another"
             )
@@ -256,11 +256,11 @@ def check_columns(frame: DataFrame, flow: Flow) -> None:
                 raise FlowInvalid(f"{path}.{key}: the column {name!r:.80} does not exist; {end[:400]}")
 
 
-def _unholdable(kind: DataType) -> str | None:
-    """The type, or one in it, that no target can hold."""
+def _unsupported(kind: DataType) -> str | None:
+    """The type, or one inside it, if no target supports it."""
     inner = [each.dataType for each in getattr(kind, "fields", ())]
     inner += [getattr(kind, name) for name in ("elementType", "keyType", "valueType") if hasattr(kind, name)]
     if inner:
-        return next((found for each in inner if (found := _unholdable(each)) is not None), None)
+        return next((found for each in inner if (found := _unsupported(each)) is not None), None)
     name = kind.simpleString()
-    return name if name.startswith(_UNHOLDABLE) else None
+    return name if name.startswith(_UNSUPPORTED) else None

@@ -14,8 +14,8 @@ OBSERVED, DROPPED = "danube_late", "dropped"  # what a query counts that drops l
 _SHOWN = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
 
-def late(frame: DataFrame, rule: Rule) -> Column | None:
-    """True for a row that Spark would drop. None if the times are of a type that Spark compares in another way."""
+def is_late(frame: DataFrame, rule: Rule) -> Column | None:
+    """True for a row that Spark would drop. None if the times have a type that Spark compares differently."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import TimestampType
 
@@ -25,7 +25,7 @@ def late(frame: DataFrame, rule: Rule) -> Column | None:
 
 
 def _end(rule: Rule) -> Column:
-    """Microseconds. A row that belongs to several windows is late when the last of them is."""
+    """In microseconds. A row that belongs to several windows is late when the last of them is."""
     from pyspark.sql import functions as f
 
     time = f.unix_micros(f.col(rule.column))
@@ -43,7 +43,7 @@ def reason(rule: Rule) -> Column:
 
 
 def without_late(frame: DataFrame) -> DataFrame:
-    """Rows that are not late; the others are counted."""
+    """The rows that are not late. Late ones are counted."""
     from pyspark.sql import functions as f
 
     if LATE not in frame.columns:

@@ -1,9 +1,9 @@
-"""`format("danube_tables")`: all rows of a pipeline's batch on their way to all of its targets, in one pass.
+"""`format("danube_tables")` writes all rows of a pipeline's batch to all of its targets in one pass.
 
-`write` runs in executors, once or more for each task; `commit` on the driver, at the end. A task with few rows hands
-them over as they are, and the driver stages those of all such tasks together. Dead letters are committed first, then
-the targets in their order. Each remembers the batch by itself: if it is cut short anywhere, the next attempt completes
-the rest and repeats nothing. `abort` has nothing to do.
+`write` runs in executors, at least once for each task; `commit` runs on the driver at the end. A task with few rows
+passes them to the driver, which stages those of all such tasks together. Dead letters are committed first, then the
+targets in their order. Each target remembers the batch, so if a commit is interrupted anywhere, the next attempt
+completes the rest and repeats nothing. `abort` has nothing to do.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pydanube.base.errors import OptionInvalid, SchemaMismatch, SinkExpired
 from pydanube.base.limits import TASK_ROWS_BYTES
 from pydanube.pipeline.spec.columns import DEAD
 from pydanube.pipeline.spec.plan import Plan, target_of
-from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.pipeline.targets.target import CHANGE, Stager, Target, with_change
 from pydanube.spark.committing import BATCH, QUERY, run_of, source_end
 from pydanube.spark.durable import settle
-from pydanube.spark.helpful import helpful
+from pydanube.spark.error_help import with_help
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,29 +44,29 @@ DEAD_DDL = (
     "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, event_time TIMESTAMP, key BINARY, "
     "attributes MAP<STRING,STRING>, value BINARY, error STRING, rule STRING"
 )
-PREPARED_SECONDS = 30.0  # how long a process takes a target for prepared: Spark makes two writers for every batch
+PREPARED_SECONDS = 30.0  # a target counts as prepared: Spark creates two writers for every batch
 PREPARED_MAX = 100
 BATCH_DIGITS_MAX = 18
-_UNTAKEN = re.compile(r"(?<![\w`])(variant|void|geometry|geography|time\(\d\))(?![\w`:])")  # Arrow has other words
-_IDENTITY = ("query", "run", "batch")  # of a write that Spark does not tell: over Connect, within foreachBatch
-_OPTIONS = {"plan", "checkpointlocation", "queryname", *_IDENTITY}  # the name is Spark's own
+_UNTAKEN = re.compile(r"(?<![\w`])(variant|void|geometry|geography|time\(\d\))(?![\w`:])")  # as Spark spells them
+_IDENTITY = ("query", "run", "batch")  # which write it is; over Connect, within foreachBatch, Spark does not say
+_OPTIONS = {"plan", "checkpointlocation", "queryname", *_IDENTITY}  # Spark itself sets the query's name
 
 
-_prepared: dict[tuple[str, str, bool, bool], float] = {}  # until when, in this process; commits look again anyway
+_prepared: dict[tuple[str, str, bool, bool], float] = {}  # until when, in this process; commits check again anyway
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task hands to the driver: a part for each target; or the rows themselves, if they are few."""
+    """What a task passes to the driver: a part for each target, or the rows themselves if they are few."""
 
     mark: Mark
     parts: list[Any] | None
     dead: Any = None
-    rows: bytes = b""  # Arrow, if there are no parts: the driver stages those of several tasks together
+    rows: bytes = b""  # in Arrow's format, if there are no parts
     letters: bytes = b""
 
 
-class _Sink:
+class _Writer:
     """What both kinds of writes have in common. Copied to every task."""
 
     def __init__(
@@ -83,15 +83,15 @@ class _Sink:
         self._plan = plan
         self._targets = [target_of(spec) for spec in plan.targets]
         self._letters = target_of(plan.dead_letters) if plan.dead_letters is not None and dead else None
-        self._schema = schema  # of good rows, as tables have them
-        self._rows_schema = with_change(schema) if change else schema  # and as they come
+        self._schema = schema  # of rows that fit, as tables have them
+        self._rows_schema = with_change(schema) if change else schema  # and as they arrive
         self._letter_schema = letter_schema()
         self._replace = replace
         self._checkpoint = checkpoint
         self._identity = identity
 
     def prepare(self) -> None:
-        """On the driver, before there is any row: what cannot be written is refused now."""
+        """On the driver, before there is any row: refuses what cannot be written."""
         key = (self._plan.to_json(), str(self._schema), self._replace, self._letters is None)
         if time.monotonic() < _prepared.get(key, 0.0):
             return
@@ -101,8 +101,8 @@ class _Sink:
                     f"{target.label}: upsert cannot be combined with complete mode, which writes everything again"
                 )
         self._check_apart()
-        wanting = [(target, schema) for target, schema, replace in self._all() if target.check(schema, replace=replace)]
-        for target, schema in wanting:
+        missing = [(target, schema) for target, schema, replace in self._all() if target.check(schema, replace=replace)]
+        for target, schema in missing:
             target.prepare(schema)
         if len(_prepared) >= PREPARED_MAX:
             _prepared.clear()
@@ -121,7 +121,7 @@ class _Sink:
                 )
             known.add(target.identity)
 
-    @helpful
+    @with_help
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = TaskContext.get()
         assert context is not None
@@ -143,7 +143,7 @@ class _Sink:
     def _staged(
         self, mark: Mark, task: int, rows: Iterable[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]
     ) -> Staged:
-        """Good rows with all targets, and the others with that of dead letters."""
+        """Stages rows that fit with all targets, and the others with that of dead letters."""
         name = f"{mark.batch}-{task}-{uuid4().hex}"
         stagers: list[Stager] = []
         try:
@@ -173,7 +173,7 @@ class _Sink:
             stager.add(rows if target.takes_changes else plain)
 
     def _all_staged(self, messages: Sequence[Staged]) -> list[Staged]:
-        """With the rows of tasks that had few: one file for neighbours, not one for each. The order stays."""
+        """Stages the rows of tasks that had few: one file for neighbouring tasks, in their order, not one for each."""
         found: list[Staged] = []
         for few, run in groupby(messages, lambda each: each.parts is None):
             if not few:
@@ -187,7 +187,7 @@ class _Sink:
         return found
 
     def _divided(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-        """Good rows, and the others if there are any."""
+        """The rows that fit, and dead letters for the others, if there are any."""
         import pyarrow.compute as pc
 
         bad = None
@@ -218,26 +218,26 @@ class _Sink:
                 target.commit(mark, self._schema, parts, replace=self._replace, replaces=replaces)
 
 
-class TablesBatchWriter(_Sink, DataSourceArrowWriter):
-    """Within foreachBatch: the batch is the query's."""
+class TablesBatchWriter(_Writer, DataSourceArrowWriter):
+    """Within foreachBatch, for a batch of the query."""
 
-    @helpful
+    @with_help
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Is called even if the commit went through and only its answer got lost."""
+        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
 
 
-class TablesStreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """`writeStream.format("danube_tables")`. Spark makes one for each task and each commit."""
+class TablesStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`writeStream.format("danube_tables")`. Spark creates one for each task and each commit."""
 
-    @helpful
+    @with_help
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Is called even if the commit went through and only its answer got lost."""
+        """Spark also calls it if the commit succeeded and only its answer was lost, so it changes nothing."""
 
 
 class TablesSink(DataSource):
@@ -251,21 +251,21 @@ class TablesSink(DataSource):
     def name(cls) -> str:
         return "danube_tables"
 
-    @helpful
+    @with_help
     def schema(self) -> str:
         raise OptionInvalid("danube_tables can only be written to, by pipelines; read a table at its own location")
 
-    @helpful
+    @with_help
     def writer(self, schema: StructType, overwrite: bool) -> TablesBatchWriter:
         settle(self.options.get("checkpointLocation"))
-        writer = TablesBatchWriter(*_given(self.options, schema), **_told(self.options, schema, overwrite))
+        writer = TablesBatchWriter(*_given(self.options, schema), **_arguments(self.options, schema, overwrite))
         writer.prepare()
         return writer
 
-    @helpful
+    @with_help
     def streamWriter(self, schema: StructType, overwrite: bool) -> TablesStreamWriter:
         settle(self.options.get("checkpointLocation"))
-        writer = TablesStreamWriter(*_given(self.options, schema), **_told(self.options, schema, overwrite))
+        writer = TablesStreamWriter(*_given(self.options, schema), **_arguments(self.options, schema, overwrite))
         writer.prepare()
         return writer
 
@@ -273,7 +273,7 @@ class TablesSink(DataSource):
 def mark_of(
     pipeline: str, property_of: Callable[[str], str | None], identity: tuple[str, str, int] | None = None
 ) -> Mark:
-    """Which batch this is, by what Spark says of the job, or by what was given."""
+    """The batch that is written, from the properties of Spark's job or as given."""
     if identity is not None:
         return Mark(pipeline, *identity)
     query, batch = property_of(QUERY), property_of(BATCH)
@@ -285,7 +285,7 @@ def mark_of(
 
 
 def packed(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """As Arrow's stream; nothing for no rows."""
+    """As a stream of Arrow; empty if there are no rows."""
     import pyarrow as pa
 
     if not batches:
@@ -348,7 +348,7 @@ def _given(options: Mapping[str, str], schema: StructType) -> tuple[Plan, pa.Sch
     return plan, arrow_schema(StructType([field for field in schema.fields if field.name not in (CHANGE, DEAD)]))
 
 
-def _told(options: Mapping[str, str], schema: StructType, overwrite: bool) -> dict[str, Any]:
+def _arguments(options: Mapping[str, str], schema: StructType, overwrite: bool) -> dict[str, Any]:
     return {
         "dead": DEAD in schema.names,
         "change": CHANGE in schema.names,
@@ -369,7 +369,7 @@ def _identity(options: Mapping[str, str]) -> tuple[str, str, int] | None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Of rows as targets get them: every column may be null, and times are in UTC."""
+    """The schema of rows as targets get them: every column may be null, and times are in UTC."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -12,7 +12,7 @@ from pydanube.base.limits import NOTE_BYTES_MAX, PIPELINE_RECORD_PAGES
 from pydanube.pipeline.run.preflight import OPEN_SECONDS, needs_broker
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.locations import local_path
-from pydanube.spark.link import Link
+from pydanube.spark.broker_link import BrokerLink
 
 _PAGES = "pages"  # in the first page of a long record: where the other pages begin, and how many there are
 _HALF = PIPELINE_RECORD_PAGES // 2
@@ -46,7 +46,7 @@ class BrokerRecord:
                 text = self._save_pages(link, text)
             self._ask(link, 0, text)
 
-    def _save_pages(self, link: Link | None, text: str) -> str:
+    def _save_pages(self, link: BrokerLink | None, text: str) -> str:
         """Returns what the first page says."""
         texts = [text[at : at + NOTE_BYTES_MAX] for at in range(0, len(text), NOTE_BYTES_MAX)]
         if len(texts) >= _HALF:
@@ -57,11 +57,11 @@ class BrokerRecord:
             self._ask(link, first + at, each)
         return json.dumps({_PAGES: [first, len(texts)]})
 
-    def _page(self, link: Link | None, page: int) -> dict[str, Any] | None:
+    def _page(self, link: BrokerLink | None, page: int) -> dict[str, Any] | None:
         text = self._ask(link, page)
         return None if text is None else dict(json.loads(text))
 
-    def _ask(self, link: Link | None, page: int, text: str | None = None) -> str | None:
+    def _ask(self, link: BrokerLink | None, page: int, text: str | None = None) -> str | None:
         if link is None:
             return None
         try:
@@ -71,8 +71,8 @@ class BrokerRecord:
         return None if answer["record"] is None else str(answer["record"])
 
     @contextmanager
-    def _linked(self) -> Iterator[Link | None]:
-        link = Link(self._url, self._ca_file)
+    def _linked(self) -> Iterator[BrokerLink | None]:
+        link = BrokerLink(self._url, self._ca_file)
         try:
             link.open(OPEN_SECONDS)
         except DanubeError as error:

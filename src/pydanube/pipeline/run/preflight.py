@@ -1,6 +1,6 @@
-"""What is asked of the broker before Spark starts, so that a wrong name is told within a second and nothing is begun.
+"""What is checked before Spark starts, so that a wrong name is reported within a second and nothing has begun.
 
-Changes nothing. A broker that is not needed may be away.
+Changes nothing. A broker that is not needed is not asked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydanube.pipeline.spec.context import Preflight
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.sinks import Sink
 from pydanube.pipeline.spec.source import Source
-from pydanube.spark.link import Link
+from pydanube.spark.broker_link import BrokerLink
 
 OPEN_SECONDS = 0.5  # for a broker that is just starting
 LIVE = ("starting", "running", "retrying", "stopping")
@@ -30,7 +30,7 @@ def check(
         else:
             each.preflight(asked)
     for address, connectors in brokers.items():
-        asked.link = Link(*address)
+        asked.link = BrokerLink(*address)
         asked.link.open(OPEN_SECONDS)
         try:
             if running and flow.source in connectors:

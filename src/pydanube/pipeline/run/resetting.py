@@ -1,6 +1,7 @@
-"""Beginning a pipeline again, from another place, on purpose: its checkpoint, its subscription, what topics know of it.
+"""Resets a pipeline to another position: its checkpoint, its subscription, and what topics remember of it.
 
-First the checkpoint, durably; what follows can be repeated. Tables learn of it with the first batch of the new query.
+The checkpoint is changed first, durably; the rest can be repeated. Tables learn of it with the first batch of the new
+query.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydanube.pipeline.run.checkpoint import Checkpoint
 from pydanube.pipeline.run.preflight import check_stopped
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.source import Reset
-from pydanube.pipeline.targets.record import Mark, dead_letters
+from pydanube.pipeline.targets.mark import Mark, dead_letters
 from pydanube.spark.committing import source_end
 from pydanube.spark.offsets import Offsets, from_json
 
@@ -23,11 +24,11 @@ from pydanube.spark.offsets import Offsets, from_json
 async def plan_reset(client: Client, flow: Flow, checkpoint: Checkpoint, url: str, start: str) -> Reset:
     """Raises `PipelineRunning`, and what is wrong with the position."""
     await check_stopped(client, flow.name)
-    return await flow.source.plan_reset(client, flow, url, start, where_it_stood(checkpoint))
+    return await flow.source.plan_reset(client, flow, url, start, reached_offsets(checkpoint))
 
 
-def where_it_stood(checkpoint: Checkpoint) -> Offsets | None:
-    """The end of the last batch that was committed; None if there is none, or it is no topic's."""
+def reached_offsets(checkpoint: Checkpoint) -> Offsets | None:
+    """Where the last committed batch ends; None if there is none, or if the source is not a topic."""
     try:
         batches = [
             int(each.name) for each in (Path(checkpoint.location) / "commits").iterdir() if each.name.isdecimal()
@@ -44,7 +45,7 @@ def where_it_stood(checkpoint: Checkpoint) -> Offsets | None:
 async def reset(
     client: Client, flow: Flow, checkpoint: Checkpoint, url: str, wanted: Reset, lost: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the queries that are replaced; `lost` are those whose checkpoint is gone."""
+    """Returns the queries that are replaced. `lost` are those whose checkpoint no longer exists."""
     replaced = checkpoint.reset(wanted.start, lost)
     await flow.source.seek(client, wanted)
     for sink in flow.sinks:
@@ -55,7 +56,7 @@ async def reset(
 
 
 def written_again(flow: Flow, wanted: Reset) -> str:
-    """In words, for whoever is asked whether it is to be done."""
+    """What a reset does, in words, for the person who has to confirm it."""
     where = ", ".join(each.label for each in flow.targets) or "nothing that is stored"
     if wanted.again is None:
         return "; ".join([f"rows that are read again are written again to {where}", *_gone(wanted)])

@@ -1,7 +1,7 @@
-"""Runs a pipeline to its end: starts its query, watches it, begins again after what may pass, and stops when told.
+"""Runs a pipeline to its end: starts its query, watches it, restarts it after temporary failures, and stops it.
 
-On the driver, in the main thread; only the reports to the broker have a thread of their own. What is committed is
-committed whatever happens here: a stop or a crash repeats at most the work of one batch, and none of its rows.
+Runs on the driver, in the main thread; only the reports to the broker have a thread of their own. Whatever happens
+here, committed batches stay committed: a stop or a crash repeats at most the work of one batch, and none of its rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydanube.base.retry import Backoff
 from pydanube.pipeline.query import build
 from pydanube.pipeline.query.cause import Cause, cause_of
 from pydanube.pipeline.query.progress import Progress
-from pydanube.pipeline.query.session import Noise, Sessions, settings_not_in_force
+from pydanube.pipeline.query.session import JvmOutput, Sessions, settings_not_in_force
 from pydanube.pipeline.run import preflight
 from pydanube.pipeline.run.broker_record import broker_record_of
 from pydanube.pipeline.run.checkpoint import Checkpoint, open_checkpoint, peek
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
-TURN_SECONDS = 0.25  # between looks at signals and orders
-LOOK_SECONDS = 1.0  # between looks at the progress
-LINE_SECONDS = 30.0  # between lines about it
+TURN_SECONDS = 0.25  # between checks for signals and orders
+LOOK_SECONDS = 1.0  # between checks of the progress
+LINE_SECONDS = 30.0  # between lines about the progress
 IDLE_LINE_SECONDS = 600.0  # and while nothing happens
-BATCH_SECONDS = 20.0  # that a running batch has to end after a stop
-WELL_SECONDS = 60.0  # one that still makes progress after so long has left its failures behind
+BATCH_SECONDS = 20.0  # that a running batch gets to finish after a stop
+WELL_SECONDS = 60.0  # a query that still makes progress after this time has recovered from its failures
 BACKOFF_SECONDS_MAX = 60.0
-LABEL_CHARACTERS_MAX, PATH_CHARACTERS_MAX, SINKS_TOLD_MAX = 120, 500, 10  # of what the broker is told
+LABEL_CHARACTERS_MAX, PATH_CHARACTERS_MAX, SINKS_REPORTED_MAX = 120, 500, 10  # of a report to the broker
 FINISHED, STOP, RESTART = "finished", "stop", "restart"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a pipeline ended that did not fail: `finished`, as one that runs once does, or `stopped`."""
+    """How a pipeline ended without failing: `finished`, if it runs once, or `stopped`."""
 
     how: str
     progress: Progress
 
 
 def run(flow: Flow, **options: Any) -> Outcome:
-    """Options are those of `Runner`. Raises what ended it: an error of Danube, or `PipelineFailed`."""
+    """Options are those of `Runner`. Raises the error that ended it: one of Danube, or `PipelineFailed`."""
     return Runner(flow, **options).run()
 
 
@@ -82,8 +82,8 @@ class Runner:
         verbose: bool = False,
         signals: bool = True,
     ) -> None:
-        """`url` and `ca_file` are of the broker that the file does not name. `reload` reads the file again for a
-        restart, and `file` is where that is. `tell` gets lines for people, `on_progress` the state after each batch.
+        """`url` and `ca_file` are for the broker if the file names none. `reload` reads the file again for a restart,
+        and `file` is its path. `tell` receives lines for people, and `on_progress` the state after each batch.
         """
         self.run_id = uuid4().hex
         self.progress = Progress(scans=2 if flow.dead_letters is not None and flow.transforms else 1)
@@ -96,7 +96,7 @@ class Runner:
         self._on_progress = on_progress
         self._verbose = verbose
         self._signals = signals
-        noise = Noise(self._tell if verbose else None)
+        noise = JvmOutput(self._tell if verbose else None)
         self._sessions = Sessions(flow.name, master, remote, noise, verbose=verbose)
         self._wake = threading.Event()
         self._stopping = False
@@ -112,7 +112,7 @@ class Runner:
     # -- from outside --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """After the batch that runs, if it ends soon. May be called from a signal or another thread."""
+        """Stops after the current batch, if it ends soon. May be called from a signal handler or another thread."""
         self._stopping = True
         self._wake.set()
 
@@ -147,15 +147,15 @@ class Runner:
                 raise
             finally:
                 self._reporter.end(state, cause)
-                if not self._abandoned:  # else the JVM ends with this process
+                if not self._abandoned:  # otherwise the JVM ends with this process
                     self._sessions.close()
 
     def _supervise(self, checkpoint: Checkpoint) -> str:
-        """One query after the other, until there is a reason to end."""
+        """Runs one query after the other, until there is a reason to end."""
         for warning in (*warnings(self._flow, self._sessions.where), *self._notes):
             self._say(f"note: {warning}")
         while True:
-            ended = self._life(checkpoint)
+            ended = self._run_query(checkpoint)
             if self._fatal is not None:
                 raise self._fatal
             if isinstance(ended, Cause):
@@ -169,8 +169,8 @@ class Runner:
                 return ended
             self.progress.restarts += 1
 
-    def _life(self, checkpoint: Checkpoint) -> str | Cause:
-        """One query from its start to its end: how it ended."""
+    def _run_query(self, checkpoint: Checkpoint) -> str | Cause:
+        """Runs a query from its start to its end. Returns how it ended."""
         query = None
         try:
             if self._stopping:
@@ -180,17 +180,17 @@ class Runner:
             self._state(RUNNING)
             return self._watch(query, checkpoint)
         except KeyboardInterrupt:
-            if query is not None and not self._sessions.owned:  # the program and its Spark go on
+            if query is not None and not self._sessions.owned:  # the program and its Spark session continue
                 with suppress(Exception):
                     query.stop()
             raise
         except Exception as error:
             if query is not None:
                 with suppress(Exception):
-                    self._look(query)  # the last batches before
+                    self._look(query)  # to record the last batches
                 with suppress(Exception):
                     query.stop()
-            return cause_of(error, self._sessions.said)
+            return cause_of(error, self._sessions.output)
 
     def _start(self, checkpoint: Checkpoint) -> StreamingQuery:
         flow, record = self._flow, checkpoint.record
@@ -200,7 +200,7 @@ class Runner:
         spark = self._sessions.get(flow.spark)
         for setting in settings_not_in_force(spark, flow.spark):
             self._say(f"note: {setting} is not applied: this program's Spark session was created without it")
-        self._listen()  # Spark has put its own handler in place of ours
+        self._listen()  # Spark has replaced our handler
         query = build.query(
             spark,
             flow,
@@ -215,7 +215,7 @@ class Runner:
         return query
 
     def _wait_to_retry(self, cause: Cause, checkpoint: Checkpoint) -> bool:
-        """Whether to begin again: not if it was told to stop meanwhile. Raises what does not pass."""
+        """Waits. Returns whether to start again, or False if it was stopped meanwhile. Raises a permanent error."""
         if self._verbose:
             self._tell(cause.trace)
         self._failures += 1
@@ -241,7 +241,7 @@ class Runner:
     def _watch(self, query: StreamingQuery, checkpoint: Checkpoint) -> str:
         began, looked, tidied = time.monotonic(), 0.0, checkpoint.record.generation == 0
         while True:
-            ended = query.awaitTermination(TURN_SECONDS)  # type: ignore[arg-type]  # it takes fractions
+            ended = query.awaitTermination(TURN_SECONDS)  # type: ignore[arg-type]  # it accepts fractions
             now = time.monotonic()
             if ended or now - looked > LOOK_SECONDS:
                 looked = now
@@ -264,7 +264,7 @@ class Runner:
                     return RESTART
 
     def _end(self, query: StreamingQuery) -> None:
-        """After the batch that runs, if it ends soon; what is cut off is repeated by the next run."""
+        """Stops after the current batch, if it ends soon; otherwise the next run repeats the batch."""
         until, before = time.monotonic() + BATCH_SECONDS, _newest(query)
         while query.isActive and time.monotonic() < until and self._fatal is None:
             status = query.status
@@ -276,7 +276,7 @@ class Runner:
         self._look(query)
 
     def _read_again(self, checkpoint: Checkpoint) -> bool:
-        """The file may have changed; one that cannot be used changes nothing."""
+        """Reads the file again, which may have changed. Returns False, and changes nothing, if it cannot be used."""
         if self._reload is None:
             return True
         try:
@@ -294,7 +294,9 @@ class Runner:
         return True
 
     def _look(self, query: StreamingQuery) -> bool:
-        """Takes in what Spark says of the batches since; it says something now and then, also idle, if all is well."""
+        """Takes in what Spark has reported since. Returns whether there was anything: a healthy query reports even if
+        idle.
+        """
         last = _event(query.lastProgress)
         news = last is not None and str(last.get("timestamp", "")) > self.progress.seen
         if news:
@@ -315,7 +317,7 @@ class Runner:
         self._next_line, self._lined_rows = now + LINE_SECONDS, found.rows
         self._say(progress_line(found, self._reporter.lag if self._reporter is not None else None))
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def _say(self, line: str) -> None:
         self._tell(line)
@@ -348,7 +350,7 @@ class Runner:
             "pid": os.getpid(),
             "master": self._sessions.where[:LABEL_CHARACTERS_MAX],
             "source": flow.source.label[:LABEL_CHARACTERS_MAX],
-            "sinks": [each.label[:LABEL_CHARACTERS_MAX] for each in flow.sinks[:SINKS_TOLD_MAX]],
+            "sinks": [each.label[:LABEL_CHARACTERS_MAX] for each in flow.sinks[:SINKS_REPORTED_MAX]],
             "digest": flow.digest,
             "started": started,
             "version": __version__,
@@ -363,7 +365,7 @@ class Runner:
             self.restart()
 
     def _lost(self, error: DanubeError) -> None:
-        """Another run has the name: this one was not heard of for so long that it was taken for dead."""
+        """Another run has taken the name, because this one had not reported for so long that it was considered dead."""
         self._fatal = error
         self._wake.set()
 
@@ -395,7 +397,7 @@ class Runner:
                 signal.signal(each, self._signalled)
 
     def _signalled(self, number: int, frame: Any) -> None:
-        """The first lets the batch end; the second ends at once."""
+        """The first signal lets the batch end; the second ends the process at once."""
         if self._stopping:
             self._abandoned = True
             raise KeyboardInterrupt
@@ -403,8 +405,8 @@ class Runner:
 
 
 def start(spark: SparkSession, flow: Flow, *, url: str, available_now: bool | None = None) -> StreamingQuery:
-    """Only the query, in a session that is there, with the same record of it as a run has. The lock is let go at once:
-    whoever starts a query watches it, and tables and subscription keep a second one out. What a run says is logged.
+    """Starts only the query, in an existing session, with the same record as a run. The lock is released at once: the
+    caller watches the query, and tables and the subscription refuse a second one. Notes of a run are logged.
     """
     with open_checkpoint(flow.checkpoint, flow.name, store=broker_record_of(flow, url)) as checkpoint:
         for key in checkpoint.begin(flow.digest, flow.essentials(), fixed(flow)):
@@ -455,7 +457,7 @@ def end_line(found: Progress) -> str:
 
 
 def _late_words(found: Progress) -> list[str]:
-    """Nothing is dropped without a word."""
+    """Late rows, so that none is dropped silently."""
     kept = (found.late_rows or 0) - found.late_dropped
     words = [f"{found.late_dropped:,} late rows were dropped"] if found.late_dropped else []
     return [*words, *([f"{kept:,} late rows are dead letters"] if kept else [])]

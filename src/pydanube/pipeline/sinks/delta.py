@@ -41,7 +41,7 @@ class DeltaSink(FolderSink, TransactionalTable):
     def batches(self) -> Iterator[pa.RecordBatch]:
         from deltalake import DeltaTable
 
-        from pydanube.pipeline.targets.files.target import delta_place
+        from pydanube.pipeline.targets.files.folders import delta_place
 
         uri, options = delta_place(self.location)
         rows = DeltaTable(uri, storage_options=dict(options)).to_pyarrow_dataset()

@@ -56,7 +56,7 @@ class IcebergSink(TransactionalTable):
 
     @classmethod
     def target(cls, spec: Spec) -> IcebergTarget:
-        from pydanube.pipeline.targets.iceberg.table import TablePlace
+        from pydanube.pipeline.targets.iceberg.table import TableAddress
         from pydanube.pipeline.targets.iceberg.target import IcebergTarget
 
         check_keys("a target iceberg", spec, ("kind", "table", *_CATALOG, "properties", *cls.keys))
@@ -70,7 +70,7 @@ class IcebergSink(TransactionalTable):
         ):
             raise OptionInvalid("a target iceberg: properties must map names to strings")
         table = tuple(str(spec.get("table") or "").split("."))
-        place = TablePlace(table, **texts, properties=tuple(sorted(properties.items())))
+        place = TableAddress(table, **texts, properties=tuple(sorted(properties.items())))
         place.check()
         return IcebergTarget(place, **table_options(spec))
 

@@ -44,7 +44,7 @@ class ParquetSink(FolderSink):
     def batches(self) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq
 
-        from pydanube.pipeline.targets.files.target import folder_at
+        from pydanube.pipeline.targets.files.folders import folder_at
 
         folder = folder_at(self.location)
         for path, _ in folder.list(""):

@@ -21,7 +21,7 @@ from pydanube.pipeline.spec.context import Preflight
 from pydanube.pipeline.spec.fields import Section
 from pydanube.pipeline.spec.plan import Spec, check_keys, spec_text, spec_text_or_none
 from pydanube.pipeline.spec.sinks import Sink
-from pydanube.spark.link import link_to
+from pydanube.spark.broker_link import link_to
 
 if TYPE_CHECKING:
     from pydanube.pipeline.targets.topic import TopicTarget

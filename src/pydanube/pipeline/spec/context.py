@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pydanube.pipeline.spec.flow import Flow
-    from pydanube.spark.link import Link
+    from pydanube.spark.broker_link import BrokerLink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,6 @@ class Preflight:
     begun: bool  # whether there is a checkpoint to continue from
     start: str | None = None
     running: bool = True  # whether the pipeline is about to run; if not, another run of it may be under way
-    link: Link | None = None  # to the broker, for sources and sinks that are on one
+    link: BrokerLink | None = None  # to the broker, for sources and sinks that are on one
     checked: list[str] = field(default_factory=list)  # what was found in order, a line each
     notes: list[str] = field(default_factory=list)  # what may not be intended, a line each

@@ -1,6 +1,6 @@
-"""Reading the declaration of a pipeline: values by their keys, each wrong one a `FlowInvalid` of one line. Pure.
+"""The values of a declaration, by their keys. A wrong value is a `FlowInvalid` of one line. Pure.
 
-A complaint begins with the path of its key, as `sink[1].upsert.keys`, and offers the nearest name if one is wrong.
+The line begins with the path of the key, such as `sink[1].upsert.keys`, and suggests the nearest name for a wrong one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNITS = {"second": SECOND, "millisecond": MILLISECOND, "microsecond": 1}
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a complaint about a name that is not known."""
+    """How an error about an unknown name ends."""
     lower = {each.lower().replace("_", ""): each for each in known}
     asked = name[:SHOWN_CHARACTERS].lower().replace("_", "").replace("-", "")
     begun = [each for each in lower if asked and each.startswith(asked)]
@@ -44,7 +44,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 class Duration(int):
-    """Microseconds. As text it is what Spark takes for an interval."""
+    """Microseconds. As text, it is an interval that Spark understands."""
 
     def __str__(self) -> str:
         unit = next(unit for unit, size in _UNITS.items() if self % size == 0)
@@ -58,7 +58,7 @@ class Duration(int):
 def parse_duration(path: str, value: object) -> Duration:
     """`10 minutes`, `1 hour 30 minutes`, `250ms`, or a number of seconds."""
     try:
-        found = microseconds_of(value)  # type: ignore[arg-type]  # whatever else it is, it is refused
+        found = microseconds_of(value)  # type: ignore[arg-type]  # other types are refused
     except ValueError as error:
         raise FlowInvalid(f"{path}: {error}") from None
     if found > DURATION_MICROSECONDS_MAX:
@@ -78,7 +78,7 @@ def parse_size(path: str, value: object, most: int) -> int:
 
 
 def parse_location(path: str, value: object, folder: str) -> str:
-    """A path, which is made absolute, or a URL, which has no credentials in it."""
+    """A path, which is made absolute, or a URL without credentials."""
     text = checked_text(path, value)
     if scheme_of(text):
         check_no_secrets(path, text)
@@ -93,7 +93,7 @@ def absolute(text: str, folder: str) -> str:
 
 
 def check_no_secrets(path: str, url: str) -> None:
-    """Declarations are shown and shared."""
+    """Declarations are shown and shared, so they must not contain credentials."""
     try:
         parts = urlsplit(url)
         secrets = [name for name, _ in parse_qsl(parts.query) if is_secret(name)]
@@ -120,7 +120,7 @@ def checked_text(path: str, value: object) -> str:
 
 
 class Section:
-    """A mapping of the declaration. What is null counts as not given."""
+    """A mapping in the declaration. A value of null counts as not given."""
 
     def __init__(self, path: str, found: object, keys: Sequence[str], folder: str = ".") -> None:
         self.path, self.folder = path, folder
@@ -180,7 +180,7 @@ class Section:
         return found
 
     def names(self, name: str, *, required: bool = False) -> tuple[str, ...]:
-        """A list of texts, each once; a text alone is a list of one."""
+        """A list of different texts. A single text is a list of one."""
         if name not in self._values and not required:
             return ()
         return text_list(self.key(name), self.raw(name))
@@ -192,7 +192,7 @@ class Section:
         return self.location(name) if name in self else None
 
     def scalars(self, name: str) -> dict[str, str]:
-        """A mapping whose values are texts, numbers, true or false: all as texts."""
+        """A mapping whose values are texts, numbers or booleans, all returned as texts."""
         found = self._values.get(name, {})
         path = self.key(name)
         if not isinstance(found, Mapping):
@@ -214,7 +214,7 @@ class Section:
 
 
 def _plain(name: str) -> str:
-    """A key as it is shown: without what would break the line."""
+    """A key as errors show it, without anything that would break the line."""
     text = name if name.isprintable() and name else repr(name)
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
@@ -237,7 +237,7 @@ def text_list(path: str, value: object) -> tuple[str, ...]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only. `on`, `off`, `yes`, `no`, dates and 1:30 stay the texts that they are."""
+    """Plain values only. `on`, `off`, `yes`, `no`, dates and 1:30 stay texts."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -1,6 +1,6 @@
-"""A pipeline as declared: read from YAML or made of a mapping, checked as far as neither Spark nor a broker is needed.
+"""A pipeline as declared: read from YAML or from a mapping, and checked without Spark and without a broker.
 
-Pure, and without Spark: it can be read wherever a file can. What is wrong is a `FlowInvalid` of one line.
+A mistake is a `FlowInvalid` of one line.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ KEYS = (
 MODES = ("append", "update", "complete")
 AVAILABLE_NOW = "available_now"
 NAME_CHARACTERS_MAX = 100
-HOME = "~/.danube/pipelines"  # of checkpoints
+HOME = "~/.danube/pipelines"  # where checkpoints are by default
 ATTEMPTS = 10
 BACKOFF = Duration(SECOND)
 TABLE_TRIGGER = Duration(10 * SECOND)  # every batch is a commit and at least one file: not too many small ones
@@ -82,7 +82,7 @@ _OBJECT_STORES = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """After a failure that may pass: how often in a row, and how long to wait first."""
+    """After a failure that may be temporary: how many attempts in a row, and how long the first waits."""
 
     attempts: int = ATTEMPTS
     backoff: Duration = BACKOFF
@@ -90,7 +90,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A pipeline. Paths are absolute; what was not given has its default."""
+    """A pipeline. Paths are absolute, and keys that were not given have their defaults."""
 
     name: str
     source: Source
@@ -98,18 +98,18 @@ class Flow:
     output_mode: str
     sinks: tuple[Sink, ...]
     dead_letters: Sink | None
-    late: str | None  # dead_letters or drop; None if nothing is said
+    late: str | None  # dead_letters or drop; None if not given
     checkpoint: str
     trigger: Duration | None  # None: as fast as possible
     available_now: bool
     restart: Restart
     spark: Mapping[str, str]
     shared: tuple[str, ...]  # folders that every machine of a cluster has
-    folder: str  # what relative paths are relative to
+    folder: str  # that relative paths start from
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Flow:
-        """Of a YAML file. Raises `FlowInvalid`, which names the file."""
+        """Reads a YAML file. Raises `FlowInvalid`, which names the file."""
         file = Path(path)
         try:
             with file.open("rb") as opened:
@@ -123,7 +123,7 @@ class Flow:
 
     @classmethod
     def of(cls, mapping: Any, folder: str | os.PathLike[str] = ".") -> Flow:
-        """Of the same keys as a mapping. Raises `FlowInvalid`."""
+        """Reads a mapping with the keys of a file. Raises `FlowInvalid`."""
         root = os.path.abspath(folder)
         section = Section("", mapping, KEYS, root)
         name = _name(section)
@@ -236,11 +236,11 @@ class Flow:
 
     @property
     def digest(self) -> str:
-        """Of the essentials: another one may not continue from the same checkpoint."""
+        """A hash of the essentials."""
         return hashlib.sha256(json.dumps(self.essentials(), sort_keys=True).encode()).hexdigest()[:16]
 
     def words(self) -> list[str]:
-        """The pipeline in words, a line each."""
+        """The pipeline in words, as lines."""
         lines = [f"pipeline {self.name}", f"from {self.source.description}"]
         lines += [f"  expect {each}" for each in self.source.expect]
         lines += [f"  {each.label}" for each in self.transforms]
@@ -305,7 +305,7 @@ def _spark(section: Section) -> dict[str, str]:
     return settings
 
 
-# -- what must be together ---------------------------------------------------------------------------------------------
+# -- what must fit together --------------------------------------------------------------------------------------------
 
 
 def _check(flow: Flow) -> None:
@@ -367,12 +367,12 @@ def _written(flow: Flow) -> list[tuple[str, str]]:
 
 
 def is_local(master: str) -> bool:
-    """Whether workers run on this machine: a Connect server on it counts."""
+    """Whether workers run on this machine, directly or in a Connect server."""
     return master in ("", "local") or master.startswith("local[") or _LOOPBACK.fullmatch(master) is not None
 
 
 def check_master(flow: Flow, master: str) -> None:
-    """Raises `FlowInvalid` for what this master cannot do: places that only one machine has, if others work for it."""
+    """Raises `FlowInvalid` for a folder that only one machine has, if the master has workers on others."""
     if master and _MASTER.fullmatch(master) is None:
         raise FlowInvalid(
             f"{master[:100]!r} is not a master; use local[4], spark://host:7077, yarn, k8s://… or, for a Connect "
@@ -390,7 +390,7 @@ def check_master(flow: Flow, master: str) -> None:
 
 
 def warnings(flow: Flow, master: str) -> list[str]:
-    """What may be wrong, and can be told without trying it; a line each."""
+    """What may not be intended, as lines, as far as it is known without running anything."""
     found = []
     scheme = scheme_of(flow.checkpoint)
     if scheme in _OBJECT_STORES:

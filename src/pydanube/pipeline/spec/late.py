@@ -14,21 +14,21 @@ from pydanube.pipeline.spec.fields import Duration
 from pydanube.pipeline.spec.steps import Aggregate, Deduplicate, Python, Sql, Step, Watermark, step_path
 
 DEAD_LETTERS, DROP = CHOICES = ("dead_letters", "drop")  # what becomes of late rows
-REASON = "late: "  # how the error of a dead letter begins that came too late
+REASON = "late: "  # how the error of a late row begins
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """By which column a row is late: by the time itself, or by the end of the last window it belongs to."""
+    """A row is late by the time in a column, or by the end of the last window that this time belongs to."""
 
     column: str
     window: Duration | None = None
     slide: Duration | None = None
-    step: str = ""  # which drops it, as errors name it
+    step: str = ""  # that would drop the row, as errors name it
 
 
 def rule_of(steps: Sequence[Step], output_mode: str) -> Rule | None:
-    """None if no row is ever late, or if that cannot be told before the step."""
+    """None if no row is ever late, or if late rows cannot be recognized before the step."""
     watermark: Watermark | None = None
     for at, step in enumerate(steps):
         path = step_path(at, step)
@@ -38,7 +38,7 @@ def rule_of(steps: Sequence[Step], output_mode: str) -> Rule | None:
             return None
         elif isinstance(step, Deduplicate):
             return Rule(watermark.column, step=path)
-        elif output_mode == "complete":  # which forgets nothing, so nothing is too late
+        elif output_mode == "complete":  # which keeps all state, so no row is too late
             return None
         elif step.window is not None and step.on == watermark.column:
             return Rule(step.on, step.window, step.slide or step.window, path)
@@ -49,7 +49,7 @@ def rule_of(steps: Sequence[Step], output_mode: str) -> Rule | None:
 
 
 def may_drop(steps: Sequence[Step], output_mode: str) -> bool:
-    """Whether Spark may drop rows for being late; of SQL and Python behind a watermark nobody knows."""
+    """Whether Spark may drop late rows. SQL and Python after a watermark may do anything."""
     behind = False
     for step in steps:
         if isinstance(step, Watermark):

@@ -1,4 +1,4 @@
-"""What happens to the rows of a pipeline, step by step, as declared. Pure: SQL is Spark's to understand."""
+"""The steps of a pipeline, as declared. Pure: SQL is checked by Spark later."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """A function DataFrame -> DataFrame: of a file, or as it is."""
+    """A function from DataFrame to DataFrame, given by file and name or as an object."""
 
     file: str | None
     name: str
@@ -154,9 +154,9 @@ def _python(section: Section) -> Python:
 
 
 def check_steps(steps: Sequence[Step], output_mode: str) -> None:
-    """What steps must be together, as far as it can be told without understanding SQL."""
+    """Checks that the steps fit together, as far as this is possible without understanding SQL."""
     watermark: Watermark | None = None
-    opaque = False  # whether SQL or Python came since, which may rename columns
+    opaque = False  # whether SQL or Python has followed, which may rename columns
     aggregated = False
     for at, step in enumerate(steps):
         path = f"transforms[{at}]"

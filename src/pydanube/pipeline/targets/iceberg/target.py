@@ -26,7 +26,7 @@ from pydanube.pipeline.targets.iceberg.files import IcebergFiles, Layout, Staged
 from pydanube.pipeline.targets.iceberg.library import LeanTransaction, without_retries
 from pydanube.pipeline.targets.iceberg.maintenance import maintain
 from pydanube.pipeline.targets.iceberg.table import (
-    TablePlace,
+    TableAddress,
     Wanted,
     check_columns,
     check_features,
@@ -36,7 +36,7 @@ from pydanube.pipeline.targets.iceberg.table import (
 )
 from pydanube.pipeline.targets.iceberg.upsert import DELETES, Change, all_files, upserted
 from pydanube.pipeline.targets.maintenance import NO_MAINTENANCE, Maintenance, attempt, is_due
-from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.mark import Mark, Verdict, judge
 from pydanube.pipeline.targets.target import CHANGE, pause, with_change, with_nulls
 
 COMMITS_MAX = 20  # attempts; each that fails means that somebody else's commit went through
@@ -53,7 +53,7 @@ _layouts: dict[tuple[Any, ...], tuple[float, Layout]] = {}
 class IcebergTarget:
     """With `keys` rows replace those of the table with the same values in these columns."""
 
-    place: TablePlace
+    place: TableAddress
     partition_by: tuple[str, ...] = ()
     merge_schema: bool = False
     keys: tuple[str, ...] = ()
@@ -172,7 +172,7 @@ class IcebergTarget:
 class _Told:
     """A `Stager` with errors of ours only."""
 
-    def __init__(self, place: TablePlace, files: IcebergFiles) -> None:
+    def __init__(self, place: TableAddress, files: IcebergFiles) -> None:
         self._place = place
         self._files = files
 

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from pydanube.base.errors import SchemaMismatch
 from pydanube.base.limits import TABLE_FILE_BYTES
+from pydanube.pipeline.targets.files.folders import Folder, folder_at
 from pydanube.pipeline.targets.files.partitioned import HELD_BYTES, Part, PartitionedFiles, Values
-from pydanube.pipeline.targets.files.target import Folder, folder_at
 from pydanube.pipeline.targets.statistics import gathered
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -39,7 +39,7 @@ class WrittenFile:
     stats: dict[str, Any] | None = None
 
 
-class Files(PartitionedFiles[WrittenFile]):
+class ParquetFiles(PartitionedFiles[WrittenFile]):
     """`below` is where in the folder the files go; with `stats` they are described for Delta, which keeps the values of
     partitions in its log."""
 

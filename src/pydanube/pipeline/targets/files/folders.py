@@ -125,7 +125,7 @@ def delta_place(uri: str) -> tuple[str, Mapping[str, str]]:
     return found
 
 
-class Troubles:
+class ErrorTexts:
     """Errors of others into ours, without what must not be shown."""
 
     def __init__(self, place: ObjectsPlace | None = None) -> None:
@@ -156,7 +156,7 @@ class LocalFolder:
         try:
             yield
         except OSError as error:
-            raise Troubles().typed(error, f"{self.root}: {what}") from None
+            raise ErrorTexts().typed(error, f"{self.root}: {what}") from None
 
     def create(self, path: str) -> Output:
         with self._typed(f"to write {path}"):
@@ -297,7 +297,7 @@ class ObjectFolder:
 
     def __init__(self, place: ObjectsPlace) -> None:
         self._place = place
-        self._troubles = Troubles(place)
+        self._troubles = ErrorTexts(place)
 
     @cached_property
     def _operator(self) -> Any:

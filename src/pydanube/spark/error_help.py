@@ -12,7 +12,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def helpful(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def with_help(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Spark shows the traceback of an error and nothing else: what to do stands in it."""
 
     @functools.wraps(call)

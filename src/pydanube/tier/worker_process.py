@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydanube.base.errors import DanubeError, ObjectsFailed
-from pydanube.tier.frames import BatchReader, Frame, Kind, Link, LinkBroken, to_error
+from pydanube.tier.frames import BatchReader, Frame, FrameKind, FrameStream, StreamBroken, to_error
 from pydanube.tier.limits import CHUNK_BYTES, CLOSE_SECONDS, START_SECONDS, WINDOW_BYTES
 from pydanube.wire.batch import Batch
 
@@ -71,10 +71,10 @@ class Call:
         self._news.set()
 
 
-class Worker:
+class WorkerProcess:
     """A process that has said it is ready. `serve` runs until it ends."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: Link) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], link: FrameStream) -> None:
         self._process = process
         self.link = link
         self._calls: dict[int, Call] = {}
@@ -107,7 +107,7 @@ class Worker:
         return self._process.pid
 
     @classmethod
-    async def start(cls, hello: Mapping[str, Any]) -> Worker:
+    async def start(cls, hello: Mapping[str, Any]) -> WorkerProcess:
         """`ObjectsFailed` if it does not come up, or what it says itself."""
         try:
             ours, theirs = socket.socketpair()
@@ -127,22 +127,22 @@ class Worker:
                 ours.close()
                 raise ObjectsFailed(f"a process of the cold tier cannot be started: {error}") from None
         reader, writer = await asyncio.open_connection(sock=ours, limit=CHUNK_BYTES)
-        worker = cls(process, Link(reader, writer))
+        worker = cls(process, FrameStream(reader, writer))
         try:
             async with asyncio.timeout(START_SECONDS):
                 await worker._greet(hello)
         except BaseException as error:
             await worker.end()
-            if isinstance(error, LinkBroken | TimeoutError):
+            if isinstance(error, StreamBroken | TimeoutError):
                 raise ObjectsFailed(f"a process of the cold tier did not start: {error}") from None
             raise
         return worker
 
     async def _greet(self, hello: Mapping[str, Any]) -> None:
-        self.link.send_json(Kind.HELLO, 0, dict(hello))
+        self.link.send_json(FrameKind.HELLO, 0, dict(hello))
         while True:
             frame = await self.link.receive()
-            if frame.kind is Kind.READY:
+            if frame.kind is FrameKind.READY:
                 return
             self._take(frame)
 
@@ -152,7 +152,7 @@ class Worker:
         try:
             while True:
                 self._take(await self.link.receive())
-        except (LinkBroken, DanubeError, ValueError) as error:
+        except (StreamBroken, DanubeError, ValueError) as error:
             why = str(error)
         finally:
             lost()
@@ -167,35 +167,35 @@ class Worker:
         if self._over.is_set():
             call.fail(ObjectsFailed("the process of the cold tier has ended"))
             return call
-        self.link.send_json(Kind.CALL, call.number, {"operation": operation, **arguments})
+        self.link.send_json(FrameKind.CALL, call.number, {"operation": operation, **arguments})
         self._calls[call.number] = call
         return call
 
     def close(self, call: Call) -> None:
         """Nobody waits for it any more."""
         if self._calls.pop(call.number, None) and not call.result.done():
-            self.link.send(Kind.CANCEL, call.number)
+            self.link.send(FrameKind.CANCEL, call.number)
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind is Kind.LOG:
+        if frame.kind is FrameKind.LOG:
             level, name, text = json.loads(frame.body)
             logging.getLogger(str(name)).log(int(level), "%s", text)
             return
-        if frame.kind is Kind.ERROR and not frame.call:
+        if frame.kind is FrameKind.ERROR and not frame.call:
             raise to_error(json.loads(frame.body))
         call = self._calls.get(frame.call)
         if call is None:
             return  # given up meanwhile
-        if frame.kind is Kind.DATA:
+        if frame.kind is FrameKind.DATA:
             try:
                 call.came(frame.body)
             except DanubeError as error:
-                raise LinkBroken(f"it sent something that is not a batch: {error}") from None
-        elif frame.kind is Kind.CREDIT:
+                raise StreamBroken(f"it sent something that is not a batch: {error}") from None
+        elif frame.kind is FrameKind.CREDIT:
             call.credited(int.from_bytes(frame.body, "little"))
-        elif frame.kind is Kind.RESULT:
+        elif frame.kind is FrameKind.RESULT:
             call.finish(json.loads(frame.body))
-        elif frame.kind is Kind.ERROR:
+        elif frame.kind is FrameKind.ERROR:
             call.fail(to_error(json.loads(frame.body)))
 
     async def end(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pydanube.base.errors import TierBusy
 
 
-class Turns:
+class CallLimit:
     def __init__(self, at_once: int, waiting_max: int) -> None:
         self._free = Semaphore(at_once)
         self._waiting_max = waiting_max

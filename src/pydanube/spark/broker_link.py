@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60.0  # for a broker that is busy, or starts again
 RETRY = Backoff(0.05, 1.0)
 
 
-class Link:
+class BrokerLink:
     """A client on a loop of its own."""
 
     def __init__(self, url: str, ca_file: str | None) -> None:
@@ -50,7 +50,7 @@ class Link:
             if not error.retriable or not patience:
                 raise
             log.warning("%s; waiting for it for %g seconds", error, patience)
-            await patiently(self.client.open, patience)
+            await with_retries(self.client.open, patience)
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         return self._loop.wait(work)
@@ -63,7 +63,7 @@ class Link:
         self._loop.stop()
 
 
-async def patiently(ask: Callable[[], Awaitable[Result]], seconds: float = PATIENCE_SECONDS) -> Result:
+async def with_retries(ask: Callable[[], Awaitable[Result]], seconds: float = PATIENCE_SECONDS) -> Result:
     """Asks again while it may help; only for what can be asked twice."""
     loop = asyncio.get_running_loop()
     until, pauses = loop.time() + seconds, iter(RETRY)
@@ -77,16 +77,16 @@ async def patiently(ask: Callable[[], Awaitable[Result]], seconds: float = PATIE
         await asyncio.sleep(pause)
 
 
-_links: dict[tuple[int, str, str | None], Link] = {}
+_links: dict[tuple[int, str, str | None], BrokerLink] = {}
 _lock = threading.Lock()
 
 
-def link_to(url: str, ca_file: str | None, *, patience: float = 0.0) -> Link:
+def link_to(url: str, ca_file: str | None, *, patience: float = 0.0) -> BrokerLink:
     """The process's link to this broker; opened, with so many seconds for it, if there is none yet."""
     key = (os.getpid(), url, ca_file)  # a forked process has the dictionary of its parent, and none of its threads
     with _lock:
         if key not in _links:
-            link = Link(url, ca_file)
+            link = BrokerLink(url, ca_file)
             link.open(patience)
             _links[key] = link
         return _links[key]

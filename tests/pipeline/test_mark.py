@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pydanube.base.errors import SinkConflict
-from pydanube.pipeline.targets.record import Mark, Verdict, judge
+from pydanube.pipeline.targets.mark import Mark, Verdict, judge
 
 LAST = Mark("orders", "query-a", "run-1", 7, '{"/default/orders":[70]}')
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pydanube.base.errors import FlowInvalid
-from pydanube.pipeline.query import lookups
+from pydanube.pipeline.query import joined_files
 from pydanube.pipeline.query.build import query
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.sync import Client
@@ -22,7 +22,7 @@ from pydanube.sync import Client
 def test_a_joined_file_that_comes_later_is_seen_by_later_batches(
     spark: SparkSession, client: Client, url: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups.keep_listed, "__defaults__", (0.05,))
+    monkeypatch.setattr(joined_files.refresh_while_active, "__defaults__", (0.05,))
     names = tmp_path / "names"
     names.mkdir()
     pq.write_table(pa.table({"id": [0], "name": ["zero"]}), names / "a.parquet")
@@ -58,4 +58,4 @@ def test_over_connect_a_step_that_reads_files_is_refused() -> None:
             return "Join Inner\n:- SubqueryAlias i\n+- SubqueryAlias n\n   +- Relation [id#1L,name#2] parquet\n"
 
     with pytest.raises(FlowInvalid, match="reads parquet files beside the stream"):
-        lookups.file_lists(Frame())  # type: ignore[arg-type]
+        joined_files.file_listings(Frame())  # type: ignore[arg-type]

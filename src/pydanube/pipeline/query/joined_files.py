@@ -1,5 +1,5 @@
-"""Files that SQL and Python steps read beside the stream: Spark lists them once, when the query is made. Here they are
-listed again while it runs, so that a batch joins what is there when it is planned.
+"""Files that SQL and Python steps join with the stream. Spark lists them once, when the query is created. Here they are
+listed again while it runs, so that a batch joins the files that exist when it is planned.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ REFRESH_SECONDS = 5.0
 _LISTED = re.compile(r"^[\s:+|-]*Relation \[.*\] (\w+)$", re.MULTILINE)  # as Spark's plans show files
 
 
-def file_lists(frame: DataFrame) -> list[Any]:
-    """Spark's lists of the files that the frame reads, but for those of streams.
+def file_listings(frame: DataFrame) -> list[Any]:
+    """Spark's lists of the files that the frame reads, except those of its source.
 
-    Raises `FlowInvalid` over Connect, where nobody can have them listed again.
+    Raises `FlowInvalid` over Connect, where they cannot be listed again.
     """
     if not hasattr(frame, "_jdf"):
         plan: Any = frame
@@ -43,12 +43,12 @@ def file_lists(frame: DataFrame) -> list[Any]:
     return found
 
 
-def keep_listed(lists: list[Any], query: StreamingQuery, seconds: float = REFRESH_SECONDS) -> None:
-    """Until the query ends. A list that cannot be made stays as it was: the batch says what is wrong."""
+def refresh_while_active(lists: list[Any], query: StreamingQuery, seconds: float = REFRESH_SECONDS) -> None:
+    """Refreshes the lists until the query ends. If that fails, a list stays as it was, and the batch reports why."""
 
     def run() -> None:
         pause = threading.Event()
-        with suppress(Exception):  # the JVM is gone, and the query with it
+        with suppress(Exception):  # the JVM has ended, and the query with it
             while query.isActive:
                 pause.wait(seconds)
                 for each in lists:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydanube.base.errors import BatchTooLarge, ColumnInvalid, MessageTooLarge, NameInvalid
 from pydanube.base.keys import fnv1a64
 from pydanube.spark import parcels as module
-from pydanube.spark.parcels import BATCH_BYTES, Parcel, Parcels, Target
+from pydanube.spark.batching import BATCH_BYTES, PartitionBatch, RowBatcher, Target
 from pydanube.wire.batch import Codec, Message
 
 OUT = "/default/out"
@@ -37,8 +37,8 @@ def cut(
     topic: str | None = OUT,
     find: Callable[[str], Target] | None = None,
     **more: Any,
-) -> list[Parcel]:
-    parcels = Parcels(find or (lambda name: Target(name, partitions)), lambda: 5, topic, **more)
+) -> list[PartitionBatch]:
+    parcels = RowBatcher(find or (lambda name: Target(name, partitions)), lambda: 5, topic, **more)
     found = [parcel for each in batches for parcel in parcels.add(each)]
     found += parcels.rest()
     for parcel in found:
@@ -47,7 +47,7 @@ def cut(
     return found
 
 
-def messages(found: Sequence[Parcel]) -> list[Message]:
+def messages(found: Sequence[PartitionBatch]) -> list[Message]:
     return [message for parcel in found for message in parcel.batch.messages()]
 
 

@@ -46,12 +46,12 @@ class Target(NamedTuple):
         return f"{self.name}-part-{number}" if self.partitions else self.name
 
 
-class Parcel(NamedTuple):
+class PartitionBatch(NamedTuple):
     place: str
     batch: Batch
 
 
-class Parcels:
+class RowBatcher:
     """One task's rows on their way into batches. `topic` is where rows go that name none."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Parcels:
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
 
-    def add(self, rows: pa.RecordBatch) -> Iterator[Parcel]:
+    def add(self, rows: pa.RecordBatch) -> Iterator[PartitionBatch]:
         """What is ready to go with these rows."""
         if not len(rows):
             return
@@ -83,7 +83,7 @@ class Parcels:
         if self._held_bytes >= (GATHERED_BYTES if self._sorts() else BATCH_BYTES):
             yield from self.rest()
 
-    def rest(self) -> Iterator[Parcel]:
+    def rest(self) -> Iterator[PartitionBatch]:
         """What is still held."""
         held, self._held, self._held_bytes = self._held, [], 0
         if held:
@@ -93,7 +93,7 @@ class Parcels:
     def _sorts(self) -> bool:
         return len(self._targets) > 1 or any(each.partitions > 1 for each in self._targets)
 
-    def _cut(self, rows: pa.RecordBatch) -> Iterator[Parcel]:
+    def _cut(self, rows: pa.RecordBatch) -> Iterator[PartitionBatch]:
         sizes = _sizes(rows)
         codes = self._codes(rows)
         self._check(codes, sizes, rows)
@@ -107,7 +107,7 @@ class Parcels:
             number, partition = divmod(int(codes[start]), _CODES)
             for first, last in _pieces(ends, start, end):
                 batch = encoder.batch(first, last, self._now())
-                yield Parcel(self._place(self._targets[number], partition), batch)
+                yield PartitionBatch(self._place(self._targets[number], partition), batch)
 
     def _place(self, target: Target, partition: int) -> str:
         if partition != _KEYLESS:

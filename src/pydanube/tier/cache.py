@@ -10,7 +10,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Key, Value]):
+class SizedCache(Generic[Key, Value]):
     """Least recently used out. What alone is larger than the bound stays until something else comes."""
 
     def __init__(self, bytes_max: int) -> None:
