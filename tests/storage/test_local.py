@@ -100,12 +100,12 @@ def world() -> Iterator[World]:
 def refused(world: World, error: type[DanubeError], *words: str) -> None:
     """It says what is missing, and neither of the directories is made or changed by it."""
     before = [disk.image() for disk in (world.metadata, world.node)]
-    there = [disk._there for disk in (world.metadata, world.node)]
+    exists = [disk._exists for disk in (world.metadata, world.node)]
     with pytest.raises(error) as raised:
         world.run()
     assert all(word in str(raised.value) for word in words), str(raised.value)
     assert [disk.image() for disk in (world.metadata, world.node)] == before
-    assert [disk._there for disk in (world.metadata, world.node)] == there
+    assert [disk._exists for disk in (world.metadata, world.node)] == exists
 
 
 @pytest.mark.parametrize("there", [False, True])
