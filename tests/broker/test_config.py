@@ -215,7 +215,7 @@ def test_days_and_weeks_are_durations_where_they_are_not_too_long() -> None:
 
 @pytest.mark.parametrize("key", [*SIZES, *DURATIONS])
 def test_bounds_are_taken_and_what_is_beyond_them_is_refused_with_an_example_that_is_taken(key: str) -> None:
-    expects = settings()[key].kind.expects
+    expects = settings()[key].type.expects
     bounds = re.search(r"from (\S+) to (\S+) (?:bytes|seconds)", expects)
     example = re.search(r"such as (\S+?)[, ]", expects)
     assert bounds is not None
@@ -260,5 +260,5 @@ def test_the_page_lists_every_setting() -> None:
     for setting in settings().values():
         default = "must be given" if setting.default is MISSING else str(setting.default)
         default = default.lower() if setting.default in (None, True, False) and default.isalpha() else default
-        rows.append(f"| `{setting.key}` | {setting.kind.expects} | {default} | {setting.doc} |")
+        rows.append(f"| `{setting.key}` | {setting.type.expects} | {default} | {setting.doc} |")
     assert "\n".join(rows) in page, "\n".join(rows)

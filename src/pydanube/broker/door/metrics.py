@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 
 from pydanube.base.counting import Histogram
 from pydanube.base.limits import METRIC_READS_MAX, METRIC_SLICE, METRIC_SUBSCRIPTIONS_MAX, METRIC_TOPICS_MAX, SECOND
+from pydanube.broker.cold.storage_admin import Usage as TierUsage
 from pydanube.broker.cold.tiering import STEPS, Tiering
-from pydanube.broker.cold.tiers import Usage as TierUsage
 from pydanube.broker.door.pipelines import Pipelines, State
 from pydanube.broker.door.service import Service
 from pydanube.broker.serving.open_topic import AnySubscription, Opened

@@ -1,4 +1,7 @@
-"""The tiers of a topic for people: what lies where, whether it is sound, and uploading it now."""
+"""Storage for operators: where the messages of a topic are stored, whether they are intact, and uploading them now.
+
+`tiering.py` moves messages to object storage in the background; this module reports on it and works on request.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import NamedTuple
 from pydanube.base.errors import DanubeError, ObjectsRefused, SegmentDamaged, SegmentMissing
 from pydanube.base.limits import SEGMENTS_LISTED_MAX
 from pydanube.broker.cold.claim import check_mark
-from pydanube.broker.cold.tiering import PLACE, Tiering
+from pydanube.broker.cold.tiering import OBJECT_STORAGE, Tiering
 from pydanube.broker.directory.notes import Notes
 from pydanube.broker.topic.topic import Topic
 from pydanube.broker.work.jobs import Asked, Jobs
@@ -24,34 +27,34 @@ from pydanube.stream.tiering import lag_seconds, local_bytes
 
 BOTH, COLD, LOCAL, UNREADABLE = "both", "objects", "local", "unreadable"
 SOUND, LOST, DAMAGED, GONE = "sound", "lost", "damaged", "gone"
-JOB_SECONDS = 10.0  # that a request waits; far less than a client does
+JOB_SECONDS = 10.0  # how long a request waits for its result; far less than a client waits for an answer
 CHECK_SECONDS = 10.0
-VERIFIED_AT_ONCE = 2  # each is read as a whole
+VERIFIED_AT_ONCE = 2  # objects, each of which is read completely
 
 
 class Part(NamedTuple):
-    """A stretch of a topic: a segment, or a sealed ledger that none has yet."""
+    """A part of a topic: a segment, or a sealed ledger that is not uploaded yet."""
 
     id: str  # the key of its object, or the number of its ledger
     where: str  # local, objects or both; unreadable for a list of segments that cannot be read
     first: int
     last: int
     bytes: int  # of its batches
-    size: int  # of its object; 0 without
+    size: int  # of its object; 0 if there is none
     newest: int  # append time of its last message, in microseconds
 
 
 class Verified(NamedTuple):
-    """What came of reading a segment's object again."""
+    """The result of reading a segment's object again."""
 
     id: str  # its key
-    result: str  # sound, lost, damaged, or gone: it is no segment any more
+    result: str  # sound, lost, damaged, or gone: it is no longer a segment
     bytes: int  # that were read
-    what: str = ""  # is wrong with it
+    what: str = ""  # the error, if it is lost or damaged
 
 
 class Uploaded(NamedTuple):
-    """What an upload made."""
+    """What an upload created."""
 
     segments: int
     messages: int
@@ -61,33 +64,33 @@ class Uploaded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a topic, or partition, has where, in bytes."""
+    """How much a topic or partition stores, and where."""
 
-    bytes: int = 0  # of all that is there, counted once
-    local: int = 0  # in ledgers on storage nodes, with what is being written
-    objects: int = 0  # of its segments' objects
+    bytes: int = 0  # of all its messages, counted once
+    local: int = 0  # bytes in ledgers on storage nodes, including the open one
+    objects: int = 0  # bytes of its segments' objects
     segments: int = 0
-    waiting: int = 0  # sealed, and not uploaded yet
-    doomed: int = 0  # objects that are to be deleted
-    lag_seconds: float = 0.0  # how long the oldest of what waits has waited
+    waiting: int = 0  # bytes that are sealed and not uploaded yet
+    doomed: int = 0  # objects that will be deleted
+    lag_seconds: float = 0.0  # how long the oldest of `waiting` has waited
     troubles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Of object storage as a whole."""
+class ObjectStorageStatus:
+    """The state of object storage as a whole."""
 
-    place: str | None  # as it may be shown; None if there is none
-    claimed: bool  # known to be this broker's
+    location: str | None  # without credentials; None if no object storage is configured
+    claimed: bool  # it is known to be this broker's
     uploaded: int  # segments since the start
     uploaded_bytes: int  # of their objects
     failures: dict[str, int]  # since the start, by step
-    troubled: int  # topics and partitions with something that does not work
-    troubles: tuple[str, ...]  # of the place itself
+    troubled: int  # topics and partitions with problems
+    troubles: tuple[str, ...]  # problems of the location itself
 
 
-class Tiers:
-    """Behind the one door. Without object storage it knows of local ledgers alone."""
+class StorageAdmin:
+    """What the door offers operators about storage. Without object storage it only knows local ledgers."""
 
     def __init__(self, tiering: Tiering | None, reader: ColdReader, notes: Notes) -> None:
         self._tiering = tiering
@@ -106,10 +109,10 @@ class Tiers:
     def configured(self) -> bool:
         return self._tiering is not None
 
-    # -- what lies where -----------------------------------------------------------------------------------------------
+    # -- where messages are stored -------------------------------------------------------------------------------------
 
     async def parts(self, topic: Topic, start: int = 0, limit: int | None = None) -> list[Part]:
-        """Those that end at `start` or behind it, oldest first, and no more than `limit`."""
+        """The parts that end at `start` or behind it, oldest first, and at most `limit` of them."""
         found: list[Part] = []
         async for part in self._parts(topic.ledger.stream, start):
             if limit is not None and len(found) >= limit:
@@ -120,14 +123,15 @@ class Tiers:
     async def _parts(self, stream: Stream, start: int) -> AsyncIterator[Part]:
         record = stream.record
         start = max(start, record.kept_from)
-        async for part in self._below(stream, record.cold.entries, start):
+        async for part in self._uploaded(stream, record.cold.entries, start):
             yield part
         for ledger in record.ledgers.reaching(max(record.cold.end, start)):
             if ledger.phase is Phase.SEALED and not ledger.empty:
                 yield Part(f"ledger-{ledger.id}", LOCAL, ledger.first, ledger.last, ledger.bytes, 0, ledger.newest)
 
-    async def _below(self, stream: Stream, entries: Sequence[Entry], start: int) -> AsyncIterator[Part]:
-        """Segments of the record and of its index objects. An index that is lost is listed in their place."""
+    async def _uploaded(self, stream: Stream, entries: Sequence[Entry], start: int) -> AsyncIterator[Part]:
+        """The segments of the record and of its index objects. An index that cannot be read is listed instead of its
+        segments."""
         for entry in entries:
             if entry.last < start:
                 continue
@@ -139,13 +143,13 @@ class Tiers:
             except (SegmentMissing, SegmentDamaged):
                 yield _index_part(stream, entry)
                 continue
-            async for part in self._below(stream, listed, start):
+            async for part in self._uploaded(stream, listed, start):
                 yield part
 
     async def sealed(self, topic: Topic, start: int, end: int, limit: int) -> list[tuple[str, Segment]]:
-        """Segments with offsets from `start` to `end`, without `end`, with the keys of their objects.
+        """Segments with offsets from `start` up to but not including `end`, with the keys of their objects.
 
-        What cannot be listed is left out: whoever reads it by the broker is told why.
+        Segments whose index cannot be read are left out: a client that reads them through the broker gets the error.
         """
         stream = topic.ledger.stream
         found: list[tuple[str, Segment]] = []
@@ -170,8 +174,8 @@ class Tiers:
                 yield segment
 
     @property
-    def told(self) -> tuple[str, Mapping[str, str]] | None:
-        """Where the objects are, for who has credentials of their own; None if nobody else gets there."""
+    def direct_location(self) -> tuple[str, Mapping[str, str]] | None:
+        """URL and options for clients that read objects with their own credentials; None if no client can."""
         return None if self._tiering is None else self._tiering.tier.told
 
     def usage(self, topic: Topic, now: int) -> Usage:
@@ -189,25 +193,25 @@ class Tiers:
             tuple(self._tiering.troubles.of(stream.name)) if self._tiering else (),
         )
 
-    # -- the place -----------------------------------------------------------------------------------------------------
+    # -- the location --------------------------------------------------------------------------------------------------
 
-    def standing(self) -> Standing:
+    def status(self) -> ObjectStorageStatus:
         tiering = self._tiering
         if tiering is None:
-            return Standing(None, False, 0, 0, {}, 0, ())
+            return ObjectStorageStatus(None, False, 0, 0, {}, 0, ())
         troubles = tiering.troubles
-        return Standing(
+        return ObjectStorageStatus(
             tiering.tier.place,
             tiering.claimed,
             tiering.uploaded,
             tiering.uploaded_bytes,
             dict(troubles.failures),
-            len([place for place in troubles.places() if place != PLACE]),
-            tuple(troubles.of(PLACE)),
+            len([place for place in troubles.places() if place != OBJECT_STORAGE]),
+            tuple(troubles.of(OBJECT_STORAGE)),
         )
 
     async def check(self) -> str | None:
-        """What is wrong with the place, asked of it now; None if it answers and is this broker's."""
+        """Checks the location now. Returns what is wrong, or None if it answers and is this broker's."""
         tiering = self.tiering
         try:
             await tiering.check_claimed()
@@ -239,12 +243,12 @@ class Tiers:
                 await self.tiering.tier.segments.verify(key, segment)
             except (SegmentMissing, SegmentDamaged) as error:
                 if await self._find(stream, first) != segment:
-                    return Verified(key, GONE, 0)  # meanwhile
+                    return Verified(key, GONE, 0)  # it was merged or deleted while it was read
                 return Verified(key, _fault(error), 0, str(error))
         return Verified(key, SOUND, segment.size)
 
     async def _find(self, stream: Stream, first: int) -> Segment | Verified:
-        """The segment that starts there, or why there is none."""
+        """The segment that starts at `first`, or a result that says why there is none."""
         found = find_entry(stream.record.cold.entries, max(first, stream.record.kept_from))
         while isinstance(index := found, SegmentIndex):
             try:
@@ -254,7 +258,7 @@ class Tiers:
         return found if isinstance(found, Segment) and found.first == first else Verified("", GONE, 0)
 
     async def upload(self, topic: Topic, ticket: int | None = None) -> Asked:
-        """All that is there when it is first asked for; the result is an `Uploaded`."""
+        """Uploads everything that is stored at the first request; the result is an `Uploaded`."""
         stream = topic.ledger.stream
         await self.tiering.check_claimed()
         return await self._jobs.ask(("upload", stream.name), lambda: self._upload(topic), ticket, JOB_SECONDS)
@@ -276,7 +280,7 @@ class Tiers:
 
 
 def total(usages: Iterable[tuple[str, Usage]]) -> Usage:
-    """Of several partitions or topics; a trouble has the name of where it is."""
+    """The sum for several partitions or topics. Each trouble is prefixed with the name of its partition."""
     named = list(usages)
     found = [usage for _, usage in named]
     return Usage(
@@ -292,7 +296,7 @@ def total(usages: Iterable[tuple[str, Usage]]) -> Usage:
 
 
 def _count(cold: Cold) -> int:
-    """Segments, also those that are listed in index objects: half as many each as a record lists at most."""
+    """The number of segments, including those in index objects, each of which lists half of what a record may list."""
     fold: int = SEGMENTS_LISTED_MAX // 2
     return len(cold.segments) + sum(int(fold**index.level) for index in cold.indexes)
 

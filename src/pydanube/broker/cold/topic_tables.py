@@ -1,7 +1,8 @@
-"""Topics as tables: follows a topic's record with its table, and merges small segments so that its files stay few.
+"""Topics as tables: keeps the table of a topic up to date with its record, and merges small segments into few files.
 
-The record decides, the table follows: durably marked before the first commit, brought up to date after every change,
-compared once after a start. A table outlives its policy: it stays right for what it has, and gets nothing new.
+The record decides, the table follows. The record says that there is a table before the first commit; the table is
+updated after every change, and compared once after a start. When the policy is removed, the table stays correct for
+the rows it has, and gets no new ones.
 """
 
 from __future__ import annotations
@@ -23,44 +24,46 @@ from pydanube.stream.delta_table import TABLE_FILES_MAX, Folded, listing_of, nex
 from pydanube.stream.segments import SegmentPlan, folder_of, segment_key
 
 log = logging.getLogger(__name__)
-TABLE_STEPS = ("table", "merge")  # of a round of tiering
+TABLE_STEPS = ("table", "merge")  # those of `STEPS` in tiering.py that concern tables
 MERGES_AT_ONCE = 1  # live traffic and uploads go first
-_Seen = tuple[tuple[Entry, ...], bool]  # what a table was brought to, and whether it was to grow
+_Content = tuple[tuple[Entry, ...], bool]  # the entries a table was updated to, and whether it was to grow
 
 
 @dataclass(slots=True)
-class _Followed:
-    """Of one owner's hold on a stream."""
+class _TableState:
+    """What is known about the table of one stream, as long as this broker owns the stream."""
 
-    seen: _Seen | None = None
-    spoilt: set[str] = field(default_factory=set)  # keys of segments that could not be merged; no more than there are
-    idle: Cold | None = None  # of this nothing is to be merged
+    content: _Content | None = None  # the last update; None before the first
+    unmergeable: set[str] = field(default_factory=set)  # keys of segments whose merge failed; bounded by the segments
+    nothing_to_merge: Cold | None = None  # the record for which this was found
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A topic's table, for people."""
+class TableStatus:
+    """What an operator sees of a topic's table."""
 
     uri: str
-    made: bool  # something is, or was, listed in it
-    grows: bool  # the policy says so: what is uploaded is listed
+    made: bool  # it has, or once had, rows
+    grows: bool  # new segments are added to it, by policy
     troubles: tuple[str, ...]  # why it is not up to date
 
 
-class Tables:
-    """Owned by the broker's loop, as the `Tiering` that asks it."""
+class TopicTables:
+    """The tables of all topics. Owned by the broker's loop, like the `Tiering` that drives it."""
 
-    def __init__(self, tier: ColdTier, clock: Clock, check_place: Callable[[], Awaitable[None]] | None = None) -> None:
-        self._check_place = check_place  # raises if the place is no longer ours
+    def __init__(
+        self, tier: ColdTier, clock: Clock, check_location: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._check_location = check_location  # raises if the location is no longer this broker's
         self._tier = tier
         self._clock = clock
-        self._followed: WeakKeyDictionary[Stream, _Followed] = WeakKeyDictionary()
+        self._states: WeakKeyDictionary[Stream, _TableState] = WeakKeyDictionary()
         self._merges = asyncio.Semaphore(MERGES_AT_ONCE)
 
     # -- what is due ---------------------------------------------------------------------------------------------------
 
     def due(self, topic: Topic) -> bool:
-        """Cheap: asked of every topic in every turn."""
+        """Whether `follow` or `merge` has something to do. Must be cheap: called for every topic in every turn."""
         stream = topic.ledger.stream
         cold = stream.record.cold
         if not cold.tabled:
@@ -68,15 +71,15 @@ class Tables:
         return not self.settled(topic) or cold.merging is not None or self._next_merge(topic) is not None
 
     def settled(self, topic: Topic) -> bool:
-        """Whether the table has what the record says: only then objects go that it gave up."""
+        """Whether the table is up to date with the record. Only then may objects that it no longer lists be deleted."""
         stream = topic.ledger.stream
         if not stream.record.cold.tabled:
             return True
-        followed = self._followed.get(stream)
-        return followed is not None and followed.seen == _seen(topic)
+        state = self._states.get(stream)
+        return state is not None and state.content == _content_of(topic)
 
     def uri(self, stream: str) -> str:
-        """Of the table of the topic that `stream` is a partition of; raises why there can be none."""
+        """The URI of the table of the topic that `stream` belongs to. Raises if there can be no table."""
         if self._tier.tables is None:
             raise ObjectsRefused(f"a table cannot be created at {self._tier.place}: {self._tier.why_no_tables}")
         return f"{self._tier.tables}/{folder_of(stream).rstrip('/')}"
@@ -84,9 +87,9 @@ class Tables:
     # -- following -----------------------------------------------------------------------------------------------------
 
     async def follow(self, topic: Topic) -> None:
-        """Brings the topic's table to what its record says.
+        """Updates the topic's table to its record.
 
-        Lists that are objects themselves are read only if the table does not have all of their rows.
+        Index objects, which list older segments, are read only if the table does not have all of their rows.
         """
         if not self.due(topic):
             return
@@ -96,8 +99,8 @@ class Tables:
             await _change(stream, lambda cold: replace(cold, tabled=True))
         if self.settled(topic):
             return
-        seen = _seen(topic)
-        entries: Sequence[Entry] = seen[0]
+        content = _content_of(topic)
+        entries: Sequence[Entry] = content[0]
         while True:
             now, grows = self._clock.wall(), topic.options.table is not None
             listing = listing_of(stream.name, stream.epoch, entries, now=now, grows=grows)
@@ -107,7 +110,7 @@ class Tables:
             if not unfold:
                 break
             entries = await self._unfolded(stream.name, entries, unfold)
-        self._of(stream).seen = seen
+        self._state(stream).content = content
 
     async def _unfolded(self, stream: str, entries: Sequence[Entry], unfold: Sequence[Folded]) -> list[Entry]:
         wanted = {(each.first, each.last) for each in unfold}
@@ -123,20 +126,21 @@ class Tables:
 
     def _next_merge(self, topic: Topic) -> SegmentPlan | None:
         stream = topic.ledger.stream
-        cold, followed = stream.record.cold, self._of(stream)
-        if topic.options.table is None or followed.idle is cold:
+        cold, state = stream.record.cold, self._state(stream)
+        if topic.options.table is None or state.nothing_to_merge is cold:
             return None
-        parts = next_merge(stream.name, cold, self._tier.settings.segment_bytes, followed.spoilt)
+        parts = next_merge(stream.name, cold, self._tier.settings.segment_bytes, state.unmergeable)
         if not parts:
-            followed.idle = cold
+            state.nothing_to_merge = cold
             return None
         return SegmentPlan(parts[0].first, parts[-1].last, stream.epoch)
 
     async def merge(self, topic: Topic) -> None:
-        """Some small segments become one: recorded first, then written, then in their place, then in the table."""
+        """Merges some small segments into one: the record plans it, the object is written, the record has it instead of
+        the small ones, and the table is updated."""
         stream = topic.ledger.stream
         if not stream.record.cold.tabled or not self.settled(topic):
-            return  # the table has them as they are first, so that a merge changes none of its rows
+            return  # the table must list the small segments first, so that the merge changes none of its rows
         if stream.record.cold.merging is None:
             plan = self._next_merge(topic)
             if plan is None:
@@ -152,19 +156,19 @@ class Tables:
         except (BatchTooLarge, SegmentConflict, SegmentMissing, SegmentDamaged) as error:
             log.error("%s: could not merge segments %d to %d: %s", stream.name, plan.first, plan.last, error)
             await _change(stream, Cold.merge_given_up)
-            self._of(stream).spoilt |= {key for key, _ in sources}
+            self._state(stream).unmergeable |= {key for key, _ in sources}
             raise
-        if self._check_place is not None:
-            await self._check_place()
+        if self._check_location is not None:
+            await self._check_location()
         not_before = self._clock.wall() + round(self._tier.settings.lease_seconds * SECOND)
         await _change(stream, lambda found: found.merged(stream.name, segment, not_before))
         await self.follow(topic)
 
-    def _of(self, stream: Stream) -> _Followed:
-        return self._followed.setdefault(stream, _Followed())
+    def _state(self, stream: Stream) -> _TableState:
+        return self._states.setdefault(stream, _TableState())
 
 
-def _seen(topic: Topic) -> _Seen:
+def _content_of(topic: Topic) -> _Content:
     return topic.ledger.stream.record.cold.entries, topic.options.table is not None
 
 
