@@ -38,7 +38,7 @@ def test_a_failure_is_printed_with_the_command_that_replays_it(
     assert "I1:" in again or "I2:" in again
 
 
-def test_the_demonstration_tells_a_story_in_which_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_the_demo_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
     output = capsys.readouterr().out
     assert output.count("FAULT") == 5

@@ -1,4 +1,4 @@
-"""S1: bytes whose checksums are right and whose words are not. Refused with a typed error, before memory is spent."""
+"""S1: bytes with correct checksums and false claims are refused with a typed error, before memory is allocated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydanube.wire.batch import STAMP_BYTES, Batch, length_of
 from pydanube.wire.columns import Column, ColumnKind
 from wire.batches import SAMPLES, fields_of, forged, patched
 
-LIE_BYTES_MAX = MIB // 4  # what judging a lie about a batch of a few hundred bytes may cost
+LIE_BYTES_MAX = MIB // 4  # memory for checking a batch of a few hundred bytes
 
 
 def read_everything(data: bytes) -> None:
@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[Batch], object]] = {
     "arrow": to_record_batch,
     "whole table": lambda batch: to_record_batch(batch, derived=True),
 }
-to_record_batch(SAMPLES["all columns"], derived=True)  # what pyarrow allocates once is not the liar's
+to_record_batch(SAMPLES["all columns"], derived=True)  # what pyarrow allocates once does not count
 each_reader = pytest.mark.parametrize("reader", READERS)
 
 
@@ -63,14 +63,14 @@ def test_a_lie_about_a_size_or_count_is_refused_cheaply(name: str, field: str) -
     for lie in (*U32_LIES, *LARGE_LIES):
         data = patched(good, at, pack("<I", lie))
         if data == good or (name == "one tombstone" and field == "count" and lie <= BATCH_MESSAGES_MAX and lie):
-            continue  # the second: a batch without columns has as many tombstones as it says
+            continue  # a batch without columns may claim any number of tombstones
         with allocating_at_most(LIE_BYTES_MAX), pytest.raises((BatchInvalid, BatchTooLarge)):
             read_everything(data)
 
 
 @pytest.mark.parametrize("field", ["count", "plain_bytes", "packed_bytes", "raw_bytes"])
 @pytest.mark.parametrize("lie", LARGE_LIES)
-def test_what_no_batch_may_have_is_too_large_already_for_a_scanner(field: str, lie: int) -> None:
+def test_a_scanner_already_refuses_what_no_batch_may_have(field: str, lie: int) -> None:
     data = patched(SAMPLES["zstd"].to_bytes(), STAMP_BYTES + U32_FIELDS[field], pack("<I", lie))
     with pytest.raises(BatchTooLarge):
         length_of(data)
@@ -139,7 +139,7 @@ def test_an_empty_section_is_never_compressed(codec: int) -> None:
 
 
 def offsets_of(batch: Batch) -> dict[str, tuple[int, int]]:
-    """Where in a batch's bytes each offsets buffer starts, and how many offsets it has."""
+    """Where each buffer of offsets starts in the bytes of a batch, and how many offsets it has."""
     key, packed = batch.plain_section().strings, batch.packed_section()
     payload, entries = packed.strings, packed.maps
     assert key is not None and payload is not None and entries is not None  # noqa: PT018
@@ -156,7 +156,7 @@ OFFSET_LIES = (1, 2, 3, 100, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 
 
 
 def offset_lies(column: str) -> Iterator[bytes]:
-    """Every offset of the column replaced by everything it cannot be."""
+    """The batch with every offset of the column replaced by each invalid value."""
     batch = SAMPLES["all columns"]
     good = batch.to_bytes()
     at, count = offsets_of(batch)[column]
@@ -180,7 +180,7 @@ def test_offsets_that_run_backwards_or_beyond_the_data_are_refused(column: str, 
 
 
 def buffers_of(batch: Batch) -> Iterator[tuple[int, int]]:
-    """Start in the batch's bytes, and size, of every buffer of an uncompressed batch."""
+    """The start and size of every buffer of an uncompressed batch."""
     bitmaps = []
     for where in batch.plain_section().fixed.values():
         yield where.values, where.width * (1 if where.kind == ColumnKind.CONSTANT else batch.count)
@@ -219,7 +219,7 @@ def test_padding_behind_a_compressed_section_is_refused_at_once() -> None:
 
 
 @each_reader
-def test_validity_bits_of_messages_that_are_not_there_are_refused(reader: str) -> None:
+def test_validity_bits_of_messages_that_do_not_exist_are_refused(reader: str) -> None:
     batch = SAMPLES["all columns"]
     good = batch.to_bytes()
     sections = (batch.plain_section().strings, batch.packed_section().strings, batch.packed_section().maps)

@@ -1,4 +1,4 @@
-"""Rows cut out of a batch are the rows that were in it, whatever its columns and codec."""
+"""A slice of a batch has the rows that were in it, whatever its columns and codec."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_slice_of_everything_is_the_batch_itself() -> None:
 
 
 @pytest.mark.parametrize(("first", "count"), [(-1, 2), (0, 0), (0, -1), (0, 5), (4, 1), (3, 2), (1 << 70, 1)])
-def test_rows_that_are_not_there_are_refused(first: int, count: int) -> None:
+def test_rows_that_do_not_exist_are_refused(first: int, count: int) -> None:
     with pytest.raises(BatchInvalid):
         SAMPLES["all columns"].slice(first, count)
 
@@ -72,7 +72,7 @@ def test_a_slice_is_packed_as_its_batch_was_and_nothing_unpacked_is_kept(codec: 
 
 
 def test_long_columns_are_cut_piece_by_piece() -> None:
-    count = 20_000  # more than two pieces of `lanes`
+    count = 20_000  # more than two pieces of `buffer_math`
     payloads = [str(row).encode() for row in range(count)]
     batch = build(payloads, publish_time=NOW, attributes=[{"row": str(row)} for row in range(count)])
     cut = batch.slice(7, count - 9)

@@ -1,4 +1,4 @@
-"""The big-integer arithmetic agrees with the plain kind, also across the pieces it works in."""
+"""The big-integer arithmetic agrees with plain arithmetic, also across the borders of its pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands: to bytes and back, byte by byte as specified, and nothing that breaks a rule is let through."""
+"""Commands: encoded as specified, decoded again, and refused if they break a rule."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GOLDEN = dict(
 each_command = pytest.mark.parametrize("name", COMMANDS)
 
 
-# -- there and back --------------------------------------------------------------------------------------------------
+# -- encoding and decoding -------------------------------------------------------------------------------------------
 
 
 @each_command
@@ -57,7 +57,7 @@ def test_a_command_comes_back_as_it_was(name: str) -> None:
 
 
 @each_command
-def test_a_command_is_encoded_byte_by_byte_as_ever(name: str) -> None:
+def test_a_command_is_encoded_as_in_the_golden_file(name: str) -> None:
     assert joined(COMMANDS[name].encode()).hex() == GOLDEN[name]
 
 
@@ -127,7 +127,7 @@ def test_an_error_keeps_the_channel_and_the_request_it_answers() -> None:
 
 
 @each_command
-def test_a_fault_is_its_senders(name: str) -> None:
+def test_an_error_blames_the_sender(name: str) -> None:
     frame = frame_of(COMMANDS[name])._replace(body=b"\xff" * 3)
     wanted = ProtocolError if sender_of(frame.kind) is Side.CLIENT else BrokerProtocolError
     with pytest.raises(ProtocolError, match=f"^{FrameKind(frame.kind).name}: ") as caught:
@@ -144,13 +144,13 @@ WITHOUT_A_NUMBER = ("hello", "welcome", "deliver", "grant", "reset", "limit", "a
 
 
 @pytest.mark.parametrize("name", ON_A_CHANNEL)
-def test_what_belongs_to_a_channel_names_it(name: str) -> None:
+def test_a_command_of_a_channel_names_it(name: str) -> None:
     with pytest.raises(ProtocolError):
         decode(frame_of(COMMANDS[name])._replace(channel=0))
 
 
 @pytest.mark.parametrize("name", ON_THE_CONNECTION)
-def test_what_belongs_to_the_connection_names_no_channel(name: str) -> None:
+def test_a_command_of_the_connection_names_no_channel(name: str) -> None:
     with pytest.raises(ProtocolError):
         decode(frame_of(COMMANDS[name])._replace(channel=1))
 
@@ -162,7 +162,7 @@ def test_an_answer_names_its_request(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITHOUT_A_NUMBER)
-def test_what_nobody_answers_has_no_request_number(name: str) -> None:
+def test_a_command_without_an_answer_has_no_request_number(name: str) -> None:
     with pytest.raises(ProtocolError):
         decode(frame_of(COMMANDS[name])._replace(request=1))
 
@@ -261,7 +261,7 @@ def test_a_binary_body_that_breaks_a_rule_is_refused_with_a_sentence(
         decode(Frame(kind, 0 if kind == FrameKind.BATCHES else 1, number, body))
 
 
-def test_what_the_other_side_would_refuse_is_not_encoded() -> None:
+def test_a_command_that_the_other_side_would_refuse_is_not_encoded() -> None:
     many = [(0, 0)] * (ACK_RANGES_MAX + 1)
     for command in (
         Grant(1, 0),
@@ -288,7 +288,7 @@ def test_what_the_other_side_would_refuse_is_not_encoded() -> None:
             command.encode()
 
 
-def test_the_most_ranges_travel() -> None:
+def test_the_maximum_number_of_ranges_can_be_sent() -> None:
     ranges = [(at * 2, at * 2) for at in range(ACK_RANGES_MAX)]
     commands = [Ack(1, 1, 0, ranges), Nack(1, 1, 0, ranges, POLICY_MICROSECONDS_MAX, "x" * 1000)]
     data = b"".join(joined(command.encode()) for command in commands)
@@ -422,18 +422,18 @@ def test_a_field_that_is_missing_is_named(kind: FrameKind, name: str) -> None:
         decode(control(kind, {key: value for key, value in SAMPLES[kind].items() if key != name}))
 
 
-def test_a_broker_may_say_its_time_and_address() -> None:
+def test_a_broker_may_send_its_time_and_address() -> None:
     said = Welcome("b", 1 << 20, 30, address="broker.example:6650", time=1_800_000_000_000_000)
     [frame] = FrameReader(Side.CLIENT).feed(b"".join(said.encode()))
     assert decode(frame) == said
 
 
-def test_newer_sides_may_say_more() -> None:
+def test_unknown_fields_of_newer_versions_are_ignored() -> None:
     assert decode(control(FrameKind.HELLO, {**HELLO, "mood": "good"})) == Hello("c")
     assert decode(control(FrameKind.WELCOME, {**WELCOME, "mood": "good"})) == Welcome("b", 1 << 20, 30)
 
 
-def test_a_frame_of_no_kind_is_refused() -> None:
+def test_a_frame_of_an_unknown_kind_is_refused() -> None:
     for kind in (0, max(FrameKind) + 1, -1, 1 << 40):
         with pytest.raises(ProtocolError, match="unknown frame kind"):
             decode(Frame(kind, 0, 0, b""))

@@ -1,4 +1,4 @@
-"""Frames: cut out of any stream of bytes, and refused by their header before a byte of a body is kept (S1)."""
+"""Frames: read from any stream of bytes, and refused by their header before a byte of the body is kept (S1)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stream(side: Side) -> tuple[bytes, list[Frame]]:
 
 
 def read_all(reader: FrameReader, pieces: list[bytes]) -> tuple[list[Frame], str]:
-    """All frames of the pieces, and what was wrong at the end."""
+    """All frames of the pieces, and the error at the end."""
     frames: list[Frame] = []
     for piece in pieces:
         try:
@@ -57,7 +57,7 @@ def cut_at(data: bytes, cuts: list[int]) -> list[bytes]:
 
 @contextmanager
 def allocating_at_most(limit: int) -> Iterator[None]:
-    """In all threads: those that other tests left behind allocate some too."""
+    """Counts all threads, also those that other tests left behind."""
     tracemalloc.start()
     try:
         yield
@@ -164,13 +164,13 @@ def test_other_protocols_are_refused_at_the_first_wrong_byte(first: bytes) -> No
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FrameKind if kind != FrameKind.HELLO])
-def test_a_client_says_nothing_before_hello(kind: FrameKind) -> None:
+def test_a_client_sends_nothing_before_hello(kind: FrameKind) -> None:
     with pytest.raises(ProtocolError, match=r"before WELCOME|never sends"):
         FrameReader(Side.BROKER).feed(PREFACE + framed(kind))
 
 
 @pytest.mark.parametrize("kind", FrameKind)
-def test_a_client_says_nothing_between_hello_and_welcome(kind: FrameKind) -> None:
+def test_a_client_sends_nothing_between_hello_and_welcome(kind: FrameKind) -> None:
     reader = FrameReader(Side.BROKER)
     with pytest.raises(ProtocolError, match=r"before WELCOME|never sends"):
         reader.feed(PREFACE + HELLO + framed(kind))
@@ -180,7 +180,7 @@ def test_a_client_says_nothing_between_hello_and_welcome(kind: FrameKind) -> Non
 @pytest.mark.parametrize(
     "kind", [kind for kind in FrameKind if kind not in {FrameKind.WELCOME, FrameKind.ERROR, FrameKind.CLOSED}]
 )
-def test_a_broker_says_nothing_before_welcome_but_why_it_will_not(kind: FrameKind) -> None:
+def test_a_broker_sends_only_errors_before_welcome(kind: FrameKind) -> None:
     with pytest.raises(BrokerProtocolError, match=r"before WELCOME|never sends"):
         FrameReader(Side.CLIENT).feed(framed(kind))
 
@@ -216,7 +216,7 @@ def test_only_welcome_opens_a_connection(kind: FrameKind) -> None:
         reader.feed(framed(FrameKind.REPLY))
 
 
-def test_a_refusal_tells_never_from_not_now() -> None:
+def test_a_refusal_distinguishes_never_from_not_now() -> None:
     with pytest.raises(ProtocolError, match="HELLO must not come after WELCOME"):
         open_reader(Side.BROKER).feed(framed(FrameKind.HELLO))
     with pytest.raises(BrokerProtocolError, match="a broker never sends PUBLISH"):
@@ -227,7 +227,7 @@ def test_a_refusal_tells_never_from_not_now() -> None:
         FrameReader(Side.BROKER).feed(PREFACE + framed(FrameKind.DELIVER))
 
 
-def test_a_fault_says_whose_it_is() -> None:
+def test_a_protocol_error_says_whose_fault_it_is() -> None:
     faults = {}
     for side in Side:
         with pytest.raises(ProtocolError) as caught:
@@ -305,7 +305,7 @@ def test_a_broker_may_allow_less() -> None:
 
 
 @pytest.mark.parametrize("frame_bytes_max", [0, FRAME_BYTES_MIN - 1, FRAME_BYTES_MAX + 1])
-def test_a_reader_of_impossible_frames_is_not_made(frame_bytes_max: int) -> None:
+def test_a_reader_with_an_impossible_limit_is_refused(frame_bytes_max: int) -> None:
     with pytest.raises(ValueError):
         FrameReader(Side.BROKER, frame_bytes_max)
 
@@ -313,7 +313,7 @@ def test_a_reader_of_impossible_frames_is_not_made(frame_bytes_max: int) -> None
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_announced_body_costs_only_what_has_come() -> None:
+def test_an_announced_body_takes_only_the_memory_of_what_was_received() -> None:
     header = framed(FrameKind.PUBLISH, length=FRAME_BYTES_MAX - FRAME_HEADER_BYTES)
     reader = open_reader(Side.BROKER)
     with allocating_at_most(MIB):
@@ -341,13 +341,13 @@ def test_a_frame_is_encoded_without_a_copy_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize(("kind", "blame"), [(FrameKind.PUBLISH, "caller"), (FrameKind.DELIVER, "server")])
-def test_a_frame_that_nobody_would_read_is_not_encoded(kind: FrameKind, blame: str) -> None:
+def test_a_frame_that_is_too_long_is_not_encoded(kind: FrameKind, blame: str) -> None:
     with pytest.raises(ProtocolError, match="does not fit") as caught:
         encode_frame(kind, 1, 0, bytes(FRAME_BYTES_MAX - FRAME_HEADER_BYTES), b"x")
     assert caught.value.blame == blame
 
 
-def test_a_frame_that_is_skipped_is_not_kept_and_the_next_one_comes() -> None:
+def test_a_skipped_frame_is_not_kept_and_the_next_one_is_read() -> None:
     reader = open_reader(Side.BROKER)
     publish, ping = framed(FrameKind.PUBLISH, body=b"x" * 1000, channel=3, request=4), framed(FrameKind.PING)
     assert (reader.held, reader.unfinished) == (0, None)

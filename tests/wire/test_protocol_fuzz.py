@@ -1,4 +1,4 @@
-"""S3: whatever the bytes, `ProtocolError` or commands that come back from their own bytes."""
+"""S3: any bytes give `ProtocolError`, or commands that encode to the same bytes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ answers: st.SearchStrategy[Command] = st.one_of(
 
 
 def explore(frame: Frame) -> None:
-    """Decodes the frame. Fails on an untyped error, and on a command that its own bytes do not give again."""
+    """Decodes the frame. Fails on an unexpected error, or if the command does not survive encoding and decoding."""
     try:
         command = decode(frame)
     except ProtocolError:
@@ -97,7 +97,7 @@ BINARY = {
 BINARY |= {FrameKind.LIMIT, FrameKind.ACK_TIMEOUT, FrameKind.PING, FrameKind.PONG, FrameKind.BATCHES}
 
 
-def drink(reader: FrameReader, data: bytes) -> None:
+def read_frames(reader: FrameReader, data: bytes) -> None:
     try:
         frames = reader.feed(data)
     except ProtocolError:
@@ -108,13 +108,13 @@ def drink(reader: FrameReader, data: bytes) -> None:
 
 @given(st.sampled_from(Side), st.binary(max_size=200))
 def test_noise_instead_of_a_greeting(side: Side, data: bytes) -> None:
-    drink(FrameReader(side), data)
-    drink(FrameReader(side), PREFACE + data)
+    read_frames(FrameReader(side), data)
+    read_frames(FrameReader(side), PREFACE + data)
 
 
 @given(st.sampled_from(Side), st.binary(max_size=200))
 def test_noise_instead_of_frames(side: Side, data: bytes) -> None:
-    drink(open_reader(side), data)
+    read_frames(open_reader(side), data)
 
 
 @settings(max_examples=500)
@@ -133,7 +133,7 @@ def test_frames_changed_anywhere(name: str, changes: list[tuple[float, bytes]]) 
         at = int(where * (len(data) - 1))
         data = (data[:at] + new + data[at + len(new) :])[: len(data)]
     for side in Side:
-        drink(open_reader(side), data)
+        read_frames(open_reader(side), data)
     explore(Frame(data[4], int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:20], "little"), data[20:]))
 
 
@@ -164,16 +164,16 @@ def test_every_word_of_every_binary_frame_replaced_by_every_interesting_one() ->
 
 
 @given(st.lists(commands, max_size=5), st.lists(st.integers(0, 3000), max_size=8))
-def test_all_that_clients_say_arrives_however_it_is_split(said: list[Command], cuts: list[int]) -> None:
-    arrives(Side.BROKER, said, cuts)
+def test_all_commands_of_clients_arrive_however_they_are_split(said: list[Command], cuts: list[int]) -> None:
+    check_arrival(Side.BROKER, said, cuts)
 
 
 @given(st.lists(answers, max_size=8), st.lists(st.integers(0, 3000), max_size=8))
-def test_all_that_brokers_say_arrives_however_it_is_split(said: list[Command], cuts: list[int]) -> None:
-    arrives(Side.CLIENT, said, cuts)
+def test_all_commands_of_brokers_arrive_however_they_are_split(said: list[Command], cuts: list[int]) -> None:
+    check_arrival(Side.CLIENT, said, cuts)
 
 
-def arrives(side: Side, said: list[Command], cuts: list[int]) -> None:
+def check_arrival(side: Side, said: list[Command], cuts: list[int]) -> None:
     data = b"".join(joined(command.encode()) for command in said)
     reader, found = open_reader(side), []
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -186,7 +186,7 @@ def arrives(side: Side, said: list[Command], cuts: list[int]) -> None:
 @given(st.sampled_from(Side), st.integers(0, 255), st.integers(0, (1 << 32) - 1), st.binary(max_size=40))
 def test_any_kind_with_any_length(side: Side, kind: int, length: int, body: bytes) -> None:
     reader = open_reader(side)
-    drink(reader, framed(kind, body, channel=1, length=length))
+    read_frames(reader, framed(kind, body, channel=1, length=length))
     known = {frame_of(command).kind for command in TRAFFIC[side].commands.values()} | {FrameKind.PONG}
     if kind not in known:
         assert reader.before_fault == []

@@ -1,4 +1,4 @@
-"""A client of raw bytes for the tests of the HTTP/2 core: frames as they lie on the wire, and what came back."""
+"""A client for tests of HTTP/2 that sends raw bytes, valid or not, and parses what the server writes."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def frames_of(output: bytes) -> list[Sent]:
 
 
 class Peer:
-    """A client and the connection it talks to. The greeting is over unless told otherwise."""
+    """A client and the connection to its server. By default the handshake is over."""
 
     def __init__(self, *, greeted: bool = True) -> None:
         self.server = ServerConnection()
         self.now = 0
-        self.written = b""  # by the server, all of it
+        self.written = b""  # everything that the server wrote
         if greeted:
             assert self.say(PREFACE, EMPTY_SETTINGS) == []
             self.heard()
@@ -85,13 +85,13 @@ class Peer:
         return self.server.receive(b"".join(parts), self.now)
 
     def heard(self) -> list[Sent]:
-        """What the server wrote since the last time."""
+        """The frames that the server wrote since the last call."""
         output = b"".join(self.server.take_output())
         self.written += output
         return frames_of(output)
 
     def fails(self, *parts: bytes) -> ErrorCode:
-        """Says what must end the connection: its code, and that it is told to both sides."""
+        """Sends bytes that must end the connection, checks that both sides know, and returns the error code."""
         events = self.say(*parts)
         assert events, "nothing happened"
         last = events[-1]
@@ -105,7 +105,7 @@ class Peer:
         return ErrorCode(last.error.error_code)
 
     def resets(self, stream: int, *parts: bytes) -> ErrorCode:
-        """Says what must end one stream and leave the connection alone: the code of the reset."""
+        """Sends bytes that must end one stream and not the connection, and returns the code of the reset."""
         events = self.say(*parts)
         assert not self.server.ended, events
         sent = [frame for frame in self.heard() if frame.kind == FrameType.RST_STREAM]

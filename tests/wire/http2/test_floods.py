@@ -1,4 +1,4 @@
-"""RFC 9113, section 10.5: what is cheap for a client and dear for a server is counted, and allowed in measure."""
+"""RFC 9113, section 10.5: actions that are cheap for a client and expensive for a server are limited."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RESETS: dict[str, Callable[[int], bytes]] = {
 
 
 def frames_until_the_end(peer: Peer, make: Callable[[int], bytes], most: int) -> int:
-    """How many of them the connection survives."""
+    """How many of these frames the connection survives."""
     for at in range(most):
         events = peer.say(make(2 * at + 3))
         if events and isinstance(events[-1], ConnectionEnded):
@@ -68,7 +68,7 @@ def test_rfc9113_10_5_a_flood_of_resets_ends_the_connection(name: str) -> None:
     assert HTTP2_RESETS_MAX // 2 <= survived <= HTTP2_RESETS_MAX
 
 
-def test_a_client_may_ping_and_cancel_for_ever_in_measure() -> None:
+def test_a_client_may_ping_and_cancel_forever_at_a_moderate_rate() -> None:
     peer = Peer()
     for at in range(2 * HTTP2_RESETS_MAX):
         peer.now += SECOND // HTTP2_RESETS_PER_SECOND
@@ -96,7 +96,7 @@ def test_a_client_that_leaves_may_cancel_everything_at_once() -> None:
     peer.is_alive()
 
 
-def test_a_clock_that_runs_backwards_takes_no_allowance_away() -> None:
+def test_a_clock_that_runs_backwards_does_not_reduce_an_allowance() -> None:
     allowance = Allowance(2, 1)
     assert allowance.take(10 * SECOND)
     assert allowance.take(0)
@@ -112,13 +112,13 @@ def test_an_allowance_does_not_grow_when_the_clock_runs_backwards() -> None:
     assert not allowance.take(11 * SECOND + 1)
 
 
-def test_rfc9113_10_5_empty_continuations_do_not_go_on_for_ever() -> None:
+def test_rfc9113_10_5_empty_continuations_are_limited() -> None:
     peer = Peer()
     peer.say(headers(1, b"\x82", flags=0), *[raw(FrameType.CONTINUATION, 0, 1)] * HTTP2_CONTINUATIONS_MAX)
     assert peer.fails(raw(FrameType.CONTINUATION, 0, 1)) == ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_rfc9113_10_5_a_header_block_does_not_grow_for_ever() -> None:
+def test_rfc9113_10_5_a_header_block_is_limited() -> None:
     peer = Peer()
     piece = b"\x00\x01a\x01b" * 3_000
     count = HTTP2_HEADER_BLOCK_BYTES_MAX // len(piece)

@@ -1,4 +1,4 @@
-"""RFC 9113, sections 5.2 and 6.9: flow control both ways. A client that does not read stalls itself and nobody else."""
+"""RFC 9113, sections 5.2 and 6.9: flow control both ways. A client that does not read only stalls itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FRAME = 16_384
 
 
 def uploading(peer: Peer, *streams: int) -> None:
-    """Requests whose bodies are still to come."""
+    """Sends requests whose bodies follow later."""
     peer.say(*(headers(stream, POST, end=False) for stream in streams))
     peer.heard()
 
@@ -49,7 +49,7 @@ def bodies(sent: list[Sent]) -> dict[int, bytes]:
 
 
 def fill(peer: Peer, stream: int, size: int) -> list[Sent]:
-    """Sends a body of so many bytes, in frames."""
+    """Sends a body of `size` bytes, in frames."""
     while size:
         peer.say(data(stream, bytes(min(size, FRAME))))
         size -= min(size, FRAME)
@@ -83,7 +83,7 @@ def test_rfc9113_5_2_1_whole_answers_use_up_the_connections_window() -> None:
     assert peer.server.streams == 1
 
 
-def test_rfc9113_6_9_1_the_end_comes_behind_what_waits() -> None:
+def test_rfc9113_6_9_1_the_end_follows_the_queued_data() -> None:
     peer = Peer()
     peer.say(settings((Setting.INITIAL_WINDOW_SIZE, 2)), headers(1), headers(3), headers(5))
     peer.heard()
@@ -147,7 +147,7 @@ def test_rfc9113_6_9_2_a_window_that_shrinks_stops_a_stream_that_waited_for_the_
 
 
 @pytest.mark.parametrize("stream", [0, 1])
-def test_rfc9113_6_9_a_window_does_not_grow_by_nothing(stream: int) -> None:
+def test_rfc9113_6_9_a_window_does_not_grow_by_zero(stream: int) -> None:
     peer = Peer()
     uploading(peer, 1)
     ends = peer.resets if stream else lambda _, *parts: peer.fails(*parts)
@@ -178,7 +178,7 @@ def test_rfc9113_6_9_window_update_has_four_bytes() -> None:
 def test_streams_that_wait_for_the_connection_take_turns() -> None:
     peer = Peer()
     uploading(peer, 1, 3, 5)
-    peer.server.send_data(1, bytes(WINDOW))  # the connection's window is gone
+    peer.server.send_data(1, bytes(WINDOW))  # the window of the connection is used up
     peer.say(window_update(1, MIB))
     for stream in (1, 3, 5):
         peer.server.send_data(stream, bytes(3 * FRAME))
@@ -240,7 +240,7 @@ def test_all_streams_together_are_bounded_and_named_when_there_is_room() -> None
     assert all(peer.server.room(stream) for stream in woken)
 
 
-def test_what_waits_of_a_stream_that_is_gone_is_gone() -> None:
+def test_the_queue_of_a_closed_stream_is_dropped() -> None:
     peer = Peer()
     uploading(peer, 1, 3)
     peer.server.send_data(1, bytes(WINDOW))
@@ -251,7 +251,7 @@ def test_what_waits_of_a_stream_that_is_gone_is_gone() -> None:
     assert peer.heard() == []
 
 
-def test_a_socket_that_takes_no_more_is_a_slow_reader() -> None:
+def test_a_full_socket_is_treated_like_a_slow_reader() -> None:
     peer = Peer()
     uploading(peer, 1, 3)
     peer.server.pause()
@@ -274,7 +274,7 @@ def test_rfc9113_5_2_more_than_a_streams_window_ends_the_stream() -> None:
     assert peer.resets(1, data(1, b"x")) == ErrorCode.FLOW_CONTROL_ERROR
 
 
-def test_rfc9113_6_9_the_connections_window_is_given_back_whoever_holds_the_data() -> None:
+def test_rfc9113_6_9_the_connections_window_is_returned_on_receipt() -> None:
     peer = Peer()
     sent: list[Sent] = []
     for stream in range(1, 2 * (HTTP2_CONNECTION_WINDOW_BYTES // 2 // WINDOW + 2), 2):
@@ -284,7 +284,7 @@ def test_rfc9113_6_9_the_connections_window_is_given_back_whoever_holds_the_data
     assert int.from_bytes(sent[0].payload, "big") > HTTP2_CONNECTION_WINDOW_BYTES // 2
 
 
-def test_rfc9113_6_9_data_of_streams_that_are_gone_counts_for_the_connection() -> None:
+def test_rfc9113_6_9_data_of_closed_streams_counts_for_the_connection() -> None:
     peer = Peer()
     uploading(peer, 1)
     peer.server.reset(1, ErrorCode.CANCEL)
@@ -293,7 +293,7 @@ def test_rfc9113_6_9_data_of_streams_that_are_gone_counts_for_the_connection() -
     assert [(frame.kind, frame.stream) for frame in sent] == [(FrameType.WINDOW_UPDATE, 0)]
 
 
-def test_rfc9113_6_9_what_is_consumed_is_given_back_in_large_pieces() -> None:
+def test_rfc9113_6_9_consumed_data_is_returned_in_large_pieces() -> None:
     peer = Peer()
     uploading(peer, 1)
     fill(peer, 1, 60_000)
@@ -353,7 +353,7 @@ def test_large_messages_that_do_not_fit_together_come_one_after_the_other() -> N
     assert [frame.stream for frame in peer.heard() if frame.kind == FrameType.WINDOW_UPDATE] == [9]
 
 
-def test_room_that_was_given_is_free_when_the_message_is_consumed() -> None:
+def test_reserved_room_is_free_when_the_message_is_consumed() -> None:
     peer = Peer()
     uploading(peer, 1, 3)
     peer.server.expect(1, HTTP2_RESERVED_BYTES_MAX)

@@ -78,20 +78,20 @@ def test_rfc9113_4_1_flags_without_a_meaning_are_ignored() -> None:
     assert peer.say(data(1, b"x", flags=0xF6)) == [DataReceived(1, b"x", False)]
 
 
-def test_rfc9113_4_1_unknown_kinds_are_ignored() -> None:
+def test_rfc9113_4_1_unknown_types_are_ignored() -> None:
     peer = Peer()
     assert peer.say(raw(0x0A, 0xFF, 0, b"x"), raw(0xFA, 0xFF, 5, b"x" * 100)) == []
     peer.is_alive()
 
 
-def test_rfc9113_4_2_frames_of_16384_bytes_are_taken() -> None:
+def test_rfc9113_4_2_frames_of_16384_bytes_are_accepted() -> None:
     peer = Peer()
     peer.say(headers(1, POST, end=False))
     assert peer.say(data(1, b"x" * 16_384)) == [DataReceived(1, b"x" * 16_384, False)]
 
 
 @pytest.mark.parametrize("kind", [FrameType.DATA, FrameType.HEADERS, FrameType.SETTINGS, FrameType.PING, 0xFA])
-def test_rfc9113_4_2_larger_frames_end_the_connection_before_they_have_come(kind: int) -> None:
+def test_rfc9113_4_2_larger_frames_end_the_connection_before_they_are_received(kind: int) -> None:
     peer = Peer()
     peer.say(headers(1, POST, end=False))
     header = (16_385).to_bytes(3, "big") + bytes([kind, 0]) + number(1)
@@ -118,7 +118,7 @@ def test_rfc9113_4_3_1_a_smaller_header_table_is_acknowledged_in_the_next_header
     assert sent == [b"\x20" + OK_BLOCK, OK_BLOCK, b"x", OK_BLOCK]
 
 
-def test_rfc9113_4_3_1_that_holds_for_a_whole_answer_too() -> None:
+def test_rfc9113_4_3_1_a_whole_answer_acknowledges_it_too() -> None:
     peer = Peer()
     peer.say(headers(1), settings((Setting.HEADER_TABLE_SIZE, 100)))
     peer.heard()
