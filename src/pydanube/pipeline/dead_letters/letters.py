@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pydanube
 from pydanube.client import Client
-from pydanube.client.reader import places_of
+from pydanube.client.reader import partition_positions
 from pydanube.pipeline.spec.flow import Flow
 from pydanube.pipeline.spec.late import REASON
 from pydanube.pipeline.spec.sinks import IcebergSink, TopicSink
@@ -84,8 +84,8 @@ async def letters_of(client: Client, flow: Flow, url: str) -> AsyncIterator[list
 
 async def _payloads(client: Client, topic: str) -> AsyncIterator[list[bytes | None]]:
     """What the topic has now, batch by batch."""
-    for place in await places_of(client, topic, "earliest", None, end="latest"):
-        while not place.over and (batches := await place.read(client, place.end)):
+    for place in await partition_positions(client, topic, "earliest", None, end="latest"):
+        while not place.at_end and (batches := await place.read(client, place.end)):
             for batch in batches:
                 payloads = await asyncio.to_thread(getattr, batch, "payloads")  # which unpacks it
                 for at in range(0, len(payloads), SLICE_ROWS):
